@@ -5,7 +5,11 @@
 //! Output: events/s and CPU seconds per million for both, their ratio, and bytes on disk per event.
 //! `cargo bench --bench ingest`; `EVENTS=2000000` for a longer run.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a bench prints, and may panic"
+)]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +33,10 @@ fn write(generator: &EventGenerator, count: u64, mut each: impl FnMut(&[u8], boo
     for n in 0..count {
         bytes.clear();
         raw += generator.write(n, &mut bytes) as u64;
-        each(&bytes, (n + 1).is_multiple_of(BATCH as u64) || n + 1 == count);
+        each(
+            &bytes,
+            (n + 1).is_multiple_of(BATCH as u64) || n + 1 == count,
+        );
     }
     raw
 }
@@ -65,15 +72,19 @@ fn run_store(dir: &Path, load: &Load, count: u64) -> u64 {
     let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
     let now = Clock::real().now();
     let mut batch = Batch::default();
-    let raw = write(&load.generator(Encoding::EventReturn), count, |event, is_last| {
-        let tag = get(event, "tag").and_then(as_text).unwrap();
-        let data = get(event, "data").unwrap();
-        let (entry, fingerprints) = fingerprinted_entry(tag.as_bytes(), data, Source::Bus, now);
-        batch.push(&entry, Some(fingerprints));
-        if is_last {
-            intake.submit(std::mem::take(&mut batch), None).unwrap();
-        }
-    });
+    let raw = write(
+        &load.generator(Encoding::EventReturn),
+        count,
+        |event, is_last| {
+            let tag = get(event, "tag").and_then(as_text).unwrap();
+            let data = get(event, "data").unwrap();
+            let (entry, fingerprints) = fingerprinted_entry(tag.as_bytes(), data, Source::Bus, now);
+            batch.push(&entry, Some(fingerprints));
+            if is_last {
+                intake.submit(std::mem::take(&mut batch), None).unwrap();
+            }
+        },
+    );
     drop((store, intake));
     for thread in threads {
         thread.join().unwrap();
@@ -82,12 +93,20 @@ fn run_store(dir: &Path, load: &Load, count: u64) -> u64 {
 }
 
 fn main() {
-    let count: u64 = std::env::var("EVENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400_000);
+    let count: u64 = std::env::var("EVENTS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(400_000);
     println!("{count} events");
-    println!("load   store       events/s  of baseline  CPU s/M  raw B/event  disk B/event  disk/raw");
+    println!(
+        "load   store       events/s  of baseline  CPU s/M  raw B/event  disk B/event  disk/raw"
+    );
     for (name, load) in [("mix", mix(1, 1.0)), ("small", small(1, 1.0))] {
         let mut baseline = None;
-        let runs = [("baseline", run_baseline as fn(&Path, &Load, u64) -> u64), ("saltcellar", run_store)];
+        let runs = [
+            ("baseline", run_baseline as fn(&Path, &Load, u64) -> u64),
+            ("saltcellar", run_store),
+        ];
         for (store, run) in runs {
             let dir = tempfile::tempdir().unwrap();
             let (start, cpu) = (Instant::now(), own_cpu_s().unwrap());

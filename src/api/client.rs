@@ -68,12 +68,26 @@ impl Client {
         let stream = open(path, timeout).map_err(|error| match error {
             // A full backlog: the daemon is running but does not accept.
             rustix::io::Errno::AGAIN => ClientError::TimedOut(timeout),
-            error => ClientError::Unreachable { path: path.to_owned(), source: error.into() },
+            error => ClientError::Unreachable {
+                path: path.to_owned(),
+                source: error.into(),
+            },
         })?;
         match trust::objection(&stream, path) {
-            Ok(None) => Ok(Self { stream, path: path.to_owned(), timeout, id_next: 1 }),
-            Ok(Some(why)) => Err(ClientError::Untrusted { path: path.to_owned(), why }),
-            Err(source) => Err(ClientError::Unreachable { path: path.to_owned(), source }),
+            Ok(None) => Ok(Self {
+                stream,
+                path: path.to_owned(),
+                timeout,
+                id_next: 1,
+            }),
+            Ok(Some(why)) => Err(ClientError::Untrusted {
+                path: path.to_owned(),
+                why,
+            }),
+            Err(source) => Err(ClientError::Unreachable {
+                path: path.to_owned(),
+                source,
+            }),
         }
     }
 
@@ -99,15 +113,20 @@ impl Client {
         let id = self.post(name, &packed(args)?)?;
         let frame = self.receive_frame()?;
         let mut parts = msgpack::elements(&frame);
-        let answer =
-            (parts.next().and_then(msgpack::as_int), parts.next().and_then(msgpack::as_bool), parts.next());
+        let answer = (
+            parts.next().and_then(msgpack::as_int),
+            parts.next().and_then(msgpack::as_bool),
+            parts.next(),
+        );
         match answer {
             (Some(answered), Some(true), Some(value)) if u64::try_from(answered) == Ok(id) => {
                 Ok(value.to_vec())
             }
             _ => {
                 let error = read_answer(decoded(&frame)?, id).err();
-                Err(error.unwrap_or_else(|| ClientError::Protocol("an answer of another form".to_owned())))
+                Err(error.unwrap_or_else(|| {
+                    ClientError::Protocol("an answer of another form".to_owned())
+                }))
             }
         }
     }
@@ -117,9 +136,15 @@ impl Client {
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
-        let mut frame = if id == 1 { call::preamble().to_vec() } else { Vec::new() };
+        let mut frame = if id == 1 {
+            call::preamble().to_vec()
+        } else {
+            Vec::new()
+        };
         frame.extend_from_slice(&call::request_frame(id, name, args));
-        let Err(error) = self.stream.write_all(&frame) else { return Ok(id) };
+        let Err(error) = self.stream.write_all(&frame) else {
+            return Ok(id);
+        };
         // A daemon that rejects early may have sent a reason before closing.
         let reason = self.receive().and_then(|answer| read_answer(answer, id));
         Err(match reason {
@@ -131,13 +156,16 @@ impl Client {
     /// Waits for the next answer to a posted call, and returns it with the call's id. Answers arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
         let answer = self.receive()?;
-        let id = answer.as_array().and_then(|parts| parts.first()).and_then(Value::as_u64);
+        let id = answer
+            .as_array()
+            .and_then(|parts| parts.first())
+            .and_then(Value::as_u64);
         // An answer without id is about the connection: no other answers follow.
         let Some(id) = id else {
             let what = read_answer(answer, 0).err();
-            return Err(
-                what.unwrap_or_else(|| ClientError::Protocol("an answer without a call id".to_owned()))
-            );
+            return Err(what.unwrap_or_else(|| {
+                ClientError::Protocol("an answer without a call id".to_owned())
+            }));
         };
         Ok((id, read_answer(answer, id)))
     }
@@ -159,7 +187,9 @@ impl Client {
         let mut chunk = vec![0; 64 * 1024];
         while frame.len() < bytes {
             let wanted = chunk.len().min(bytes - frame.len());
-            let Some(part) = chunk.get_mut(..wanted) else { break };
+            let Some(part) = chunk.get_mut(..wanted) else {
+                break;
+            };
             self.fill(part, deadline)?;
             frame.extend_from_slice(part);
         }
@@ -172,7 +202,9 @@ impl Client {
             if left.is_zero() {
                 return Err(ClientError::TimedOut(self.timeout));
             }
-            self.stream.set_read_timeout(Some(left)).map_err(|error| self.broken(error))?;
+            self.stream
+                .set_read_timeout(Some(left))
+                .map_err(|error| self.broken(error))?;
             match self.stream.read(part) {
                 Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => part = part.get_mut(count..).unwrap_or_default(),
@@ -185,8 +217,13 @@ impl Client {
 
     fn broken(&self, error: io::Error) -> ClientError {
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(self.timeout),
-            _ => ClientError::Unreachable { path: self.path.clone(), source: error },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::TimedOut(self.timeout)
+            }
+            _ => ClientError::Unreachable {
+                path: self.path.clone(),
+                source: error,
+            },
         }
     }
 }
@@ -197,18 +234,26 @@ pub fn args<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     Value::Map(set.map(|(key, value)| (Value::from(key), value)).collect())
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "arguments are made for one call")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments are made for one call"
+)]
 fn packed(args: Value) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &args).map_err(|error| ClientError::Protocol(error.to_string()))?;
+    rmpv::encode::write_value(&mut bytes, &args)
+        .map_err(|error| ClientError::Protocol(error.to_string()))?;
     Ok(bytes)
 }
 
 /// Connects with a timeout: a send timeout also limits the wait for room in the backlog.
 fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     rustix::net::connect(&socket, &address)?;
     Ok(UnixStream::from(socket))
@@ -220,7 +265,11 @@ fn decoded(frame: &[u8]) -> Result<Value, ClientError> {
     let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
     let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
         .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
-    if rest.is_empty() { Ok(value) } else { Err(ClientError::Protocol("bytes after the answer".to_owned())) }
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(ClientError::Protocol("bytes after the answer".to_owned()))
+    }
 }
 
 fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
@@ -231,15 +280,22 @@ fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
         .map_err(|parts| ClientError::Protocol(format!("an array of {}", parts.len())))?;
     // The id nil marks an answer about the connection, which applies to this call.
     if !answered.is_nil() && answered.as_u64() != Some(id) {
-        return Err(ClientError::Protocol(format!("an answer to call {answered} instead of {id}")));
+        return Err(ClientError::Protocol(format!(
+            "an answer to call {answered} instead of {id}"
+        )));
     }
     match good.as_bool() {
         Some(true) if !answered.is_nil() => Ok(value),
         Some(false) => {
             let text = |key: &str| value[key].as_str().unwrap_or("?").to_owned();
-            Err(ClientError::Refused { code: text("code"), message: text("message") })
+            Err(ClientError::Refused {
+                code: text("code"),
+                message: text("message"),
+            })
         }
-        _ => Err(ClientError::Protocol("neither an answer nor an error".to_owned())),
+        _ => Err(ClientError::Protocol(
+            "neither an answer nor an error".to_owned(),
+        )),
     }
 }
 
@@ -267,7 +323,10 @@ mod tests {
                 peer.write_all(answer).unwrap();
             });
             let mut client = Client::connect_within(&path, Duration::from_millis(500)).unwrap();
-            client.call("status", args([("limit", Value::from(3)), ("tag", Value::Nil)]))
+            client.call(
+                "status",
+                args([("limit", Value::from(3)), ("tag", Value::Nil)]),
+            )
         })
     }
 
@@ -282,7 +341,10 @@ mod tests {
         let answer = Value::Array(vec![1.into(), true.into(), "fine".into()]);
         assert_eq!(ask(&frame(&answer)).unwrap().as_str(), Some("fine"));
 
-        let why = Value::Map(vec![("code".into(), "bad_args".into()), ("message".into(), "limit".into())]);
+        let why = Value::Map(vec![
+            ("code".into(), "bad_args".into()),
+            ("message".into(), "limit".into()),
+        ]);
         for id in [Value::from(1), Value::Nil] {
             let refusal = Value::Array(vec![id, false.into(), why.clone()]);
             let error = ask(&frame(&refusal)).unwrap_err();
@@ -307,7 +369,10 @@ mod tests {
             assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
         }
         // A daemon that was killed.
-        assert!(matches!(ask(&[]).unwrap_err(), ClientError::Unreachable { .. }));
+        assert!(matches!(
+            ask(&[]).unwrap_err(),
+            ClientError::Unreachable { .. }
+        ));
     }
 
     #[test]
@@ -327,9 +392,15 @@ mod tests {
             UnixListener::bind(&path).unwrap()
         };
         let listener = std::thread::scope(|scope| {
-            std::thread::Builder::new().spawn_scoped(scope, listen).unwrap().join().unwrap()
+            std::thread::Builder::new()
+                .spawn_scoped(scope, listen)
+                .unwrap()
+                .join()
+                .unwrap()
         });
-        let Err(ClientError::Untrusted { why, .. }) = Client::connect(&path) else { panic!("it is trusted") };
+        let Err(ClientError::Untrusted { why, .. }) = Client::connect(&path) else {
+            panic!("it is trusted")
+        };
         assert!(
             why.starts_with("user nobody serves this socket and is not trusted, nothing was sent"),
             "{why}"
@@ -346,12 +417,18 @@ mod tests {
     fn a_silent_daemon_times_out_and_a_missing_one_is_unreachable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        assert!(matches!(Client::connect(&path), Err(ClientError::Unreachable { .. })));
+        assert!(matches!(
+            Client::connect(&path),
+            Err(ClientError::Unreachable { .. })
+        ));
         let listener = UnixListener::bind(&path).unwrap();
         let mut client = Client::connect_within(&path, Duration::from_millis(30)).unwrap();
         let error = client.call("status", args([])).unwrap_err();
         assert!(matches!(error, ClientError::TimedOut(_)), "{error:?}");
         drop(listener);
-        assert!(matches!(Client::connect(&path), Err(ClientError::Unreachable { .. })));
+        assert!(matches!(
+            Client::connect(&path),
+            Err(ClientError::Unreachable { .. })
+        ));
     }
 }

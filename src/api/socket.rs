@@ -26,8 +26,8 @@ use super::call::{CallHandler, Caller, Ctx, find};
 use super::stream::{AnswerWriter, Incoming, OutgoingAnswer};
 use super::submit::submit;
 use crate::base::limits::{
-    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT,
-    SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
+    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT,
+    SOCKET_BYTES_IN_FLIGHT, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
 use crate::model::FrameBatch;
 use crate::store::{Done, Intake};
@@ -62,12 +62,22 @@ impl Lanes {
     /// A third of `bytes` for each lane.
     fn new(bytes: usize, timeout: Duration) -> Self {
         let lane = || Arc::new(Semaphore::new(bytes / 3 / PERMIT_BYTES));
-        Self { tiny: lane(), small: lane(), large: lane(), timeout }
+        Self {
+            tiny: lane(),
+            small: lane(),
+            large: lane(),
+            timeout,
+        }
     }
 }
 
 /// Serves connections until `stop` turns true, then waits for calls in flight.
-pub(crate) async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    source: Listener,
+    ctx: Arc<Ctx>,
+    intake: Intake,
+    stop: watch::Receiver<bool>,
+) {
     let server = Arc::new(SocketServer {
         ctx,
         intake,
@@ -76,7 +86,8 @@ pub(crate) async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop:
     });
     let reject = |stream: UnixStream| {
         server.ctx.metrics.peers_rejected.add(1);
-        let error = CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
+        let error =
+            CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
         // Fits into the socket's empty buffer; otherwise the answer is dropped.
         let _ = stream.try_write(&refusal_frame(None, &error));
     };
@@ -91,7 +102,9 @@ pub(crate) async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop:
             }
         }
     };
-    source.serve(SOCKET_PEERS_MAX, stop.clone(), reject, handle).await;
+    source
+        .serve(SOCKET_PEERS_MAX, stop.clone(), reject, handle)
+        .await;
 }
 
 /// The permit of a call in flight, and the bytes of its answer in the total.
@@ -103,7 +116,9 @@ struct CallInFlight {
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
-        self.server.answer_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.server
+            .answer_bytes
+            .fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -114,7 +129,10 @@ async fn serve_peer(
 ) -> io::Result<()> {
     let caller = stream.peer_cred().map_or_else(
         |_| Caller::default(),
-        |who| Caller { uid: Some(who.uid()), pid: who.pid().and_then(|pid| u32::try_from(pid).ok()) },
+        |who| Caller {
+            uid: Some(who.uid()),
+            pid: who.pid().and_then(|pid| u32::try_from(pid).ok()),
+        },
     );
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
@@ -202,7 +220,9 @@ impl Peer {
                 return Err(CloseReason::Gone);
             };
             self.server.ctx.metrics.calls.add(1);
-            start_call(self, payload, bytes, permit).await.map_err(CloseReason::Error)?;
+            start_call(self, payload, bytes, permit)
+                .await
+                .map_err(CloseReason::Error)?;
         }
     }
 
@@ -215,7 +235,9 @@ impl Peer {
         };
         if let Some(frame) = reason {
             self.server.ctx.metrics.peers_dropped.add(1);
-            let Ok(permit) = self.call_permits.clone().acquire_owned().await else { return };
+            let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
+                return;
+            };
             self.send(frame, permit, 0);
         }
         let all = u32::try_from(PEER_CALLS_IN_FLIGHT).unwrap_or(u32::MAX);
@@ -225,7 +247,11 @@ impl Peer {
     /// Sends a frame without waiting. It is written at once if the peer has no other call in flight.
     fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
         let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
-        let held = CallInFlight { _permit: permit, bytes, server: self.server.clone() };
+        let held = CallInFlight {
+            _permit: permit,
+            bytes,
+            server: self.server.clone(),
+        };
         self.answers.send(OutgoingAnswer { frame, held }, alone);
     }
 }
@@ -254,8 +280,9 @@ impl Lanes {
             _ => &self.large,
         };
         let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
-        let reserved =
-            timeout(self.timeout, lane.clone().acquire_many_owned(permits)).await.map_err(|_| {
+        let reserved = timeout(self.timeout, lane.clone().acquire_many_owned(permits))
+            .await
+            .map_err(|_| {
                 let message = "too many bytes of calls are in flight; try again later".to_owned();
                 CloseReason::Error(CallError::Unavailable(message))
             })?;
@@ -279,12 +306,22 @@ async fn start_call(
 ) -> Result<(), CallError> {
     let request = Request::read(&payload)?;
     let server = &peer.server;
-    let mut reply = Reply { id: request.id, permit, peer: peer.clone(), started: Some(Instant::now()) };
+    let mut reply = Reply {
+        id: request.id,
+        permit,
+        peer: peer.clone(),
+        started: Some(Instant::now()),
+    };
     let Some(call) = find(request.call) else {
         reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
         return Ok(());
     };
-    if let Err(denied) = server.ctx.rights.check(call, &request.args, peer.caller, &server.ctx.metrics) {
+    if let Err(denied) =
+        server
+            .ctx
+            .rights
+            .check(call, &request.args, peer.caller, &server.ctx.metrics)
+    {
         reply.send(Err(denied));
         return Ok(());
     }
@@ -298,7 +335,9 @@ async fn start_call(
                     run.answer(&server.ctx, &request.args, caller)
                 };
                 let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                    Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()))
+                    Err(CallError::Internal(
+                        "the call panicked, see the daemon's log".to_owned(),
+                    ))
                 });
                 drop((payload, bytes));
                 reply.send(outcome);
@@ -345,10 +384,20 @@ struct Reply {
 impl Reply {
     /// Sends the answer without waiting; dropped if the peer has disconnected.
     fn send(self, outcome: Result<Vec<u8>, CallError>) {
-        let Self { id, permit, peer, started } = self;
+        let Self {
+            id,
+            permit,
+            peer,
+            started,
+        } = self;
         let server = &peer.server;
         if let Some(started) = started {
-            server.ctx.metrics.distributions.answers.observe(started.elapsed());
+            server
+                .ctx
+                .metrics
+                .distributions
+                .answers
+                .observe(started.elapsed());
         }
         let refuse = |error: &CallError| {
             if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
@@ -381,9 +430,16 @@ mod tests {
     const MIB: usize = 1024 * 1024;
 
     fn run<T>(work: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         // A broken limit would make a test wait forever.
-        runtime.block_on(async { timeout(Duration::from_secs(30), work).await.expect("the test hangs") })
+        runtime.block_on(async {
+            timeout(Duration::from_secs(30), work)
+                .await
+                .expect("the test hangs")
+        })
     }
 
     /// A peer that has sent `bytes` bytes of a frame, and the daemon's end of its connection.
@@ -428,7 +484,11 @@ mod tests {
             let (sent, taken) = tokio::join!(sending, second);
             sent.unwrap();
             assert_eq!(taken.unwrap().0.len(), LEN);
-            assert_eq!(lanes.large.available_permits(), 3 * MIB / PERMIT_BYTES, "all permits are released");
+            assert_eq!(
+                lanes.large.available_permits(),
+                3 * MIB / PERMIT_BYTES,
+                "all permits are released"
+            );
         });
     }
 
@@ -441,7 +501,10 @@ mod tests {
             assert_eq!(lanes.large.available_permits(), 0);
             let (_peer, mut from) = peer_that_sent(0);
             let error = error_of(lanes.take_payload(&mut from, SMALL_FRAME_BYTES + 1).await);
-            assert!(error.contains("too many bytes of calls are in flight"), "{error}");
+            assert!(
+                error.contains("too many bytes of calls are in flight"),
+                "{error}"
+            );
             // Smaller frames have separate lanes.
             drop((
                 lanes.reserve(SMALL_FRAME_BYTES).await.unwrap(),
@@ -449,7 +512,10 @@ mod tests {
             ));
             drop(all);
             let error = error_of(lanes.take_payload(&mut from, largest + 1).await);
-            assert!(error.contains("too many bytes"), "more than the whole lane: {error}");
+            assert!(
+                error.contains("too many bytes"),
+                "more than the whole lane: {error}"
+            );
         });
     }
 

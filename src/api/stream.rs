@@ -31,7 +31,10 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(from: OwnedReadHalf) -> Self {
-        Self { from, ahead: Vec::new() }
+        Self {
+            from,
+            ahead: Vec::new(),
+        }
     }
 
     /// The next `N` bytes; an error of kind `UnexpectedEof` if the peer closes before.
@@ -65,7 +68,11 @@ impl Incoming {
         bytes.append(&mut self.ahead);
         let left = (len - bytes.len()) as u64;
         (&mut self.from).take(left).read_to_end(&mut bytes).await?;
-        if bytes.len() < len { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+        if bytes.len() < len {
+            Err(ErrorKind::UnexpectedEof.into())
+        } else {
+            Ok(bytes)
+        }
     }
 
     async fn more(&mut self) -> io::Result<()> {
@@ -77,7 +84,11 @@ impl Incoming {
             ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
             ahead.extend_from_slice(read.filled());
             let came = !read.filled().is_empty();
-            if came { Ok(()).into() } else { Err(ErrorKind::UnexpectedEof.into()).into() }
+            if came {
+                Ok(()).into()
+            } else {
+                Err(ErrorKind::UnexpectedEof.into()).into()
+            }
         })
         .await
     }
@@ -108,8 +119,17 @@ struct AnswerQueue<H> {
 
 impl<H> AnswerWriter<H> {
     pub(super) fn new(to: OwnedWriteHalf, timeout: Duration) -> Self {
-        let queue = AnswerQueue { waiting: VecDeque::new(), busy: false, closed: false };
-        Self { to, timeout, queue: Mutex::new(queue), came: Notify::new() }
+        let queue = AnswerQueue {
+            waiting: VecDeque::new(),
+            busy: false,
+            closed: false,
+        };
+        Self {
+            to,
+            timeout,
+            queue: Mutex::new(queue),
+            came: Notify::new(),
+        }
     }
 
     /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
@@ -160,7 +180,9 @@ impl<H> AnswerWriter<H> {
         queue.busy = true;
         let (mut frames, mut held) = (first.frame, vec![first.held]);
         while frames.len() < ANSWERS_WRITTEN_AT_ONCE {
-            let Some(next) = queue.waiting.pop_front() else { break };
+            let Some(next) = queue.waiting.pop_front() else {
+                break;
+            };
             frames.extend_from_slice(&next.frame);
             held.push(next.held);
         }
@@ -189,7 +211,10 @@ mod tests {
 
     /// Runs `work` on one end of a connection, with the other end for the test.
     fn with_pair<F: Future>(work: impl FnOnce(UnixStream, OwnedReadHalf, OwnedWriteHalf) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let (theirs, ours) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
@@ -215,7 +240,10 @@ mod tests {
                 read.extend_from_slice(&incoming.rest(len).await.unwrap());
             }
             assert_eq!(read, bytes[..read.len()]);
-            let end = incoming.rest(bytes.len() - read.len() + 1).await.unwrap_err();
+            let end = incoming
+                .rest(bytes.len() - read.len() + 1)
+                .await
+                .unwrap_err();
             assert_eq!(end.kind(), ErrorKind::UnexpectedEof);
             sender.await.unwrap();
         });
@@ -223,7 +251,9 @@ mod tests {
 
     #[test]
     fn answers_keep_their_order_and_a_late_reader_gets_all() {
-        let frames: Vec<Vec<u8>> = (0..200_u8).map(|n| vec![n; 1 + usize::from(n) * 50]).collect();
+        let frames: Vec<Vec<u8>> = (0..200_u8)
+            .map(|n| vec![n; 1 + usize::from(n) * 50])
+            .collect();
         with_pair(async |mut theirs, _from, to| {
             let answers = Arc::new(AnswerWriter::new(to, Duration::from_secs(30)));
             let writing = tokio::spawn({
@@ -241,10 +271,25 @@ mod tests {
                 assert_eq!(read, expected);
             });
             reading.await.unwrap();
-            answers.send(OutgoingAnswer { frame: vec![0], held: () }, false);
+            answers.send(
+                OutgoingAnswer {
+                    frame: vec![0],
+                    held: (),
+                },
+                false,
+            );
             assert!(writing.await.unwrap().is_err(), "the peer has disconnected");
-            answers.send(OutgoingAnswer { frame: vec![0], held: () }, true);
-            assert!(answers.queue.lock().waiting.is_empty(), "nothing is queued for it");
+            answers.send(
+                OutgoingAnswer {
+                    frame: vec![0],
+                    held: (),
+                },
+                true,
+            );
+            assert!(
+                answers.queue.lock().waiting.is_empty(),
+                "nothing is queued for it"
+            );
         });
     }
 
@@ -254,7 +299,13 @@ mod tests {
             let answers = AnswerWriter::new(to, Duration::from_millis(20));
             let held = Arc::new(());
             for _ in 0..40 {
-                answers.send(OutgoingAnswer { frame: vec![0; 100_000], held: held.clone() }, true);
+                answers.send(
+                    OutgoingAnswer {
+                        frame: vec![0; 100_000],
+                        held: held.clone(),
+                    },
+                    true,
+                );
             }
             let end = answers.write_out().await.unwrap_err();
             assert_eq!(end.kind(), ErrorKind::TimedOut);

@@ -30,7 +30,11 @@ pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option
 
 /// The owner of a socket's directory; `None` if another user could have created that directory.
 fn directory_owner(path: &Path) -> Option<u32> {
-    let directory = std::path::absolute(path).ok()?.parent()?.canonicalize().ok()?;
+    let directory = std::path::absolute(path)
+        .ok()?
+        .parent()?
+        .canonicalize()
+        .ok()?;
     let owner = fs::metadata(&directory).ok()?.uid();
     let trusted = [0, owner, geteuid().as_raw()];
     for above in directory.ancestors().skip(1) {
@@ -70,11 +74,19 @@ mod tests {
             assert_eq!(directory_owner(&socket), None, "{mode:o}");
             let link = tempfile::tempdir_in("/run").unwrap();
             std::os::unix::fs::symlink(&made, link.path().join("link")).unwrap();
-            assert_eq!(directory_owner(&link.path().join("link/s.sock")), None, "through a link, {mode:o}");
+            assert_eq!(
+                directory_owner(&link.path().join("link/s.sock")),
+                None,
+                "through a link, {mode:o}"
+            );
         }
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         chown(dir.path(), Some(NOBODY - 1), None).unwrap();
-        assert_eq!(directory_owner(&socket), None, "a third user can replace the directory");
+        assert_eq!(
+            directory_owner(&socket),
+            None,
+            "a third user can replace the directory"
+        );
         assert_eq!(directory_owner(&dir.path().join("gone/s.sock")), None);
     }
 }

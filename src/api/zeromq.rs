@@ -31,7 +31,11 @@ pub(crate) struct ZmqProcess {
 impl ZmqSocketStatus {
     /// The state of a socket without a process.
     pub(crate) fn new(kind: &'static str, path: &Path) -> Self {
-        Self { kind, path: path.to_owned(), process: Arc::default() }
+        Self {
+            kind,
+            path: path.to_owned(),
+            process: Arc::default(),
+        }
     }
 
     pub(crate) fn process(&self) -> ZmqProcess {
@@ -49,7 +53,11 @@ impl ZmqSocketStatus {
 }
 
 /// Stores events of the PULL.
-pub(super) fn events(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn events(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let at = ctx.clock.now();
     let mut taken = 0;
     for event in msgpack::elements(args.required_array("events")?) {

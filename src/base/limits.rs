@@ -63,7 +63,8 @@ pub const CLI_PAGE_ROWS: u64 = 1_000;
 /// Timeout of the command line for an answer of the daemon.
 pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-const _: () = assert!(WIRE_FRAME_BYTES_MAX > ENTRY_BYTES_MAX && WIRE_FRAME_BYTES_MAX < u32::MAX as usize);
+const _: () =
+    assert!(WIRE_FRAME_BYTES_MAX > ENTRY_BYTES_MAX && WIRE_FRAME_BYTES_MAX < u32::MAX as usize);
 
 /// Job rows read from the store at once for a list.
 pub const JOBS_READ_AT_ONCE: usize = 512;

@@ -26,8 +26,9 @@ impl Counter {
 pub static LOG_LINES_LOST: Counter = Counter(AtomicU64::new(0));
 
 /// Upper bounds of the buckets of a [`Histogram`], in microseconds: from a lone commit to a stuck disk.
-pub const BUCKETS_US: [u64; 12] =
-    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000, 2_000_000, 10_000_000];
+pub const BUCKETS_US: [u64; 12] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000, 2_000_000, 10_000_000,
+];
 
 /// Counts durations in fixed buckets, without a lock.
 #[derive(Debug, Default)]
@@ -50,7 +51,10 @@ impl Histogram {
 
     /// The sum in microseconds, and the counts by bucket.
     pub fn get(&self) -> (u64, [u64; BUCKETS_US.len() + 1]) {
-        (self.sum_us.get(), std::array::from_fn(|n| self.buckets.get(n).map_or(0, Counter::get)))
+        (
+            self.sum_us.get(),
+            std::array::from_fn(|n| self.buckets.get(n).map_or(0, Counter::get)),
+        )
     }
 }
 
@@ -69,7 +73,10 @@ impl ByFunction {
     pub fn count(&self, fun: &str) {
         let module = fun.split('.').next().unwrap_or_default();
         let last = FUNCTION_CLASSES.len() - 1;
-        let class = FUNCTION_CLASSES.iter().position(|class| *class == module).unwrap_or(last);
+        let class = FUNCTION_CLASSES
+            .iter()
+            .position(|class| *class == module)
+            .unwrap_or(last);
         if let Some(counter) = self.0.get(class) {
             counter.add(1);
         }
@@ -77,7 +84,9 @@ impl ByFunction {
 
     /// Classes and counts.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        FUNCTION_CLASSES.into_iter().zip(self.0.iter().map(Counter::get))
+        FUNCTION_CLASSES
+            .into_iter()
+            .zip(self.0.iter().map(Counter::get))
     }
 }
 
@@ -425,8 +434,13 @@ mod tests {
         let metrics = Metrics::default();
         metrics.commits.add(3);
         assert!(metrics.all().contains(&("commits", 3)));
-        let names = |all: Vec<(&'static str, u64)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        let described: Vec<_> = Metrics::DESCRIPTIONS.iter().map(|(name, _)| *name).collect();
+        let names = |all: Vec<(&'static str, u64)>| {
+            all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let described: Vec<_> = Metrics::DESCRIPTIONS
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
         assert_eq!(names(metrics.all()), described);
     }
 
@@ -437,14 +451,23 @@ mod tests {
             times.observe(Duration::from_micros(us));
         }
         let (sum, buckets) = times.get();
-        assert_eq!((sum, buckets), (20_000_202, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]));
+        assert_eq!(
+            (sum, buckets),
+            (20_000_202, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1])
+        );
     }
 
     #[test]
     fn functions_are_counted_by_their_module_and_unknown_ones_together() {
         let counts = ByFunction::default();
-        for fun in ["state.apply", "state.highstate", "runner.jobs.list_job", "mymodule.f", "", "stateful.x"]
-        {
+        for fun in [
+            "state.apply",
+            "state.highstate",
+            "runner.jobs.list_job",
+            "mymodule.f",
+            "",
+            "stateful.x",
+        ] {
             counts.count(fun);
         }
         let counted: Vec<_> = counts.all().filter(|(_, count)| *count > 0).collect();

@@ -10,7 +10,10 @@ pub(crate) fn bytes(n: u64) -> String {
         scaled /= 1024;
         unit += 1;
     }
-    let name = ["B", "K", "M", "G", "T", "P", "E"].get(unit).copied().unwrap_or("E");
+    let name = ["B", "K", "M", "G", "T", "P", "E"]
+        .get(unit)
+        .copied()
+        .unwrap_or("E");
     match (unit, scaled) {
         (0, _) | (_, 100..) => format!("{scaled}{name}"),
         (_, 10..) => format!("{scaled}.{}{name}", rest * 10 / 1024),
@@ -51,8 +54,13 @@ mod tests {
         ] {
             assert_eq!(bytes(n), shown);
         }
-        for (seconds, shown) in [(59, "59s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (34_560_000, "400d")]
-        {
+        for (seconds, shown) in [
+            (59, "59s"),
+            (120, "2m"),
+            (7199, "119m"),
+            (7200, "2h"),
+            (34_560_000, "400d"),
+        ] {
             assert_eq!(span(seconds), shown);
         }
     }

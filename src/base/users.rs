@@ -23,15 +23,26 @@ impl User {
 
     /// The first such user in a text of the format of `/etc/passwd`. Malformed lines are skipped.
     pub(crate) fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
-        passwd.lines().filter_map(Self::of).find(|user| wanted(user))
+        passwd
+            .lines()
+            .filter_map(Self::of)
+            .find(|user| wanted(user))
     }
 
     fn of(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(':').collect();
-        let [name, _, uid, gid, _, home, shell] = fields.as_slice() else { return None };
+        let [name, _, uid, gid, _, home, shell] = fields.as_slice() else {
+            return None;
+        };
         let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
         let [name, home, shell] = [name, home, shell].map(|field| (*field).to_owned());
-        Some(Self { name, uid, gid, home, shell })
+        Some(Self {
+            name,
+            uid,
+            gid,
+            home,
+            shell,
+        })
     }
 
     /// The ids of all its groups.
@@ -41,20 +52,31 @@ impl User {
 
     fn gids_in(&self, groups: &str) -> Vec<u32> {
         let is_member = |members: &str| members.split(',').any(|member| member == self.name);
-        let others = groups.lines().filter_map(group).filter(|(_, _, members)| is_member(members));
-        std::iter::once(self.gid).chain(others.map(|(_, gid, _)| gid)).collect()
+        let others = groups
+            .lines()
+            .filter_map(group)
+            .filter(|(_, _, members)| is_member(members));
+        std::iter::once(self.gid)
+            .chain(others.map(|(_, gid, _)| gid))
+            .collect()
     }
 }
 
 /// The id of a group.
 pub(crate) fn group_id(name: &str) -> Option<u32> {
-    read("/etc/group").lines().filter_map(group).find(|(known, ..)| *known == name).map(|(_, gid, _)| gid)
+    read("/etc/group")
+        .lines()
+        .filter_map(group)
+        .find(|(known, ..)| *known == name)
+        .map(|(_, gid, _)| gid)
 }
 
 /// Name, id and members of a line of `/etc/group`.
 fn group(line: &str) -> Option<(&str, u32, &str)> {
     let fields: Vec<&str> = line.split(':').collect();
-    let [name, _, gid, members] = fields.as_slice() else { return None };
+    let [name, _, gid, members] = fields.as_slice() else {
+        return None;
+    };
     Some((name, gid.parse().ok()?, members))
 }
 
@@ -70,7 +92,8 @@ mod tests {
     #[test]
     fn users_have_the_fields_of_their_line_and_all_their_groups() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nsalt:x:980:981::/opt/salt:/bin/false\nbroken:x:y:z\nodd:x:1:1:::\n";
-        let groups = "root:x:0:\nsalt:x:981:\nbroken\nsaltcellar:x:990:ann,salt\nothers:x:991:ann\n";
+        let groups =
+            "root:x:0:\nsalt:x:981:\nbroken\nsaltcellar:x:990:ann,salt\nothers:x:991:ann\n";
         let find = |name: &str| User::find(passwd, |user| user.name == name);
         let salt = find("salt").unwrap();
         let fields = (salt.uid, salt.gid, salt.home.as_str(), salt.shell.as_str());
@@ -79,7 +102,16 @@ mod tests {
         assert_eq!((find("broken"), find("sal")), (None, None));
         assert_eq!(find("odd").unwrap().home, "");
         assert_eq!(User::find(passwd, |user| user.uid == 980), Some(salt));
-        assert_eq!((User::named("root").unwrap().uid, group_id("root")), (0, Some(0)));
-        assert_eq!((User::numbered(0).unwrap().name.as_str(), group_id("no-such-group")), ("root", None));
+        assert_eq!(
+            (User::named("root").unwrap().uid, group_id("root")),
+            (0, Some(0))
+        );
+        assert_eq!(
+            (
+                User::numbered(0).unwrap().name.as_str(),
+                group_id("no-such-group")
+            ),
+            ("root", None)
+        );
     }
 }

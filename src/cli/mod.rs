@@ -77,13 +77,28 @@ pub fn command() -> clap::Command {
 #[derive(clap::Args)]
 struct Global {
     /// The daemon's unix socket [env: SALTCELLAR_SOCKET]
-    #[arg(long, global = true, value_name = "PATH", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        help_heading = "Global options"
+    )]
     socket: Option<PathBuf>,
     /// The daemon's state directory [env: SALTCELLAR_STATE_DIR]
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help_heading = "Global options"
+    )]
     state_dir: Option<PathBuf>,
     /// Read this configuration file instead of the default one
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
     config: Option<PathBuf>,
     /// Output format
     #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
@@ -182,7 +197,11 @@ struct Finding {
 
 /// A [`Finding`] with exit code 1.
 fn finding(message: String) -> anyhow::Error {
-    Finding { exit: Exit::Failed, message }.into()
+    Finding {
+        exit: Exit::Failed,
+        message,
+    }
+    .into()
 }
 
 /// Flags that cannot be combined.
@@ -197,7 +216,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // There is nowhere to report a failure to print.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+            return if error.use_stderr() {
+                Exit::Usage.into()
+            } else {
+                Exit::Ok.into()
+            };
         }
     };
     match dispatch(cli) {
@@ -221,9 +244,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         format::output::disable_pager();
     }
     if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
-        return Err(
-            BadUsage("read --output: highstate is supported only by `jobs show JID`".to_owned()).into()
-        );
+        return Err(BadUsage(
+            "read --output: highstate is supported only by `jobs show JID`".to_owned(),
+        )
+        .into());
     }
     // Copies of the archive are private to the calling user. `serve` sets its umask from the configuration, which may name a group.
     if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
@@ -263,7 +287,10 @@ fn restrict_umask(mask: u32) {
 
 /// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in [`print_error`].
 fn report(error: &anyhow::Error) {
-    if let Some(unreachable) = error.chain().find_map(|cause| cause.downcast_ref::<NoDaemon>()) {
+    if let Some(unreachable) = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<NoDaemon>())
+    {
         print_error(&unreachable.to_string());
         print_error(&unreachable.hint());
         return;

@@ -75,7 +75,10 @@ impl Environment {
         let path = if self.root || self.service_state_dir.is_some() {
             PathBuf::from(SYSTEM_CONFIG)
         } else {
-            let home = self.xdg_config_home.clone().or_else(|| Some(self.home.as_ref()?.join(".config")))?;
+            let home = self
+                .xdg_config_home
+                .clone()
+                .or_else(|| Some(self.home.as_ref()?.join(".config")))?;
             home.join("saltcellar/saltcellar.yaml")
         };
         // An unreadable file is reported when it is opened.
@@ -90,7 +93,10 @@ impl Environment {
             return Ok(PathBuf::from(SYSTEM_STATE_DIR));
         }
         self.state_home().ok_or_else(|| {
-            homeless("state_dir", &format!("give --state-dir or set {ENV_STATE_DIR} or XDG_STATE_HOME"))
+            homeless(
+                "state_dir",
+                &format!("give --state-dir or set {ENV_STATE_DIR} or XDG_STATE_HOME"),
+            )
         })
     }
 
@@ -106,7 +112,10 @@ impl Environment {
             None => self.state_home(),
         };
         dir.map(|dir| dir.join("saltcellar.sock")).ok_or_else(|| {
-            homeless("socket", &format!("give --socket or set {ENV_SOCKET} or XDG_RUNTIME_DIR"))
+            homeless(
+                "socket",
+                &format!("give --socket or set {ENV_SOCKET} or XDG_RUNTIME_DIR"),
+            )
         })
     }
 

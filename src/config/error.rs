@@ -67,7 +67,10 @@ pub struct Invalid {
 impl Invalid {
     /// An error for the value at `path`.
     pub fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), problem: problem.into() }
+        Self {
+            path: path.into(),
+            problem: problem.into(),
+        }
     }
 
     /// The same error, with the path of what contains the value.
@@ -101,12 +104,22 @@ pub fn within<T: Word + PartialOrd>(
         (Some(least), Some(most)) => format!("from {least} to {most}"),
         (least, _) => format!("from {} on", least.unwrap_or_default()),
     };
-    Err(Invalid::new(path, format!("{:?} is not accepted; give a value {accepted}", show(value))))
+    Err(Invalid::new(
+        path,
+        format!("{:?} is not accepted; give a value {accepted}", show(value)),
+    ))
 }
 
 /// Rejects a list that is too long.
 pub(super) fn at_most(path: &str, items: usize, max: usize) -> Result<(), Invalid> {
-    if items <= max { Ok(()) } else { Err(Invalid::new(path, format!("{items} items; give at most {max}"))) }
+    if items <= max {
+        Ok(())
+    } else {
+        Err(Invalid::new(
+            path,
+            format!("{items} items; give at most {max}"),
+        ))
+    }
 }
 
 /// Rejects two items of the list `path` with the same `field`.

@@ -48,7 +48,10 @@ pub(super) struct BadYaml {
 }
 
 fn bad<T>(line: usize, problem: impl Into<String>) -> Result<T, BadYaml> {
-    Err(BadYaml { line, problem: problem.into() })
+    Err(BadYaml {
+        line,
+        problem: problem.into(),
+    })
 }
 
 /// The value of a YAML text, read as a configuration file is.
@@ -61,13 +64,19 @@ pub fn read_yaml(text: &str) -> Result<Json, Invalid> {
 
 /// Reads one document. An empty file is null.
 pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), lines: Lines::default() };
+    let mut reader = Reader {
+        parser: Parser::new_from_str(text),
+        lines: Lines::default(),
+    };
     let mut value = None;
     loop {
         let (event, line) = reader.next()?;
         match event {
             Event::StreamEnd => {
-                return Ok(Document { value: value.unwrap_or_default(), lines: reader.lines });
+                return Ok(Document {
+                    value: value.unwrap_or_default(),
+                    lines: reader.lines,
+                });
             }
             Event::DocumentStart(_) if value.is_some() => {
                 return bad(line, "a second document starts here; only one is allowed");
@@ -95,26 +104,35 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn node(&mut self, event: Event<'a>, line: usize, path: &str, depth: usize) -> Result<Json, BadYaml> {
+    fn node(
+        &mut self,
+        event: Event<'a>,
+        line: usize,
+        path: &str,
+        depth: usize,
+    ) -> Result<Json, BadYaml> {
         if depth > limits::CONFIG_DEPTH_MAX {
             return bad(line, "nested too deeply");
         }
         match event {
             Event::Scalar(.., Some(_))
             | Event::SequenceStart(_, Some(_))
-            | Event::MappingStart(_, Some(_)) => {
-                bad(line, "tags (!name) are not supported; write the value alone")
-            }
+            | Event::MappingStart(_, Some(_)) => bad(
+                line,
+                "tags (!name) are not supported; write the value alone",
+            ),
             Event::Alias(_)
             | Event::Scalar(_, _, 1.., _)
             | Event::SequenceStart(1.., _)
-            | Event::MappingStart(1.., _) => {
-                bad(line, "anchors and aliases (&name, *name) are not supported; write the value out")
-            }
+            | Event::MappingStart(1.., _) => bad(
+                line,
+                "anchors and aliases (&name, *name) are not supported; write the value out",
+            ),
             Event::Scalar(text, ScalarStyle::Plain, ..) => Ok(plain(&text)),
-            Event::Scalar(text, ..) if text.is_empty() || text.contains('\0') => {
-                bad(line, format!("{path}: {text:?} is not accepted; give a text without null characters"))
-            }
+            Event::Scalar(text, ..) if text.is_empty() || text.contains('\0') => bad(
+                line,
+                format!("{path}: {text:?} is not accepted; give a text without null characters"),
+            ),
             Event::Scalar(text, ..) => Ok(Json::from(text)),
             Event::SequenceStart(..) if path.ends_with(']') => {
                 bad(line, format!("{path}: a list within a list"))
@@ -147,7 +165,11 @@ impl<'a> Reader<'a> {
                 Event::Scalar(name, _, 0, None) if !name.is_empty() => name.into_owned(),
                 _ => return bad(line, "a key must be a name"),
             };
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
             // This also finds a key that is in its section and again by its dotted name.
             if self.lines.0.insert(path.clone(), line).is_some() {
                 return bad(line, format!("duplicate key {name:?}"));

@@ -51,12 +51,18 @@ impl SocketChoice {
         if origin == Origin::Default && !config.socket.exists() && system.exists() {
             system.clone_into(&mut config.socket);
         }
-        Ok(Self { path: config.socket, origin })
+        Ok(Self {
+            path: config.socket,
+            origin,
+        })
     }
 }
 
 /// The complete configuration.
-pub(super) fn config(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
+pub(super) fn config(
+    given: &CliOverrides,
+    environment: &Environment,
+) -> Result<Config, ConfigError> {
     let mut config = merged(given, environment)?;
     if *config.origin("state_dir") == Origin::Default {
         config.state_dir = environment.default_state_dir()?;
@@ -65,9 +71,11 @@ pub(super) fn config(given: &CliOverrides, environment: &Environment) -> Result<
     config.given = given.clone();
     match combined(&config) {
         Ok(()) => Ok(config),
-        Err(Invalid { path: key, problem }) => {
-            Err(ConfigError { origin: config.origin(&key).clone(), key, problem })
-        }
+        Err(Invalid { path: key, problem }) => Err(ConfigError {
+            origin: config.origin(&key).clone(),
+            key,
+            problem,
+        }),
     }
 }
 
@@ -89,8 +97,7 @@ fn combined(config: &Config) -> Result<(), Invalid> {
         return Err(Invalid::new("http.minions", problem));
     }
     if config.reactor.master.is_some() && config.reactor.minion.is_some() {
-        let problem =
-            "reactor.master is also set; set only one of them; run a second daemon for the other reactor";
+        let problem = "reactor.master is also set; set only one of them; run a second daemon for the other reactor";
         return Err(Invalid::new("reactor.minion", problem));
     }
     Ok(())
@@ -99,24 +106,51 @@ fn combined(config: &Config) -> Result<(), Invalid> {
 /// The explicit settings; paths that depend on the user are empty unless set.
 fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
-    if let Some(path) = given.config.clone().or_else(|| environment.default_config_file()) {
+    if let Some(path) = given
+        .config
+        .clone()
+        .or_else(|| environment.default_config_file())
+    {
         settings.read_file(&path)?;
     }
     let buses: Json = given.bus.iter().map(|path| path_json(path)).collect();
     let environment = [
-        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(path_json)),
-        ("socket", ENV_SOCKET, environment.socket.as_deref().map(path_json)),
-        ("log.level", ENV_LOG, environment.log_level.clone().map(Json::from)),
+        (
+            "state_dir",
+            ENV_STATE_DIR,
+            environment.state_dir.as_deref().map(path_json),
+        ),
+        (
+            "socket",
+            ENV_SOCKET,
+            environment.socket.as_deref().map(path_json),
+        ),
+        (
+            "log.level",
+            ENV_LOG,
+            environment.log_level.clone().map(Json::from),
+        ),
     ];
     let flags = [
-        ("state_dir", "--state-dir", given.state_dir.as_deref().map(path_json)),
+        (
+            "state_dir",
+            "--state-dir",
+            given.state_dir.as_deref().map(path_json),
+        ),
         ("socket", "--socket", given.socket.as_deref().map(path_json)),
         ("bus", "--bus", (!given.bus.is_empty()).then_some(buses)),
-        ("log.level", "--log-level", given.log_level.clone().map(Json::from)),
+        (
+            "log.level",
+            "--log-level",
+            given.log_level.clone().map(Json::from),
+        ),
     ];
-    let environment =
-        environment.into_iter().map(|(key, name, value)| (key, Origin::Environment(name), value));
-    let flags = flags.into_iter().map(|(key, name, value)| (key, Origin::Flag(name), value));
+    let environment = environment
+        .into_iter()
+        .map(|(key, name, value)| (key, Origin::Environment(name), value));
+    let flags = flags
+        .into_iter()
+        .map(|(key, name, value)| (key, Origin::Flag(name), value));
     for (key, origin, value) in environment.chain(flags) {
         if let Some(value) = value {
             settings.set(key, value, origin);
@@ -128,10 +162,12 @@ fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, Con
 fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), ConfigError> {
     if *config.origin("socket") == Origin::Default {
         config.socket = environment.default_socket()?;
-        fits_a_socket("socket", &config.socket).map_err(|Invalid { path: key, problem }| ConfigError {
-            origin: Origin::Default,
-            key,
-            problem,
+        fits_a_socket("socket", &config.socket).map_err(|Invalid { path: key, problem }| {
+            ConfigError {
+                origin: Origin::Default,
+                key,
+                problem,
+            }
         })?;
     }
     Ok(())
@@ -140,7 +176,10 @@ fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), 
 /// Makes a path of the command line or the environment absolute, from the working directory. A path that is not UTF-8
 /// becomes null, which is rejected: the file could not express it either.
 fn path_json(path: &Path) -> Json {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_str().map_or(Json::Null, Json::from)
+    std::path::absolute(path)
+        .unwrap_or_else(|_| path.to_owned())
+        .to_str()
+        .map_or(Json::Null, Json::from)
 }
 
 /// Values of file, environment and flags by key, as typed.
@@ -155,9 +194,13 @@ impl Settings {
     fn set(&mut self, key: &str, value: Json, origin: Origin) {
         self.origins.insert(key.to_owned(), origin);
         let (section, name) = match key.split_once('.') {
-            Some((section, name)) => {
-                (self.values.entry(section).or_insert_with(|| json!({})).as_object_mut(), name)
-            }
+            Some((section, name)) => (
+                self.values
+                    .entry(section)
+                    .or_insert_with(|| json!({}))
+                    .as_object_mut(),
+                name,
+            ),
             None => (Some(&mut self.values), key),
         };
         if let Some(section) = section {
@@ -167,7 +210,10 @@ impl Settings {
 
     fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let error = |line: usize, key: &str, problem: String| ConfigError {
-            origin: Origin::File { path: path.to_owned(), line },
+            origin: Origin::File {
+                path: path.to_owned(),
+                line,
+            },
             key: key.to_owned(),
             problem,
         };
@@ -177,24 +223,39 @@ impl Settings {
         let entries = match document.value {
             Json::Null => return Ok(()),
             Json::Object(entries) => entries,
-            Json::Array(_) => return Err(error(1, "", "a list where keys are expected".to_owned())),
+            Json::Array(_) => {
+                return Err(error(1, "", "a list where keys are expected".to_owned()));
+            }
             other => return Err(error(1, "", format!("{other} where keys are expected"))),
         };
         let known = names();
-        let is_section =
-            |name: &str| known.iter().any(|key| key.split_once('.').is_some_and(|(s, _)| s == name));
+        let is_section = |name: &str| {
+            known
+                .iter()
+                .any(|key| key.split_once('.').is_some_and(|(s, _)| s == name))
+        };
         let mut keys = Vec::new();
         for (name, value) in entries {
             match value {
                 // A section with all keys commented out.
                 Json::Null if is_section(&name) => {}
                 Json::Object(section) if is_section(&name) => {
-                    keys.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+                    keys.extend(
+                        section
+                            .into_iter()
+                            .map(|(key, value)| (format!("{name}.{key}"), value)),
+                    );
                 }
                 other if is_section(&name) => {
-                    let keys: Vec<_> =
-                        known.iter().filter(|key| key.starts_with(&format!("{name}."))).collect();
-                    let keys = keys.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                    let keys: Vec<_> = known
+                        .iter()
+                        .filter(|key| key.starts_with(&format!("{name}.")))
+                        .collect();
+                    let keys = keys
+                        .into_iter()
+                        .map(String::as_str)
+                        .collect::<Vec<_>>()
+                        .join(", ");
                     let problem = format!("{other} where keys are expected; give {keys}");
                     return Err(error(self.lines.of(&name), &name, problem));
                 }
@@ -204,10 +265,20 @@ impl Settings {
         for (key, value) in keys {
             let line = self.lines.of(&key);
             if !known.contains(&key) {
-                let problem = format!("unknown key; the nearest known key is {}", nearest(&key, &known));
+                let problem = format!(
+                    "unknown key; the nearest known key is {}",
+                    nearest(&key, &known)
+                );
                 return Err(error(line, &key, problem));
             }
-            self.set(&key, value, Origin::File { path: path.to_owned(), line });
+            self.set(
+                &key,
+                value,
+                Origin::File {
+                    path: path.to_owned(),
+                    line,
+                },
+            );
         }
         Ok(())
     }
@@ -216,7 +287,9 @@ impl Settings {
         let values = Json::Object(self.values);
         let mut config: Config = read_options(&values)
             .map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
-        config.check().map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
+        config
+            .check()
+            .map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
         config.origins = self.origins;
         config.lines = self.lines;
         Ok(config)
@@ -225,8 +298,12 @@ impl Settings {
 
 /// Reads settings from values as in a configuration file.
 pub fn read_options<T: DeserializeOwned>(values: &Json) -> Result<T, Invalid> {
-    serde_path_to_error::deserialize(values)
-        .map_err(|error| Invalid::new(error.path().to_string(), describe(&error.inner().to_string())))
+    serde_path_to_error::deserialize(values).map_err(|error| {
+        Invalid::new(
+            error.path().to_string(),
+            describe(&error.inner().to_string()),
+        )
+    })
 }
 
 /// The error for the value at `path`, with its exact line.
@@ -237,19 +314,34 @@ pub(super) fn invalid(
     problem: String,
 ) -> ConfigError {
     let contains = |key: &&String| {
-        path.strip_prefix(*key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        path.strip_prefix(*key)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    let origin = match origins.keys().find(contains).and_then(|key| origins.get(key)) {
-        Some(Origin::File { path: file, .. }) => Origin::File { path: file.clone(), line: lines.of(&path) },
+    let origin = match origins
+        .keys()
+        .find(contains)
+        .and_then(|key| origins.get(key))
+    {
+        Some(Origin::File { path: file, .. }) => Origin::File {
+            path: file.clone(),
+            line: lines.of(&path),
+        },
         Some(origin) => origin.clone(),
         None => Origin::Default,
     };
-    ConfigError { origin, key: path, problem }
+    ConfigError {
+        origin,
+        key: path,
+        problem,
+    }
 }
 
 /// A message of serde in the words of this module.
 fn describe(message: &str) -> String {
-    match message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected ")) {
+    match message
+        .strip_prefix("invalid type: ")
+        .and_then(|rest| rest.split_once(", expected "))
+    {
         Some((found, accepted)) => {
             let found = match found {
                 "sequence" => "a list",
@@ -257,7 +349,10 @@ fn describe(message: &str) -> String {
                 "null" => "nothing",
                 other => other,
             };
-            format!("{found} is not accepted; give {}", accepted.replace("a sequence", "a list"))
+            format!(
+                "{found} is not accepted; give {}",
+                accepted.replace("a sequence", "a list")
+            )
         }
         None => message.to_owned(),
     }
@@ -265,23 +360,33 @@ fn describe(message: &str) -> String {
 
 /// The dotted names of all keys.
 pub(super) fn names() -> Vec<String> {
-    render::by_name(&Config::default()).into_iter().map(|(name, _)| name).collect()
+    render::by_name(&Config::default())
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect()
 }
 
 /// The known key or section with the smallest edit distance to `name`.
 fn nearest<'a>(name: &str, known: &'a [String]) -> &'a str {
     let sections = known.iter().filter_map(|key| Some(key.split_once('.')?.0));
     let names = known.iter().map(String::as_str).chain(sections);
-    names.min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or_default()
+    names
+        .min_by_key(|known| strsim::damerau_levenshtein(known, name))
+        .unwrap_or_default()
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot read the file: {error}");
     let file = File::open(path).map_err(cannot)?;
     let mut bytes = Vec::new();
-    file.take(limits::CONFIG_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    file.take(limits::CONFIG_FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(cannot)?;
     if bytes.len() as u64 > limits::CONFIG_FILE_BYTES_MAX {
-        return Err(format!("longer than {} bytes: not a configuration", limits::CONFIG_FILE_BYTES_MAX));
+        return Err(format!(
+            "longer than {} bytes: not a configuration",
+            limits::CONFIG_FILE_BYTES_MAX
+        ));
     }
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
 }
@@ -292,35 +397,56 @@ mod tests {
 
     /// A user's environment within `dir`.
     fn user(dir: &Path) -> Environment {
-        Environment { home: Some(dir.to_owned()), ..Environment::default() }
+        Environment {
+            home: Some(dir.to_owned()),
+            ..Environment::default()
+        }
     }
 
     fn with_file(text: &str) -> (tempfile::TempDir, CliOverrides) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
-        (dir, CliOverrides { config: Some(path), ..CliOverrides::default() })
+        (
+            dir,
+            CliOverrides {
+                config: Some(path),
+                ..CliOverrides::default()
+            },
+        )
     }
 
     fn problem(text: &str) -> String {
         let (dir, given) = with_file(text);
         let error = Config::load(&given, &user(dir.path())).expect_err("accepted");
-        error.to_string().replace(&format!("{}/", dir.path().display()), "")
+        error
+            .to_string()
+            .replace(&format!("{}/", dir.path().display()), "")
     }
 
     #[test]
     fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         let (dir, mut given) = with_file("socket: /file.sock\nstate_dir: /file\nbus: [/a, /b]\n");
         let mut around = user(dir.path());
-        let load = |given: &CliOverrides, around: &Environment| Config::load(given, around).unwrap();
+        let load =
+            |given: &CliOverrides, around: &Environment| Config::load(given, around).unwrap();
 
         let config = load(&given, &around);
         assert_eq!(config.socket, Path::new("/file.sock"));
-        assert_eq!(*config.origin("socket"), Origin::File { path: given.config.clone().unwrap(), line: 1 });
+        assert_eq!(
+            *config.origin("socket"),
+            Origin::File {
+                path: given.config.clone().unwrap(),
+                line: 1
+            }
+        );
         around.socket = Some("/environment.sock".into());
         let config = load(&given, &around);
         assert_eq!(config.socket, Path::new("/environment.sock"));
-        assert_eq!(*config.origin("socket"), Origin::Environment("SALTCELLAR_SOCKET"));
+        assert_eq!(
+            *config.origin("socket"),
+            Origin::Environment("SALTCELLAR_SOCKET")
+        );
         given.socket = Some("/flag.sock".into());
         given.bus = vec!["/c".into()];
         let config = load(&given, &around);
@@ -346,8 +472,14 @@ mod tests {
     fn defaults_follow_the_user() {
         let around = user(Path::new("/home/u"));
         let config = Config::load(&CliOverrides::default(), &around).unwrap();
-        assert_eq!(config.state_dir, Path::new("/home/u/.local/state/saltcellar"));
-        assert_eq!(config.socket, Path::new("/home/u/.local/state/saltcellar/saltcellar.sock"));
+        assert_eq!(
+            config.state_dir,
+            Path::new("/home/u/.local/state/saltcellar")
+        );
+        assert_eq!(
+            config.socket,
+            Path::new("/home/u/.local/state/saltcellar/saltcellar.sock")
+        );
 
         let around = Environment {
             xdg_state_home: Some("/x/state".into()),
@@ -356,13 +488,28 @@ mod tests {
         };
         let config = Config::load(&CliOverrides::default(), &around).unwrap();
         assert_eq!(config.state_dir, Path::new("/x/state/saltcellar"));
-        assert_eq!(config.socket, Path::new("/x/run/saltcellar/saltcellar.sock"));
+        assert_eq!(
+            config.socket,
+            Path::new("/x/run/saltcellar/saltcellar.sock")
+        );
 
-        let given = CliOverrides { state_dir: Some("/elsewhere".into()), ..CliOverrides::default() };
+        let given = CliOverrides {
+            state_dir: Some("/elsewhere".into()),
+            ..CliOverrides::default()
+        };
         let config = Config::load(&given, &around).unwrap();
-        assert_eq!(config.socket, Path::new("/x/run/saltcellar/saltcellar.sock"));
-        let root = Environment { root: true, ..around };
-        assert_eq!(root.default_socket().unwrap(), Path::new("/run/saltcellar/saltcellar.sock"));
+        assert_eq!(
+            config.socket,
+            Path::new("/x/run/saltcellar/saltcellar.sock")
+        );
+        let root = Environment {
+            root: true,
+            ..around
+        };
+        assert_eq!(
+            root.default_socket().unwrap(),
+            Path::new("/run/saltcellar/saltcellar.sock")
+        );
     }
 
     #[test]
@@ -384,9 +531,17 @@ mod tests {
         let config = Config::load(&CliOverrides::default(), &user(dir.path())).unwrap();
         assert_eq!(config.log.level.0, "debug");
 
-        let given = CliOverrides { config: Some("/no/such.yaml".into()), ..CliOverrides::default() };
-        let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
-        assert!(error.starts_with("/no/such.yaml:1: cannot read the file: No such file"), "{error}");
+        let given = CliOverrides {
+            config: Some("/no/such.yaml".into()),
+            ..CliOverrides::default()
+        };
+        let error = Config::load(&given, &user(dir.path()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("/no/such.yaml:1: cannot read the file: No such file"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -405,43 +560,66 @@ mod tests {
         );
         assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: duplicate key \"a\"");
         let twice = problem("store:\n  segment_bytes_max: 1GiB\nstore.segment_bytes_max: 2GiB\n");
-        assert!(twice.starts_with("c.yaml:3:") && twice.contains("duplicate key"), "{twice}");
+        assert!(
+            twice.starts_with("c.yaml:3:") && twice.contains("duplicate key"),
+            "{twice}"
+        );
         assert_eq!(problem("- a\n"), "c.yaml:1: a list where keys are expected");
         assert!(problem("socket: [\n").starts_with("c.yaml:"));
         let long = format!("socket: /{}\n", "x".repeat(120));
-        assert!(problem(&long).contains("has 121 bytes, too long for a unix socket; give an absolute path"));
+        assert!(
+            problem(&long)
+                .contains("has 121 bytes, too long for a unix socket; give an absolute path")
+        );
         assert!(problem(&"#".repeat(1024 * 1024 + 1)).contains("longer than"));
     }
 
     #[test]
     fn a_reactor_for_both_a_master_and_a_minion_is_rejected() {
         let (dir, given) = with_file("reactor:\n  master: /m\n  minion: /n\n");
-        let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
-        assert!(error.contains(":3: reactor.minion: reactor.master is also set"), "{error}");
+        let error = Config::load(&given, &user(dir.path()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(":3: reactor.minion: reactor.master is also set"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_https_source_needs_a_certificate_and_a_key() {
         let problem = |text: &str| {
             let (dir, given) = with_file(text);
-            Config::load(&given, &user(dir.path())).unwrap_err().to_string()
+            Config::load(&given, &user(dir.path()))
+                .unwrap_err()
+                .to_string()
         };
         let alone = problem("https:\n  listen: 127.0.0.1:4580\n");
-        assert!(alone.contains("c.yaml:2: https.listen: the HTTPS source needs a certificate"), "{alone}");
-        assert!(alone.ends_with("give https.certificate and https.key too"), "{alone}");
+        assert!(
+            alone.contains("c.yaml:2: https.listen: the HTTPS source needs a certificate"),
+            "{alone}"
+        );
+        assert!(
+            alone.ends_with("give https.certificate and https.key too"),
+            "{alone}"
+        );
         let half = problem("https:\n  key: /k\n  listen: 127.0.0.1:4580\n");
         assert!(half.ends_with("give https.certificate too"), "{half}");
         let nowhere = problem("https:\n  listen: everywhere\n");
         assert!(nowhere.contains("give an address and a port"), "{nowhere}");
         let (dir, given) = with_file("https:\n  certificate: /c\n");
-        assert!(Config::load(&given, &user(dir.path())).is_ok(), "a certificate without a source is valid");
+        assert!(
+            Config::load(&given, &user(dir.path())).is_ok(),
+            "a certificate without a source is valid"
+        );
         let twice = problem(
             "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}, minions: true}\n\
              https: {listen: '0.0.0.0:4580', certificate: /c, key: /k}\n",
         );
         assert!(
-            twice
-                .ends_with("c.yaml:1: http.minions: https.listen serves minions, too; give only one of them"),
+            twice.ends_with(
+                "c.yaml:1: http.minions: https.listen serves minions, too; give only one of them"
+            ),
             "{twice}"
         );
     }
@@ -449,9 +627,15 @@ mod tests {
     #[test]
     fn the_default_socket_path_must_fit_a_socket_address() {
         let around = user(Path::new(&format!("/{}", "x".repeat(120))));
-        let given = CliOverrides { state_dir: Some("/s".into()), ..CliOverrides::default() };
+        let given = CliOverrides {
+            state_dir: Some("/s".into()),
+            ..CliOverrides::default()
+        };
         let error = Config::load(&given, &around).unwrap_err().to_string();
-        assert!(error.starts_with("default: socket: ") && error.contains("too long"), "{error}");
+        assert!(
+            error.starts_with("default: socket: ") && error.contains("too long"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -467,9 +651,12 @@ mod tests {
     #[test]
     fn the_nearest_key_is_found() {
         let known = names();
-        for (given, expected) in
-            [("sate_dir", "state_dir"), ("log.levle", "log.level"), ("logs", "log"), ("sockets", "socket")]
-        {
+        for (given, expected) in [
+            ("sate_dir", "state_dir"),
+            ("log.levle", "log.level"),
+            ("logs", "log"),
+            ("sockets", "socket"),
+        ] {
             assert_eq!(nearest(given, &known), expected);
         }
     }

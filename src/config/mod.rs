@@ -41,7 +41,10 @@ use crate::model::Right;
 use crate::model::word::{self, Word, words};
 
 /// Default spool directories of a packaged master and minion (`saltcellar` in their `cachedir`).
-const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
+const SPOOLS: [&str; 2] = [
+    "/var/cache/salt/master/saltcellar",
+    "/var/cache/salt/minion/saltcellar",
+];
 
 /// The validated configuration of a daemon.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -281,14 +284,21 @@ impl Default for Config {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { level: LogLevel("info".to_owned()), format: LogFormat::Auto }
+        Self {
+            level: LogLevel("info".to_owned()),
+            format: LogFormat::Auto,
+        }
     }
 }
 
 impl Config {
     /// The defaults with the given state directory and socket; reads no file and no environment.
     pub fn for_state_dir(state_dir: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
-        Self { state_dir: state_dir.into(), socket: socket.into(), ..Self::default() }
+        Self {
+            state_dir: state_dir.into(),
+            socket: socket.into(),
+            ..Self::default()
+        }
     }
 
     /// Whether an address serves minions.
@@ -317,7 +327,11 @@ impl Config {
 
     /// The umask of the daemon: no access for others, read access for the group if the socket has one.
     pub fn umask(&self) -> u32 {
-        if self.socket_group.is_some() { 0o027 } else { 0o077 }
+        if self.socket_group.is_some() {
+            0o027
+        } else {
+            0o077
+        }
     }
 
     /// The origin of the value of key `name`.
@@ -343,10 +357,17 @@ impl Config {
     /// Checks values against limits and other values of their section, and names rules without a name.
     fn check(&mut self) -> Result<(), Invalid> {
         fits_a_socket("socket", &self.socket)?;
-        for (key, path) in [("zeromq.pull", &self.zeromq.pull), ("zeromq.pub", &self.zeromq.publish)] {
-            path.as_ref().map_or(Ok(()), |path| fits_a_socket(key, &path.0))?;
+        for (key, path) in [
+            ("zeromq.pull", &self.zeromq.pull),
+            ("zeromq.pub", &self.zeromq.publish),
+        ] {
+            path.as_ref()
+                .map_or(Ok(()), |path| fits_a_socket(key, &path.0))?;
         }
-        self.http.unix.as_ref().map_or(Ok(()), |path| fits_a_socket("http.unix", path))?;
+        self.http
+            .unix
+            .as_ref()
+            .map_or(Ok(()), |path| fits_a_socket("http.unix", path))?;
         self.http.check()?;
         self.ingest.check()?;
         self.reactor.check()?;
@@ -377,8 +398,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
-        let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
-        let around = Environment { home: Some("/home/u".into()), ..Environment::default() };
+        let given = CliOverrides {
+            config: Some(path),
+            ..CliOverrides::default()
+        };
+        let around = Environment {
+            home: Some("/home/u".into()),
+            ..Environment::default()
+        };
         let prefix = format!("{}/", dir.path().display());
         Config::load(&given, &around).map_err(|error| error.to_string().replace(&prefix, ""))
     }
@@ -395,7 +422,11 @@ mod tests {
     pub(super) fn assert_round_trip(text: &str) -> Config {
         let config = load(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let again = load(&config.to_yaml()).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(again.to_json()["config"], config.to_json()["config"], "{text}");
+        assert_eq!(
+            again.to_json()["config"],
+            config.to_json()["config"],
+            "{text}"
+        );
         config
     }
 
@@ -405,10 +436,15 @@ mod tests {
         let sections = page.split("\n## `").skip(1);
         let field = |section: &'static str| {
             let (key, rest) = section.split_once('`').unwrap();
-            let line =
-                rest.lines().find_map(|line| line.strip_prefix("- ")?.strip_prefix(name)?.strip_prefix(": "));
+            let line = rest.lines().find_map(|line| {
+                line.strip_prefix("- ")?
+                    .strip_prefix(name)?
+                    .strip_prefix(": ")
+            });
             let text = line.unwrap_or_else(|| panic!("{key}: no {name}"));
-            let code = text.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
+            let code = text
+                .strip_prefix('`')
+                .and_then(|text| text.strip_suffix('`'));
             (key, code.filter(|code| !code.contains('`')).unwrap_or(text))
         };
         sections.map(field).collect()
@@ -417,15 +453,23 @@ mod tests {
     #[test]
     fn every_key_is_documented_and_its_example_accepted_and_rendered() {
         let keys: Vec<_> = documented("example");
-        assert_eq!(keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(), load::names());
+        assert_eq!(
+            keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(),
+            load::names()
+        );
         for (key, example) in keys {
             let needs = match key {
                 "https.listen" => "https: {certificate: /c, key: /k}\n",
-                "http.minions" => "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}}\n",
+                "http.minions" => {
+                    "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}}\n"
+                }
                 _ => "",
             };
             let config = assert_round_trip(&format!("{key}: {example}\n{needs}"));
-            assert!(config.origin(key).to_string().ends_with("/c.yaml:1"), "{key}");
+            assert!(
+                config.origin(key).to_string().ends_with("/c.yaml:1"),
+                "{key}"
+            );
         }
     }
 
@@ -433,7 +477,9 @@ mod tests {
     fn every_documented_default_is_the_default() {
         let fresh = load("").unwrap().to_json()["config"].clone();
         let mut compared = 0;
-        for (key, default) in documented("default").into_iter().filter(|(_, default)| !default.contains(' '))
+        for (key, default) in documented("default")
+            .into_iter()
+            .filter(|(_, default)| !default.contains(' '))
         {
             let config = load(&format!("{key}: {default}\n")).unwrap();
             assert_eq!(config.to_json()["config"], fresh, "{key}");
@@ -446,13 +492,18 @@ mod tests {
     fn limits_in_the_documentation_match_the_constants() {
         let values: BTreeMap<_, _> = documented("value").into_iter().collect();
         for name in ["socket", "http.unix", "zeromq.pull", "zeromq.pub"] {
-            assert!(values[name].contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+            assert!(
+                values[name].contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX))
+            );
         }
         let entry_bytes_max = limits::ENTRY_BYTES_MAX.show().unwrap();
         assert!(values["store.entry_bytes_max"].contains(&entry_bytes_max));
         let age = crate::model::Age::ACCEPTS;
         for limit in [limits::KEEP_AGE_MIN, limits::KEEP_AGE_MAX] {
-            assert!(age.contains(&format!(" {} ", limit.show().unwrap())), "{age}");
+            assert!(
+                age.contains(&format!(" {} ", limit.show().unwrap())),
+                "{age}"
+            );
         }
         assert!(crate::model::Action::ACCEPTS.ends_with(&limits::SAMPLE_MAX.to_string()));
     }
@@ -510,7 +561,10 @@ mod tests {
                 "reactor: {shadow: maybe}",
                 "c.yaml:1: reactor.shadow: string \"maybe\" is not accepted; give a boolean",
             ),
-            ("state_dir: [/a]", "c.yaml:1: state_dir: a list is not accepted; give an absolute path"),
+            (
+                "state_dir: [/a]",
+                "c.yaml:1: state_dir: a list is not accepted; give an absolute path",
+            ),
             (
                 "bus: /a",
                 "c.yaml:1: bus: string \"/a\" is not accepted; give a list, each item an absolute path",

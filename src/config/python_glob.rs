@@ -18,17 +18,33 @@ pub fn has_magic(text: &str) -> bool {
 pub fn glob(pattern: &str) -> Vec<String> {
     let (dir, name) = split(pattern);
     if !has_magic(pattern) {
-        let there = if name.is_empty() { Path::new(dir).is_dir() } else { exists(pattern) };
-        return if there { vec![pattern.to_owned()] } else { Vec::new() };
+        let there = if name.is_empty() {
+            Path::new(dir).is_dir()
+        } else {
+            exists(pattern)
+        };
+        return if there {
+            vec![pattern.to_owned()]
+        } else {
+            Vec::new()
+        };
     }
     if dir.is_empty() {
         return names_in("", name);
     }
     // "/" is its own parent; a pattern in it would recurse forever.
-    let dirs = if dir != pattern && has_magic(dir) { glob(dir) } else { vec![dir.to_owned()] };
+    let dirs = if dir != pattern && has_magic(dir) {
+        glob(dir)
+    } else {
+        vec![dir.to_owned()]
+    };
     let mut found = Vec::new();
     for dir in dirs {
-        found.extend(names_in(&dir, name).into_iter().map(|name| join(&dir, &name)));
+        found.extend(
+            names_in(&dir, name)
+                .into_iter()
+                .map(|name| join(&dir, &name)),
+        );
     }
     found
 }
@@ -42,19 +58,35 @@ fn split(path: &str) -> (&str, &str) {
 }
 
 fn join(dir: &str, name: &str) -> String {
-    if dir.is_empty() || dir.ends_with('/') { format!("{dir}{name}") } else { format!("{dir}/{name}") }
+    if dir.is_empty() || dir.ends_with('/') {
+        format!("{dir}{name}")
+    } else {
+        format!("{dir}/{name}")
+    }
 }
 
 fn names_in(dir: &str, name: &str) -> Vec<String> {
     if !has_magic(name) {
-        let there = if name.is_empty() { Path::new(dir).is_dir() } else { exists(&join(dir, name)) };
-        return if there { vec![name.to_owned()] } else { Vec::new() };
+        let there = if name.is_empty() {
+            Path::new(dir).is_dir()
+        } else {
+            exists(&join(dir, name))
+        };
+        return if there {
+            vec![name.to_owned()]
+        } else {
+            Vec::new()
+        };
     }
     let pattern = Glob::new(name);
-    let Ok(entries) = fs::read_dir(if dir.is_empty() { "." } else { dir }) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(if dir.is_empty() { "." } else { dir }) else {
+        return Vec::new();
+    };
     entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|found| (name.starts_with('.') || !found.starts_with('.')) && pattern.matches(found))
+        .filter(|found| {
+            (name.starts_with('.') || !found.starts_with('.')) && pattern.matches(found)
+        })
         .collect()
 }
 
@@ -74,7 +106,13 @@ mod tests {
         for dir in ["a/x", "b/x", "c"] {
             fs::create_dir_all(at(dir)).unwrap();
         }
-        for file in ["a/x/1.sls", "a/x/2.sls", "a/x/.h.sls", "b/x/1.sls", "b/x/[z].sls"] {
+        for file in [
+            "a/x/1.sls",
+            "a/x/2.sls",
+            "a/x/.h.sls",
+            "b/x/1.sls",
+            "b/x/[z].sls",
+        ] {
             fs::write(at(file), "").unwrap();
         }
         std::os::unix::fs::symlink("nowhere", at("c/link")).unwrap();

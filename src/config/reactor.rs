@@ -12,8 +12,8 @@ use super::render;
 use super::salt_master::Role;
 use crate::base::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX,
-    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN,
-    REACTOR_TRIES_MAX, REACTOR_WORKERS,
+    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
+    REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
@@ -146,7 +146,13 @@ pub struct ReactorConfig {
 
 impl Default for ReactorConfig {
     fn default() -> Self {
-        let ReactorSettings { shadow, shadow_window, age_max, depth_max, .. } = ReactorSettings::default();
+        let ReactorSettings {
+            shadow,
+            shadow_window,
+            age_max,
+            depth_max,
+            ..
+        } = ReactorSettings::default();
         let (master, minion, rules, options, allow, python) = Default::default();
         let (helper_memory, helper_timeout) = (Some(REACTOR_HELPER_MEMORY), REACTOR_HELPER_TIME);
         Self {
@@ -170,22 +176,32 @@ fn from_json(value: Json) -> python::Value {
     match value {
         Json::Null => python::Value::Null,
         Json::Bool(b) => python::Value::Bool(b),
-        Json::Number(n) => n
-            .as_i64()
-            .map_or_else(|| python::Value::Float(n.as_f64().unwrap_or(f64::NAN)), python::Value::Int),
+        Json::Number(n) => n.as_i64().map_or_else(
+            || python::Value::Float(n.as_f64().unwrap_or(f64::NAN)),
+            python::Value::Int,
+        ),
         Json::String(text) => python::Value::Str(text),
         Json::Array(items) => python::Value::List(items.into_iter().map(from_json).collect()),
-        Json::Object(map) => {
-            python::Value::Map(map.into_iter().map(|(key, value)| (key.into(), from_json(value))).collect())
-        }
+        Json::Object(map) => python::Value::Map(
+            map.into_iter()
+                .map(|(key, value)| (key.into(), from_json(value)))
+                .collect(),
+        ),
     }
 }
 
 impl ReactorConfig {
     /// The role of the reactor, the configuration file of its master or minion, and the key that names it; `None` if it is off.
     pub fn of_whom(&self) -> Option<(Role, &Path, &'static str)> {
-        let master = self.master.as_deref().map(|path| (Role::Master, path, "reactor.master"));
-        master.or_else(|| self.minion.as_deref().map(|path| (Role::Minion, path, "reactor.minion")))
+        let master = self
+            .master
+            .as_deref()
+            .map(|path| (Role::Master, path, "reactor.master"));
+        master.or_else(|| {
+            self.minion
+                .as_deref()
+                .map(|path| (Role::Minion, path, "reactor.minion"))
+        })
     }
 
     /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
@@ -195,7 +211,10 @@ impl ReactorConfig {
 
     /// Scheduling and limits, with the general `allow` in each rule without its own.
     pub fn effective(&self) -> ReactorSettings {
-        let plain = Arc::new(RuleOptions { allow: self.allow.clone(), ..RuleOptions::default() });
+        let plain = Arc::new(RuleOptions {
+            allow: self.allow.clone(),
+            ..RuleOptions::default()
+        });
         let mut rules = self.options.clone();
         for rule in rules.iter_mut().filter(|rule| rule.allow.is_empty()) {
             rule.allow.clone_from(&self.allow);
@@ -233,18 +252,35 @@ impl ReactorConfig {
                 return Err(Invalid::new(key("rule"), problem));
             }
             within(key("tries"), &options.tries, 1..=REACTOR_TRIES_MAX)?;
-            within(key("concurrency"), &options.concurrency.unwrap_or(1), 1..=REACTOR_WORKERS)?;
+            within(
+                key("concurrency"),
+                &options.concurrency.unwrap_or(1),
+                1..=REACTOR_WORKERS,
+            )?;
             check_allow(&key("allow"), &options.allow)?;
         }
-        let rules: Vec<_> = self.options.iter().map(|options| options.rule.to_string()).collect();
+        let rules: Vec<_> = self
+            .options
+            .iter()
+            .map(|options| options.rule.to_string())
+            .collect();
         unique("reactor.options", "rule", &rules)
     }
 }
 
 fn check_allow(key: &str, allow: &[Allow]) -> Result<(), Invalid> {
     at_most(key, allow.len(), REACTOR_OPTIONS_MAX)?;
-    let clients = [None, Some("local"), Some("runner"), Some("wheel"), Some("caller")];
-    match allow.iter().position(|allow| !clients.contains(&allow.client.as_deref())) {
+    let clients = [
+        None,
+        Some("local"),
+        Some("runner"),
+        Some("wheel"),
+        Some("caller"),
+    ];
+    match allow
+        .iter()
+        .position(|allow| !clients.contains(&allow.client.as_deref()))
+    {
         Some(n) => {
             let problem = "the client is not accepted; give local, runner, wheel or caller";
             Err(Invalid::new(format!("{key}[{n}].client"), problem))
@@ -260,14 +296,19 @@ fn check_rules(rules: Option<&Json>) -> Result<(), Invalid> {
         Some(Json::String(path)) if path.starts_with('/') => Ok(()),
         Some(Json::Array(items)) => {
             let is_rule = |item: &Json| item.as_object().is_some_and(|rule| rule.len() == 1);
-            let Some(n) = items.iter().position(|item| !is_rule(item)) else { return Ok(()) };
+            let Some(n) = items.iter().position(|item| !is_rule(item)) else {
+                return Ok(());
+            };
             let problem = "it is not a rule; give one pattern with its file or list of files, such as \
                            'salt/minion/*/start': [/srv/reactor/start.sls]";
             Err(Invalid::new(format!("{KEY}[{n}]"), problem))
         }
         Some(other) => {
             let accepted = "give a list of rules, or an absolute path of a YAML file with one";
-            Err(Invalid::new(KEY, format!("{other} is not accepted; {accepted}")))
+            Err(Invalid::new(
+                KEY,
+                format!("{other} is not accepted; {accepted}"),
+            ))
         }
     }
 }
@@ -286,36 +327,67 @@ mod tests {
              budget: 100/1h, debounce: 5s, once_per: 10m, concurrency: 2, order: rule, \
              allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]",
         );
-        let [options] = config.reactor.options.as_slice() else { panic!() };
-        assert_eq!(options.rate, Some(Rate { times: 10, per: Duration::from_secs(60) }));
+        let [options] = config.reactor.options.as_slice() else {
+            panic!()
+        };
+        assert_eq!(
+            options.rate,
+            Some(Rate {
+                times: 10,
+                per: Duration::from_secs(60)
+            })
+        );
         let allow = &options.allow[0];
         assert!(allow.allows("local", "test.ping", "web1"));
-        assert!(!allow.allows("local", "test.ping", "db1") && !allow.allows("runner", "test.x", ""));
+        assert!(
+            !allow.allows("local", "test.ping", "db1") && !allow.allows("runner", "test.x", "")
+        );
         let config = assert_round_trip("reactor.options: [{rule: a, budget: none}, {rule: b}]");
-        let budgets: Vec<_> =
-            config.reactor.options.iter().map(|o| o.budget.map(|rate| rate.times)).collect();
+        let budgets: Vec<_> = config
+            .reactor
+            .options
+            .iter()
+            .map(|o| o.budget.map(|rate| rate.times))
+            .collect();
         assert_eq!(budgets, [None, Some(REACTOR_BUDGET)]);
     }
 
     #[test]
     fn rules_are_read_as_salt_writes_them() {
-        let config =
-            assert_round_trip("reactor:\n  rules:\n  - 'a/*': [/b.sls, 'salt://c.sls']\n  - d: []\n");
+        let config = assert_round_trip(
+            "reactor:\n  rules:\n  - 'a/*': [/b.sls, 'salt://c.sls']\n  - d: []\n",
+        );
         let text = |text: &str| python::Value::from(text);
         let files = |files: Vec<python::Value>| python::Value::List(files);
-        let rule = |name: &str, list| python::Value::Map([(name.into(), files(list))].into_iter().collect());
-        let rules = vec![rule("a/*", vec![text("/b.sls"), text("salt://c.sls")]), rule("d", Vec::new())];
+        let rule = |name: &str, list| {
+            python::Value::Map([(name.into(), files(list))].into_iter().collect())
+        };
+        let rules = vec![
+            rule("a/*", vec![text("/b.sls"), text("salt://c.sls")]),
+            rule("d", Vec::new()),
+        ];
         assert_eq!(config.reactor.rules(), Some(python::Value::List(rules)));
-        assert_eq!(assert_round_trip("reactor.rules: /a/b.yaml").reactor.rules(), Some("/a/b.yaml".into()));
+        assert_eq!(
+            assert_round_trip("reactor.rules: /a/b.yaml")
+                .reactor
+                .rules(),
+            Some("/a/b.yaml".into())
+        );
     }
 
     #[test]
     fn errors_name_their_position() {
         let options = |text: &str, expected: &str| {
-            let (text, expected) = (format!("reactor.options:\n{text}"), format!("c.yaml:{expected}"));
+            let (text, expected) = (
+                format!("reactor.options:\n{text}"),
+                format!("c.yaml:{expected}"),
+            );
             assert_errors(&[(&text, &expected)]);
         };
-        options("- {rule: a}\n- {rule: a}\n", "3: reactor.options[1].rule: the rule \"a\" appears twice");
+        options(
+            "- {rule: a}\n- {rule: a}\n",
+            "3: reactor.options[1].rule: the rule \"a\" appears twice",
+        );
         options("- {tries: 2}\n", "2: reactor.options[0].rule: missing");
         options(
             "- rule: a\n  rate: 10\n",
@@ -325,7 +397,10 @@ mod tests {
             "- rule: a\n  budget: x\n",
             "3: reactor.options[0].budget: \"x\" is not accepted; give a number and a time",
         );
-        options("- rule: a\n  concurrency: 0\n", "3: reactor.options[0].concurrency: \"0\" is not accepted");
+        options(
+            "- rule: a\n  concurrency: 0\n",
+            "3: reactor.options[0].concurrency: \"0\" is not accepted",
+        );
         options(
             "- rule: a\n  order: odd\n",
             "3: reactor.options[0].order: unknown variant `odd`, expected one of `rule`, `minion`, `none`",
@@ -334,8 +409,14 @@ mod tests {
             "- rule: a\n  odd: 0\n",
             "3: reactor.options[0].odd: unknown field `odd`, expected one of `rule`",
         );
-        options("- rule: a\n  allow: [{tgt: x}]\n", "3: reactor.options[0].allow[0]: missing field `fun`");
-        options("- rule: a\n  allow: []\n", "3: reactor.options[0].allow: an empty list is not accepted");
+        options(
+            "- rule: a\n  allow: [{tgt: x}]\n",
+            "3: reactor.options[0].allow[0]: missing field `fun`",
+        );
+        options(
+            "- rule: a\n  allow: []\n",
+            "3: reactor.options[0].allow: an empty list is not accepted",
+        );
         options(
             "- rule: a\n  allow: [{fun: x, client: ssh}]\n",
             "3: reactor.options[0].allow[0].client: the client",
@@ -366,11 +447,20 @@ mod tests {
                 "c.yaml:1: reactor.helper_memory: ",
             )]);
         }
-        let config =
-            assert_round_trip("reactor: {shadow_window: 1h, helper_memory: 256MiB, helper_timeout: 5m}")
-                .reactor;
-        assert_eq!((config.shadow_window.as_secs(), config.helper_memory), (3600, Some(256 << 20)));
+        let config = assert_round_trip(
+            "reactor: {shadow_window: 1h, helper_memory: 256MiB, helper_timeout: 5m}",
+        )
+        .reactor;
+        assert_eq!(
+            (config.shadow_window.as_secs(), config.helper_memory),
+            (3600, Some(256 << 20))
+        );
         assert_eq!(config.helper_timeout.as_secs(), 300);
-        assert_eq!(assert_round_trip("reactor.helper_memory: none").reactor.helper_memory, None);
+        assert_eq!(
+            assert_round_trip("reactor.helper_memory: none")
+                .reactor
+                .helper_memory,
+            None
+        );
     }
 }

@@ -59,7 +59,11 @@ pub(crate) enum DeadLetterError {
     )]
     Full { count: usize, bytes: u64 },
     #[error("cannot {action} {}: {why}", path.display())]
-    Io { action: &'static str, path: PathBuf, why: std::io::Error },
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        why: std::io::Error,
+    },
 }
 
 impl DeadLetter {
@@ -125,11 +129,19 @@ struct State {
 
 impl DeadLetters {
     /// Reads the dead letters of a sink, if it has any.
-    pub(crate) fn open(state_dir: &Path, name: &str, fs: Arc<dyn Fs>) -> Result<Self, DeadLetterError> {
+    pub(crate) fn open(
+        state_dir: &Path,
+        name: &str,
+        fs: Arc<dyn Fs>,
+    ) -> Result<Self, DeadLetterError> {
         let path = state_dir.join("sinks").join(format!("{name}.dead"));
         let bytes = match std::fs::read(&path) {
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            read => read.map_err(|why| DeadLetterError::Io { action: "read", path: path.clone(), why })?,
+            read => read.map_err(|why| DeadLetterError::Io {
+                action: "read",
+                path: path.clone(),
+                why,
+            })?,
         };
         let mut state = State::default();
         let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
@@ -143,7 +155,11 @@ impl DeadLetters {
             }
         }
         state.bytes = whole as u64;
-        Ok(Self { fs, path, state: Mutex::new(state) })
+        Ok(Self {
+            fs,
+            path,
+            state: Mutex::new(state),
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -156,7 +172,12 @@ impl DeadLetters {
     }
 
     /// Adds an event, or the new reason of one that was retried. Durable on return.
-    pub(crate) fn add(&self, event: &Event, reason: &str, now: Micros) -> Result<(), DeadLetterError> {
+    pub(crate) fn add(
+        &self,
+        event: &Event,
+        reason: &str,
+        now: Micros,
+    ) -> Result<(), DeadLetterError> {
         let mut state = self.state.lock();
         let key = (event.seq.0, event.id.clone());
         let known = state.letters.get(&key).map(|letter| letter.attempts);
@@ -164,15 +185,23 @@ impl DeadLetters {
         let line = line(&letter);
         let count = state.letters.len() + state.damaged.len();
         let bytes = state.bytes.saturating_add(line.len() as u64);
-        if known.is_none() && count > 0 && (count >= DEAD_LETTERS_MAX || bytes > DEAD_LETTERS_BYTES_MAX) {
-            return Err(DeadLetterError::Full { count, bytes: state.bytes });
+        if known.is_none()
+            && count > 0
+            && (count >= DEAD_LETTERS_MAX || bytes > DEAD_LETTERS_BYTES_MAX)
+        {
+            return Err(DeadLetterError::Full {
+                count,
+                bytes: state.bytes,
+            });
         }
         let offset = state.bytes;
         let before = state.letters.insert(key.clone(), letter);
         let saved = match &state.file {
             // The lines of earlier attempts are dropped when the file is rewritten.
             Some(file) if known.is_none() => {
-                let written = file.write_all_at(line.as_bytes(), offset).and_then(|()| file.sync_data());
+                let written = file
+                    .write_all_at(line.as_bytes(), offset)
+                    .and_then(|()| file.sync_data());
                 state.bytes = bytes;
                 written.map_err(|why| DeadLetterError::Io {
                     action: "append to",
@@ -198,7 +227,9 @@ impl DeadLetters {
         let mut state = self.state.lock();
         let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
         if let Some(ids) = ids {
-            state.letters.retain(|_, letter| !ids.iter().any(|id| letter.is(id)));
+            state
+                .letters
+                .retain(|_, letter| !ids.iter().any(|id| letter.is(id)));
         } else {
             state.letters.clear();
             state.damaged.clear();
@@ -215,7 +246,13 @@ impl DeadLetters {
 
     /// Writes all lines to a new file.
     fn rewrite(&self, state: &mut State) -> Result<(), DeadLetterError> {
-        let failed = |action| move |why| DeadLetterError::Io { action, path: self.path.clone(), why };
+        let failed = |action| {
+            move |why| DeadLetterError::Io {
+                action,
+                path: self.path.clone(),
+                why,
+            }
+        };
         if let Some(dir) = self.path.parent().filter(|dir| !dir.is_dir()) {
             match self.fs.make_dir(dir) {
                 // Another sink has created it.
@@ -226,10 +263,16 @@ impl DeadLetters {
                 .map_or(Ok(()), |above| self.fs.sync_dir(above))
                 .map_err(failed("create the directory of"))?;
         }
-        let mut text: String = state.damaged.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+        let mut text: String = state
+            .damaged
+            .iter()
+            .flat_map(|line| [line.as_str(), "\n"])
+            .collect();
         text.extend(state.letters.values().map(line));
         state.file = None;
-        self.fs.write_whole(&self.path, text.as_bytes()).map_err(failed("write"))?;
+        self.fs
+            .write_whole(&self.path, text.as_bytes())
+            .map_err(failed("write"))?;
         state.file = Some(self.fs.open_to_write(&self.path).map_err(failed("open"))?);
         state.bytes = text.len() as u64;
         Ok(())
@@ -263,7 +306,11 @@ mod tests {
     }
 
     fn reasons(letters: &DeadLetters) -> Vec<(u64, u32, String)> {
-        letters.all().into_iter().map(|letter| (letter.seq, letter.attempts, letter.reason)).collect()
+        letters
+            .all()
+            .into_iter()
+            .map(|letter| (letter.seq, letter.attempts, letter.reason))
+            .collect()
     }
 
     #[test]
@@ -273,7 +320,15 @@ mod tests {
         let bad = event(3, "salt/auth", "web1", json!({"x": [1, null]}));
         for seq in [2, 3] {
             letters
-                .add(&Event { seq: SeqNo(seq), id: format!("store:{seq}"), ..bad.clone() }, "why", Micros(9))
+                .add(
+                    &Event {
+                        seq: SeqNo(seq),
+                        id: format!("store:{seq}"),
+                        ..bad.clone()
+                    },
+                    "why",
+                    Micros(9),
+                )
                 .unwrap();
         }
         letters.add(&bad, "how", Micros(10)).unwrap();
@@ -283,8 +338,15 @@ mod tests {
         let again = open(&dir);
         assert_eq!(reasons(&again), expected);
         assert_eq!(again.all()[1].event(), bad);
-        assert_eq!(again.remove(Some(&["2".to_owned(), "7".to_owned()])).unwrap(), 1);
-        again.add(&event(5, "t", "m", json!({})), "new", Micros(11)).unwrap();
+        assert_eq!(
+            again
+                .remove(Some(&["2".to_owned(), "7".to_owned()]))
+                .unwrap(),
+            1
+        );
+        again
+            .add(&event(5, "t", "m", json!({})), "new", Micros(11))
+            .unwrap();
         assert_eq!(open(&dir).count(), 2);
         assert_eq!(again.remove(None).unwrap(), 2);
         assert_eq!(open(&dir).count(), 0);
@@ -295,10 +357,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let letters = open(&dir);
         let new = event(3, "t", "m", json!({}));
-        letters.add(&Event { id: "old:3".to_owned(), ..new.clone() }, "before", Micros(9)).unwrap();
+        letters
+            .add(
+                &Event {
+                    id: "old:3".to_owned(),
+                    ..new.clone()
+                },
+                "before",
+                Micros(9),
+            )
+            .unwrap();
         letters.add(&new, "after", Micros(9)).unwrap();
         let again = open(&dir);
-        assert_eq!(reasons(&again), [(3, 1, "before".to_owned()), (3, 1, "after".to_owned())]);
+        assert_eq!(
+            reasons(&again),
+            [(3, 1, "before".to_owned()), (3, 1, "after".to_owned())]
+        );
         assert_eq!(again.remove(Some(&["old:3".to_owned()])).unwrap(), 1);
         assert_eq!(reasons(&again), [(3, 1, "after".to_owned())]);
     }
@@ -308,7 +382,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let letters = open(&dir);
         for seq in 1..=3 {
-            letters.add(&event(seq, "t", "m", json!({})), "why", Micros(9)).unwrap();
+            letters
+                .add(&event(seq, "t", "m", json!({})), "why", Micros(9))
+                .unwrap();
         }
         let path = dir.path().join("sinks/audit.dead");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -327,13 +403,22 @@ mod tests {
         let plan = Arc::new(Plan::default());
         let fs = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
         let letters = DeadLetters::open(dir.path(), "audit", fs).unwrap();
-        letters.add(&event(1, "t", "m", json!({})), "why", Micros(9)).unwrap();
+        letters
+            .add(&event(1, "t", "m", json!({})), "why", Micros(9))
+            .unwrap();
         for act in [Act::Write, Act::Sync] {
             plan.add(Fault::once(act, Errno::NOSPC));
-            let error = letters.add(&event(2, "t", "m", json!({})), "why", Micros(9)).unwrap_err();
-            assert!(error.to_string().starts_with("cannot append to /"), "{error}");
+            let error = letters
+                .add(&event(2, "t", "m", json!({})), "why", Micros(9))
+                .unwrap_err();
+            assert!(
+                error.to_string().starts_with("cannot append to /"),
+                "{error}"
+            );
             assert_eq!(letters.count(), 1);
-            letters.add(&event(3, "t", "m", json!({})), "why", Micros(9)).unwrap();
+            letters
+                .add(&event(3, "t", "m", json!({})), "why", Micros(9))
+                .unwrap();
             assert_eq!(letters.remove(Some(&["3".to_owned()])).unwrap(), 1);
         }
         plan.add(Fault::once(Act::Rename, Errno::IO));
@@ -349,12 +434,26 @@ mod tests {
         {
             let mut state = letters.state.lock();
             let letter = DeadLetter::new(&event(1, "t", "m", json!({})), "why", 1, Micros(9));
-            let letter = |seq: u64| DeadLetter { seq, id: format!("store:{seq}"), ..letter.clone() };
-            state.letters =
-                (0..DEAD_LETTERS_MAX as u64).map(|seq| (letter(seq).key(), letter(seq))).collect();
+            let letter = |seq: u64| DeadLetter {
+                seq,
+                id: format!("store:{seq}"),
+                ..letter.clone()
+            };
+            state.letters = (0..DEAD_LETTERS_MAX as u64)
+                .map(|seq| (letter(seq).key(), letter(seq)))
+                .collect();
         }
-        let error = letters.add(&event(99_999, "t", "m", json!({})), "why", Micros(9)).unwrap_err();
-        assert!(error.to_string().starts_with("the dead letters are full (10000, "), "{error}");
-        letters.add(&event(5, "t", "m", json!({})), "again", Micros(9)).unwrap();
+        let error = letters
+            .add(&event(99_999, "t", "m", json!({})), "why", Micros(9))
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("the dead letters are full (10000, "),
+            "{error}"
+        );
+        letters
+            .add(&event(5, "t", "m", json!({})), "again", Micros(9))
+            .unwrap();
     }
 }

@@ -59,12 +59,33 @@ pub(crate) struct Unreadable(String);
 impl Event {
     /// The event of an entry. `master_id` is that of this machine's master.
     pub(crate) fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
-        let StoredEntry { seq, at, tag, minion, fun, jid, body, .. } = entry;
-        let of_event = get(&body, "master_id").and_then(as_text).filter(|id| !id.is_empty());
+        let StoredEntry {
+            seq,
+            at,
+            tag,
+            minion,
+            fun,
+            jid,
+            body,
+            ..
+        } = entry;
+        let of_event = get(&body, "master_id")
+            .and_then(as_text)
+            .filter(|id| !id.is_empty());
         let master_id = of_event.map_or_else(|| master_id.clone(), Arc::from);
         let tag = String::from_utf8(tag)
             .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
-        Self { id, seq, at, tag, minion, fun, jid, master_id, body }
+        Self {
+            id,
+            seq,
+            at,
+            tag,
+            minion,
+            fun,
+            jid,
+            master_id,
+            body,
+        }
     }
 
     /// Number of hooks that the event has passed through; 0 if it is not an event of a hook.
@@ -73,7 +94,10 @@ impl Event {
             return 0;
         }
         let is_hops = |key: &[u8]| as_text(key).is_some_and(|key| key.eq_ignore_ascii_case(HOPS));
-        let given = get(&self.body, "headers").into_iter().flat_map(pairs).find(|(key, _)| is_hops(key));
+        let given = get(&self.body, "headers")
+            .into_iter()
+            .flat_map(pairs)
+            .find(|(key, _)| is_hops(key));
         let before = given.and_then(|(_, value)| as_text(value)?.parse::<u32>().ok());
         before.unwrap_or(0).saturating_add(1)
     }
@@ -81,7 +105,9 @@ impl Event {
     pub(crate) fn data(&self) -> Result<Json, Unreadable> {
         let mut rest = self.body.as_slice();
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
-        value.map(|value| to_json(&value)).map_err(|error| Unreadable(error.to_string()))
+        value
+            .map(|value| to_json(&value))
+            .map_err(|error| Unreadable(error.to_string()))
     }
 
     /// All keys of the JSON form but `data`.
@@ -109,7 +135,8 @@ impl Event {
 
     pub(crate) fn to_text(&self) -> Result<Vec<u8>, Unreadable> {
         let mut text = Vec::with_capacity(self.body.len() + 400);
-        serde_json::to_writer(&mut text, &self.head()).map_err(|error| Unreadable(error.to_string()))?;
+        serde_json::to_writer(&mut text, &self.head())
+            .map_err(|error| Unreadable(error.to_string()))?;
         // `data` is the last key.
         text.pop();
         text.extend_from_slice(b",\"data\":");
@@ -136,7 +163,11 @@ pub(super) mod tests {
 
     /// An event with this data; its sequence number is also part of its id.
     pub(in crate::engines) fn event(seq: u64, tag: &str, minion: &str, data: Json) -> Event {
-        Event::new(entry(seq, tag, minion, data), format!("store:{seq}"), &"master1".into())
+        Event::new(
+            entry(seq, tag, minion, data),
+            format!("store:{seq}"),
+            &"master1".into(),
+        )
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
@@ -159,7 +190,12 @@ pub(super) mod tests {
 
     #[test]
     fn the_json_form_has_all_documented_keys_in_order() {
-        let event = event(7, "salt/auth", "web1", json!({"result": true, "id": "web1"}));
+        let event = event(
+            7,
+            "salt/auth",
+            "web1",
+            json!({"result": true, "id": "web1"}),
+        );
         let text = Json::Object(event.to_json().unwrap()).to_string();
         assert_eq!(
             text,
@@ -169,7 +205,9 @@ pub(super) mod tests {
         let tagged = super::tests::event(7, "t", "", json!({"$a": 1}));
         assert_eq!(
             tagged.to_text().unwrap(),
-            Json::Object(tagged.to_json().unwrap()).to_string().into_bytes()
+            Json::Object(tagged.to_json().unwrap())
+                .to_string()
+                .into_bytes()
         );
         let other = super::tests::event(8, "t", "", json!({"master_id": "m2"}));
         assert_eq!(other.head().master_id, Some("m2"));
@@ -179,18 +217,48 @@ pub(super) mod tests {
     #[test]
     fn an_event_of_a_hook_knows_how_many_hooks_it_has_passed_through() {
         let of = |tag: &str, data| event(1, tag, "", data).hops();
-        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Host": "h"}})), 1);
-        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Saltcellar-Hops": "2"}})), 3);
-        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Saltcellar-Hops": "many"}})), 1);
+        assert_eq!(
+            of("salt/engines/hook/a", json!({"headers": {"Host": "h"}})),
+            1
+        );
+        assert_eq!(
+            of(
+                "salt/engines/hook/a",
+                json!({"headers": {"Saltcellar-Hops": "2"}})
+            ),
+            3
+        );
+        assert_eq!(
+            of(
+                "salt/engines/hook/a",
+                json!({"headers": {"Saltcellar-Hops": "many"}})
+            ),
+            1
+        );
         assert_eq!(of("salt/engines/hook/a", json!({"headers": 5})), 1);
-        assert_eq!(of("salt/auth", json!({"headers": {"Saltcellar-Hops": "2"}})), 0);
+        assert_eq!(
+            of("salt/auth", json!({"headers": {"Saltcellar-Hops": "2"}})),
+            0
+        );
     }
 
     #[test]
     fn data_that_is_not_msgpack_is_an_error() {
-        let broken = Event { body: vec![0x91], ..event(1, "t", "m", json!({})) };
-        assert!(broken.data().unwrap_err().to_string().starts_with("the event's data is not readable"));
-        let deep = Event { body: [vec![0x91; 5_000], vec![0xc0]].concat(), ..broken };
+        let broken = Event {
+            body: vec![0x91],
+            ..event(1, "t", "m", json!({}))
+        };
+        assert!(
+            broken
+                .data()
+                .unwrap_err()
+                .to_string()
+                .starts_with("the event's data is not readable")
+        );
+        let deep = Event {
+            body: [vec![0x91; 5_000], vec![0xc0]].concat(),
+            ..broken
+        };
         assert!(deep.to_json().is_err() && deep.to_text().is_err());
     }
 }

@@ -67,24 +67,32 @@ pub(crate) struct SecretError {
 impl Secret {
     /// Reads the value. systemd's directory of credentials is that of this process.
     fn value(&self) -> Result<String, SecretError> {
-        let failed = |why: io::Error| SecretError { secret: self.clone(), why };
+        let failed = |why: io::Error| SecretError {
+            secret: self.clone(),
+            why,
+        };
         let path = match self {
             Self::File(path) => path.clone(),
             Self::Credential(name) => {
                 let dir = std::env::var_os("CREDENTIALS_DIRECTORY");
-                let dir = dir.ok_or_else(|| failed(io::Error::other("CREDENTIALS_DIRECTORY is not set")))?;
+                let dir = dir
+                    .ok_or_else(|| failed(io::Error::other("CREDENTIALS_DIRECTORY is not set")))?;
                 Path::new(&dir).join(name)
             }
         };
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
-        file.take(SINK_SECRET_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+        file.take(SINK_SECRET_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
         text.truncate(text.trim_end().len());
         if text.is_empty() {
             return Err(failed(io::Error::other("it is empty")));
         }
         if text.len() as u64 > SINK_SECRET_BYTES_MAX {
-            return Err(failed(io::Error::other(format!("longer than {SINK_SECRET_BYTES_MAX} bytes"))));
+            return Err(failed(io::Error::other(format!(
+                "longer than {SINK_SECRET_BYTES_MAX} bytes"
+            ))));
         }
         Ok(text)
     }
@@ -135,7 +143,10 @@ mod tests {
         let secret = Secret::parse(&format!("file:{}", path.display())).unwrap();
         let mut revealed = Revealed::default();
         assert_eq!(revealed.secret(&secret).unwrap(), "s3cret");
-        assert_eq!(revealed.scrub("bad key s3cret!"), format!("bad key {REDACTED}!"));
+        assert_eq!(
+            revealed.scrub("bad key s3cret!"),
+            format!("bad key {REDACTED}!")
+        );
         assert!(!format!("{secret:?} {}", secret.show().unwrap()).contains("s3cret"));
         std::fs::write(&path, " \n").unwrap();
         let error = revealed.secret(&secret).unwrap_err().to_string();
@@ -144,16 +155,32 @@ mod tests {
             "{error}"
         );
         std::fs::write(&path, "x".repeat(70_000)).unwrap();
-        assert!(revealed.secret(&secret).unwrap_err().to_string().contains("longer than"));
+        assert!(
+            revealed
+                .secret(&secret)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
     }
 
     #[test]
     fn a_secret_is_never_the_value_itself() {
-        for text in ["s3cret", "file:relative", "credential:", "credential:a/b", "credential:../x", ""] {
+        for text in [
+            "s3cret",
+            "file:relative",
+            "credential:",
+            "credential:a/b",
+            "credential:../x",
+            "",
+        ] {
             assert!(Secret::parse(text).is_none(), "{text}");
         }
         assert_eq!(Text::parse("plain"), Some(Text::Plain("plain".to_owned())));
         assert_eq!(Text::parse("file:relative"), None);
-        assert!(matches!(Text::parse("credential:key"), Some(Text::Secret(Secret::Credential(_)))));
+        assert!(matches!(
+            Text::parse("credential:key"),
+            Some(Text::Secret(Secret::Credential(_)))
+        ));
     }
 }

@@ -36,15 +36,24 @@ impl Template {
         });
         let added = env.add_template_owned(NAME, text.to_owned());
         added.map_err(|error| {
-            let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
-            Invalid::new(key, format!("the template is not valid: {line}{}", message(&error)))
+            let line = error
+                .line()
+                .map(|line| format!("line {line}: "))
+                .unwrap_or_default();
+            Invalid::new(
+                key,
+                format!("the template is not valid: {line}{}", message(&error)),
+            )
         })?;
         Ok(Self(Arc::new(env)))
     }
 
     pub(crate) fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
         let failed = |error: minijinja::Error| {
-            let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+            let line = error
+                .line()
+                .map(|line| format!("line {line}: "))
+                .unwrap_or_default();
             RenderError(format!("{line}{}", message(&error)))
         };
         let text = self
@@ -53,7 +62,9 @@ impl Template {
             .and_then(|template| template.render(minijinja::value::Serde(context)))
             .map_err(failed)?;
         if text.len() > SINK_ITEM_BYTES_MAX {
-            return Err(RenderError(format!("its text has more than {SINK_ITEM_BYTES_MAX} bytes")));
+            return Err(RenderError(format!(
+                "its text has more than {SINK_ITEM_BYTES_MAX} bytes"
+            )));
         }
         Ok(text)
     }
@@ -75,13 +86,15 @@ impl std::fmt::Debug for Template {
 
 /// The value of a dotted path, such as `items.0.status`; `*` is the only member of a map or list.
 pub(crate) fn at_path<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
-    path.split('.').filter(|step| !step.is_empty()).try_fold(value, |value, step| match (value, step) {
-        (Json::Object(map), "*") if map.len() == 1 => map.values().next(),
-        (Json::Object(map), key) => map.get(key),
-        (Json::Array(list), "*") if list.len() == 1 => list.first(),
-        (Json::Array(list), index) => list.get(index.parse::<usize>().ok()?),
-        _ => None,
-    })
+    path.split('.')
+        .filter(|step| !step.is_empty())
+        .try_fold(value, |value, step| match (value, step) {
+            (Json::Object(map), "*") if map.len() == 1 => map.values().next(),
+            (Json::Object(map), key) => map.get(key),
+            (Json::Array(list), "*") if list.len() == 1 => list.first(),
+            (Json::Array(list), index) => list.get(index.parse::<usize>().ok()?),
+            _ => None,
+        })
 }
 
 #[cfg(test)]
@@ -104,23 +117,42 @@ mod tests {
             r#"{"ok":true,"x":[1,"<&\">"]}"#,
             "keys are sorted"
         );
-        assert_eq!(render("{{ data.x[1] | tojson }}", event.clone()), r#""<&\">""#);
-        assert_eq!(render("{% for x in data.x %}{{ loop.index }}{% endfor %}", event), "12");
+        assert_eq!(
+            render("{{ data.x[1] | tojson }}", event.clone()),
+            r#""<&\">""#
+        );
+        assert_eq!(
+            render("{% for x in data.x %}{{ loop.index }}{% endfor %}", event),
+            "12"
+        );
     }
 
     #[test]
     fn an_invalid_template_is_reported_with_its_line_and_an_endless_one_ends() {
         let error = Template::new("encoder.template", "a\n{% if %}").unwrap_err();
         assert_eq!(error.path, "encoder.template");
-        assert!(error.problem.starts_with("the template is not valid: line 2: syntax error"), "{error:?}");
+        assert!(
+            error
+                .problem
+                .starts_with("the template is not valid: line 2: syntax error"),
+            "{error:?}"
+        );
         let slow = Template::new(
             "t",
             "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}",
         );
         let error = slow.unwrap().render(json!({})).unwrap_err().to_string();
         assert!(error.contains("ran out of fuel"), "{error}");
-        let wrong = Template::new("t", "\n{{ tag + 1 }}").unwrap().render(json!({"tag": "a"})).unwrap_err();
-        assert!(wrong.to_string().starts_with("the template failed: line 2: "), "{wrong}");
+        let wrong = Template::new("t", "\n{{ tag + 1 }}")
+            .unwrap()
+            .render(json!({"tag": "a"}))
+            .unwrap_err();
+        assert!(
+            wrong
+                .to_string()
+                .starts_with("the template failed: line 2: "),
+            "{wrong}"
+        );
     }
 
     #[test]

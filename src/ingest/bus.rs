@@ -21,8 +21,8 @@ use super::gap::{Cause, Gap};
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX,
-    BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
+    BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE,
+    BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
 };
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
@@ -49,7 +49,11 @@ pub struct BusMonitor(Arc<Mutex<BusStatus>>, Arc<Shared>);
 impl BusMonitor {
     pub(crate) fn status(&self) -> BusStatus {
         let status = self.0.lock().clone();
-        BusStatus { waiting: self.1.waiting(), refused: self.1.refused(), ..status }
+        BusStatus {
+            waiting: self.1.waiting(),
+            refused: self.1.refused(),
+            ..status
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut BusStatus)) {
@@ -102,9 +106,11 @@ pub(crate) fn publisher(sock_dir: &Path) -> PathBuf {
     }
     let is_minions = |name: &str| name.starts_with("minion_event_") && name.ends_with("_pub.ipc");
     let items = std::fs::read_dir(sock_dir).into_iter().flatten().flatten();
-    let minion = items
-        .map(|item| item.path())
-        .find(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(is_minions));
+    let minion = items.map(|item| item.path()).find(|path| {
+        path.file_name()
+            .and_then(|n| n.to_str())
+            .is_some_and(is_minions)
+    });
     minion.unwrap_or(master)
 }
 
@@ -112,11 +118,26 @@ impl Bus {
     /// A source for the bus in a socket directory.
     pub(crate) fn new(number: usize, sock_dir: &Path, deps: BusDependencies) -> Self {
         let path = publisher(sock_dir);
-        let spill_writer =
-            SpillWriter::new(&path, deps.intake.clone(), deps.clock.clone(), deps.metrics.clone());
-        let status = BusStatus { path, ..BusStatus::default() };
+        let spill_writer = SpillWriter::new(
+            &path,
+            deps.intake.clone(),
+            deps.clock.clone(),
+            deps.metrics.clone(),
+        );
+        let status = BusStatus {
+            path,
+            ..BusStatus::default()
+        };
         let watch = BusMonitor(Arc::new(Mutex::new(status)), spill_writer.shared());
-        Self { number, path: sock_dir.to_owned(), deps, watch, spill_writer, gathered: None, broken: None }
+        Self {
+            number,
+            path: sock_dir.to_owned(),
+            deps,
+            watch,
+            spill_writer,
+            gathered: None,
+            broken: None,
+        }
     }
 
     pub(crate) fn watch(&self) -> BusMonitor {
@@ -139,7 +160,10 @@ impl Bus {
             Err(error) => {
                 self.deps.metrics.spill_reads_failed.add(1);
                 tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only");
-                (SpillDrainer::without_disk(&self.spill_writer, &dir, fs), Seen::default())
+                (
+                    SpillDrainer::without_disk(&self.spill_writer, &dir, fs),
+                    Seen::default(),
+                )
             }
         };
         if seen.known {
@@ -147,7 +171,9 @@ impl Bus {
         }
         std::thread::scope(|threads| {
             let name = format!("sc-spill-{}", self.number);
-            let moving = std::thread::Builder::new().name(name).spawn_scoped(threads, || spill_drainer.run());
+            let moving = std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(threads, || spill_drainer.run());
             match moving {
                 Ok(_) => self.connect_and_read(),
                 Err(error) => tracing::error!(%error, "cannot start the spill drainer thread"),
@@ -168,11 +194,16 @@ impl Bus {
                     self.deps.metrics.bus_connects.add(1);
                     logged = false;
                     let now = self.deps.clock.now();
-                    let mut connection =
-                        Connection { since: now, began: Instant::now(), settled: false, read_at: now };
+                    let mut connection = Connection {
+                        since: now,
+                        began: Instant::now(),
+                        settled: false,
+                        read_at: now,
+                    };
                     let end = self.read(stream, &mut connection);
                     self.hand_over();
-                    self.watch.change(|s| (s.connected, s.framing) = (false, None));
+                    self.watch
+                        .change(|s| (s.connected, s.framing) = (false, None));
                     // Connections that end at once must not be retried at full speed.
                     pause = if connection.settled {
                         BUS_RECONNECT_MIN
@@ -225,7 +256,11 @@ impl Bus {
         self.watch.change(|s| s.connected = true);
         while !self.deps.drain.is_stopping() {
             // Gathered events wait for the next read, or for a reader.
-            let timeout = if self.gathered.is_some() { BUS_GATHER } else { STOP_CHECK };
+            let timeout = if self.gathered.is_some() {
+                BUS_GATHER
+            } else {
+                STOP_CHECK
+            };
             if let Err(error) = stream.set_read_timeout(Some(timeout)) {
                 return ConnectionEnd::Closed(error.to_string());
             }
@@ -242,7 +277,10 @@ impl Bus {
                     }
                 }
                 Err(e)
-                    if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
+                    if matches!(
+                        e.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                    ) =>
                 {
                     if connection.began.elapsed() >= BUS_SETTLED {
                         self.settle(connection);
@@ -261,7 +299,12 @@ impl Bus {
     fn settle(&mut self, connection: &mut Connection) {
         connection.settled = true;
         if let Some((begin, cause)) = self.broken.take() {
-            self.spill_writer.push_gap(&Gap { begin, end: connection.since, cause, lost: None });
+            self.spill_writer.push_gap(&Gap {
+                begin,
+                end: connection.since,
+                cause,
+                lost: None,
+            });
         }
     }
 
@@ -288,7 +331,9 @@ impl Bus {
                         self.deps.metrics.bus_frames_malformed.add(1);
                         continue;
                     };
-                    let Ok(outcome) = policy.message(message, Source::Bus, at) else { continue };
+                    let Ok(outcome) = policy.message(message, Source::Bus, at) else {
+                        continue;
+                    };
                     if let Some(accepted) = outcome {
                         batch.push(&accepted.entry(), accepted.fingerprints);
                     }
@@ -304,7 +349,8 @@ impl Bus {
         }
         if events > 0 {
             self.deps.metrics.bus_events.add(events);
-            self.watch.change(|s| (s.framing, s.events) = (framing, s.events + events));
+            self.watch
+                .change(|s| (s.framing, s.events) = (framing, s.events + events));
         }
         self.read_until(connection, at);
         outcome
@@ -333,7 +379,8 @@ impl Bus {
     fn read_until(&self, connection: &mut Connection, at: Micros) {
         if connection.settled {
             connection.read_at = at;
-            self.spill_writer.read_until(self.gathered.as_ref().map_or(at, |gathered| gathered.at));
+            self.spill_writer
+                .read_until(self.gathered.as_ref().map_or(at, |gathered| gathered.at));
         }
     }
 }

@@ -32,7 +32,9 @@ use crate::wire::salt_event;
 #[derive(Debug, thiserror::Error)]
 pub enum FireError {
     /// No bus is configured.
-    #[error("no bus is configured: set `bus` in the configuration, or pass --bus to `saltcellar serve`")]
+    #[error(
+        "no bus is configured: set `bus` in the configuration, or pass --bus to `saltcellar serve`"
+    )]
     NoBus,
     /// Several buses are configured, and the call names none.
     #[error("several buses are configured, name one of: {0}")]
@@ -91,14 +93,20 @@ pub struct Target {
 impl Firer {
     /// A sender for these buses.
     pub fn new(buses: Vec<BusMonitor>, clock: Clock) -> Self {
-        Self { buses, clock, known: Mutex::default() }
+        Self {
+            buses,
+            clock,
+            known: Mutex::default(),
+        }
     }
 
     /// The event socket of the bus named by its directory or its publisher's socket; without a name, that of the only bus.
     pub fn target(&self, asked: Option<&str>) -> Result<Target, FireError> {
         let paths: Vec<_> = self.buses.iter().map(BusMonitor::status).collect();
         let known = || {
-            let names = paths.iter().map(|bus| bus.path.parent().unwrap_or(&bus.path).display().to_string());
+            let names = paths
+                .iter()
+                .map(|bus| bus.path.parent().unwrap_or(&bus.path).display().to_string());
             names.collect::<Vec<_>>().join(", ")
         };
         let bus = match (asked, paths.as_slice()) {
@@ -107,12 +115,21 @@ impl Firer {
             (None, _) => return Err(FireError::WhichBus(known())),
             (Some(asked), _) => {
                 let path = Path::new(asked);
-                let is = |bus: &&super::bus::BusStatus| bus.path == path || bus.path.parent() == Some(path);
+                let is = |bus: &&super::bus::BusStatus| {
+                    bus.path == path || bus.path.parent() == Some(path)
+                };
                 let found = paths.iter().find(is);
-                found.ok_or_else(|| FireError::UnknownBus { asked: asked.to_owned(), known: known() })?
+                found.ok_or_else(|| FireError::UnknownBus {
+                    asked: asked.to_owned(),
+                    known: known(),
+                })?
             }
         };
-        let name = bus.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = bus
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
         if path == bus.path {
             let why = format!("the socket name {name} has no counterpart for incoming events");
@@ -147,12 +164,20 @@ impl Firer {
         }
         let framing = probe(target, &self.clock)?;
         tracing::info!(socket = %target.path.display(), framing = framing.name(), "detected the framing for firing events");
-        self.known.lock().insert(target.path.clone(), (target.identity, framing));
+        self.known
+            .lock()
+            .insert(target.path.clone(), (target.identity, framing));
         Ok(framing)
     }
 
     /// Fires an event; `data` is a msgpack map with `_stamp`.
-    pub fn fire(&self, target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<(), FireError> {
+    pub fn fire(
+        &self,
+        target: &Target,
+        framing: Framing,
+        tag: &str,
+        data: &[u8],
+    ) -> Result<(), FireError> {
         send(target, framing, tag, data).map(drop)
     }
 }
@@ -161,11 +186,17 @@ fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
     let path = path.to_owned();
     if why.kind() == ErrorKind::PermissionDenied {
         let owner = "the user that Salt's master runs as, and root".to_owned();
-        return FireError::NotAllowed { who: "the daemon", path, owner };
+        return FireError::NotAllowed {
+            who: "the daemon",
+            path,
+            owner,
+        };
     }
     let why = match why.kind() {
         ErrorKind::NotFound => "the socket does not exist; is the master running?".to_owned(),
-        ErrorKind::ConnectionRefused => "the socket has no listener; is the master running?".to_owned(),
+        ErrorKind::ConnectionRefused => {
+            "the socket has no listener; is the master running?".to_owned()
+        }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout while writing the event".to_owned(),
         _ => why.to_string(),
     };
@@ -173,11 +204,20 @@ fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
 }
 
 /// Writes one frame. The caller keeps the returned stream to keep the connection open.
-fn send(target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<UnixStream, FireError> {
+fn send(
+    target: &Target,
+    framing: Framing,
+    tag: &str,
+    data: &[u8],
+) -> Result<UnixStream, FireError> {
     let failed = |why| unreachable(&target.path, &why);
     let mut stream = UnixStream::connect(&target.path).map_err(failed)?;
-    stream.set_write_timeout(Some(FIRE_TIMEOUT)).map_err(failed)?;
-    stream.write_all(&frame::fired(framing, tag.as_bytes(), data)).map_err(failed)?;
+    stream
+        .set_write_timeout(Some(FIRE_TIMEOUT))
+        .map_err(failed)?;
+    stream
+        .write_all(&frame::fired(framing, tag.as_bytes(), data))
+        .map_err(failed)?;
     Ok(stream)
 }
 
@@ -187,13 +227,19 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
     let mut from = UnixStream::connect(&target.publisher).map_err(gone)?;
     let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
     // The name is unique to this probe.
-    let name = format!("saltcellar/probe/{:016x}", RandomState::new().hash_one(std::process::id()));
+    let name = format!(
+        "saltcellar/probe/{:016x}",
+        RandomState::new().hash_one(std::process::id())
+    );
     let tag = |framing: Framing| format!("{name}/{}", framing.name());
     let until = Instant::now() + FIRE_TIMEOUT;
     // The publisher accepts a subscriber asynchronously, so the first probes may be published too early.
     let mut held = Vec::new();
     let mut pause = FIRE_PROBE_PAUSE;
-    read_tags(&mut from, &mut splitter, Instant::now() + pause, |_| None::<()>).map_err(gone)?;
+    read_tags(&mut from, &mut splitter, Instant::now() + pause, |_| {
+        None::<()>
+    })
+    .map_err(gone)?;
     while Instant::now() < until {
         for framing in [Framing::Plain, Framing::Len32] {
             held.push(send(
@@ -203,7 +249,9 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
                 &salt_event::stamped(&[0x80], clock.now().iso().trim_end_matches('Z')),
             )?);
             let found = read_tags(&mut from, &mut splitter, Instant::now() + pause, |seen| {
-                [Framing::Plain, Framing::Len32].into_iter().find(|framing| seen == tag(*framing).as_bytes())
+                [Framing::Plain, Framing::Len32]
+                    .into_iter()
+                    .find(|framing| seen == tag(*framing).as_bytes())
             });
             if let Some(framing) = found.map_err(gone)? {
                 return Ok(framing);
@@ -212,7 +260,10 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
         pause *= 2;
     }
     let why = "fired events do not appear on the bus; check the master".to_owned();
-    Err(FireError::Unreachable { path: target.path.clone(), why })
+    Err(FireError::Unreachable {
+        path: target.path.clone(),
+        why,
+    })
 }
 
 /// Reads tags from a bus until `recognise` returns a value or the time is over.
@@ -232,20 +283,29 @@ fn read_tags<T>(
         match from.read(&mut buffer) {
             Ok(0) => return Err(ErrorKind::ConnectionRefused.into()),
             Ok(n) => splitter.feed(buffer.get(..n).unwrap_or_default()),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         }
         loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => {
-                    let tag = frame::body(frame).and_then(salt_event::split).map(|(tag, _)| tag);
+                    let tag = frame::body(frame)
+                        .and_then(salt_event::split)
+                        .map(|(tag, _)| tag);
                     if let Some(found) = tag.and_then(&mut recognise) {
                         return Ok(Some(found));
                     }
                 }
                 Ok(None) => break,
-                Err(error) => return Err(std::io::Error::new(ErrorKind::InvalidData, error.to_string())),
+                Err(error) => {
+                    return Err(std::io::Error::new(
+                        ErrorKind::InvalidData,
+                        error.to_string(),
+                    ));
+                }
             }
         }
     }

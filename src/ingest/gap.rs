@@ -73,14 +73,22 @@ impl Gap {
 
     fn body(&self, bus: &Path) -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(6).str("bus").str(&bus.to_string_lossy()).str("cause").str(self.cause.name()).str("begin");
+        w.map(6)
+            .str("bus")
+            .str(&bus.to_string_lossy())
+            .str("cause")
+            .str(self.cause.name())
+            .str("begin");
         match self.begin {
             Some(begin) => w.str(&begin.iso()),
             None => w.nil(),
         };
         w.str("end").str(&self.end.iso()).str("seconds");
         match self.begin {
-            #[expect(clippy::cast_precision_loss, reason = "for people; the instants are exact")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "for people; the instants are exact"
+            )]
             Some(begin) => w.float((self.end.0.saturating_sub(begin.0)) as f64 / 1e6),
             None => w.nil(),
         };
@@ -95,7 +103,11 @@ impl Gap {
 
 /// The entry of a gap, new or read back.
 pub(super) fn entry<'a>(tag: &'a [u8], body: &'a [u8], at: Micros) -> Entry<'a> {
-    Entry { flags: Flags::ON_BUS, tag, ..Entry::new(Kind::Gap, Source::Bus, at, body) }
+    Entry {
+        flags: Flags::ON_BUS,
+        tag,
+        ..Entry::new(Kind::Gap, Source::Bus, at, body)
+    }
 }
 
 #[cfg(test)]
@@ -113,12 +125,23 @@ mod tests {
         };
         let batch = gap.batch(Path::new("/run/x.ipc"));
         let entry = batch.entry(0).unwrap();
-        assert_eq!((entry.kind, entry.tag, entry.at), (Kind::Gap, &b"saltcellar/gap/overflow"[..], gap.end));
+        assert_eq!(
+            (entry.kind, entry.tag, entry.at),
+            (Kind::Gap, &b"saltcellar/gap/overflow"[..], gap.end)
+        );
         let value = rmpv::decode::read_value(&mut &entry.body[..]).unwrap();
         assert_eq!(value["seconds"], rmpv::Value::F64(2.5));
         assert_eq!(value["lost"], rmpv::Value::from(7));
-        assert_eq!(get(entry.body, "begin").and_then(as_text), Some("1970-01-01T00:00:01.000000Z"));
-        let unknown = Gap { begin: None, lost: None, ..gap }.batch(Path::new("/x"));
+        assert_eq!(
+            get(entry.body, "begin").and_then(as_text),
+            Some("1970-01-01T00:00:01.000000Z")
+        );
+        let unknown = Gap {
+            begin: None,
+            lost: None,
+            ..gap
+        }
+        .batch(Path::new("/x"));
         let value = rmpv::decode::read_value(&mut unknown.entry(0).unwrap().body).unwrap();
         assert!(value["begin"].is_nil() && value["seconds"].is_nil() && value["lost"].is_nil());
     }

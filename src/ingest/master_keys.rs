@@ -60,10 +60,18 @@ impl Master {
         let salt = SaltMaster::read_as(conf_file, role);
         let mut paths = vec![conf_file.to_owned(), conf_file.with_file_name("master.d")];
         paths.extend(salt.files.iter().cloned());
-        paths.extend(salt.files.iter().filter_map(|file| file.parent()).map(Path::to_owned));
+        paths.extend(
+            salt.files
+                .iter()
+                .filter_map(|file| file.parent())
+                .map(Path::to_owned),
+        );
         paths.sort_unstable();
         paths.dedup();
-        let files = paths.into_iter().map(|path| (path.clone(), identity(&path))).collect();
+        let files = paths
+            .into_iter()
+            .map(|path| (path.clone(), identity(&path)))
+            .collect();
         let key_file = salt.key_file();
         Self {
             conf_file: conf_file.to_owned(),
@@ -76,7 +84,9 @@ impl Master {
     }
 
     fn has_changed(&self) -> bool {
-        self.files.iter().any(|(path, known)| identity(path) != *known)
+        self.files
+            .iter()
+            .any(|(path, known)| identity(path) != *known)
     }
 }
 
@@ -102,18 +112,29 @@ impl MasterKeys {
     /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
     /// is added if missing.
     pub(crate) fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
-        let others = masters.iter().filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
+        let others = masters
+            .iter()
+            .filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
         let others = others.map(|path| Master::read(path, Role::Master, false));
-        let masters =
-            reactor.iter().map(|(role, path)| Master::read(path, *role, true)).chain(others).collect();
-        let keys = Self { masters: Mutex::new(masters), ..Self::none() };
+        let masters = reactor
+            .iter()
+            .map(|(role, path)| Master::read(path, *role, true))
+            .chain(others)
+            .collect();
+        let keys = Self {
+            masters: Mutex::new(masters),
+            ..Self::none()
+        };
         keys.refresh();
         keys
     }
 
     /// No known key; the field of requests is still redacted.
     pub(crate) fn none() -> Self {
-        let rule = RedactRule { keys: vec![Glob::new("key")], ..RedactRule::default() };
+        let rule = RedactRule {
+            keys: vec![Glob::new("key")],
+            ..RedactRule::default()
+        };
         Self {
             known: RwLock::default(),
             masters: Mutex::default(),
@@ -124,8 +145,14 @@ impl MasterKeys {
 
     /// Fixed keys, independent of files.
     pub(crate) fn fixed(texts: KeyTexts) -> Self {
-        let known = Arc::new(Known { texts, ..Known::default() });
-        Self { known: RwLock::new(known), ..Self::none() }
+        let known = Arc::new(Known {
+            texts,
+            ..Known::default()
+        });
+        Self {
+            known: RwLock::new(known),
+            ..Self::none()
+        }
     }
 
     /// The known keys.
@@ -168,13 +195,23 @@ impl MasterKeys {
                 read.insert(path, (now, text));
             }
         }
-        unreadable.extend(read.values().filter_map(|(_, text)| text.as_ref().err().cloned()));
-        let texts = read.values().filter_map(|(_, text)| text.as_ref().ok().cloned());
-        let reactor =
-            masters.iter().find(|master| master.is_of_reactor).map(|master| master.key_file.clone());
+        unreadable.extend(
+            read.values()
+                .filter_map(|(_, text)| text.as_ref().err().cloned()),
+        );
+        let texts = read
+            .values()
+            .filter_map(|(_, text)| text.as_ref().ok().cloned());
+        let reactor = masters
+            .iter()
+            .find(|master| master.is_of_reactor)
+            .map(|master| master.key_file.clone());
         let known = self.known();
         let texts = KeyTexts::new(texts);
-        if texts.keys() == known.texts.keys() && reactor == known.reactor && unreadable == known.unreadable {
+        if texts.keys() == known.texts.keys()
+            && reactor == known.reactor
+            && unreadable == known.unreadable
+        {
             return;
         }
         if unreadable != known.unreadable {
@@ -186,7 +223,11 @@ impl MasterKeys {
             }
         }
         tracing::info!(keys = texts.len(), "loaded the masters' keys for redaction");
-        let known = Arc::new(Known { texts, reactor, unreadable });
+        let known = Arc::new(Known {
+            texts,
+            reactor,
+            unreadable,
+        });
         *self.known.write() = known;
     }
 
@@ -205,11 +246,19 @@ impl MasterKeys {
         let known = { Arc::clone(&known) };
         let (mut body, mut flags, mut unparsed) = (None, entry.flags, false);
         if is_request {
-            if known.reactor.as_deref().is_some_and(|path| carries(entry.body, path)) {
+            if known
+                .reactor
+                .as_deref()
+                .is_some_and(|path| carries(entry.body, path))
+            {
                 flags = flags.with(Flags::MASTER_KEY);
             }
             // An event that was stored before the bus showed it has a separate kind.
-            let kind = if entry.kind == Kind::SeenOnBus { Kind::Event } else { entry.kind };
+            let kind = if entry.kind == Kind::SeenOnBus {
+                Kind::Event
+            } else {
+                entry.kind
+            };
             (body, unparsed) = match self.field.redact(&Entry { kind, ..*entry }) {
                 Redacted::Untouched => (None, false),
                 Redacted::Changed(body) => (Some(body), false),
@@ -217,13 +266,22 @@ impl MasterKeys {
             };
         }
         if has_text {
-            known.texts.blank(body.get_or_insert_with(|| entry.body.to_vec()));
+            known
+                .texts
+                .blank(body.get_or_insert_with(|| entry.body.to_vec()));
         }
-        Some(Cleaned { body: body?, flags, unparsed })
+        Some(Cleaned {
+            body: body?,
+            flags,
+            unparsed,
+        })
     }
 
     pub(crate) fn clean_batch(&self, batch: Batch) -> Batch {
-        let cleaned: Vec<_> = batch.entries().map(|(entry, _)| self.clean(&entry)).collect();
+        let cleaned: Vec<_> = batch
+            .entries()
+            .map(|(entry, _)| self.clean(&entry))
+            .collect();
         if cleaned.iter().all(Option::is_none) {
             return batch;
         }
@@ -232,7 +290,11 @@ impl MasterKeys {
             match cleaned {
                 None => clean.push(&entry, fingerprints),
                 Some(Cleaned { body, flags, .. }) => {
-                    let entry = Entry { body: &body, flags, ..entry };
+                    let entry = Entry {
+                        body: &body,
+                        flags,
+                        ..entry
+                    };
                     clean.push(&entry, fingerprints.map(|_| fingerprints_of(&entry)));
                 }
             }
@@ -258,7 +320,9 @@ impl Redact for MasterKeys {
 
 /// Whether the data contains the current key of the file.
 fn carries(data: &[u8], key_file: &Path) -> bool {
-    let Some(given) = msgpack::get(data, "key").and_then(msgpack::as_text) else { return false };
+    let Some(given) = msgpack::get(data, "key").and_then(msgpack::as_text) else {
+        return false;
+    };
     given != REDACTED && read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key))
 }
 
@@ -286,7 +350,11 @@ mod tests {
     fn lab() -> (tempfile::TempDir, MasterKeys) {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().join("master");
-        fs::write(&conf, format!("cachedir: {}\nuser: salt\n", dir.path().display())).unwrap();
+        fs::write(
+            &conf,
+            format!("cachedir: {}\nuser: salt\n", dir.path().display()),
+        )
+        .unwrap();
         fs::write(dir.path().join(".salt_key"), OLD).unwrap();
         let keys = MasterKeys::new(&[], Some((Role::Master, &conf)));
         (dir, keys)
@@ -308,19 +376,35 @@ mod tests {
         let (_dir, keys) = lab();
         assert_eq!(request(&keys, OLD), (true, REDACTED.to_owned()));
         assert_eq!(request(&keys, NEW), (false, REDACTED.to_owned()));
-        assert_eq!(cleaned(&keys, LIST, &data("key", REDACTED)), None, "redacted once");
+        assert_eq!(
+            cleaned(&keys, LIST, &data("key", REDACTED)),
+            None,
+            "redacted once"
+        );
         let unknown = MasterKeys::none();
-        assert_eq!(request(&unknown, OLD), (false, REDACTED.to_owned()), "because of the tag");
+        assert_eq!(
+            request(&unknown, OLD),
+            (false, REDACTED.to_owned()),
+            "because of the tag"
+        );
     }
 
     #[test]
     fn a_key_file_created_or_changed_after_the_start_is_loaded() {
         let (dir, keys) = lab();
-        let is_found = |keys: &MasterKeys, key| cleaned(keys, "other", &data("text", key)).is_some();
+        let is_found =
+            |keys: &MasterKeys, key| cleaned(keys, "other", &data("text", key)).is_some();
         assert!(is_found(&keys, OLD) && !is_found(&keys, NEW));
         fs::write(dir.path().join(".salt_key.new"), NEW).unwrap();
-        fs::rename(dir.path().join(".salt_key.new"), dir.path().join(".salt_key")).unwrap();
-        assert!(request(&keys, NEW).0, "a request is compared with the current file");
+        fs::rename(
+            dir.path().join(".salt_key.new"),
+            dir.path().join(".salt_key"),
+        )
+        .unwrap();
+        assert!(
+            request(&keys, NEW).0,
+            "a request is compared with the current file"
+        );
         assert!(!request(&keys, OLD).0);
         keys.refresh();
         assert!(!is_found(&keys, OLD) && is_found(&keys, NEW));
@@ -329,7 +413,11 @@ mod tests {
         assert!(is_found(&keys, OLD) && is_found(&keys, NEW));
         // The master moves its cache.
         fs::create_dir(dir.path().join("other")).unwrap();
-        fs::write(dir.path().join("master"), format!("cachedir: {}/other\n", dir.path().display())).unwrap();
+        fs::write(
+            dir.path().join("master"),
+            format!("cachedir: {}/other\n", dir.path().display()),
+        )
+        .unwrap();
         keys.refresh();
         assert!(!is_found(&keys, OLD) && !is_found(&keys, NEW));
         assert_eq!(keys.counts(), (0, vec![]));
@@ -352,10 +440,19 @@ mod tests {
         let request = cleaned(&keys, LIST, &broken).unwrap();
         assert!(request.unparsed && memchr::memmem::find(&request.body, OLD.as_bytes()).is_none());
         let other = cleaned(&keys, "other", &broken).unwrap();
-        assert_eq!(other.body, [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat());
+        assert_eq!(
+            other.body,
+            [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat()
+        );
         let seen = data("key", NEW);
         let event = read_event(LIST.as_bytes(), &seen, Source::Bus, Micros(0));
-        let body = keys.clean(&Entry { kind: Kind::SeenOnBus, ..event.entry }).unwrap().body;
+        let body = keys
+            .clean(&Entry {
+                kind: Kind::SeenOnBus,
+                ..event.entry
+            })
+            .unwrap()
+            .body;
         assert_eq!(get(&body, "key").and_then(as_text), Some(REDACTED));
     }
 }

@@ -46,7 +46,10 @@ pub(crate) struct Accepted<'a> {
 impl Accepted<'_> {
     /// The entry to store.
     pub(crate) fn entry(&self) -> Entry<'_> {
-        Entry { body: self.body.as_deref().unwrap_or(self.entry.body), ..self.entry }
+        Entry {
+            body: self.body.as_deref().unwrap_or(self.entry.body),
+            ..self.entry
+        }
     }
 }
 
@@ -139,7 +142,12 @@ impl Policy {
     }
 
     /// Applies the policy to an event in the form `tag`, two newlines, msgpack.
-    pub(crate) fn message<'a>(&self, message: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
+    pub(crate) fn message<'a>(
+        &self,
+        message: &'a [u8],
+        source: Source,
+        at: Micros,
+    ) -> EventOutcome<'a> {
         if let Some((tag, data)) = split(message) {
             return self.event(tag, data, source, at);
         }
@@ -220,15 +228,28 @@ impl Policy {
         if !self.filters.is_empty() && self.is_dropped(entry) {
             return None;
         }
-        let mut accepted = Accepted { entry: *entry, body: None, fingerprints };
-        if let Some(Cleaned { body, flags, unparsed }) = self.master_keys.clean(entry) {
+        let mut accepted = Accepted {
+            entry: *entry,
+            body: None,
+            fingerprints,
+        };
+        if let Some(Cleaned {
+            body,
+            flags,
+            unparsed,
+        }) = self.master_keys.clean(entry)
+        {
             self.metrics.master_keys_redacted.add(1);
             if unparsed {
                 self.report_unparsed(entry);
             }
             (accepted.body, accepted.entry.flags) = (Some(body), flags);
         }
-        match self.redactor.as_ref().map_or(Redacted::Untouched, |of| of.redact(&accepted.entry())) {
+        match self
+            .redactor
+            .as_ref()
+            .map_or(Redacted::Untouched, |of| of.redact(&accepted.entry()))
+        {
             Redacted::Untouched if accepted.body.is_none() => return Some(accepted),
             Redacted::Untouched => {}
             Redacted::Changed(body) => {
@@ -263,12 +284,16 @@ impl Policy {
             entries: filter.entries.load(Ordering::Relaxed),
             dropped: filter.dropped.load(Ordering::Relaxed),
         });
-        let redacted = self.redactor.iter().flat_map(Redactor::counts).map(|(name, entries)| RuleCount {
-            name,
-            list: "redact",
-            entries,
-            dropped: 0,
-        });
+        let redacted = self
+            .redactor
+            .iter()
+            .flat_map(Redactor::counts)
+            .map(|(name, entries)| RuleCount {
+                name,
+                list: "redact",
+                entries,
+                dropped: 0,
+            });
         filters.chain(redacted).collect()
     }
 
@@ -276,7 +301,11 @@ impl Policy {
         if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
             return false;
         }
-        let Some(filter) = self.filters.iter().find(|filter| self.is_match(filter, entry)) else {
+        let Some(filter) = self
+            .filters
+            .iter()
+            .find(|filter| self.is_match(filter, entry))
+        else {
             return false;
         };
         filter.entries.fetch_add(1, Ordering::Relaxed);
@@ -297,7 +326,9 @@ impl Policy {
         if !filter.scope.matches(entry, || funs_of(entry.body)) {
             return false;
         }
-        let Some(condition) = &filter.rule.condition else { return true };
+        let Some(condition) = &filter.rule.condition else {
+            return true;
+        };
         condition.holds(entry.tag, entry.body).unwrap_or_else(|error| {
             self.metrics.filters_too_costly.add(1);
             self.log("too costly", || {
@@ -310,7 +341,9 @@ impl Policy {
 
     /// Counts and logs oddities of an event that is accepted.
     fn inspect(&self, event: &SaltEvent<'_>) {
-        let SaltEvent { entry, stamp, form, .. } = event;
+        let SaltEvent {
+            entry, stamp, form, ..
+        } = event;
         let report = |about: &'static str, message: &str| {
             self.log(about, || {
                 let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
@@ -341,8 +374,9 @@ impl Policy {
         let now = self.clock.now();
         let pause = i64::try_from(SOURCE_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
         let mut logged = self.logged.lock();
-        let due =
-            logged.get(about).is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
+        let due = logged
+            .get(about)
+            .is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
         if due {
             logged.insert(about, now);
             drop(logged);
@@ -401,12 +435,19 @@ mod tests {
     }
 
     fn rule(action: Action, tag: &str) -> FilterRule {
-        FilterRule { tag: vec![Glob::new(tag)], ..FilterRule::of_all(tag, action) }
+        FilterRule {
+            tag: vec![Glob::new(tag)],
+            ..FilterRule::of_all(tag, action)
+        }
     }
 
     fn data(id: &str) -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(2).str("id").str(id).str("_stamp").str("2026-11-21T03:10:37.359479");
+        w.map(2)
+            .str("id")
+            .str(id)
+            .str("_stamp")
+            .str("2026-11-21T03:10:37.359479");
         w.into_bytes()
     }
 
@@ -427,13 +468,29 @@ mod tests {
     #[test]
     fn the_first_matching_rule_decides() {
         let everything = FilterRule::of_all("rest", Action::Drop);
-        let rules = [rule(Action::Store, "salt/job/*"), rule(Action::Drop, "salt/*"), everything];
+        let rules = [
+            rule(Action::Store, "salt/job/*"),
+            rule(Action::Drop, "salt/*"),
+            everything,
+        ];
         let (policy, metrics) = policy(&rules, &[]);
-        for (tag, stored) in [("salt/job/1/new", true), ("salt/auth", false), ("other", false)] {
-            assert_eq!(is_accepted(&policy, tag, &data("web1"), Source::Bus), stored, "{tag}");
+        for (tag, stored) in [
+            ("salt/job/1/new", true),
+            ("salt/auth", false),
+            ("other", false),
+        ] {
+            assert_eq!(
+                is_accepted(&policy, tag, &data("web1"), Source::Bus),
+                stored,
+                "{tag}"
+            );
         }
         assert_eq!(metrics.entries_filtered.get(), 2);
-        let counts: Vec<_> = policy.counts().into_iter().map(|c| (c.entries, c.dropped)).collect();
+        let counts: Vec<_> = policy
+            .counts()
+            .into_iter()
+            .map(|c| (c.entries, c.dropped))
+            .collect();
         assert_eq!(counts, [(1, 0), (1, 1), (1, 1)]);
     }
 
@@ -450,11 +507,19 @@ mod tests {
         let (policy, metrics) = policy(&[failed, given("data.fun is startingwith('test.')")], &[]);
         let is_stored = |fun: &str, retcode: i64| {
             let mut w = Writer::new();
-            w.map(5).str("fun").str(fun).str("id").str("web1").str("jid").str("1");
+            w.map(5)
+                .str("fun")
+                .str(fun)
+                .str("id")
+                .str("web1")
+                .str("jid")
+                .str("1");
             w.str("retcode").int(retcode).str("return").bool(true);
             is_accepted(&policy, "salt/job/1/ret/web1", &w.into_bytes(), Source::Bus)
         };
-        assert!(is_stored("test.ping", 2) && !is_stored("test.ping", 0) && is_stored("state.apply", 0));
+        assert!(
+            is_stored("test.ping", 2) && !is_stored("test.ping", 0) && is_stored("state.apply", 0)
+        );
         assert_eq!(metrics.entries_filtered.get(), 1);
     }
 
@@ -477,7 +542,13 @@ mod tests {
             policy.pass(&entry, None).is_some()
         };
         assert!(!is_stored(&small) && is_stored(&large));
-        assert_eq!((metrics.filters_too_costly.get(), metrics.entries_filtered.get()), (1, 1));
+        assert_eq!(
+            (
+                metrics.filters_too_costly.get(),
+                metrics.entries_filtered.get()
+            ),
+            (1, 1)
+        );
     }
 
     #[test]
@@ -491,7 +562,8 @@ mod tests {
                 sources.map(|source| is_accepted(&policy, "salt/auth", &event, source));
             assert_eq!(others, [first; 2]);
             kept += u32::from(first);
-            let job = ["new", "ret/web1", "prog/web1/1"].map(|about| format!("salt/job/{n}/{about}"));
+            let job =
+                ["new", "ret/web1", "prog/web1/1"].map(|about| format!("salt/job/{n}/{about}"));
             let [new, rest @ ..] = job.map(|tag| is_accepted(&policy, &tag, &event, Source::Bus));
             assert_eq!(rest, [new; 2]);
         }
@@ -511,26 +583,50 @@ mod tests {
             (Kind::Return, false),
             (Kind::Event, false),
         ] {
-            assert_eq!(policy.pass(&Entry { kind, ..entry }, None).is_some(), passed, "{kind:?}");
+            assert_eq!(
+                policy.pass(&Entry { kind, ..entry }, None).is_some(),
+                passed,
+                "{kind:?}"
+            );
         }
     }
 
     #[test]
     fn malformed_events_are_rejected_or_reported_and_counted() {
         let (policy, metrics) = policy(&[], &[]);
-        let take =
-            |message: &[u8]| policy.message(message, Source::Bus, NOW).map(|accepted| accepted.is_some());
+        let take = |message: &[u8]| {
+            policy
+                .message(message, Source::Bus, NOW)
+                .map(|accepted| accepted.is_some())
+        };
         assert_eq!(take(b"no tag at all"), Err(RejectReason::NoTag));
         assert_eq!(take(b"\n\n\x80"), Err(RejectReason::NoTag));
         let long = [&vec![b't'; 10 << 20][..], b"\n\n\x80"].concat();
         assert_eq!(take(&long), Err(RejectReason::TagTooLong(10 << 20)));
         let large = [b"t\n\n", &vec![0xc0; 2 << 20][..]].concat();
-        assert_eq!(take(&large), Err(RejectReason::TooLarge { len: (2 << 20) + 1, max: 1 << 20 }));
+        assert_eq!(
+            take(&large),
+            Err(RejectReason::TooLarge {
+                len: (2 << 20) + 1,
+                max: 1 << 20
+            })
+        );
         assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(true));
-        for broken in [&b"t\n\n\xc1"[..], b"t\n\n", b"t\n\n\x80\x80", b"t\n\n\x82\xa1a"] {
-            assert!(matches!(take(broken), Err(RejectReason::Unreadable(_))), "{broken:?}");
+        for broken in [
+            &b"t\n\n\xc1"[..],
+            b"t\n\n",
+            b"t\n\n\x80\x80",
+            b"t\n\n\x82\xa1a",
+        ] {
+            assert!(
+                matches!(take(broken), Err(RejectReason::Unreadable(_))),
+                "{broken:?}"
+            );
         }
-        let old = data("web1").iter().map(|&b| if b == b'6' { b'1' } else { b }).collect::<Vec<_>>();
+        let old = data("web1")
+            .iter()
+            .map(|&b| if b == b'6' { b'1' } else { b })
+            .collect::<Vec<_>>();
         assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(true));
         assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(true));
         let counted = [
@@ -541,42 +637,82 @@ mod tests {
             &metrics.entries_unreadable,
             &metrics.event_clocks_off,
         ];
-        assert_eq!(counted.map(crate::base::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
+        assert_eq!(
+            counted.map(crate::base::metrics::Counter::get),
+            [2, 1, 1, 1, 4, 1]
+        );
     }
 
     #[test]
     fn a_secret_is_redacted_to_the_same_bytes_at_every_source() {
-        let redact =
-            RedactRule { name: "p".into(), builtin: Some(Builtin::Passwords), ..RedactRule::default() };
+        let redact = RedactRule {
+            name: "p".into(),
+            builtin: Some(Builtin::Passwords),
+            ..RedactRule::default()
+        };
         let (policy, metrics) = policy(&[], &[redact]);
         let mut w = Writer::new();
-        w.map(6).str("fun").str("x.y").str("id").str("web1").str("jid").str("1").str("retcode").int(3);
-        w.str("success").bool(true).str("return").map(1).str("db_Password").str("hunter2");
+        w.map(6)
+            .str("fun")
+            .str("x.y")
+            .str("id")
+            .str("web1")
+            .str("jid")
+            .str("1")
+            .str("retcode")
+            .int(3);
+        w.str("success")
+            .bool(true)
+            .str("return")
+            .map(1)
+            .str("db_Password")
+            .str("hunter2");
         let body = w.into_bytes();
         let tag = b"salt/job/1/ret/web1";
         let mut seen = Vec::new();
         let accepted = policy.event(tag, &body, Source::Bus, NOW).unwrap().unwrap();
-        seen.push((accepted.entry().body.to_vec(), accepted.fingerprints.unwrap()));
+        seen.push((
+            accepted.entry().body.to_vec(),
+            accepted.fingerprints.unwrap(),
+        ));
         let entry = read_event(tag, &body, Source::Returner, NOW).entry;
         let accepted = policy.pass(&entry, Some(fingerprints_of(&entry))).unwrap();
         let entry = accepted.entry();
-        assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "x.y"));
+        assert_eq!(
+            (entry.kind, entry.jid, entry.minion, entry.fun),
+            (Kind::Return, "1", "web1", "x.y")
+        );
         assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
         seen.push((entry.body.to_vec(), accepted.fingerprints.unwrap()));
         assert_eq!(seen[0], seen[1]);
         let text = String::from_utf8_lossy(&seen[0].0).into_owned();
-        assert!(!text.contains("hunter2") && text.contains("[redacted]"), "{text}");
-        assert_eq!((metrics.entries_redacted.get(), policy.counts()[0].entries), (2, 2));
+        assert!(
+            !text.contains("hunter2") && text.contains("[redacted]"),
+            "{text}"
+        );
+        assert_eq!(
+            (metrics.entries_redacted.get(), policy.counts()[0].entries),
+            (2, 2)
+        );
     }
 
     #[test]
     fn data_that_cannot_be_parsed_is_replaced_as_a_whole() {
-        let redact =
-            RedactRule { name: "p".into(), builtin: Some(Builtin::PrivateKeys), ..RedactRule::default() };
+        let redact = RedactRule {
+            name: "p".into(),
+            builtin: Some(Builtin::PrivateKeys),
+            ..RedactRule::default()
+        };
         let (policy, metrics) = policy(&[], &[redact]);
         let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
-        let entry = Entry { body: broken, ..read_event(b"t", b"\x80", Source::Bus, NOW).entry };
-        assert_eq!(policy.pass(&entry, None).unwrap().entry().body, b"\xaa[redacted]");
+        let entry = Entry {
+            body: broken,
+            ..read_event(b"t", b"\x80", Source::Bus, NOW).entry
+        };
+        assert_eq!(
+            policy.pass(&entry, None).unwrap().entry().body,
+            b"\xaa[redacted]"
+        );
         assert_eq!(metrics.redactions_blind.get(), 1);
     }
 }

@@ -19,8 +19,8 @@ use crate::wire::salt_event::funs_of;
 
 /// Top-level keys that are never redacted.
 pub const STRUCTURAL: [&str; 13] = [
-    "_stamp", "cmd", "fun", "id", "jid", "minions", "Minions", "nocache", "retcode", "success", "tgt",
-    "tgt_type", "out",
+    "_stamp", "cmd", "fun", "id", "jid", "minions", "Minions", "nocache", "retcode", "success",
+    "tgt", "tgt_type", "out",
 ];
 
 /// Keys of [`Builtin::Passwords`].
@@ -97,7 +97,8 @@ impl KeyGlob {
         match self {
             Self::Is(text) => key == text,
             Self::Contains(text) => {
-                text.len() <= key.len() && key.windows(text.len()).any(|part| part == text.as_slice())
+                text.len() <= key.len()
+                    && key.windows(text.len()).any(|part| part == text.as_slice())
             }
             Self::Other(glob) => glob.matches_bytes(key),
         }
@@ -119,7 +120,8 @@ impl CompiledRule {
 
     /// Whether it can match anything in these bytes.
     fn may_find(&self, body: &[u8]) -> bool {
-        let by_key = || !self.keys.is_empty() && self.hint.as_ref().is_none_or(|hint| hint.is_match(body));
+        let by_key =
+            || !self.keys.is_empty() && self.hint.as_ref().is_none_or(|hint| hint.is_match(body));
         let by_block = || self.blocks && memmem::find(body, b"-----BEGIN ").is_some();
         !self.paths.is_empty() || !self.patterns.is_empty() || by_key() || by_block()
     }
@@ -129,11 +131,18 @@ impl CompiledRule {
 fn hint(keys: &[Glob]) -> Option<Regex> {
     let longest = |glob: &Glob| {
         let literals = glob.literals().into_iter().map(|literal| literal.text);
-        literals.max_by_key(String::len).filter(|text| text.is_ascii() && text.len() > 1)
+        literals
+            .max_by_key(String::len)
+            .filter(|text| text.is_ascii() && text.len() > 1)
     };
-    let words: Option<Vec<String>> =
-        keys.iter().map(|glob| longest(glob).map(|text| regex::escape(&text))).collect();
-    let pattern = format!("(?i-u:{})", words.filter(|words| !words.is_empty())?.join("|"));
+    let words: Option<Vec<String>> = keys
+        .iter()
+        .map(|glob| longest(glob).map(|text| regex::escape(&text)))
+        .collect();
+    let pattern = format!(
+        "(?i-u:{})",
+        words.filter(|words| !words.is_empty())?.join("|")
+    );
     Regex::new(&pattern).ok()
 }
 
@@ -145,15 +154,26 @@ impl Redactor {
         for (n, rule) in rules.iter().enumerate() {
             let mut part = CompiledRule::new(n, rule.scope(), &rule.keys);
             part.paths.clone_from(&rule.paths);
-            part.patterns = rule.patterns.iter().map(|pattern| pattern.regex().clone()).collect();
+            part.patterns = rule
+                .patterns
+                .iter()
+                .map(|pattern| pattern.regex().clone())
+                .collect();
             part.blocks = rule.builtin == Some(Builtin::PrivateKeys);
             match rule.builtin {
                 Some(Builtin::Passwords) => {
                     parts.push(CompiledRule::new(n, rule.scope(), &globs(&PASSWORD_KEYS)));
                 }
                 Some(Builtin::Pillar) => {
-                    parts.push(CompiledRule::new(n, rule.scope(), &globs(&["pillar", "pillar_override"])));
-                    let scope = Scope { fun: globs(&["pillar.*", "runner.pillar.*"]), ..rule.scope() };
+                    parts.push(CompiledRule::new(
+                        n,
+                        rule.scope(),
+                        &globs(&["pillar", "pillar_override"]),
+                    ));
+                    let scope = Scope {
+                        fun: globs(&["pillar.*", "runner.pillar.*"]),
+                        ..rule.scope()
+                    };
                     let mut returns = CompiledRule::new(n, scope, &[]);
                     returns.paths = vec![globs(&["return"])];
                     parts.push(returns);
@@ -162,13 +182,19 @@ impl Redactor {
             }
             parts.push(part);
         }
-        let counts = rules.iter().map(|rule| (rule.name.clone(), AtomicU64::new(0))).collect();
+        let counts = rules
+            .iter()
+            .map(|rule| (rule.name.clone(), AtomicU64::new(0)))
+            .collect();
         Self { parts, counts }
     }
 
     /// Entries changed, per rule.
     pub fn counts(&self) -> Vec<(String, u64)> {
-        self.counts.iter().map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed))).collect()
+        self.counts
+            .iter()
+            .map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed)))
+            .collect()
     }
 
     /// Redacts the body of an entry.
@@ -181,7 +207,12 @@ impl Redactor {
                 Some((0x92, rest)) => rest,
                 _ => body,
             },
-            Kind::Minions | Kind::Endtime | Kind::NoCache | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
+            Kind::Minions
+            | Kind::Endtime
+            | Kind::NoCache
+            | Kind::Gap
+            | Kind::Reaction
+            | Kind::SeenOnBus => {
                 return Redacted::Untouched;
             }
         };
@@ -217,7 +248,10 @@ impl Redactor {
             count.fetch_add(walk.rules >> n & 1, Ordering::Relaxed);
         }
         let from = body.len() - root.len();
-        let edits = walk.edits.iter().map(|edit| (from + edit.from, from + edit.to, &*edit.value));
+        let edits = walk
+            .edits
+            .iter()
+            .map(|edit| (from + edit.from, from + edit.to, &*edit.value));
         Redacted::Changed(spliced(body, edits))
     }
 }
@@ -333,18 +367,24 @@ impl<'a> Walk<'_, 'a> {
     fn edit(&mut self, from: usize, reader: &Reader<'_>, write: impl FnOnce(&mut Writer)) {
         let mut value = Writer::new();
         write(&mut value);
-        self.edits.push(Edit { from, to: self.len - reader.rest().len(), value: value.into_bytes() });
+        self.edits.push(Edit {
+            from,
+            to: self.len - reader.rest().len(),
+            value: value.into_bytes(),
+        });
     }
 
     /// Handles the value at the end of the path.
     fn item(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
-        let Some(rule) = self.named() else { return self.value(reader) };
+        let Some(rule) = self.named() else {
+            return self.value(reader);
+        };
         let from = self.len - reader.rest().len();
         let mut content = *reader;
         let value = reader.value()?;
         // Not secret, or already redacted.
-        let harmless =
-            matches!(content.head()?, Head::Nil | Head::Bool(_)) || as_text(value) == Some(REDACTED);
+        let harmless = matches!(content.head()?, Head::Nil | Head::Bool(_))
+            || as_text(value) == Some(REDACTED);
         if !harmless {
             self.rules |= bit(rule);
             self.edit(from, reader, |w| {
@@ -360,16 +400,23 @@ impl<'a> Walk<'_, 'a> {
             Some(PathStep::Key(key)) => key.to_ascii_lowercase(),
             _ => Vec::new(),
         };
-        let by_key =
-            |part: &CompiledRule| !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(&lower));
+        let by_key = |part: &CompiledRule| {
+            !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(&lower))
+        };
         let by_path = |part: &CompiledRule| {
             let is_it = |globs: &Vec<Glob>| {
                 globs.len() == self.path.len()
-                    && globs.iter().zip(&self.path).all(|(glob, step)| step.matches(glob))
+                    && globs
+                        .iter()
+                        .zip(&self.path)
+                        .all(|(glob, step)| step.matches(glob))
             };
             part.paths.iter().any(is_it)
         };
-        self.parts.iter().find(|part| by_key(part) || by_path(part)).map(|part| part.rule)
+        self.parts
+            .iter()
+            .find(|part| by_key(part) || by_path(part))
+            .map(|part| part.rule)
     }
 
     /// The redacted text; `None` if unchanged.
@@ -386,8 +433,10 @@ impl<'a> Walk<'_, 'a> {
             changed = replaced.or(changed);
             for pattern in &part.patterns {
                 let now = changed.as_deref().unwrap_or(text);
-                let found: Vec<_> =
-                    pattern.find_iter(now).map(|found| (found.start(), found.end())).collect();
+                let found: Vec<_> = pattern
+                    .find_iter(now)
+                    .map(|found| (found.start(), found.end()))
+                    .collect();
                 if let Some(replaced) = replace_whole_characters(now, &found) {
                     (changed, redacted) = (Some(replaced), true);
                 }
@@ -401,12 +450,16 @@ impl<'a> Walk<'_, 'a> {
 }
 
 fn bit(rule: usize) -> u64 {
-    1_u64.checked_shl(u32::try_from(rule).unwrap_or(u32::MAX)).unwrap_or(0)
+    1_u64
+        .checked_shl(u32::try_from(rule).unwrap_or(u32::MAX))
+        .unwrap_or(0)
 }
 
 /// The text with `ranges` redacted; `None` without ranges.
 fn replace_ranges(text: &[u8], ranges: &[(usize, usize)]) -> Option<Vec<u8>> {
-    let edits = ranges.iter().map(|&(from, to)| (from, to, REDACTED.as_bytes()));
+    let edits = ranges
+        .iter()
+        .map(|&(from, to)| (from, to, REDACTED.as_bytes()));
     (!ranges.is_empty()).then(|| spliced(text, edits))
 }
 
@@ -415,11 +468,18 @@ fn replace_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec
     if found.is_empty() {
         return None;
     }
-    let Ok(utf8) = std::str::from_utf8(text) else { return replace_ranges(text, found) };
+    let Ok(utf8) = std::str::from_utf8(text) else {
+        return replace_ranges(text, found);
+    };
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &(from, to) in found {
-        let from = (0..=from).rev().find(|&at| utf8.is_char_boundary(at)).unwrap_or(0);
-        let to = (to..text.len()).find(|&at| utf8.is_char_boundary(at)).unwrap_or(text.len());
+        let from = (0..=from)
+            .rev()
+            .find(|&at| utf8.is_char_boundary(at))
+            .unwrap_or(0);
+        let to = (to..text.len())
+            .find(|&at| utf8.is_char_boundary(at))
+            .unwrap_or(text.len());
         match ranges.last_mut() {
             Some(last) if from < last.1 => last.1 = last.1.max(to),
             _ => ranges.push((from, to)),
@@ -437,7 +497,11 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
         let rest = text.get(from..).unwrap_or_default();
         let line = memmem::find(rest, END)?;
         let after = rest.get(line + END.len()..)?;
-        Some(from + line + END.len() + memmem::find(after, b"-----").map_or(after.len(), |at| at + 5))
+        Some(
+            from + line
+                + END.len()
+                + memmem::find(after, b"-----").map_or(after.len(), |at| at + 5),
+        )
     };
     let mut at = 0;
     if open {
@@ -451,7 +515,8 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
         found.push((0, end));
         at = end;
     }
-    while let Some(begin) = memmem::find(text.get(at..).unwrap_or_default(), BEGIN).map(|n| at + n) {
+    while let Some(begin) = memmem::find(text.get(at..).unwrap_or_default(), BEGIN).map(|n| at + n)
+    {
         let label = text.get(begin + BEGIN.len()..).unwrap_or_default();
         let label_len = memmem::find(label, b"-----").filter(|len| *len <= 64);
         let is_private = label_len
@@ -486,7 +551,12 @@ mod tests {
     }
 
     fn map(pairs: &[(&str, Value)]) -> Value {
-        Value::Map(pairs.iter().map(|(k, v)| ((*k).into(), v.clone())).collect())
+        Value::Map(
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).into(), v.clone()))
+                .collect(),
+        )
     }
 
     fn list(items: &[&str]) -> Value {
@@ -494,7 +564,10 @@ mod tests {
     }
 
     fn rule() -> RedactRule {
-        RedactRule { name: "r".into(), ..RedactRule::default() }
+        RedactRule {
+            name: "r".into(),
+            ..RedactRule::default()
+        }
     }
 
     fn globs(texts: &[&str]) -> Vec<Glob> {
@@ -531,7 +604,10 @@ mod tests {
 
     #[test]
     fn values_are_redacted_by_key_at_any_depth() {
-        let passwords = RedactRule { builtin: Some(Builtin::Passwords), ..rule() };
+        let passwords = RedactRule {
+            builtin: Some(Builtin::Passwords),
+            ..rule()
+        };
         let value = map(&[
             ("jid", "1".into()),
             (
@@ -565,16 +641,27 @@ mod tests {
 
     #[test]
     fn values_are_redacted_by_path_including_list_indexes() {
-        let paths =
-            RedactRule { paths: vec![globs(&["return", "*", "pin"]), globs(&["fun_args", "1"])], ..rule() };
+        let paths = RedactRule {
+            paths: vec![globs(&["return", "*", "pin"]), globs(&["fun_args", "1"])],
+            ..rule()
+        };
         let value = |pin: &str, arg: &str| {
             map(&[
                 ("pin", "here".into()),
-                ("return", map(&[("a", map(&[("pin", pin.into()), ("b", map(&[("pin", "deep".into())]))]))])),
+                (
+                    "return",
+                    map(&[(
+                        "a",
+                        map(&[("pin", pin.into()), ("b", map(&[("pin", "deep".into())]))]),
+                    )]),
+                ),
                 ("fun_args", list(&["zero", arg])),
             ])
         };
-        assert_eq!(redacted(&[paths], Kind::Return, "x", &value("1234", "one")), value(REDACTED, REDACTED));
+        assert_eq!(
+            redacted(&[paths], Kind::Return, "x", &value("1234", "one")),
+            value(REDACTED, REDACTED)
+        );
     }
 
     #[test]
@@ -587,13 +674,25 @@ mod tests {
             ..rule()
         }];
         let value = |text: &str, bin: &[u8]| {
-            map(&[("return", Value::Array(vec![text.into(), Value::Binary(bin.to_vec())]))])
+            map(&[(
+                "return",
+                Value::Array(vec![text.into(), Value::Binary(bin.to_vec())]),
+            )])
         };
-        let before = value("key AKIA1234 and Bearer abc, AKIA99", b"\xff\xfeAKIAZZZZ\xff");
-        let after = value("key [redacted] and [redacted], AKIA99", b"\xff\xfe[redacted]\xff");
+        let before = value(
+            "key AKIA1234 and Bearer abc, AKIA99",
+            b"\xff\xfeAKIAZZZZ\xff",
+        );
+        let after = value(
+            "key [redacted] and [redacted], AKIA99",
+            b"\xff\xfe[redacted]\xff",
+        );
         assert_eq!(redacted(&rules, Kind::Return, "x", &before), after);
         // A match that ends inside a character covers the whole character: the text stays UTF-8.
-        let halves = [RedactRule { patterns: vec![Pattern::new("x.").unwrap()], ..rule() }];
+        let halves = [RedactRule {
+            patterns: vec![Pattern::new("x.").unwrap()],
+            ..rule()
+        }];
         assert_eq!(
             redacted(&halves, Kind::Event, "", &map(&[("a", "1xé2".into())])),
             map(&[("a", "1[redacted]2".into())])
@@ -602,14 +701,23 @@ mod tests {
 
     #[test]
     fn private_keys_are_redacted_from_begin_to_end_line() {
-        let keys = [RedactRule { builtin: Some(Builtin::PrivateKeys), ..rule() }];
+        let keys = [RedactRule {
+            builtin: Some(Builtin::PrivateKeys),
+            ..rule()
+        }];
         let check = |before: Value, after: Value| {
             let of = |value| map(&[("return", value)]);
             assert_eq!(redacted(&keys, Kind::Return, "x", &of(before)), of(after));
         };
         let pem = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----";
-        check(format!("a\n{pem}\nb\n{pem}").into(), format!("a\n{REDACTED}\nb\n{REDACTED}").into());
-        check("x -----BEGIN PRIVATE KEY-----\nMIIE".into(), format!("x {REDACTED}").into());
+        check(
+            format!("a\n{pem}\nb\n{pem}").into(),
+            format!("a\n{REDACTED}\nb\n{REDACTED}").into(),
+        );
+        check(
+            "x -----BEGIN PRIVATE KEY-----\nMIIE".into(),
+            format!("x {REDACTED}").into(),
+        );
         check(
             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----!".into(),
             format!("{REDACTED}!").into(),
@@ -629,27 +737,60 @@ mod tests {
             list(&["a", REDACTED, REDACTED, REDACTED, REDACTED, "b"]),
         );
         check(
-            Value::Array(vec![list(&["-----BEGIN PRIVATE KEY-----"]), "not of it".into()]),
+            Value::Array(vec![
+                list(&["-----BEGIN PRIVATE KEY-----"]),
+                "not of it".into(),
+            ]),
             Value::Array(vec![list(&[REDACTED]), "not of it".into()]),
         );
     }
 
     #[test]
     fn pillar_is_redacted_from_returns_of_its_functions_and_from_loads() {
-        let pillar = [RedactRule { builtin: Some(Builtin::Pillar), ..rule() }];
-        let answer =
-            |value: Value| map(&[("fun", "pillar.items".into()), ("retcode", 0.into()), ("return", value)]);
+        let pillar = [RedactRule {
+            builtin: Some(Builtin::Pillar),
+            ..rule()
+        }];
+        let answer = |value: Value| {
+            map(&[
+                ("fun", "pillar.items".into()),
+                ("retcode", 0.into()),
+                ("return", value),
+            ])
+        };
         let before = answer(map(&[("k", "v".into())]));
-        assert_eq!(redacted(&pillar, Kind::Return, "pillar.items", &before), answer(REDACTED.into()));
-        assert_eq!(redacted(&pillar, Kind::Return, "test.ping", &before), before);
-        let several = |value: Value| map(&[("fun", list(&["test.ping", "pillar.get"])), ("return", value)]);
-        assert_eq!(redacted(&pillar, Kind::Return, "", &several("v".into())), several(REDACTED.into()));
-        let load = |pillar: Value| {
-            let arg = Value::Array(vec![map(&[("__kwarg__", true.into()), ("pillar", pillar)])]);
-            Value::Array(vec![map(&[("fun", "state.apply".into()), ("arg", arg)]), list(&["web1"])])
+        assert_eq!(
+            redacted(&pillar, Kind::Return, "pillar.items", &before),
+            answer(REDACTED.into())
+        );
+        assert_eq!(
+            redacted(&pillar, Kind::Return, "test.ping", &before),
+            before
+        );
+        let several = |value: Value| {
+            map(&[
+                ("fun", list(&["test.ping", "pillar.get"])),
+                ("return", value),
+            ])
         };
         assert_eq!(
-            redacted(&pillar, Kind::Load, "state.apply", &load(map(&[("a", 1.into())]))),
+            redacted(&pillar, Kind::Return, "", &several("v".into())),
+            several(REDACTED.into())
+        );
+        let load = |pillar: Value| {
+            let arg = Value::Array(vec![map(&[("__kwarg__", true.into()), ("pillar", pillar)])]);
+            Value::Array(vec![
+                map(&[("fun", "state.apply".into()), ("arg", arg)]),
+                list(&["web1"]),
+            ])
+        };
+        assert_eq!(
+            redacted(
+                &pillar,
+                Kind::Load,
+                "state.apply",
+                &load(map(&[("a", 1.into())]))
+            ),
             load(REDACTED.into())
         );
     }
@@ -672,18 +813,34 @@ mod tests {
                 ("return", rest.into()),
             ])
         };
-        assert_eq!(redacted(&all, Kind::Return, "test.ping", &value("secret")), value(REDACTED));
+        assert_eq!(
+            redacted(&all, Kind::Return, "test.ping", &value("secret")),
+            value(REDACTED)
+        );
         // Only at the top: returned data can contain such keys, too.
         let inner = |id: &str| map(&[("return", map(&[("id", id.into())]))]);
-        let ids = [RedactRule { keys: globs(&["id"]), ..rule() }];
-        assert_eq!(redacted(&ids, Kind::Return, "x", &inner("secret")), inner(REDACTED));
+        let ids = [RedactRule {
+            keys: globs(&["id"]),
+            ..rule()
+        }];
+        assert_eq!(
+            redacted(&ids, Kind::Return, "x", &inner("secret")),
+            inner(REDACTED)
+        );
     }
 
     #[test]
     fn a_rule_applies_to_its_scope_only() {
-        let vault = [RedactRule { fun: globs(&["vault.*"]), paths: vec![globs(&["return"])], ..rule() }];
+        let vault = [RedactRule {
+            fun: globs(&["vault.*"]),
+            paths: vec![globs(&["return"])],
+            ..rule()
+        }];
         let value = map(&[("return", "x".into())]);
-        assert_eq!(redacted(&vault, Kind::Return, "vault.read", &value), map(&[("return", REDACTED.into())]));
+        assert_eq!(
+            redacted(&vault, Kind::Return, "vault.read", &value),
+            map(&[("return", REDACTED.into())])
+        );
         assert_eq!(redacted(&vault, Kind::Return, "test.ping", &value), value);
     }
 
@@ -706,8 +863,14 @@ mod tests {
     fn clean(value: &Value) -> bool {
         match value {
             Value::Map(pairs) => pairs.iter().all(|(k, v)| {
-                let redacted = k.as_str().is_some_and(|k| k.len() == 2 && k.starts_with('a'));
-                if redacted { v.is_nil() || *v == Value::from(REDACTED) } else { clean(v) }
+                let redacted = k
+                    .as_str()
+                    .is_some_and(|k| k.len() == 2 && k.starts_with('a'));
+                if redacted {
+                    v.is_nil() || *v == Value::from(REDACTED)
+                } else {
+                    clean(v)
+                }
             }),
             Value::Array(items) => items.iter().all(clean),
             Value::String(text) => !text.as_str().is_some_and(|text| text.contains("cb")),

@@ -67,12 +67,18 @@ impl Kind {
 
     /// The name in the call `entries` and in exports.
     pub fn name(self) -> &'static str {
-        Self::ALL.get(self as usize).expect("every kind is listed").1
+        Self::ALL
+            .get(self as usize)
+            .expect("every kind is listed")
+            .1
     }
 
     /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
+        Self::ALL
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(kind, _)| *kind)
     }
 }
 
@@ -134,7 +140,10 @@ impl Source {
 
     /// The name in `events list`.
     pub fn name(self) -> &'static str {
-        Self::ALL.get(self as usize).expect("every source is listed").1
+        Self::ALL
+            .get(self as usize)
+            .expect("every source is listed")
+            .1
     }
 }
 
@@ -213,7 +222,18 @@ impl<'a> Entry<'a> {
     /// An entry without flags, tag and names.
     pub fn new(kind: Kind, source: Source, at: Micros, body: &'a [u8]) -> Self {
         let (flags, tag, jid, minion, fun, retcode) = (Flags::default(), &b""[..], "", "", "", 0);
-        Self { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
+        Self {
+            kind,
+            source,
+            flags,
+            at,
+            tag,
+            jid,
+            minion,
+            fun,
+            retcode,
+            body,
+        }
     }
 
     /// Bytes of tag and body.
@@ -247,8 +267,12 @@ struct Span {
 
 impl Span {
     fn of(from: usize, len: usize) -> Self {
-        let fit = |n: usize| u32::try_from(n).expect("a batch is a frame or a read: far below 4 GiB");
-        Self { from: fit(from), len: fit(len) }
+        let fit =
+            |n: usize| u32::try_from(n).expect("a batch is a frame or a read: far below 4 GiB");
+        Self {
+            from: fit(from),
+            len: fit(len),
+        }
     }
 
     /// The span of `part`, if it is a slice of `whole`, which starts at `at`.
@@ -277,9 +301,28 @@ struct EntryMeta {
 
 impl EntryMeta {
     fn new(entry: &Entry<'_>, spans: [Span; 5], fingerprints: Option<Fingerprints>) -> Self {
-        let Entry { kind, source, flags, at, retcode, .. } = *entry;
+        let Entry {
+            kind,
+            source,
+            flags,
+            at,
+            retcode,
+            ..
+        } = *entry;
         let [tag, jid, minion, fun, body] = spans;
-        Self { kind, source, flags, at, retcode, tag, jid, minion, fun, body, fingerprints }
+        Self {
+            kind,
+            source,
+            flags,
+            at,
+            retcode,
+            tag,
+            jid,
+            minion,
+            fun,
+            body,
+            fingerprints,
+        }
     }
 }
 
@@ -292,7 +335,10 @@ pub struct Batch {
 
 impl Batch {
     pub(crate) fn with_room(bytes: usize) -> Self {
-        Self { arena: Vec::with_capacity(bytes), entries: Vec::new() }
+        Self {
+            arena: Vec::with_capacity(bytes),
+            entries: Vec::new(),
+        }
     }
 
     /// A batch of one.
@@ -315,12 +361,18 @@ impl Batch {
                 .or_else(|| Span::within(name.as_bytes(), entry.body, body.from as usize))
                 .unwrap_or_else(|| keep(name.as_bytes()))
         });
-        self.entries.push(EntryMeta::new(entry, [tag, jid, minion, fun, body], fingerprints));
+        self.entries.push(EntryMeta::new(
+            entry,
+            [tag, jid, minion, fun, body],
+            fingerprints,
+        ));
     }
 
     /// The entries with their fingerprints, in order.
     pub fn entries(&self) -> impl Iterator<Item = (Entry<'_>, Option<Fingerprints>)> {
-        self.entries.iter().map(|meta| (self.view(meta), meta.fingerprints))
+        self.entries
+            .iter()
+            .map(|meta| (self.view(meta), meta.fingerprints))
     }
     /// The entry at an index.
     pub fn entry(&self, at: usize) -> Option<Entry<'_>> {
@@ -354,13 +406,33 @@ impl Batch {
     fn view(&self, meta: &EntryMeta) -> Entry<'_> {
         let bytes = |span: Span| {
             let from = span.from as usize;
-            self.arena.get(from..from + span.len as usize).expect("a range of this batch")
+            self.arena
+                .get(from..from + span.len as usize)
+                .expect("a range of this batch")
         };
         let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name copied from text");
-        let EntryMeta { kind, source, flags, at, retcode, .. } = *meta;
+        let EntryMeta {
+            kind,
+            source,
+            flags,
+            at,
+            retcode,
+            ..
+        } = *meta;
         let (tag, body) = (bytes(meta.tag), bytes(meta.body));
         let (jid, minion, fun) = (text(meta.jid), text(meta.minion), text(meta.fun));
-        Entry { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
+        Entry {
+            kind,
+            source,
+            flags,
+            at,
+            tag,
+            jid,
+            minion,
+            fun,
+            retcode,
+            body,
+        }
     }
 }
 
@@ -376,7 +448,11 @@ pub struct FrameBatch<'a> {
 impl<'a> FrameBatch<'a> {
     /// An empty batch.
     pub fn within(frame: &'a [u8]) -> Self {
-        Self { frame, beside: Vec::new(), entries: Vec::new() }
+        Self {
+            frame,
+            beside: Vec::new(),
+            entries: Vec::new(),
+        }
     }
 
     /// Adds an entry.
@@ -389,13 +465,21 @@ impl<'a> FrameBatch<'a> {
             })
         };
         let (tag, body) = (keep(entry.tag), keep(entry.body));
-        let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
-        self.entries.push(EntryMeta::new(entry, [tag, jid, minion, fun, body], fingerprints));
+        let [jid, minion, fun] =
+            [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
+        self.entries.push(EntryMeta::new(
+            entry,
+            [tag, jid, minion, fun, body],
+            fingerprints,
+        ));
     }
 
     /// Releases the borrow of the frame, for [`RequestBatch::into_batch`].
     pub fn detach(self) -> RequestBatch {
-        RequestBatch { beside: self.beside, entries: self.entries }
+        RequestBatch {
+            beside: self.beside,
+            entries: self.entries,
+        }
     }
 }
 
@@ -414,7 +498,10 @@ impl RequestBatch {
     /// The batch. `frame` must be the one that the entries were made from.
     pub fn into_batch(self, mut frame: Vec<u8>) -> Batch {
         frame.extend_from_slice(&self.beside);
-        Batch { arena: frame, entries: self.entries }
+        Batch {
+            arena: frame,
+            entries: self.entries,
+        }
     }
 }
 
@@ -437,9 +524,26 @@ mod tests {
             body: b"\x80",
         };
         let mut batch = Batch::of(&entry);
-        batch.push(&Entry { minion: "", body: b"", ..entry }, None);
+        batch.push(
+            &Entry {
+                minion: "",
+                body: b"",
+                ..entry
+            },
+            None,
+        );
         let back: Vec<_> = batch.entries().map(|(entry, _)| entry).collect();
-        assert_eq!(back, [entry, Entry { minion: "", body: b"", ..entry }]);
+        assert_eq!(
+            back,
+            [
+                entry,
+                Entry {
+                    minion: "",
+                    body: b"",
+                    ..entry
+                }
+            ]
+        );
     }
 
     #[test]
@@ -458,16 +562,32 @@ mod tests {
             retcode: 2,
             body: &frame[20..],
         };
-        assert_eq!(Batch::of(&entry).bytes(), frame.len() - 1, "all but the space between tag and body");
+        assert_eq!(
+            Batch::of(&entry).bytes(),
+            frame.len() - 1,
+            "all but the space between tag and body"
+        );
         assert_eq!(Batch::of(&entry).entry(0), Some(entry));
-        let elsewhere = Entry { jid: "20261121", tag: b"other", ..entry };
+        let elsewhere = Entry {
+            jid: "20261121",
+            tag: b"other",
+            ..entry
+        };
         let mut drafts = FrameBatch::within(&frame);
-        drafts.push(&entry, Some(Fingerprints { whole: 1, ..Fingerprints::default() }));
+        drafts.push(
+            &entry,
+            Some(Fingerprints {
+                whole: 1,
+                ..Fingerprints::default()
+            }),
+        );
         drafts.push(&elsewhere, None);
         let batch = drafts.detach().into_batch(frame.clone());
         assert_eq!(batch.bytes(), frame.len() + 13);
-        let back: Vec<_> =
-            batch.entries().map(|(entry, fingerprints)| (entry, fingerprints.map(|p| p.whole))).collect();
+        let back: Vec<_> = batch
+            .entries()
+            .map(|(entry, fingerprints)| (entry, fingerprints.map(|p| p.whole)))
+            .collect();
         assert_eq!(back, [(entry, Some(1)), (elsewhere, None)]);
     }
 
@@ -489,7 +609,12 @@ mod tests {
         let known = Flags::SUCCESS_KNOWN;
         assert!(known.failed(0));
         assert!(!known.with(Flags::SUCCESS).failed(0));
-        assert!(known.with(Flags::SUCCESS).with(Flags::RETCODE_KNOWN).failed(2));
+        assert!(
+            known
+                .with(Flags::SUCCESS)
+                .with(Flags::RETCODE_KNOWN)
+                .failed(2)
+        );
         assert!(!Flags::default().failed(2), "without a known retcode");
     }
 }

@@ -23,15 +23,19 @@ pub struct EventFilter {
 impl EventFilter {
     /// Whether an entry with these columns may match. Tag and jid are checked separately, because that is more expensive.
     pub(crate) fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
-        flags.has(if self.reactions { Flags::REACTION } else { Flags::ON_BUS })
-            && self.since.is_none_or(|since| at >= since)
+        flags.has(if self.reactions {
+            Flags::REACTION
+        } else {
+            Flags::ON_BUS
+        }) && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.minion.as_deref().is_none_or(|wanted| wanted == minion)
     }
 
     /// Whether any entry that arrived between these times may match.
     pub(crate) fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
-        self.since.is_none_or(|since| latest >= since) && self.until.is_none_or(|until| earliest < until)
+        self.since.is_none_or(|since| latest >= since)
+            && self.until.is_none_or(|until| earliest < until)
     }
 }
 
@@ -51,8 +55,16 @@ mod tests {
         assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(10), "web2"));
-        assert!(!filter.allows(Flags::default(), Micros(10), "web1"), "not on a bus");
-        assert!(filter.allows_span(Micros(0), Micros(10)) && filter.allows_span(Micros(19), Micros(99)));
-        assert!(!filter.allows_span(Micros(20), Micros(99)) && !filter.allows_span(Micros(0), Micros(9)));
+        assert!(
+            !filter.allows(Flags::default(), Micros(10), "web1"),
+            "not on a bus"
+        );
+        assert!(
+            filter.allows_span(Micros(0), Micros(10)) && filter.allows_span(Micros(19), Micros(99))
+        );
+        assert!(
+            !filter.allows_span(Micros(20), Micros(99))
+                && !filter.allows_span(Micros(0), Micros(9))
+        );
     }
 }

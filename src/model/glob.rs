@@ -17,7 +17,10 @@ enum Token {
     Char(char),
     One,
     Many,
-    Set { not: bool, ranges: Vec<(char, char)> },
+    Set {
+        not: bool,
+        ranges: Vec<(char, char)>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +70,10 @@ impl Glob {
                 c => Token::Char(c),
             });
         }
-        Self { text: text.to_owned(), tokens }
+        Self {
+            text: text.to_owned(),
+            tokens,
+        }
     }
 
     /// The pattern's text.
@@ -77,7 +83,13 @@ impl Glob {
 
     /// The only text that matches, of a pattern without wildcards.
     pub(crate) fn as_literal(&self) -> Option<String> {
-        let char = |token: &Token| if let Token::Char(c) = token { Some(*c) } else { None };
+        let char = |token: &Token| {
+            if let Token::Char(c) = token {
+                Some(*c)
+            } else {
+                None
+            }
+        };
         self.tokens.iter().map(char).collect()
     }
 
@@ -91,9 +103,17 @@ impl Glob {
                 continue;
             };
             if !std::mem::replace(&mut open, true) {
-                literals.push(Literal { text: String::new(), begins: at == 0, ends: false });
+                literals.push(Literal {
+                    text: String::new(),
+                    begins: at == 0,
+                    ends: false,
+                });
             }
-            literals.iter_mut().last().into_iter().for_each(|literal| literal.text.push(*c));
+            literals
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|literal| literal.text.push(*c));
         }
         if open && let Some(last) = literals.last_mut() {
             last.ends = true;
@@ -108,7 +128,11 @@ impl Glob {
     }
 
     /// As [`Glob::matches`], with a call of `step` for each compared character.
-    pub fn matches_within<E>(&self, text: &str, mut step: impl FnMut() -> Result<(), E>) -> Result<bool, E> {
+    pub fn matches_within<E>(
+        &self,
+        text: &str,
+        mut step: impl FnMut() -> Result<(), E>,
+    ) -> Result<bool, E> {
         // Backtracks to the last star only: worst case length times pattern, without recursion.
         let mut rest = text.chars();
         let mut at = 0;
@@ -131,7 +155,9 @@ impl Glob {
                 at += 1;
                 continue;
             }
-            let Some((after_star, text_there)) = &mut star else { return Ok(false) };
+            let Some((after_star, text_there)) = &mut star else {
+                return Ok(false);
+            };
             if text_there.next().is_none() {
                 return Ok(false);
             }
@@ -176,19 +202,29 @@ mod tests {
     use super::*;
 
     fn check(pattern: &str, text: &str, expected: bool) {
-        assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern:?} on {text:?}");
+        assert_eq!(
+            Glob::new(pattern).matches(text),
+            expected,
+            "{pattern:?} on {text:?}"
+        );
     }
 
     #[test]
     fn literals_are_the_parts_between_wildcards() {
         let of = |pattern: &str| {
             let literals = Glob::new(pattern).literals().into_iter();
-            literals.map(|l| (l.text, l.begins, l.ends)).collect::<Vec<_>>()
+            literals
+                .map(|l| (l.text, l.begins, l.ends))
+                .collect::<Vec<_>>()
         };
         let literal = |text: &str, begins, ends| (text.to_owned(), begins, ends);
         assert_eq!(
             of("a/*/b?c[d]"),
-            [literal("a/", true, false), literal("/b", false, false), literal("c", false, false)]
+            [
+                literal("a/", true, false),
+                literal("/b", false, false),
+                literal("c", false, false)
+            ]
         );
         assert_eq!(of("ab"), [literal("ab", true, true)]);
         assert_eq!(of("*x[y"), [literal("x[y", false, true)]);

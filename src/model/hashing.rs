@@ -35,7 +35,8 @@ impl Hasher for FastHasher {
     }
 
     fn write_u128(&mut self, n: u128) {
-        let [low, high] = [n & u128::from(u64::MAX), n >> 64].map(|n| u64::try_from(n).expect("64 bits"));
+        let [low, high] =
+            [n & u128::from(u64::MAX), n >> 64].map(|n| u64::try_from(n).expect("64 bits"));
         self.write_u64(low);
         self.write_u64(high);
     }
@@ -54,7 +55,9 @@ pub(crate) fn secret_seed() -> u64 {
 
 /// A hash of several parts, each seeded by those before it, so that boundaries matter.
 pub(crate) fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
-    pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
+    pieces
+        .iter()
+        .fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 
 #[cfg(test)]
@@ -68,7 +71,10 @@ mod tests {
             hasher.write_u128(n);
             hasher.finish()
         };
-        let mut seen: Vec<u64> = (0..128).map(|bit| hash(1 << bit)).chain([hash(0)]).collect();
+        let mut seen: Vec<u64> = (0..128)
+            .map(|bit| hash(1 << bit))
+            .chain([hash(0)])
+            .collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 129);

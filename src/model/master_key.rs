@@ -46,12 +46,18 @@ impl KeyTexts {
         keys.sort_unstable();
         keys.dedup();
         keys.truncate(crate::base::limits::MASTER_KEYS_MAX);
-        let literal =
-            |key: &Vec<u8>| key.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
+        let literal = |key: &Vec<u8>| {
+            key.iter()
+                .fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"))
+        };
         let literals: Vec<_> = keys.iter().map(literal).collect();
-        let finder = (!keys.is_empty()).then(|| Regex::new(&format!("(?-u:{})", literals.join("|"))));
+        let finder =
+            (!keys.is_empty()).then(|| Regex::new(&format!("(?-u:{})", literals.join("|"))));
         // An alternation of a few short literals is valid and far below the size limit.
-        Self { keys, finder: finder.map(Result::unwrap) }
+        Self {
+            keys,
+            finder: finder.map(Result::unwrap),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,7 +69,9 @@ impl KeyTexts {
     }
 
     pub(crate) fn occur_in(&self, bytes: &[u8]) -> bool {
-        self.finder.as_ref().is_some_and(|finder| finder.is_match(bytes))
+        self.finder
+            .as_ref()
+            .is_some_and(|finder| finder.is_match(bytes))
     }
 
     /// Overwrites each occurrence with [`REDACTED`], padded to the length of the key, which keeps the format of the bytes
@@ -72,7 +80,12 @@ impl KeyTexts {
         let Some(finder) = &self.finder else { return 0 };
         let found: Vec<_> = finder.find_iter(bytes).map(|found| found.range()).collect();
         for range in &found {
-            for (to, from) in bytes.iter_mut().take(range.end).skip(range.start).zip(filler()) {
+            for (to, from) in bytes
+                .iter_mut()
+                .take(range.end)
+                .skip(range.start)
+                .zip(filler())
+            {
                 *to = from;
             }
         }
@@ -91,20 +104,30 @@ mod tests {
     #[test]
     fn keys_are_blanked_everywhere_and_other_bytes_are_kept() {
         let (one, two) = ([b'a'; 16], b"+/=.(x)*?[y]{3}|".to_vec());
-        let keys = KeyTexts::new([one.to_vec(), two.clone(), b"short".to_vec(), Vec::new(), one.to_vec()]);
+        let keys = KeyTexts::new([
+            one.to_vec(),
+            two.clone(),
+            b"short".to_vec(),
+            Vec::new(),
+            one.to_vec(),
+        ]);
         assert_eq!(keys.len(), 2);
         let mut bytes = [b"x".as_slice(), &one, b"short", &two, &one, b"z"].concat();
         assert!(keys.occur_in(&bytes));
         assert_eq!(keys.blank(&mut bytes), 3);
         let blank = b"[redacted]******";
-        assert_eq!(bytes, [b"x".as_slice(), blank, b"short", blank, blank, b"z"].concat());
+        assert_eq!(
+            bytes,
+            [b"x".as_slice(), blank, b"short", blank, blank, b"z"].concat()
+        );
         assert!(!keys.occur_in(&bytes));
         assert_eq!(KeyTexts::default().blank(&mut bytes), 0);
     }
 
     #[test]
     fn only_the_whole_key_matches() {
-        let check = |given: &[u8], right: &[u8], expected| assert_eq!(same_key(given, right), expected);
+        let check =
+            |given: &[u8], right: &[u8], expected| assert_eq!(same_key(given, right), expected);
         check(b"the key", b"the key", true);
         check(b"the kez", b"the key", false);
         check(b"the ke", b"the key", false);

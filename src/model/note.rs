@@ -69,7 +69,13 @@ pub struct ReactionFailure {
 impl Note {
     /// A note without a cause.
     pub fn new(level: NoteLevel, logger: &'static str, message: impl Into<String>) -> Self {
-        Self { level, logger, message: message.into(), cause: None, fails: None }
+        Self {
+            level,
+            logger,
+            message: message.into(),
+            cause: None,
+            fails: None,
+        }
     }
 
     /// A note of the level [`NoteLevel::Error`].
@@ -105,7 +111,10 @@ impl Note {
 impl Location {
     /// A file without a line.
     pub(crate) fn file(file: impl Into<String>) -> Self {
-        Self { file: file.into(), ..Self::default() }
+        Self {
+            file: file.into(),
+            ..Self::default()
+        }
     }
 }
 

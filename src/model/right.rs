@@ -1,7 +1,9 @@
 //! Rights of peers of the local socket.
 
 /// A right, which includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
     /// Read jobs, returns, events and the daemon's state.

@@ -11,7 +11,10 @@ pub(super) struct LatestByJid<T, const MAX: usize> {
 
 impl<T, const MAX: usize> Default for LatestByJid<T, MAX> {
     fn default() -> Self {
-        Self { values: HashMap::new(), order: VecDeque::new() }
+        Self {
+            values: HashMap::new(),
+            order: VecDeque::new(),
+        }
     }
 }
 

@@ -96,7 +96,10 @@ impl StoreError {
 }
 
 fn is_no_space(why: &io::Error) -> bool {
-    matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        why.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 fn remedy(why: &io::Error) -> &'static str {
@@ -113,6 +116,13 @@ pub(crate) fn fits(n: usize, what: &'static str) -> Result<u32, StoreError> {
 }
 
 /// Adds the operation and the path to an I/O error.
-pub(crate) fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |why| StoreError::Io { action, path: path.to_owned(), why }
+pub(crate) fn io_at<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |why| StoreError::Io {
+        action,
+        path: path.to_owned(),
+        why,
+    }
 }

@@ -52,7 +52,9 @@ pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
 
 /// The last component of a path; empty if it is not UTF-8.
 pub(crate) fn name_of(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
 }
 
 /// The content of a file; `None` if it does not exist.
@@ -99,8 +101,14 @@ pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
 /// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an existing directory
 /// is synced, too: its creator may have died before the sync, or the sync failed.
 pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
-    let Some(parent) = path.parent() else { return Ok(()) };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
     let was_there = path.is_dir();
     if !was_there {
         if !parent.is_dir() {
@@ -143,13 +151,22 @@ impl Lock {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut text = String::new();
             let _ = file.read_to_string(&mut text);
-            let holder = if text.trim().is_empty() { "another process" } else { text.trim() }.to_owned();
-            return Err(StoreError::Locked { path: state_dir.to_owned(), holder });
+            let holder = if text.trim().is_empty() {
+                "another process"
+            } else {
+                text.trim()
+            }
+            .to_owned();
+            return Err(StoreError::Locked {
+                path: state_dir.to_owned(),
+                holder,
+            });
         }
         // Overwriting needs no free block on a full disk. The text is informative; the lock works without it.
         let text = format!("{holder}\n");
-        if let Err(error) =
-            file.write_all_at(text.as_bytes(), 0).and_then(|()| file.set_len(text.len() as u64))
+        if let Err(error) = file
+            .write_all_at(text.as_bytes(), 0)
+            .and_then(|()| file.set_len(text.len() as u64))
         {
             tracing::warn!(path = %path.display(), %error, "cannot write the holder to the lock file");
             let _ = file.set_len(0);
@@ -163,27 +180,41 @@ const STORE_ID_WORDS: &str = "store id ";
 
 /// The text of a file `FORMAT`.
 pub fn format_text(store_id: u64) -> String {
-    format!("{FORMAT_WORDS}{FORMAT_VERSION}\n{}\n", store_id_line(store_id))
+    format!(
+        "{FORMAT_WORDS}{FORMAT_VERSION}\n{}\n",
+        store_id_line(store_id)
+    )
 }
 
 fn store_id_line(store_id: u64) -> String {
     let digits = format!("{store_id:016x}");
-    format!("{STORE_ID_WORDS}{digits}-{:08x}", crc32fast::hash(digits.as_bytes()))
+    format!(
+        "{STORE_ID_WORDS}{digits}-{:08x}",
+        crc32fast::hash(digits.as_bytes())
+    )
 }
 
 /// Parses the store id from a file `FORMAT`. The error describes the version found.
 pub(crate) fn read_format(text: &str) -> Result<u64, String> {
     let mut lines = text.lines();
-    let version =
-        lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)).ok_or("unknown (FORMAT is damaged)")?;
+    let version = lines
+        .next()
+        .and_then(|line| line.strip_prefix(FORMAT_WORDS))
+        .ok_or("unknown (FORMAT is damaged)")?;
     if version != FORMAT_VERSION.to_string() {
         return Err(version.to_owned());
     }
     let line = lines.next().unwrap_or_default();
-    let digits = line.strip_prefix(STORE_ID_WORDS).and_then(|id| id.get(..16)).unwrap_or_default();
-    let store_id = u64::from_str_radix(digits, 16).ok().filter(|store_id| store_id_line(*store_id) == line);
-    store_id
-        .ok_or_else(|| format!("{version} without a valid store id in its second line (FORMAT is damaged)"))
+    let digits = line
+        .strip_prefix(STORE_ID_WORDS)
+        .and_then(|id| id.get(..16))
+        .unwrap_or_default();
+    let store_id = u64::from_str_radix(digits, 16)
+        .ok()
+        .filter(|store_id| store_id_line(*store_id) == line);
+    store_id.ok_or_else(|| {
+        format!("{version} without a valid store id in its second line (FORMAT is damaged)")
+    })
 }
 
 /// Checks the format version of a state directory; initializes an empty one. Returns the store id, a random number that
@@ -193,10 +224,14 @@ pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreE
     let text = match fs::read_to_string(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if state_dir.join("log").exists() {
-                return Err(unknown_version(state_dir, "unknown (the file FORMAT is missing)".to_owned()));
+                return Err(unknown_version(
+                    state_dir,
+                    "unknown (the file FORMAT is missing)".to_owned(),
+                ));
             }
             let store_id = crate::model::secret_seed();
-            fs.write_whole(&path, format_text(store_id).as_bytes()).map_err(io_at("write", &path))?;
+            fs.write_whole(&path, format_text(store_id).as_bytes())
+                .map_err(io_at("write", &path))?;
             return Ok(store_id);
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => String::new(),
@@ -208,11 +243,24 @@ pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreE
 /// Builds the error for another format, or for a missing or damaged `FORMAT`: in that case with the line to restore,
 /// if the log headers agree on a store id.
 pub(crate) fn unknown_version(state_dir: &Path, found: String) -> StoreError {
-    let named = if found.contains("FORMAT") { store_ids(state_dir) } else { Vec::new() };
+    let named = if found.contains("FORMAT") {
+        store_ids(state_dir)
+    } else {
+        Vec::new()
+    };
     let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
     match named.as_slice() {
-        [store_id] => StoreError::FormatLost { path, found, expected, line: store_id_line(*store_id) },
-        _ => StoreError::Version { path, found, expected },
+        [store_id] => StoreError::FormatLost {
+            path,
+            found,
+            expected,
+            line: store_id_line(*store_id),
+        },
+        _ => StoreError::Version {
+            path,
+            found,
+            expected,
+        },
     }
 }
 
@@ -223,7 +271,10 @@ pub(crate) fn store_ids(state_dir: &Path) -> Vec<u64> {
         let class_dir = class_dir(state_dir, &class_name);
         for segment in fs::read_dir(class_dir).into_iter().flatten().flatten() {
             // Reading a header needs no id.
-            let id = LogId { store_id: 0, first_seq: SeqNo::default() };
+            let id = LogId {
+                store_id: 0,
+                first_seq: SeqNo::default(),
+            };
             let log = LogFile::bare(&Disk, &segment.path().join("log"), id);
             if let Ok(Some(header)) = log.and_then(|log| log.header()) {
                 *counts.entry(header.id().store_id).or_default() += 1;
@@ -255,13 +306,21 @@ mod tests {
         assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
         for (text, found) in [
             ("saltcellar store, format 1\n", "format 1"),
-            ("saltcellar store, format 2\nstamp 0123456789abcdef\n", "format 2"),
+            (
+                "saltcellar store, format 2\nstamp 0123456789abcdef\n",
+                "format 2",
+            ),
             ("saltcellar store, format 7\n", "format 7"),
         ] {
             fs::write(dir.path().join("FORMAT"), text).unwrap();
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
-            let text =
-                [found, "format 3", "saltcellar export", "saltcellar import", dir.path().to_str().unwrap()];
+            let text = [
+                found,
+                "format 3",
+                "saltcellar export",
+                "saltcellar import",
+                dir.path().to_str().unwrap(),
+            ];
             assert!(text.iter().all(|word| error.contains(word)), "{error}");
         }
     }
@@ -286,7 +345,10 @@ mod tests {
         let store_id = check_version(&Disk, dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join("FORMAT")).unwrap();
         for (class, seq) in [("jobs", 1), ("events", 5)] {
-            let id = LogId { store_id, first_seq: SeqNo(seq) };
+            let id = LogId {
+                store_id,
+                first_seq: SeqNo(seq),
+            };
             let segment = class_dir(dir.path(), class).join(segment_name(id.first_seq));
             fs::create_dir_all(&segment).unwrap();
             fs::write(
@@ -296,7 +358,11 @@ mod tests {
             .unwrap();
         }
         let line = text.lines().nth(1).unwrap();
-        for damaged in [None, Some("nonsense"), Some("saltcellar store, format 3\nstore id 00\n")] {
+        for damaged in [
+            None,
+            Some("nonsense"),
+            Some("saltcellar store, format 3\nstore id 00\n"),
+        ] {
             fs::remove_file(dir.path().join("FORMAT")).unwrap();
             if let Some(damaged) = damaged {
                 fs::write(dir.path().join("FORMAT"), damaged).unwrap();

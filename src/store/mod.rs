@@ -166,9 +166,19 @@ pub struct Opened {
 impl Opened {
     /// Starts a thread per loop, for benchmarks and tests. The threads end when all handles are dropped.
     pub fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
-        let Self { store, intake, appender, committer, sealer, retainer } = self;
+        let Self {
+            store,
+            intake,
+            appender,
+            committer,
+            sealer,
+            retainer,
+        } = self;
         let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("start a thread")
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(work)
+                .expect("start a thread")
         };
         let threads = vec![
             thread("sc-append", Box::new(|| appender.run())),
@@ -228,7 +238,10 @@ impl StoreInner {
 
     /// The segments of all classes, by class: each may contain entries of a job.
     fn all_segments(&self) -> Vec<Arc<segment::Segment>> {
-        self.classes.all().flat_map(|class| self.segments(class)).collect()
+        self.classes
+            .all()
+            .flat_map(|class| self.segments(class))
+            .collect()
     }
 
     fn add_segment(&self, segment: Arc<segment::Segment>) {
@@ -248,7 +261,8 @@ impl StoreInner {
     }
 
     fn heartbeat(&self) {
-        self.heartbeat.store(heartbeat_of(&self.clock), Ordering::Relaxed);
+        self.heartbeat
+            .store(heartbeat_of(&self.clock), Ordering::Relaxed);
     }
 
     fn set_durable(&self, next: SeqNo) {
@@ -295,7 +309,10 @@ impl Store {
             clock: options.clock.clone(),
             age_clock: OnceLock::new(),
             metrics: options.metrics.clone(),
-            state: RwLock::new(Arc::new(segment::index_access::open_state(dir, &options.metrics)?)),
+            state: RwLock::new(Arc::new(segment::index_access::open_state(
+                dir,
+                &options.metrics,
+            )?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             store_id,
@@ -324,7 +341,9 @@ impl Store {
         });
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
         let state = shared.state();
-        for (name, first_seq, metadata) in shared.with_state(index::state::StateDatabase::segments)? {
+        for (name, first_seq, metadata) in
+            shared.with_state(index::state::StateDatabase::segments)?
+        {
             known.insert((name, first_seq), metadata);
         }
         let mut backlog = Vec::new();
@@ -347,8 +366,17 @@ impl Store {
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
-                let id = log::frame::LogId { store_id, first_seq };
-                let segment = Arc::new(segment::Segment::open(fs, dir, (class, name.clone()), id, index)?);
+                let id = log::frame::LogId {
+                    store_id,
+                    first_seq,
+                };
+                let segment = Arc::new(segment::Segment::open(
+                    fs,
+                    dir,
+                    (class, name.clone()),
+                    id,
+                    index,
+                )?);
                 // The active segment has no index. In a class that was removed from the configuration for a while,
                 // the newest segment is sealed, too.
                 let metadata = known.remove(&(name.to_string(), first_seq));
@@ -364,22 +392,37 @@ impl Store {
                 format::sync_dir(&**fs, segment.dir())?;
                 let (index, mut walked) = segment.walk()?;
                 if let Some((offset, version)) = walked.unknown_version {
-                    let what = format!("frame of version {version} from another release: start that release");
+                    let what = format!(
+                        "frame of version {version} from another release: start that release"
+                    );
                     return Err(segment.log().corrupt(offset, what));
                 }
                 if Some(first_seq) != newest {
                     walked = walked.finished();
                 }
-                log::recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
-                next_seq =
-                    index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
+                log::recovery::report_damage(
+                    &segment,
+                    &walked,
+                    Some(first_seq) == newest,
+                    &options.metrics,
+                );
+                next_seq = index
+                    .blocks()
+                    .metas()
+                    .iter()
+                    .fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest && grows {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                log::recovery::make_durable(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
+                log::recovery::make_durable(
+                    &segment,
+                    &walked,
+                    Some(first_seq) == newest,
+                    &options.metrics,
+                )?;
                 if Some(first_seq) == newest && segment.totals().entries == 0 {
                     // Keep it as the active segment of the class if that is configured again.
                     continue;
@@ -398,7 +441,9 @@ impl Store {
         }
         // Segments in the trash were dropped, not lost; the retainer resumes.
         let dropped = segment::removal::left_in_trash(dir);
-        known.retain(|(name, first_seq), _| !segment::removal::was_dropped(&dropped, name, *first_seq));
+        known.retain(|(name, first_seq), _| {
+            !segment::removal::was_dropped(&dropped, name, *first_seq)
+        });
         let mut lost = Vec::new();
         for ((name, first_seq), metadata) in known {
             report_missing_log(dir, &name, first_seq, &options.metrics);
@@ -413,7 +458,10 @@ impl Store {
         shared.open_age_clock()?;
         let mut active = Vec::new();
         for class in shared.classes.configured() {
-            let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
+            let tail = tails
+                .iter()
+                .position(|(c, ..)| *c == class)
+                .map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, walked)| {
                 log::recovery::make_durable(&segment, &walked, true, &options.metrics)?;
                 write::committer::Active::open(segment, walked.end, &options.limits)
@@ -433,7 +481,12 @@ impl Store {
         shared.consumers.limit_to(seqnos.next());
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = write::class::Classifier::new(&shared.classes);
-        write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
+        write::refill::refill(
+            &shared,
+            options.limits.dedupe_window,
+            &mut dedupe,
+            &mut classifier,
+        );
         let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (seals_tx, seals) = bounded(SEALS_WAITING);
         let writer = write::committer::SegmentWriter {
@@ -442,15 +495,32 @@ impl Store {
             active,
             broken: Vec::new(),
             limits: options.limits,
-            on_disk: shared.classes.configured().map(|_| SeqNo::default()).collect(),
+            on_disk: shared
+                .classes
+                .configured()
+                .map(|_| SeqNo::default())
+                .collect(),
             unsynced_since: None,
             in_use: false,
         };
         let (intake, appender, committer) =
             Appender::new(shared.clone(), writer, dedupe, classifier, packer, seqnos);
-        let sealer = Sealer { shared: shared.clone(), seals, backlog };
-        let retainer = Retainer { shared: shared.clone() };
-        Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
+        let sealer = Sealer {
+            shared: shared.clone(),
+            seals,
+            backlog,
+        };
+        let retainer = Retainer {
+            shared: shared.clone(),
+        };
+        Ok(Opened {
+            store: Store(shared),
+            intake,
+            appender,
+            committer,
+            sealer,
+            retainer,
+        })
     }
 }
 
@@ -467,14 +537,18 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
         }
         tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "class not in the configuration, keeping it read-only");
         if !classes.add_found(&name) {
-            return Err(StoreError::Failed(format!("cannot read class {name}: too many classes")));
+            return Err(StoreError::Failed(format!(
+                "cannot read class {name}: too many classes"
+            )));
         }
     }
     Ok(classes)
 }
 
 fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
-    let path = format::class_dir(dir, class_name).join(format::segment_name(first_seq)).join("log");
+    let path = format::class_dir(dir, class_name)
+        .join(format::segment_name(first_seq))
+        .join("log");
     tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
     metrics.segments_missing.add(1);
 }
@@ -495,10 +569,13 @@ fn segments_on_disk(
         let name = format::name_of(&path);
         if name.ends_with(format::NEW) {
             // Left by a crash during the creation of a segment; it is empty.
-            fs.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+            fs.remove_dir_all(&path)
+                .map_err(error::io_at("remove", &path))?;
             continue;
         }
-        let Some(seq) = format::segment_seq(name) else { continue };
+        let Some(seq) = format::segment_seq(name) else {
+            continue;
+        };
         if path.join("log").is_file() {
             found.push(seq);
         } else {

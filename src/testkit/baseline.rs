@@ -30,11 +30,17 @@ pub fn start<T: Send + 'static>(
     let (intake, waiting) = crossbeam_channel::bounded(BATCHES_WAITING);
     let (packed, ready) = crossbeam_channel::bounded(1);
     let named = |name: &str| Builder::new().name(format!("sc-base-{name}"));
-    let write = named("write").spawn(move || write(file, &ready, durable)).context("start a thread")?;
+    let write = named("write")
+        .spawn(move || write(file, &ready, durable))
+        .context("start a thread")?;
     let mut threads = vec![write];
     for _ in 0..packers.max(1) {
         let (waiting, packed) = (waiting.clone(), packed.clone());
-        threads.push(named("pack").spawn(move || pack(&waiting, &packed)).context("start a thread")?);
+        threads.push(
+            named("pack")
+                .spawn(move || pack(&waiting, &packed))
+                .context("start a thread")?,
+        );
     }
     Ok((intake, threads))
 }
@@ -68,17 +74,28 @@ fn pack<T>(waiting: &Receiver<(Vec<u8>, T)>, packed: &Sender<Packed<T>>) -> anyh
                 }
             }
             tokens.push(token);
-            next = if raw_len < COMMIT_RAW_BYTES { waiting.try_recv().ok() } else { None };
+            next = if raw_len < COMMIT_RAW_BYTES {
+                waiting.try_recv().ok()
+            } else {
+                None
+            };
         }
         if !block.is_empty() {
             flush(&mut block)?;
         }
-        packed.send((bytes, tokens)).ok().context("hand over to the writer")?;
+        packed
+            .send((bytes, tokens))
+            .ok()
+            .context("hand over to the writer")?;
     }
     Ok(())
 }
 
-fn write<T>(mut file: File, ready: &Receiver<Packed<T>>, mut durable: impl FnMut(T)) -> anyhow::Result<()> {
+fn write<T>(
+    mut file: File,
+    ready: &Receiver<Packed<T>>,
+    mut durable: impl FnMut(T),
+) -> anyhow::Result<()> {
     while let Ok((bytes, tokens)) = ready.recv() {
         file.write_all(&bytes)?;
         file.sync_data()?;
@@ -98,7 +115,8 @@ mod tests {
         let (durable, tokens) = crossbeam_channel::bounded(3);
         let durable = move |token| durable.send(token).unwrap();
         let (intake, threads) = start(File::create(&path).unwrap(), 1, durable).unwrap();
-        let batches = [10, 3 * BLOCK_RAW_BYTES, 1].map(|len| crate::testkit::Random::new(1).bytes(len));
+        let batches =
+            [10, 3 * BLOCK_RAW_BYTES, 1].map(|len| crate::testkit::Random::new(1).bytes(len));
         for (token, batch) in batches.iter().enumerate() {
             intake.send((batch.clone(), token)).unwrap();
         }

@@ -35,7 +35,9 @@ impl FakeBus {
         let deadline = Instant::now() + DEADLINE;
         loop {
             match self.0.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline =>
+                {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 accepted => {
@@ -65,7 +67,9 @@ pub fn read_recording(bytes: &[u8]) -> anyhow::Result<(serde_json::Value, Vec<&[
         Some(consumed)
     };
     let size = |b: &[u8]| b.iter().fold(0_usize, |n, b| n << 8 | usize::from(*b));
-    let header = take(4).and_then(|len| take(size(len))).context("truncated header")?;
+    let header = take(4)
+        .and_then(|len| take(size(len)))
+        .context("truncated header")?;
     let header = serde_json::from_slice(header).context("the header is not JSON")?;
     let mut frames = Vec::new();
     while let Some(head) = take(12) {

@@ -29,7 +29,10 @@ impl Router {
         stream.read_exact(&mut theirs)?;
         zmtp::check_greeting(&theirs).map_err(io::Error::other)?;
         stream.write_all(READY)?;
-        let mut router = Self { stream, splitter: Splitter::new(1 << 20) };
+        let mut router = Self {
+            stream,
+            splitter: Splitter::new(1 << 20),
+        };
         match router.next_item()?.as_deref() {
             Some([]) => Ok(router),
             _ => Err(io::Error::other("the client's READY is missing")),
@@ -51,10 +54,14 @@ impl Router {
         loop {
             match self.splitter.next_item().map_err(io::Error::other)? {
                 Some(ZmtpItem::Command(_)) => return Ok(Some(Vec::new())),
-                Some(ZmtpItem::Message(message)) if message.first.is_empty() && message.frames == 2 => {
+                Some(ZmtpItem::Message(message))
+                    if message.first.is_empty() && message.frames == 2 =>
+                {
                     return Ok(message.second.map(<[u8]>::to_vec));
                 }
-                Some(ZmtpItem::Message(_)) => return Err(io::Error::other("not a message of a REQ")),
+                Some(ZmtpItem::Message(_)) => {
+                    return Err(io::Error::other("not a message of a REQ"));
+                }
                 None => {}
             }
             let mut buffer = [0; MASTER_READ_BYTES];
@@ -99,7 +106,17 @@ pub fn serve(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> io::R
 /// The answer to a job that was published for the minion `web1`.
 pub fn published(jid: &str) -> Vec<u8> {
     let mut w = Writer::new();
-    w.map(2).str("enc").str("clear").str("load").map(3).str("jid").str(jid);
-    w.str("minions").array(1).str("web1").str("missing").array(0);
+    w.map(2)
+        .str("enc")
+        .str("clear")
+        .str("load")
+        .map(3)
+        .str("jid")
+        .str(jid);
+    w.str("minions")
+        .array(1)
+        .str("web1")
+        .str("missing")
+        .array(0);
     w.into_bytes()
 }

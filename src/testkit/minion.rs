@@ -29,19 +29,27 @@ pub struct Signer(RsaKeyPair);
 impl Signer {
     /// Reads a key in Salt's format.
     pub fn from_pem(pem: &[u8]) -> io::Result<Self> {
-        let key = match PrivateKeyDer::from_pem_slice(pem).map_err(|error| odd(error.to_string()))? {
-            PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-            PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
-            _ => return Err(odd("not an RSA key")),
-        };
+        let key =
+            match PrivateKeyDer::from_pem_slice(pem).map_err(|error| odd(error.to_string()))? {
+                PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
+                PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
+                _ => return Err(odd("not an RSA key")),
+            };
         key.map(Self).map_err(|error| odd(error.to_string()))
     }
 
     /// Signs with the scheme that the daemon verifies.
     pub fn sign(&self, text: &[u8]) -> io::Result<Vec<u8>> {
         let mut signature = vec![0; self.0.public_key().modulus_len()];
-        let signed = self.0.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text, &mut signature);
-        signed.map(|()| signature).map_err(|_| odd("the key cannot sign"))
+        let signed = self.0.sign(
+            &RSA_PKCS1_SHA256,
+            &SystemRandom::new(),
+            text,
+            &mut signature,
+        );
+        signed
+            .map(|()| signature)
+            .map_err(|_| odd("the key cannot sign"))
     }
 }
 
@@ -59,7 +67,9 @@ impl Address {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(trusted) {
             let certificate = certificate.map_err(|error| odd(error.to_string()))?;
-            roots.add(certificate).map_err(|error| odd(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| odd(error.to_string()))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -68,7 +78,11 @@ impl Address {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(name.to_owned()).map_err(|error| odd(error.to_string()))?;
-        Ok(Self { to: address, name, config: Arc::new(config) })
+        Ok(Self {
+            to: address,
+            name,
+            config: Arc::new(config),
+        })
     }
 }
 
@@ -95,9 +109,11 @@ impl HttpsConnection {
     pub fn open(to: &Address) -> io::Result<Self> {
         let mut connection = Self::connect(to)?;
         let hello = connection.request("GET", HELLO_PATH, &[])?;
-        let challenge = get(&hello.body, "challenge").and_then(|value| Reader::new(value).bytes().ok());
+        let challenge =
+            get(&hello.body, "challenge").and_then(|value| Reader::new(value).bytes().ok());
         let challenge = challenge.and_then(|bytes| Challenge::try_from(bytes).ok());
-        connection.challenge = challenge.ok_or_else(|| odd("the daemon's hello has no challenge"))?;
+        connection.challenge =
+            challenge.ok_or_else(|| odd("the daemon's hello has no challenge"))?;
         Ok(connection)
     }
 
@@ -114,18 +130,31 @@ impl HttpsConnection {
         }
         let shown = stream.conn.peer_certificates().and_then(<[_]>::first);
         let certificate = sha256(shown.ok_or_else(|| odd("the daemon sent no certificate"))?);
-        Ok(Self { stream, certificate, challenge: Challenge::default(), number: 0, read: Vec::new() })
+        Ok(Self {
+            stream,
+            certificate,
+            challenge: Challenge::default(),
+            number: 0,
+            read: Vec::new(),
+        })
     }
 
     /// A batch for [`HttpsConnection::post`]: an envelope for this connection, and the frames.
-    pub fn sealed(&mut self, id: &str, signer: &Signer, time: Micros, payload: &[u8]) -> io::Result<Vec<u8>> {
+    pub fn sealed(
+        &mut self,
+        id: &str,
+        signer: &Signer,
+        time: Micros,
+        payload: &[u8],
+    ) -> io::Result<Vec<u8>> {
         self.number += 1;
         let envelope = Envelope {
             time,
             challenge: self.challenge,
             number: self.number,
             payload_digest: sha256(payload),
-            payload_len: u32::try_from(payload.len()).map_err(|_| odd("the payload is too long"))?,
+            payload_len: u32::try_from(payload.len())
+                .map_err(|_| odd("the payload is too long"))?,
             id,
         };
         let mut batch = envelope.write(&signer.sign(&envelope.signed_text(&self.certificate))?);
@@ -140,9 +169,11 @@ impl HttpsConnection {
 
     /// Sends a request with a body, and reads the answer.
     pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<HttpsAnswer> {
-        let mut request =
-            format!("{method} {path} HTTP/1.1\r\nhost: saltcellar\r\ncontent-length: {}\r\n\r\n", body.len())
-                .into_bytes();
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: saltcellar\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
         request.extend_from_slice(body);
         self.send(&request)?;
         self.receive()
@@ -165,10 +196,13 @@ impl HttpsConnection {
             }
             self.read_more()?;
         };
-        let text = String::from_utf8_lossy(self.read.get(..head).unwrap_or_default()).to_ascii_lowercase();
+        let text =
+            String::from_utf8_lossy(self.read.get(..head).unwrap_or_default()).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
         let status = status.ok_or_else(|| odd(format!("not an HTTP answer: {text:.100}")))?;
-        let len = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let len = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
         let end = head + len.unwrap_or(0_usize);
         while self.read.len() < end {
             self.read_more()?;
@@ -194,7 +228,8 @@ impl HttpsConnection {
         if got == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
-        self.read.extend_from_slice(piece.get(..got).unwrap_or_default());
+        self.read
+            .extend_from_slice(piece.get(..got).unwrap_or_default());
         Ok(())
     }
 }

@@ -31,7 +31,8 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// The next message of a channel; panics after [`DEADLINE`].
 pub fn receive<T>(from: &Receiver<T>) -> T {
-    from.recv_timeout(DEADLINE).unwrap_or_else(|error| panic!("no message within {DEADLINE:?}: {error}"))
+    from.recv_timeout(DEADLINE)
+        .unwrap_or_else(|error| panic!("no message within {DEADLINE:?}: {error}"))
 }
 
 /// Writes an executable file, with the directories above it.
@@ -85,11 +86,16 @@ impl Random {
 
     /// A random element.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        usize::try_from(self.below(items.len() as u64)).ok().and_then(|at| items.get(at))
+        usize::try_from(self.below(items.len() as u64))
+            .ok()
+            .and_then(|at| items.get(at))
     }
 
     /// Incompressible bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        std::iter::repeat_with(|| self.next().to_le_bytes()).flatten().take(len).collect()
+        std::iter::repeat_with(|| self.next().to_le_bytes())
+            .flatten()
+            .take(len)
+            .collect()
     }
 }

@@ -35,7 +35,10 @@ impl Process {
     /// Sends SIGTERM and waits. Returns the exit status, and the CPU seconds used by the process.
     pub fn terminate(&mut self, timeout: Duration) -> anyhow::Result<(ExitStatus, f64)> {
         let id = self.0.id();
-        let pid = i32::try_from(id).ok().and_then(Pid::from_raw).context("find the process")?;
+        let pid = i32::try_from(id)
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("find the process")?;
         kill_process(pid, Signal::TERM).context("stop the process")?;
         let deadline = Instant::now() + timeout;
         loop {
@@ -44,7 +47,10 @@ impl Process {
             if state == 'Z' {
                 return Ok((self.0.wait()?, cpu_s));
             }
-            ensure!(Instant::now() < deadline, "stop the process: still running after {timeout:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "stop the process: still running after {timeout:?}"
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -59,13 +65,29 @@ impl Drop for Process {
 
 /// A process's state, and its user and system time in seconds.
 fn state_and_cpu_s(pid: u32) -> anyhow::Result<(char, f64)> {
-    let text =
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).context("read the times of the process")?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .context("read the times of the process")?;
     // The name is in parentheses and may contain spaces. After it, the state is the first field, the times are the 12th and 13th.
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    let state = fields.first().and_then(|field| field.chars().next()).unwrap_or('?');
-    Ok((state, (ticks(11) + ticks(12)) as f64 / rustix::param::clock_ticks_per_second() as f64))
+    let fields: Vec<&str> = text
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|field| field.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let state = fields
+        .first()
+        .and_then(|field| field.chars().next())
+        .unwrap_or('?');
+    Ok((
+        state,
+        (ticks(11) + ticks(12)) as f64 / rustix::param::clock_ticks_per_second() as f64,
+    ))
 }
 
 /// CPU seconds of this process, user and system.
@@ -77,14 +99,18 @@ pub fn own_cpu_s() -> anyhow::Result<f64> {
 pub(crate) fn memory_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap_or_default();
     let kib = line.trim_matches([':', '\t', ' ', 'k', 'B']).parse::<f64>();
     Ok(kib.with_context(|| format!("read {name} in {path}"))? * 1.024 / 1000.0)
 }
 
 /// Bytes of the disk blocks of a file or a directory tree, as counted by `du`.
 pub fn disk_bytes(path: &Path) -> anyhow::Result<u64> {
-    let meta = std::fs::symlink_metadata(path).with_context(|| format!("inspect {}", path.display()))?;
+    let meta =
+        std::fs::symlink_metadata(path).with_context(|| format!("inspect {}", path.display()))?;
     let mut bytes = meta.blocks() * 512;
     if meta.is_dir() {
         for item in std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
@@ -102,8 +128,10 @@ pub(crate) struct Durations {
 
 impl FromIterator<Duration> for Durations {
     fn from_iter<T: IntoIterator<Item = Duration>>(durations: T) -> Self {
-        let mut sorted: Vec<f64> =
-            durations.into_iter().map(|duration| duration.as_secs_f64() * 1e3).collect();
+        let mut sorted: Vec<f64> = durations
+            .into_iter()
+            .map(|duration| duration.as_secs_f64() * 1e3)
+            .collect();
         sorted.sort_by(f64::total_cmp);
         Self { sorted }
     }
@@ -116,8 +144,14 @@ impl Durations {
 
     /// The percentile in milliseconds, 0.5 for the median; `None` without durations.
     pub(crate) fn ms(&self, share: f64) -> Option<f64> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an index"
+        )]
         let at = (self.sorted.len() as f64 * share) as usize;
-        self.sorted.get(at.min(self.sorted.len().saturating_sub(1))).copied()
+        self.sorted
+            .get(at.min(self.sorted.len().saturating_sub(1)))
+            .copied()
     }
 }

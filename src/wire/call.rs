@@ -108,7 +108,8 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Parses a frame's payload.
     pub fn read(payload: &'a [u8]) -> Result<Self, CallError> {
-        let protocol = |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
+        let protocol =
+            |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
         let read = || -> Result<_, DecodeError> {
             let mut r = Reader::new(payload);
             let len = r.array()?;
@@ -122,7 +123,11 @@ impl<'a> Request<'a> {
         match id {
             _ if len != 3 || !whole => Err(protocol("not three elements")),
             None => Err(protocol("the id is not an unsigned integer")),
-            Some(id) => Ok(Self { id, call, args: args.ok_or_else(|| protocol("args is not a map"))? }),
+            Some(id) => Ok(Self {
+                id,
+                call,
+                args: args.ok_or_else(|| protocol("args is not a map"))?,
+            }),
         }
     }
 }
@@ -162,7 +167,10 @@ impl<'a> Args<'a> {
             }
         }
         let len = start.len() - reader.rest().len();
-        Ok(Some(Self { at_hand, map: start.get(..len).unwrap_or_default() }))
+        Ok(Some(Self {
+            at_hand,
+            map: start.get(..len).unwrap_or_default(),
+        }))
     }
 
     /// All arguments, as msgpack.
@@ -172,9 +180,18 @@ impl<'a> Args<'a> {
 
     /// Any value; nil counts as absent.
     pub fn raw(&self, key: &str) -> Option<&'a [u8]> {
-        let found = self.at_hand.iter().find(|(name, _)| *name == key.as_bytes()).map(|(_, value)| *value);
-        let is_full = self.at_hand.last().is_some_and(|(_, value)| !value.is_empty());
-        found.or_else(|| is_full.then(|| msgpack::get(self.map, key))?).filter(|v| !is_nil(v))
+        let found = self
+            .at_hand
+            .iter()
+            .find(|(name, _)| *name == key.as_bytes())
+            .map(|(_, value)| *value);
+        let is_full = self
+            .at_hand
+            .last()
+            .is_some_and(|(_, value)| !value.is_empty());
+        found
+            .or_else(|| is_full.then(|| msgpack::get(self.map, key))?)
+            .filter(|v| !is_nil(v))
     }
 
     fn typed<T>(
@@ -185,7 +202,9 @@ impl<'a> Args<'a> {
     ) -> Result<Option<T>, CallError> {
         match self.raw(key) {
             None => Ok(None),
-            Some(value) => read(value).map(Some).ok_or(CallError::BadArgs { key, expected }),
+            Some(value) => read(value)
+                .map(Some)
+                .ok_or(CallError::BadArgs { key, expected }),
         }
     }
 
@@ -201,7 +220,9 @@ impl<'a> Args<'a> {
 
     /// An optional count.
     pub fn count(&self, key: &'static str) -> Result<Option<usize>, CallError> {
-        self.typed(key, "integer from 0, or nil", |v| usize::try_from(as_int(v)?).ok())
+        self.typed(key, "integer from 0, or nil", |v| {
+            usize::try_from(as_int(v)?).ok()
+        })
     }
 
     /// A boolean; false by default.
@@ -216,20 +237,29 @@ impl<'a> Args<'a> {
 
     /// As [`Args::id`], but required.
     pub fn required_id(&self, key: &'static str) -> Result<String, CallError> {
-        self.id(key)?.ok_or(CallError::BadArgs { key, expected: "str" })
+        self.id(key)?.ok_or(CallError::BadArgs {
+            key,
+            expected: "str",
+        })
     }
 
     /// Required text.
     pub fn required_text(&self, key: &'static str) -> Result<&'a str, CallError> {
         let short = |value: &'a [u8]| as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX);
         let text = self.typed(key, "str of at most 16 KiB", short)?;
-        text.ok_or(CallError::BadArgs { key, expected: "str" })
+        text.ok_or(CallError::BadArgs {
+            key,
+            expected: "str",
+        })
     }
 
     /// A required map.
     pub fn required_map(&self, key: &'static str) -> Result<&'a [u8], CallError> {
         let is_map = |v: &'a [u8]| Reader::new(v).map().ok().map(|_| v);
-        self.typed(key, "map", is_map)?.ok_or(CallError::BadArgs { key, expected: "map" })
+        self.typed(key, "map", is_map)?.ok_or(CallError::BadArgs {
+            key,
+            expected: "map",
+        })
     }
 
     /// An optional array.
@@ -239,7 +269,10 @@ impl<'a> Args<'a> {
 
     /// A required array.
     pub fn required_array(&self, key: &'static str) -> Result<&'a [u8], CallError> {
-        self.array(key)?.ok_or(CallError::BadArgs { key, expected: "array" })
+        self.array(key)?.ok_or(CallError::BadArgs {
+            key,
+            expected: "array",
+        })
     }
 }
 
@@ -292,7 +325,12 @@ pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
             Some(id) => w.uint(id),
             None => w.nil(),
         };
-        w.bool(false).map(2).str("code").str(error.code()).str("message").str(&error.to_string());
+        w.bool(false)
+            .map(2)
+            .str("code")
+            .str(error.code())
+            .str("message")
+            .str(&error.to_string());
     })
 }
 
@@ -302,7 +340,14 @@ pub fn version_frame(theirs: u16) -> Vec<u8> {
         "this daemon supports version {VERSION} of the socket protocol, the client uses version {theirs}"
     );
     framed(0, |w| {
-        w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
+        w.array(3)
+            .nil()
+            .bool(false)
+            .map(3)
+            .str("code")
+            .str("version")
+            .str("message")
+            .str(&message);
         w.str("server_version").uint(u64::from(VERSION));
     })
 }
@@ -333,9 +378,18 @@ mod tests {
     #[test]
     fn a_framed_request_is_parsed() {
         let mut args = Writer::new();
-        args.map(3).str("jid").int(20_261_121).str("count").int(5).str("nil").nil();
+        args.map(3)
+            .str("jid")
+            .int(20_261_121)
+            .str("count")
+            .int(5)
+            .str("nil")
+            .nil();
         let frame = request_frame(9, "get_jid", &args.into_bytes());
-        assert_eq!(frame[..4], u32::try_from(frame.len() - 4).unwrap().to_be_bytes());
+        assert_eq!(
+            frame[..4],
+            u32::try_from(frame.len() - 4).unwrap().to_be_bytes()
+        );
         let request = Request::read(&frame[4..]).unwrap();
         assert_eq!((request.id, request.call), (9, "get_jid"));
         assert_eq!(request.args.required_id("jid"), Ok("20261121".to_owned()));
@@ -343,7 +397,10 @@ mod tests {
         assert_eq!(request.args.text("nil"), Ok(None));
         assert_eq!(
             request.args.text("count"),
-            Err(CallError::BadArgs { key: "count", expected: "str or nil" })
+            Err(CallError::BadArgs {
+                key: "count",
+                expected: "str or nil"
+            })
         );
         assert!(request.args.required_map("absent").is_err());
     }
@@ -361,7 +418,11 @@ mod tests {
             b"\x93\x01\xa1x\x80\x00",
             b"\x94\x01\xa1x\x80\x00",
         ] {
-            assert_eq!(Request::read(payload).unwrap_err().code(), "protocol", "{payload:x?}");
+            assert_eq!(
+                Request::read(payload).unwrap_err().code(),
+                "protocol",
+                "{payload:x?}"
+            );
         }
     }
 

@@ -38,7 +38,10 @@ impl Framing {
     /// it would mean more than 2 GB; a length followed by a map is len32.
     fn of(start: &[u8], max: usize) -> Result<Option<Self>, FrameError> {
         let is_map = |byte: u8| matches!(byte, 0x80..=0x8f | 0xde | 0xdf);
-        let unknown = || FrameError::Unknown { start: start.iter().take(8).copied().collect(), max };
+        let unknown = || FrameError::Unknown {
+            start: start.iter().take(8).copied().collect(),
+            max,
+        };
         match (start.first(), start.first_chunk::<4>(), start.get(4)) {
             (Some(&first), ..) if is_map(first) => Ok(Some(Framing::Plain)),
             (_, Some(head), _) if u32::from_be_bytes(*head) as usize > max => Err(unknown()),
@@ -88,7 +91,12 @@ pub struct FrameSplitter {
 impl FrameSplitter {
     /// A splitter for frames of up to `frame_bytes_max` bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
-        Self { framing: None, buffer: Vec::new(), read: 0, frame_bytes_max }
+        Self {
+            framing: None,
+            buffer: Vec::new(),
+            read: 0,
+            frame_bytes_max,
+        }
     }
 
     /// The framing, once detected.
@@ -115,16 +123,26 @@ impl FrameSplitter {
         if self.framing.is_none() {
             self.framing = Framing::of(rest, max)?;
         }
-        let Some(framing) = self.framing else { return Ok(None) };
+        let Some(framing) = self.framing else {
+            return Ok(None);
+        };
         let (skip, len) = match framing {
             Framing::Plain => match Reader::new(rest).value() {
                 Ok(frame) => (0, frame.len()),
                 Err(DecodeError::Short) if rest.len() <= max => return Ok(None),
-                Err(DecodeError::Short) => return Err(FrameError::TooLarge { len: rest.len(), max }),
+                Err(DecodeError::Short) => {
+                    return Err(FrameError::TooLarge {
+                        len: rest.len(),
+                        max,
+                    });
+                }
                 Err(e) => return Err(e.into()),
             },
             Framing::Len32 => match rest.first_chunk::<4>() {
-                Some(head) => (4, usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX)),
+                Some(head) => (
+                    4,
+                    usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX),
+                ),
                 None => return Ok(None),
             },
         };
@@ -144,12 +162,18 @@ impl FrameSplitter {
 /// The frame of an event to fire, in the given framing.
 pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
     let mut w = msgpack::Writer::new();
-    w.map(2).str("head").map(0).str("body").bin(&[tag, b"\n\n", data].concat());
+    w.map(2)
+        .str("head")
+        .map(0)
+        .str("body")
+        .bin(&[tag, b"\n\n", data].concat());
     let frame = w.into_bytes();
     match framing {
         Framing::Plain => frame,
         Framing::Len32 => {
-            let len = u32::try_from(frame.len()).expect("an event is far below 4 GiB").to_be_bytes();
+            let len = u32::try_from(frame.len())
+                .expect("an event is far below 4 GiB")
+                .to_be_bytes();
             [&len, frame.as_slice()].concat()
         }
     }
@@ -186,23 +210,40 @@ mod tests {
     fn a_fired_event_is_a_frame_in_its_framing() {
         for framing in [Framing::Plain, Framing::Len32] {
             let (bodies, found) = cut(&fired(framing, b"a/b", b"\x80"), 3);
-            assert_eq!((bodies, found), (vec![b"a/b\n\n\x80".to_vec()], Some(framing)));
+            assert_eq!(
+                (bodies, found),
+                (vec![b"a/b\n\n\x80".to_vec()], Some(framing))
+            );
         }
     }
 
     #[test]
     fn both_framings_are_split_at_any_chunking() {
-        let bodies: Vec<Vec<u8>> = vec![b"a\n\n\x80".to_vec(), vec![7; 300], vec![], vec![0x82; 70_000]];
+        let bodies: Vec<Vec<u8>> = vec![
+            b"a\n\n\x80".to_vec(),
+            vec![7; 300],
+            vec![],
+            vec![0x82; 70_000],
+        ];
         let plain: Vec<u8> = bodies.iter().flat_map(|b| frame(b)).collect();
         let len32: Vec<u8> = bodies
             .iter()
-            .flat_map(|b| [&u32::try_from(frame(b).len()).unwrap().to_be_bytes()[..], &frame(b)].concat())
+            .flat_map(|b| {
+                [
+                    &u32::try_from(frame(b).len()).unwrap().to_be_bytes()[..],
+                    &frame(b),
+                ]
+                .concat()
+            })
             .collect();
         for step in [1, 3, 4096, 1 << 20] {
             // One byte at a time over 70 kB of plain frames is quadratic, so small steps use the small bodies.
             let few = if step < 100 { 3 } else { 4 };
             let plain_len: usize = bodies[..few].iter().map(|b| frame(b).len()).sum();
-            assert_eq!(cut(&plain[..plain_len], step), (bodies[..few].to_vec(), Some(Framing::Plain)));
+            assert_eq!(
+                cut(&plain[..plain_len], step),
+                (bodies[..few].to_vec(), Some(Framing::Plain))
+            );
             assert_eq!(cut(&len32, step), (bodies.clone(), Some(Framing::Len32)));
         }
     }
@@ -213,13 +254,25 @@ mod tests {
         splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
         assert_eq!(splitter.next_frame(), Ok(Some(&[0x82, 0xc0][..])));
         splitter.feed(&[0, 1, 0, 0]);
-        assert_eq!(splitter.next_frame(), Err(FrameError::TooLarge { len: 65_536, max: 100 }));
+        assert_eq!(
+            splitter.next_frame(),
+            Err(FrameError::TooLarge {
+                len: 65_536,
+                max: 100
+            })
+        );
         let mut splitter = FrameSplitter::new(100);
         splitter.feed(&frame(&[0; 200]));
-        assert!(matches!(splitter.next_frame(), Err(FrameError::TooLarge { .. })));
+        assert!(matches!(
+            splitter.next_frame(),
+            Err(FrameError::TooLarge { .. })
+        ));
         let mut splitter = FrameSplitter::new(100);
         splitter.feed(&frame(&[0; 200])[..150]);
-        assert!(matches!(splitter.next_frame(), Err(FrameError::TooLarge { .. })));
+        assert!(matches!(
+            splitter.next_frame(),
+            Err(FrameError::TooLarge { .. })
+        ));
     }
 
     #[test]
@@ -235,7 +288,11 @@ mod tests {
             let mut splitter = FrameSplitter::new(100);
             splitter.feed(start);
             let found = splitter.next_frame().map(|frame| frame.is_some());
-            assert_eq!(matches!(found, Err(FrameError::Unknown { .. })), unknown, "{start:?}: {found:?}");
+            assert_eq!(
+                matches!(found, Err(FrameError::Unknown { .. })),
+                unknown,
+                "{start:?}: {found:?}"
+            );
         }
     }
 
@@ -243,6 +300,9 @@ mod tests {
     fn malformed_data_where_a_frame_should_start_is_an_error() {
         let mut splitter = FrameSplitter::new(100);
         splitter.feed(&[0x82, 0xc1, 0, 0, 0]);
-        assert_eq!(splitter.next_frame(), Err(FrameError::Malformed(DecodeError::Marker)));
+        assert_eq!(
+            splitter.next_frame(),
+            Err(FrameError::Malformed(DecodeError::Marker))
+        );
     }
 }

@@ -50,9 +50,11 @@ pub fn to_json(value: &Value) -> Json {
         },
         Value::Binary(blob) => bytes("$bin", blob),
         Value::Array(items) => items.iter().map(to_json).collect(),
-        Value::Map(pairs) => {
-            pairs.iter().map(|(key, value)| (key_text(key), to_json(value))).collect::<Map<_, _>>().into()
-        }
+        Value::Map(pairs) => pairs
+            .iter()
+            .map(|(key, value)| (key_text(key), to_json(value)))
+            .collect::<Map<_, _>>()
+            .into(),
         Value::Ext(code, blob) => ext(*code, blob),
     }
 }
@@ -62,7 +64,8 @@ pub fn to_json(value: &Value) -> Json {
 pub fn append_plain(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut reader = Reader::new(bytes);
-    let is_written = append_value(&mut reader, out, PLAIN_DEPTH_MAX).is_some() && reader.rest().is_empty();
+    let is_written =
+        append_value(&mut reader, out, PLAIN_DEPTH_MAX).is_some() && reader.rest().is_empty();
     if !is_written {
         out.truncate(start);
     }
@@ -101,14 +104,21 @@ fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Opt
     Some(())
 }
 
-fn append_map(reader: &mut Reader<'_>, pairs: usize, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+fn append_map(
+    reader: &mut Reader<'_>,
+    pairs: usize,
+    out: &mut Vec<u8>,
+    depth: usize,
+) -> Option<()> {
     let (mut few, mut many) = (Vec::new(), HashSet::new());
     out.push(b'{');
     for index in 0..pairs {
         if index > 0 {
             out.push(b',');
         }
-        let Head::Str(n) = reader.head().ok()? else { return None };
+        let Head::Str(n) = reader.head().ok()? else {
+            return None;
+        };
         let key = std::str::from_utf8(reader.take(n).ok()?).ok()?;
         // Comparing a few keys is faster than hashing them.
         let is_repeated = if pairs <= 16 {
@@ -189,7 +199,8 @@ fn key_text(key: &Value) -> String {
 fn key_of(text: &str) -> Result<Value, NotAValue> {
     match text.strip_prefix('$') {
         Some(form) if !form.starts_with('$') => {
-            let json = serde_json::from_str(form).map_err(|_| NotAValue(format!("invalid key {text:?}")))?;
+            let json = serde_json::from_str(form)
+                .map_err(|_| NotAValue(format!("invalid key {text:?}")))?;
             from_json(&json)
         }
         Some(escaped) => Ok(Value::from(escaped)),
@@ -209,7 +220,10 @@ fn ext(code: i8, blob: &[u8]) -> Json {
     {
         return tagged("$datetime", Json::from(date));
     }
-    tagged("$ext", Json::from(vec![Json::from(code), Json::from(BASE64.encode(blob))]))
+    tagged(
+        "$ext",
+        Json::from(vec![Json::from(code), Json::from(BASE64.encode(blob))]),
+    )
 }
 
 /// Converts a date in Salt's format, `20260203T04:05:06.000789`, to ISO 8601.
@@ -232,7 +246,13 @@ fn date_to_salt(text: &str) -> Option<String> {
 /// Whether `text` has digits at the zeros of `shape`, and the same characters elsewhere.
 fn shaped(text: &str, shape: &str) -> bool {
     text.len() == shape.len()
-        && text.bytes().zip(shape.bytes()).all(|(t, s)| if s == b'0' { t.is_ascii_digit() } else { t == s })
+        && text.bytes().zip(shape.bytes()).all(|(t, s)| {
+            if s == b'0' {
+                t.is_ascii_digit()
+            } else {
+                t == s
+            }
+        })
 }
 
 fn from_number(number: &Number) -> Value {
@@ -247,10 +267,13 @@ fn from_object(object: &Map<String, Json>) -> Result<Value, NotAValue> {
     if is_tagged(object)
         && let Some((tag, value)) = object.iter().next()
     {
-        return from_tagged(tag, value).ok_or_else(|| NotAValue(format!("invalid value of {tag:?}")));
+        return from_tagged(tag, value)
+            .ok_or_else(|| NotAValue(format!("invalid value of {tag:?}")));
     }
     let pair = |(key, value): (&String, &Json)| Ok((key_of(key)?, from_json(value)?));
-    Ok(Value::Map(object.iter().map(pair).collect::<Result<_, _>>()?))
+    Ok(Value::Map(
+        object.iter().map(pair).collect::<Result<_, _>>()?,
+    ))
 }
 
 /// `None` for an unknown tag or an invalid value.
@@ -267,9 +290,10 @@ fn from_tagged(tag: &str, value: &Json) -> Option<Value> {
             _ => return None,
         }),
         "$ext" => match value.as_array()?.as_slice() {
-            [code, blob] => {
-                Value::Ext(i8::try_from(code.as_i64()?).ok()?, BASE64.decode(blob.as_str()?).ok()?)
-            }
+            [code, blob] => Value::Ext(
+                i8::try_from(code.as_i64()?).ok()?,
+                BASE64.decode(blob.as_str()?).ok()?,
+            ),
             _ => return None,
         },
         _ => return None,
@@ -307,10 +331,16 @@ mod tests {
         check(&Value::from(1.5), "1.5");
         check(&Value::from(2.0), "2.0");
         check(&Value::from("gr\u{fc}n"), "\"gr\u{fc}n\"");
-        let map = Value::Map(vec![("b".into(), 1.into()), ("a".into(), Value::Array(vec![true.into()]))]);
+        let map = Value::Map(vec![
+            ("b".into(), 1.into()),
+            ("a".into(), Value::Array(vec![true.into()])),
+        ]);
         check(&map, r#"{"b":1,"a":[true]}"#);
         check(&Value::Map(vec![]), "{}");
-        check(&Value::Map(vec![("$a".into(), 1.into()), ("b".into(), 2.into())]), r#"{"$$a":1,"b":2}"#);
+        check(
+            &Value::Map(vec![("$a".into(), 1.into()), ("b".into(), 2.into())]),
+            r#"{"$$a":1,"b":2}"#,
+        );
     }
 
     #[test]
@@ -318,22 +348,51 @@ mod tests {
         check(&Value::Binary(vec![0, 255]), r#"{"$bin":"AP8="}"#);
         let date = Value::Ext(78, b"20260203T04:05:06.000789".to_vec());
         check(&date, r#"{"$datetime":"2026-02-03T04:05:06.000789"}"#);
-        check(&Value::Ext(78, b"yesterday".to_vec()), r#"{"$ext":[78,"eWVzdGVyZGF5"]}"#);
+        check(
+            &Value::Ext(78, b"yesterday".to_vec()),
+            r#"{"$ext":[78,"eWVzdGVyZGF5"]}"#,
+        );
         check(&Value::Ext(-1, vec![1]), r#"{"$ext":[-1,"AQ=="]}"#);
         check(&Value::F64(f64::INFINITY), r#"{"$float":"inf"}"#);
         check(&Value::F64(f64::NEG_INFINITY), r#"{"$float":"-inf"}"#);
-        assert_eq!(to_json(&Value::F64(f64::NAN)).to_string(), r#"{"$float":"nan"}"#);
-        assert_eq!(to_json(&Value::F32(f32::NAN)).to_string(), r#"{"$float":"nan"}"#);
-        check(&Value::String(bad_str(b"\xff\xfe").unwrap()), r#"{"$badstr":"//4="}"#);
-        check(&Value::Map(vec![("$bin".into(), "x".into())]), r#"{"$$bin":"x"}"#);
+        assert_eq!(
+            to_json(&Value::F64(f64::NAN)).to_string(),
+            r#"{"$float":"nan"}"#
+        );
+        assert_eq!(
+            to_json(&Value::F32(f32::NAN)).to_string(),
+            r#"{"$float":"nan"}"#
+        );
+        check(
+            &Value::String(bad_str(b"\xff\xfe").unwrap()),
+            r#"{"$badstr":"//4="}"#,
+        );
+        check(
+            &Value::Map(vec![("$bin".into(), "x".into())]),
+            r#"{"$$bin":"x"}"#,
+        );
     }
 
     #[test]
     fn keys_other_than_text_are_marked() {
-        let map = |keys: Vec<Value>| Value::Map(keys.into_iter().map(|key| (key, Value::Nil)).collect());
-        let keys = vec![1.into(), "1".into(), Value::from(-1.5), Value::Nil, true.into(), "$1".into()];
-        check(&map(keys), r#"{"$1":null,"1":null,"$-1.5":null,"$null":null,"$true":null,"$$1":null}"#);
-        check(&map(vec![Value::Binary(vec![0])]), r#"{"${\"$bin\":\"AA==\"}":null}"#);
+        let map =
+            |keys: Vec<Value>| Value::Map(keys.into_iter().map(|key| (key, Value::Nil)).collect());
+        let keys = vec![
+            1.into(),
+            "1".into(),
+            Value::from(-1.5),
+            Value::Nil,
+            true.into(),
+            "$1".into(),
+        ];
+        check(
+            &map(keys),
+            r#"{"$1":null,"1":null,"$-1.5":null,"$null":null,"$true":null,"$$1":null}"#,
+        );
+        check(
+            &map(vec![Value::Binary(vec![0])]),
+            r#"{"${\"$bin\":\"AA==\"}":null}"#,
+        );
         let nested = (0..100).fold(Value::Nil, |key, _| map(vec![key]));
         let length = to_json(&nested).to_string().len();
         assert!(length < 2_000, "{length}");
@@ -363,7 +422,9 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_filter("NaN is unequal to itself", |f| !f.is_nan()).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("NaN is unequal to itself", |f| !f.is_nan())
+                .prop_map(Value::from),
             ".{0,8}".prop_map(Value::from),
             "\\$(bin|map|x)".prop_map(Value::from),
             any::<Vec<u8>>().prop_map(Value::Binary),
@@ -390,7 +451,9 @@ mod tests {
             rmpv::encode::write_value(&mut bytes, value).unwrap();
             bytes
         };
-        let many = (0..40).map(|n| (Value::from(format!("k{n}")), n.into())).collect();
+        let many = (0..40)
+            .map(|n| (Value::from(format!("k{n}")), n.into()))
+            .collect();
         let value = Value::Map(vec![
             (
                 "a".into(),
@@ -408,16 +471,31 @@ mod tests {
         ]);
         let mut out = b"x".to_vec();
         assert!(append_plain(&packed(&value), &mut out));
-        assert_eq!(String::from_utf8(out).unwrap(), format!("x{}", to_json(&value)));
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            format!("x{}", to_json(&value))
+        );
         let twice: Vec<(Value, Value)> = vec![("a".into(), 1.into()), ("a".into(), 2.into())];
         let nested = (0..100).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
-        let tagged = [Value::Binary(vec![1]), Value::F64(f64::NAN), Value::Map(vec![(1.into(), 2.into())])];
-        for value in
-            [Value::Map(twice), nested, Value::Map(vec![("$a".into(), 1.into())])].iter().chain(&tagged)
+        let tagged = [
+            Value::Binary(vec![1]),
+            Value::F64(f64::NAN),
+            Value::Map(vec![(1.into(), 2.into())]),
+        ];
+        for value in [
+            Value::Map(twice),
+            nested,
+            Value::Map(vec![("$a".into(), 1.into())]),
+        ]
+        .iter()
+        .chain(&tagged)
         {
             let mut out = b"x".to_vec();
             assert!(
-                !append_plain(&packed(&Value::Array(vec![1.into(), value.clone()])), &mut out),
+                !append_plain(
+                    &packed(&Value::Array(vec![1.into(), value.clone()])),
+                    &mut out
+                ),
                 "{value}"
             );
             assert_eq!(out, b"x");

@@ -71,7 +71,12 @@ impl From<DecodeError> for Unreadable {
 
 /// Checks that `bytes` are exactly one value that Salt's codec can read.
 pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
-    let end = ValueWalk { bytes, any_key: false, sink: Reject }.value(0, MSGPACK_DEPTH_MAX)?;
+    let end = ValueWalk {
+        bytes,
+        any_key: false,
+        sink: Reject,
+    }
+    .value(0, MSGPACK_DEPTH_MAX)?;
     match end.cmp(&bytes.len()) {
         Ordering::Less => Err(Unreadable::Trailing),
         Ordering::Equal => Ok(()),
@@ -82,13 +87,26 @@ pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
 /// Reads and checks a map key.
 pub(super) fn checked_key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Unreadable> {
     // Arrays and maps as keys are errors, so a key has one level.
-    let end = ValueWalk { bytes: reader.rest(), any_key: false, sink: Reject }.key(0, 1)?;
+    let end = ValueWalk {
+        bytes: reader.rest(),
+        any_key: false,
+        sink: Reject,
+    }
+    .key(0, 1)?;
     Ok(reader.take(end)?)
 }
 
 /// Reads and checks a value of at most `depth` levels.
-pub(super) fn checked_value<'a>(reader: &mut Reader<'a>, depth: usize) -> Result<&'a [u8], Unreadable> {
-    let end = ValueWalk { bytes: reader.rest(), any_key: false, sink: Reject }.value(0, depth)?;
+pub(super) fn checked_value<'a>(
+    reader: &mut Reader<'a>,
+    depth: usize,
+) -> Result<&'a [u8], Unreadable> {
+    let end = ValueWalk {
+        bytes: reader.rest(),
+        any_key: false,
+        sink: Reject,
+    }
+    .value(0, depth)?;
     Ok(reader.take(end)?)
 }
 
@@ -99,14 +117,25 @@ pub fn repaired(answer: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
 }
 
 fn repair(bytes: &[u8], depth: usize) -> Result<Cow<'_, [u8]>, Unreadable> {
-    if (ValueWalk { bytes, any_key: true, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
+    if (ValueWalk {
+        bytes,
+        any_key: true,
+        sink: Reject,
+    })
+    .value(0, depth)
+        == Ok(bytes.len())
+    {
         return Ok(Cow::Borrowed(bytes));
     }
     // Replacing a value requires its end.
     if value_len(bytes)? != bytes.len() {
         return Err(Unreadable::Trailing);
     }
-    let mut walk = ValueWalk { bytes, any_key: true, sink: Replace::default() };
+    let mut walk = ValueWalk {
+        bytes,
+        any_key: true,
+        sink: Replace::default(),
+    };
     walk.value(0, depth)?;
     walk.sink.copy_until(bytes, bytes.len());
     Ok(Cow::Owned(walk.sink.copy))
@@ -115,7 +144,12 @@ fn repair(bytes: &[u8], depth: usize) -> Result<Cow<'_, [u8]>, Unreadable> {
 /// Handles unreadable values.
 trait Sink {
     /// Handles the value at `start`. Returns the position to continue at, or an error.
-    fn unreadable(&mut self, bytes: &[u8], start: usize, why: Unreadable) -> Result<usize, Unreadable>;
+    fn unreadable(
+        &mut self,
+        bytes: &[u8],
+        start: usize,
+        why: Unreadable,
+    ) -> Result<usize, Unreadable>;
 }
 
 /// Fails at the first one.
@@ -138,12 +172,18 @@ struct Replace {
 
 impl Replace {
     fn copy_until(&mut self, original: &[u8], end: usize) {
-        self.copy.extend_from_slice(original.get(self.done..end).unwrap_or_default());
+        self.copy
+            .extend_from_slice(original.get(self.done..end).unwrap_or_default());
     }
 }
 
 impl Sink for Replace {
-    fn unreadable(&mut self, bytes: &[u8], start: usize, why: Unreadable) -> Result<usize, Unreadable> {
+    fn unreadable(
+        &mut self,
+        bytes: &[u8],
+        start: usize,
+        why: Unreadable,
+    ) -> Result<usize, Unreadable> {
         self.copy_until(bytes, start);
         self.replaced += 1;
         let mut w = Writer::behind(std::mem::take(&mut self.copy));
@@ -182,7 +222,12 @@ impl<S: Sink> ValueWalk<'_, S> {
         }
     }
 
-    fn rare_value(&mut self, tail: ValueTail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+    fn rare_value(
+        &mut self,
+        tail: ValueTail,
+        start: usize,
+        depth: usize,
+    ) -> Result<usize, Unreadable> {
         let at = start + 1;
         match tail {
             ValueTail::CountedMap(size) => {
@@ -235,14 +280,21 @@ impl<S: Sink> ValueWalk<'_, S> {
         }
     }
 
-    fn rare_key(&mut self, tail: ValueTail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+    fn rare_key(
+        &mut self,
+        tail: ValueTail,
+        start: usize,
+        depth: usize,
+    ) -> Result<usize, Unreadable> {
         let at = start + 1;
         match tail {
             _ if self.any_key => self.value(start, depth),
             ValueTail::Map(_)
             | ValueTail::Array(_)
             | ValueTail::CountedMap(_)
-            | ValueTail::CountedArray(_) => self.sink.unreadable(self.bytes, start, Unreadable::Key),
+            | ValueTail::CountedArray(_) => {
+                self.sink.unreadable(self.bytes, start, Unreadable::Key)
+            }
             ValueTail::Ext(n) => self.ext(start, at, usize::from(n), true),
             ValueTail::SizedExt(size) => {
                 let len = number_at(self.bytes, at, size)?;
@@ -253,8 +305,18 @@ impl<S: Sink> ValueWalk<'_, S> {
     }
 
     /// An ext with its type at `at`.
-    fn ext(&mut self, start: usize, at: usize, len: usize, is_key: bool) -> Result<usize, Unreadable> {
-        let (code, rest) = self.bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Unreadable::Short)?;
+    fn ext(
+        &mut self,
+        start: usize,
+        at: usize,
+        len: usize,
+        is_key: bool,
+    ) -> Result<usize, Unreadable> {
+        let (code, rest) = self
+            .bytes
+            .get(at..)
+            .and_then(<[u8]>::split_first)
+            .ok_or(Unreadable::Short)?;
         let data = rest.get(..len).ok_or(Unreadable::Short)?;
         let why = match i8::from_be_bytes([*code]) {
             EXT_TIMESTAMP if !is_timestamp(data) => Unreadable::Timestamp,
@@ -271,8 +333,12 @@ impl<S: Sink> ValueWalk<'_, S> {
 fn is_timestamp(data: &[u8]) -> bool {
     let nanoseconds = match data.len() {
         4 => 0,
-        8 => data.first_chunk().map_or(u32::MAX, |b| u32::from_be_bytes(*b) >> 2),
-        12 => data.first_chunk().map_or(u32::MAX, |b| u32::from_be_bytes(*b)),
+        8 => data
+            .first_chunk()
+            .map_or(u32::MAX, |b| u32::from_be_bytes(*b) >> 2),
+        12 => data
+            .first_chunk()
+            .map_or(u32::MAX, |b| u32::from_be_bytes(*b)),
         _ => return false,
     };
     nanoseconds < 1_000_000_000
@@ -282,7 +348,9 @@ fn is_timestamp(data: &[u8]) -> bool {
 fn is_date(data: &[u8]) -> bool {
     let number = |from: usize, to: usize| digits(data.get(from..to)?);
     let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
-    if !(19..=24).contains(&data.len()) || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign)) {
+    if !(19..=24).contains(&data.len())
+        || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign))
+    {
         return false;
     }
     let read = || {
@@ -320,7 +388,15 @@ mod tests {
     use super::*;
 
     fn ext(code: i8, data: &[u8]) -> Vec<u8> {
-        [&[0xc7, u8::try_from(data.len()).unwrap(), code.to_be_bytes()[0]], data].concat()
+        [
+            &[
+                0xc7,
+                u8::try_from(data.len()).unwrap(),
+                code.to_be_bytes()[0],
+            ],
+            data,
+        ]
+        .concat()
     }
 
     fn nested(levels: usize, inner: &[u8]) -> Vec<u8> {
@@ -337,7 +413,10 @@ mod tests {
             ext(-1, &[0; 4]),
             b"\xd6\xff\x00\x00\x00\x01".to_vec(),
             ext(-1, &(999_999_999_u64 << 34 | 5).to_be_bytes()),
-            ext(-1, &[&999_999_999_u32.to_be_bytes()[..], &i64::MIN.to_be_bytes()].concat()),
+            ext(
+                -1,
+                &[&999_999_999_u32.to_be_bytes()[..], &i64::MIN.to_be_bytes()].concat(),
+            ),
             ext(0, b"x"),
             ext(-2, b"x"),
             ext(78, b"20240229T23:59:59.999999"),
@@ -363,7 +442,10 @@ mod tests {
             (b"\x01\x01".to_vec(), Unreadable::Trailing),
             (ext(-1, b""), Unreadable::Timestamp),
             (ext(-1, &[0; 5]), Unreadable::Timestamp),
-            (ext(-1, &(1_000_000_000_u64 << 34).to_be_bytes()), Unreadable::Timestamp),
+            (
+                ext(-1, &(1_000_000_000_u64 << 34).to_be_bytes()),
+                Unreadable::Timestamp,
+            ),
             (ext(-1, &[0xff; 12]), Unreadable::Timestamp),
             (ext(78, b"yesterday"), Unreadable::Date),
             (ext(78, b"20230229T00:00:00.0"), Unreadable::Date),
@@ -377,7 +459,10 @@ mod tests {
             (ext(79, b"\x92\xa1a\xc0\xc0"), Unreadable::Constant),
             (b"\x81\x90\x01".to_vec(), Unreadable::Key),
             (b"\x81\xde\x00\x00\x01".to_vec(), Unreadable::Key),
-            ([&b"\x81"[..], &ext(79, b"\x92\xa1a\xc0"), b"\x01"].concat(), Unreadable::Key),
+            (
+                [&b"\x81"[..], &ext(79, b"\x92\xa1a\xc0"), b"\x01"].concat(),
+                Unreadable::Key,
+            ),
             (nested(513, b"\xc0"), Unreadable::Depth),
             (nested(1100, b"\x81\xa1a\xc0"), Unreadable::Depth),
         ];
@@ -388,7 +473,12 @@ mod tests {
 
     #[test]
     fn only_unreadable_values_are_replaced() {
-        let bad = [ext(-1, b"12345"), ext(78, b"soon"), ext(79, b"\xc1"), b"\x81\x90\x01".to_vec()];
+        let bad = [
+            ext(-1, b"12345"),
+            ext(78, b"soon"),
+            ext(79, b"\xc1"),
+            b"\x81\x90\x01".to_vec(),
+        ];
         let mut w = Writer::new();
         w.array(6).str("first");
         for value in &bad {
@@ -399,7 +489,10 @@ mod tests {
         let text = |why: Unreadable| format!("<unreadable: {why}>");
         let expected = |key: &[u8]| {
             let mut w = Writer::new();
-            w.array(6).str("first").str(&text(Unreadable::Timestamp)).str(&text(Unreadable::Date));
+            w.array(6)
+                .str("first")
+                .str(&text(Unreadable::Timestamp))
+                .str(&text(Unreadable::Date));
             w.str(&text(Unreadable::Constant)).map(1).raw(key).uint(1);
             w.map(1).str(&text(Unreadable::Timestamp)).str("last");
             w.into_bytes()
@@ -419,7 +512,12 @@ mod tests {
         }
         let bytes = w.into_bytes();
         let repaired = repair(&bytes, MSGPACK_DEPTH_MAX).unwrap();
-        assert!(repaired.len() < bytes.len(), "{} of {}", repaired.len(), bytes.len());
+        assert!(
+            repaired.len() < bytes.len(),
+            "{} of {}",
+            repaired.len(),
+            bytes.len()
+        );
         assert_eq!(check_whole(&repaired), Ok(()));
     }
 

@@ -89,7 +89,12 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
         "prog" | "sub" if of_minions => rest.split_once('/').map_or(rest, |(id, _)| id),
         _ => "",
     };
-    Some(JobTag { jid, about, minion, of_minions })
+    Some(JobTag {
+        jid,
+        about,
+        minion,
+        of_minions,
+    })
 }
 
 /// The top-level keys of an event or a return that the store keeps in columns.
@@ -130,7 +135,11 @@ pub fn peek(map: &[u8]) -> Peeked<'_> {
 pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
     let mut reader = Reader::new(value);
     let seen = peek_next::<true>(&mut reader)?;
-    if reader.rest().is_empty() { Ok(seen) } else { Err(Unreadable::Trailing) }
+    if reader.rest().is_empty() {
+        Ok(seen)
+    } else {
+        Err(Unreadable::Trailing)
+    }
 }
 
 /// Peeks into the next value.
@@ -148,7 +157,10 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
     };
     for _ in 0..pairs {
         let (key, value) = if CHECKED {
-            (checked_key(reader)?, checked_value(reader, MSGPACK_DEPTH_MAX - 1)?)
+            (
+                checked_key(reader)?,
+                checked_value(reader, MSGPACK_DEPTH_MAX - 1)?,
+            )
         } else {
             (reader.value()?, reader.value()?)
         };
@@ -223,7 +235,12 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
         }
     }
     let tag = tag.filter(|tag| !tag.is_empty());
-    Ok(tag.zip(data).map(|(tag, (data, seen))| FiredEvent { tag, data, at, seen }))
+    Ok(tag.zip(data).map(|(tag, (data, seen))| FiredEvent {
+        tag,
+        data,
+        at,
+        seen,
+    }))
 }
 impl<'a> FiredEvent<'a> {
     /// Converts it to an event.
@@ -275,25 +292,49 @@ fn event_of<'a>(
     };
     let seen = seen.unwrap_or_default();
     let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
-    SaltEvent { entry, fingerprints, stamp: seen.stamp, form }
+    SaltEvent {
+        entry,
+        fingerprints,
+        stamp: seen.stamp,
+        form,
+    }
 }
 
 /// The fingerprints of an entry; `answer` is that of [`Peeked`].
 pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
     let seed = secret_seed();
     // Entries without a tag are distinguished by kind.
-    let of_kind = seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
+    let of_kind = seed
+        ^ if entry.tag.is_empty() {
+            u64::from(entry.kind as u8) + 1
+        } else {
+            0
+        };
     let whole = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
     if entry.kind != Kind::Return {
-        return Fingerprints { whole, ..Fingerprints::default() };
+        return Fingerprints {
+            whole,
+            ..Fingerprints::default()
+        };
     }
     let asked = chained(seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
-    Fingerprints { whole, asked, answer: chained(seed, answer) }
+    Fingerprints {
+        whole,
+        asked,
+        answer: chained(seed, answer),
+    }
 }
 
 /// As [`fingerprints`], for an entry that was not peeked into.
 pub fn fingerprints_of(entry: &Entry<'_>) -> Fingerprints {
-    fingerprints(entry, if entry.kind == Kind::Return { peek(entry.body).answer } else { [b""; 3] })
+    fingerprints(
+        entry,
+        if entry.kind == Kind::Return {
+            peek(entry.body).answer
+        } else {
+            [b""; 3]
+        },
+    )
 }
 
 impl Peeked<'_> {
@@ -338,10 +379,21 @@ fn entry_of<'a>(
 ) -> (Entry<'a>, Fingerprints) {
     let job = job_tag(tag);
     let kind = match job {
-        Some(JobTag { of_minions: true, about: "new", .. }) => Kind::JobNew,
+        Some(JobTag {
+            of_minions: true,
+            about: "new",
+            ..
+        }) => Kind::JobNew,
         // A minion can fire any tag, so an answer must contain its own minion id and jid.
-        Some(JobTag { of_minions: true, about: "ret", jid, minion })
-            if !minion.is_empty() && seen.has_return && seen.id == Some(minion) && seen.jid == Some(jid) =>
+        Some(JobTag {
+            of_minions: true,
+            about: "ret",
+            jid,
+            minion,
+        }) if !minion.is_empty()
+            && seen.has_return
+            && seen.id == Some(minion)
+            && seen.jid == Some(jid) =>
         {
             Kind::Return
         }
@@ -370,21 +422,25 @@ fn entry_of<'a>(
 /// The functions of a job with several functions, from a return or a load.
 pub fn funs_of(body: &[u8]) -> Vec<&str> {
     let funs = msgpack::get(body, "fun").unwrap_or_default();
-    msgpack::elements(funs).filter_map(msgpack::as_text).collect()
+    msgpack::elements(funs)
+        .filter_map(msgpack::as_text)
+        .collect()
 }
 
 /// The minion that sent an event, if the master added it. It does so when it fires a minion's whole message, after
 /// authenticating the minion. Lists of events in one message, and events of other programs, are fired without it.
 pub fn authenticated(data: &[u8]) -> Option<&str> {
     let seen = peek(data);
-    seen.id.filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
+    seen.id
+        .filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
 }
 
 /// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
 fn minion_of(tag: &[u8]) -> Option<&str> {
     let tag = std::str::from_utf8(tag).ok()?;
-    let rest =
-        ["salt/minion/", "salt/beacon/", "minion/refresh/"].iter().find_map(|p| tag.strip_prefix(p))?;
+    let rest = ["salt/minion/", "salt/beacon/", "minion/refresh/"]
+        .iter()
+        .find_map(|p| tag.strip_prefix(p))?;
     rest.split('/').next().filter(|id| !id.is_empty())
 }
 
@@ -412,7 +468,10 @@ mod tests {
 
     #[test]
     fn the_first_empty_line_ends_the_tag() {
-        assert_eq!(split(b"a/b\n\n\x81\xa1x\xa2\n\n"), Some((&b"a/b"[..], &b"\x81\xa1x\xa2\n\n"[..])));
+        assert_eq!(
+            split(b"a/b\n\n\x81\xa1x\xa2\n\n"),
+            Some((&b"a/b"[..], &b"\x81\xa1x\xa2\n\n"[..]))
+        );
         assert_eq!(split(b"\n\n\x80"), None);
         assert_eq!(split(b"a/b\n"), None);
         assert_eq!(split(b"a\n\n"), Some((&b"a"[..], &b""[..])));
@@ -441,10 +500,22 @@ mod tests {
             assert_eq!(got, expected, "{tag}");
         };
         check("salt/job/20261121/new", Some(("20261121", "new", "")));
-        check("salt/job/20261121/ret/web1", Some(("20261121", "ret", "web1")));
-        check("salt/job/20261121/ret/a/b", Some(("20261121", "ret", "a/b")));
-        check("salt/job/20261121/prog/web1/3", Some(("20261121", "prog", "web1")));
-        check("salt/job/20261121/sub/web1/error/state.sls", Some(("20261121", "sub", "web1")));
+        check(
+            "salt/job/20261121/ret/web1",
+            Some(("20261121", "ret", "web1")),
+        );
+        check(
+            "salt/job/20261121/ret/a/b",
+            Some(("20261121", "ret", "a/b")),
+        );
+        check(
+            "salt/job/20261121/prog/web1/3",
+            Some(("20261121", "prog", "web1")),
+        );
+        check(
+            "salt/job/20261121/sub/web1/error/state.sls",
+            Some(("20261121", "sub", "web1")),
+        );
         check("salt/run/20261121/ret", Some(("20261121", "ret", "")));
         check("salt/job/error", None);
         check("salt/job//new", None);
@@ -455,8 +526,21 @@ mod tests {
     #[test]
     fn a_return_event_yields_its_columns() {
         let mut w = msgpack::Writer::new();
-        w.map(7).str("fun").str("test.ping").str("retcode").int(2).str("success").bool(false);
-        w.str("return").map(0).int(7).nil().str("id").str("web1").str("jid").str("1");
+        w.map(7)
+            .str("fun")
+            .str("test.ping")
+            .str("retcode")
+            .int(2)
+            .str("success")
+            .bool(false);
+        w.str("return")
+            .map(0)
+            .int(7)
+            .nil()
+            .str("id")
+            .str("web1")
+            .str("jid")
+            .str("1");
         let data = w.into_bytes();
         let entry = event_entry(b"salt/job/1/ret/web1", &data, Source::Bus, Micros(9));
         assert_eq!(
@@ -470,8 +554,20 @@ mod tests {
     fn an_event_without_matching_ids_is_not_a_return() {
         let event = |id: &str, jid: &str, answer: &str| {
             let mut w = msgpack::Writer::new();
-            w.map(3).str("id").str(id).str("jid").str(jid).str(answer).nil();
-            event_entry(b"salt/job/1/ret/web1", &w.into_bytes(), Source::Bus, Micros(0)).kind
+            w.map(3)
+                .str("id")
+                .str(id)
+                .str("jid")
+                .str(jid)
+                .str(answer)
+                .nil();
+            event_entry(
+                b"salt/job/1/ret/web1",
+                &w.into_bytes(),
+                Source::Bus,
+                Micros(0),
+            )
+            .kind
         };
         assert_eq!(event("web1", "1", "return"), Kind::Return);
         assert_eq!(event("web2", "1", "return"), Kind::Event);
@@ -484,7 +580,11 @@ mod tests {
         let mut w = msgpack::Writer::new();
         w.map(1).str("id").str("db1");
         let data = w.into_bytes();
-        let minion = |tag: &str| event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)).minion.to_owned();
+        let minion = |tag: &str| {
+            event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0))
+                .minion
+                .to_owned()
+        };
         assert_eq!(minion("salt/beacon/web1/status/2026"), "web1");
         assert_eq!(minion("salt/auth"), "db1");
         assert_eq!(minion("salt/job/1/new"), "");

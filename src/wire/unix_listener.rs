@@ -9,7 +9,9 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,11 @@ pub(crate) enum SocketError {
     #[error("{} exists and is not a socket: move it away, or set a different {key}", path.display())]
     NotASocket { path: PathBuf, key: &'static str },
     #[error("{action} {}: {why}", path.display())]
-    Io { action: &'static str, path: PathBuf, why: io::Error },
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        why: io::Error,
+    },
     /// Another user could replace the socket.
     #[error("{0}")]
     Unsafe(DirectoryProblem),
@@ -84,10 +90,16 @@ impl Listener {
         let gid = prepare(spec)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(SocketError::NotASocket { path: path.to_owned(), key });
+                return Err(SocketError::NotASocket {
+                    path: path.to_owned(),
+                    key,
+                });
             }
             Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-                return Err(SocketError::InUse { path: path.to_owned(), key });
+                return Err(SocketError::InUse {
+                    path: path.to_owned(),
+                    key,
+                });
             }
             // No listener: the socket is stale, left by a killed daemon.
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
@@ -95,7 +107,11 @@ impl Listener {
         }
         let socket = bind_closed(path).map_err(io("bind", path))?;
         set_access(spec, gid)?;
-        Ok(Self { socket, path: path.to_owned(), kept: false })
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            kept: false,
+        })
     }
 
     /// Uses a socket that is bound to the path and listens already. The service manager keeps it open, so its file stays on drop.
@@ -106,9 +122,15 @@ impl Listener {
     ) -> Result<Self, SocketError> {
         let gid = prepare(spec)?;
         set_access(spec, gid)?;
-        let socket = passed.set_nonblocking(true).and_then(|()| UnixListener::from_std(passed));
+        let socket = passed
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(passed));
         let socket = socket.map_err(io("accept connections at", spec.path))?;
-        Ok(Self { socket, path: spec.path.to_owned(), kept: true })
+        Ok(Self {
+            socket,
+            path: spec.path.to_owned(),
+            kept: true,
+        })
     }
 
     /// Leaves the file on drop, because the service manager keeps the socket open for the next daemon.
@@ -166,10 +188,19 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketErro
 
 /// Creates the socket's directory if needed and checks it. Returns the id of the socket's group.
 fn prepare(spec: &ListenerSpec<'_>) -> Result<Option<u32>, SocketError> {
-    let ListenerSpec { path, mode, group, group_key, .. } = *spec;
+    let ListenerSpec {
+        path,
+        mode,
+        group,
+        group_key,
+        ..
+    } = *spec;
     let gid = group
         .map(|name| {
-            group_id(name).ok_or_else(|| SocketError::NoGroup { name: name.to_owned(), key: group_key })
+            group_id(name).ok_or_else(|| SocketError::NoGroup {
+                name: name.to_owned(),
+                key: group_key,
+            })
         })
         .transpose()?;
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -209,7 +240,10 @@ fn set_access(spec: &ListenerSpec<'_>, gid: Option<u32>) -> Result<(), SocketErr
 fn set_group(spec: &ListenerSpec<'_>, path: &Path, gid: u32) -> Result<(), SocketError> {
     match (std::os::unix::fs::chown(path, None, Some(gid)), spec.group) {
         (Err(error), Some(name)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(SocketError::GroupDenied { name: name.to_owned(), key: spec.group_key })
+            Err(SocketError::GroupDenied {
+                name: name.to_owned(),
+                key: spec.group_key,
+            })
         }
         (changed, _) => changed.map_err(io("change the group of", path)),
     }
@@ -227,10 +261,17 @@ fn bind_closed(path: &Path) -> io::Result<UnixListener> {
 /// Creates a directory and its parents: mode 0750 if the socket's mode admits a group or others, otherwise 0700. The umask is
 /// ignored, because it is meant for the store's files.
 fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+    if let Some(parent) = dir
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
+    {
         make_dirs(parent, socket_mode)?;
     }
-    let mode = if socket_mode & 0o066 == 0 { 0o700 } else { 0o750 };
+    let mode = if socket_mode & 0o066 == 0 {
+        0o700
+    } else {
+        0o750
+    };
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode))),
@@ -259,12 +300,22 @@ pub(crate) fn directory_problems(
     gid: Option<u32>,
 ) -> io::Result<Vec<DirectoryProblem>> {
     let found = fs::metadata(dir)?;
-    Ok(check_directory(&dir.display().to_string(), &Directory::of(&found), uid, mode, gid))
+    Ok(check_directory(
+        &dir.display().to_string(),
+        &Directory::of(&found),
+        uid,
+        mode,
+        gid,
+    ))
 }
 
 /// The problems of the parents of `dir`, which messages call `what`: a user with write access to a parent can replace
 /// the directory.
-pub(crate) fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<DirectoryProblem>> {
+pub(crate) fn parent_problems(
+    dir: &Path,
+    what: &str,
+    uid: u32,
+) -> io::Result<Vec<DirectoryProblem>> {
     // The parents of the given path and of the real one: a link can be replaced as well as a directory.
     let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
     let mut seen = Vec::new();
@@ -274,32 +325,50 @@ pub(crate) fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Ve
         let id = (found.dev(), found.ino());
         if !seen.contains(&id) {
             seen.push(id);
-            let names = (parent.display().to_string(), format!("{what} {}", dir.display()));
-            problems.extend(check_parent((&names.0, &names.1), &Directory::of(&found), uid));
+            let names = (
+                parent.display().to_string(),
+                format!("{what} {}", dir.display()),
+            );
+            problems.extend(check_parent(
+                (&names.0, &names.1),
+                &Directory::of(&found),
+                uid,
+            ));
         }
     }
     Ok(problems)
 }
 
 fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<DirectoryProblem> {
-    let &Directory { uid: owner, gid, mode } = dir;
+    let &Directory {
+        uid: owner,
+        gid,
+        mode,
+    } = dir;
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
     // In a sticky directory only the owners can rename or remove files.
     let sticky = mode & 0o1000 != 0;
     if owner != 0 && owner != uid {
-        report(false, format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"));
+        report(
+            false,
+            format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"),
+        );
     }
     if mode & 0o002 != 0 && !sticky {
         report(
             true,
-            format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"),
+            format!(
+                "anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"
+            ),
         );
     }
     if mode & 0o020 != 0 && !sticky {
         report(
             false,
-            format!("members of group {gid} can write to {name} and replace {of}: `chmod g-w {name}`"),
+            format!(
+                "members of group {gid} can write to {name} and replace {of}: `chmod g-w {name}`"
+            ),
         );
     }
     problems
@@ -314,7 +383,11 @@ struct Directory {
 
 impl Directory {
     fn of(found: &fs::Metadata) -> Self {
-        Self { uid: found.uid(), gid: found.gid(), mode: found.mode() & 0o7777 }
+        Self {
+            uid: found.uid(),
+            gid: found.gid(),
+            mode: found.mode() & 0o7777,
+        }
     }
 }
 
@@ -325,7 +398,11 @@ fn check_directory(
     socket_mode: u32,
     gid: Option<u32>,
 ) -> Vec<DirectoryProblem> {
-    let &Directory { uid: owner, gid: own_gid, mode } = dir;
+    let &Directory {
+        uid: owner,
+        gid: own_gid,
+        mode,
+    } = dir;
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
     let sticky = mode & 0o1000 != 0;
@@ -390,21 +467,48 @@ mod tests {
         gid: Option<u32>,
     ) -> Vec<(bool, &'static str)> {
         let (owner, group, mode) = dir;
-        let phrases =
-            ["belongs to uid", "anyone can write", "anyone can enter", "members of group", "cannot enter"];
-        check_directory("/d", &Directory { uid: owner, gid: group, mode }, uid, socket_mode, gid)
-            .iter()
-            .map(|found| {
-                (found.fatal, *phrases.iter().find(|phrase| found.message.contains(**phrase)).unwrap())
-            })
-            .collect()
+        let phrases = [
+            "belongs to uid",
+            "anyone can write",
+            "anyone can enter",
+            "members of group",
+            "cannot enter",
+        ];
+        check_directory(
+            "/d",
+            &Directory {
+                uid: owner,
+                gid: group,
+                mode,
+            },
+            uid,
+            socket_mode,
+            gid,
+        )
+        .iter()
+        .map(|found| {
+            (
+                found.fatal,
+                *phrases
+                    .iter()
+                    .find(|phrase| found.message.contains(**phrase))
+                    .unwrap(),
+            )
+        })
+        .collect()
     }
 
     #[tokio::test]
     async fn a_passed_socket_gets_the_configured_mode_and_keeps_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = &dir.path().join("s.sock");
-        let spec = ListenerSpec { path, mode: 0o660, group: None, key: "socket", group_key: "socket_group" };
+        let spec = ListenerSpec {
+            path,
+            mode: 0o660,
+            group: None,
+            key: "socket",
+            group_key: "socket_group",
+        };
         let passed = std::os::unix::net::UnixListener::bind(path).unwrap();
         let client = std::os::unix::net::UnixStream::connect(path).unwrap();
         let listener = Listener::inherit(&spec, passed).unwrap();
@@ -430,7 +534,11 @@ mod tests {
             assert_eq!(check(dir, 7, 0o660, None), [], "{dir:?}");
         }
         assert_eq!(check((0, 5, 0o750), 7, 0o660, Some(5)), []);
-        assert_eq!(check((0, 5, 0o755), 7, 0o666, None), [], "a socket open to everyone");
+        assert_eq!(
+            check((0, 5, 0o755), 7, 0o666, None),
+            [],
+            "a socket open to everyone"
+        );
     }
 
     #[test]
@@ -439,7 +547,17 @@ mod tests {
             let dir = Directory { uid, gid, mode };
             check_parent(("/a", "the state directory /a/b"), &dir, 7)
                 .iter()
-                .map(|found| (found.fatal, found.message.split(' ').next().unwrap_or_default().to_owned()))
+                .map(|found| {
+                    (
+                        found.fatal,
+                        found
+                            .message
+                            .split(' ')
+                            .next()
+                            .unwrap_or_default()
+                            .to_owned(),
+                    )
+                })
                 .collect::<Vec<_>>()
         };
         let one = |fatal, word: &str| vec![(fatal, word.to_owned())];
@@ -468,11 +586,19 @@ mod tests {
         std::os::unix::fs::symlink(&closed, open.join("link")).unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let fatal = |path: &Path| {
-            parent_problems(path, "it", uid).unwrap().iter().filter(|found| found.fatal).count()
+            parent_problems(path, "it", uid)
+                .unwrap()
+                .iter()
+                .filter(|found| found.fatal)
+                .count()
         };
-        for (path, count) in
-            [("open/dir", 1), ("closed", 0), ("closed/link", 1), ("open/link", 1), ("open", 0)]
-        {
+        for (path, count) in [
+            ("open/dir", 1),
+            ("closed", 0),
+            ("closed/link", 1),
+            ("open/link", 1),
+            ("open", 0),
+        ] {
             assert_eq!(fatal(&dir.path().join(path)), count, "{path}");
         }
     }
@@ -500,12 +626,33 @@ mod tests {
 
     #[test]
     fn a_possible_impersonation_is_fatal_and_other_access_is_reported() {
-        assert_eq!(check((8, 5, 0o700), 7, 0o660, None), [(true, "belongs to uid")]);
-        assert_eq!(check((0, 5, 0o757), 7, 0o660, None), [(true, "anyone can write")]);
-        assert_eq!(check((0, 5, 0o1777), 7, 0o660, None), [(false, "anyone can enter")]);
-        assert_eq!(check((0, 5, 0o755), 7, 0o660, None), [(false, "anyone can enter")]);
-        assert_eq!(check((0, 5, 0o770), 7, 0o660, None), [(false, "members of group")]);
-        assert_eq!(check((0, 6, 0o750), 7, 0o660, Some(5)), [(false, "cannot enter")]);
-        assert_eq!(check((0, 5, 0o700), 7, 0o660, Some(5)), [(false, "cannot enter")]);
+        assert_eq!(
+            check((8, 5, 0o700), 7, 0o660, None),
+            [(true, "belongs to uid")]
+        );
+        assert_eq!(
+            check((0, 5, 0o757), 7, 0o660, None),
+            [(true, "anyone can write")]
+        );
+        assert_eq!(
+            check((0, 5, 0o1777), 7, 0o660, None),
+            [(false, "anyone can enter")]
+        );
+        assert_eq!(
+            check((0, 5, 0o755), 7, 0o660, None),
+            [(false, "anyone can enter")]
+        );
+        assert_eq!(
+            check((0, 5, 0o770), 7, 0o660, None),
+            [(false, "members of group")]
+        );
+        assert_eq!(
+            check((0, 6, 0o750), 7, 0o660, Some(5)),
+            [(false, "cannot enter")]
+        );
+        assert_eq!(
+            check((0, 5, 0o700), 7, 0o660, Some(5)),
+            [(false, "cannot enter")]
+        );
     }
 }

@@ -103,15 +103,23 @@ impl SocketType {
     /// Checks a peer's READY.
     pub fn check_ready(self, command: &[u8]) -> Result<(), ZmtpError> {
         let Some(Command::Ready(theirs)) = read_command(command) else {
-            return Err(ZmtpError::Malformed("the peer's first command is not READY"));
+            return Err(ZmtpError::Malformed(
+                "the peer's first command is not READY",
+            ));
         };
-        let theirs = theirs.ok_or(ZmtpError::Malformed("a READY without the property Socket-Type"))?;
+        let theirs = theirs.ok_or(ZmtpError::Malformed(
+            "a READY without the property Socket-Type",
+        ))?;
         if self.is_compatible(theirs) {
             return Ok(());
         }
         // Truncated to the length of a socket type, because it is logged.
-        let theirs = String::from_utf8_lossy(theirs.get(..theirs.len().min(16)).unwrap_or_default());
-        Err(ZmtpError::SocketType { ours: self.name(), theirs: theirs.escape_debug().collect() })
+        let theirs =
+            String::from_utf8_lossy(theirs.get(..theirs.len().min(16)).unwrap_or_default());
+        Err(ZmtpError::SocketType {
+            ours: self.name(),
+            theirs: theirs.escape_debug().collect(),
+        })
     }
 }
 
@@ -139,7 +147,10 @@ pub fn check_greeting(theirs: &[u8; GREETING_LEN]) -> Result<(), ZmtpError> {
         return Err(ZmtpError::Version(*major));
     }
     let mechanism = rest.get(..20).unwrap_or_default();
-    let end = mechanism.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let end = mechanism
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
     match mechanism.get(..end).unwrap_or_default() {
         b"NULL" => Ok(()),
         other => {
@@ -177,7 +188,8 @@ fn property<'a>(mut data: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     while let Some((&len, rest)) = data.split_first() {
         let (name, rest) = rest.split_at_checked(usize::from(len))?;
         let (len, rest) = rest.split_first_chunk::<4>()?;
-        let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*len)).ok()?)?;
+        let (value, rest) =
+            rest.split_at_checked(usize::try_from(u32::from_be_bytes(*len)).ok()?)?;
         if name.eq_ignore_ascii_case(wanted) {
             return Some(value);
         }
@@ -232,7 +244,10 @@ pub fn ready(socket_type: SocketType) -> Vec<u8> {
 /// The answer to a PING.
 pub fn pong(context: &[u8]) -> Vec<u8> {
     // The standard limits a context to 16 bytes.
-    command("PONG", &[context.get(..context.len().min(16)).unwrap_or_default()])
+    command(
+        "PONG",
+        &[context.get(..context.len().min(16)).unwrap_or_default()],
+    )
 }
 
 /// An item of a stream.
@@ -343,7 +358,9 @@ impl Splitter {
             if received.first().is_some_and(|first| *first != 0xff) {
                 return Err(ZmtpError::NoGreeting);
             }
-            let Some(theirs) = received.first_chunk() else { return Ok(Handshake::Receive) };
+            let Some(theirs) = received.first_chunk() else {
+                return Ok(Handshake::Receive);
+            };
             check_greeting(theirs)?;
             self.greeted = true;
             self.read += GREETING_LEN;
@@ -351,8 +368,12 @@ impl Splitter {
             return Ok(Handshake::Send(ready(ours)));
         }
         match self.next_item()? {
-            Some(ZmtpItem::Command(command)) => return ours.check_ready(command).map(|()| Handshake::Done),
-            Some(ZmtpItem::Message(_)) => return Err(ZmtpError::Malformed("a message before the READY")),
+            Some(ZmtpItem::Command(command)) => {
+                return ours.check_ready(command).map(|()| Handshake::Done);
+            }
+            Some(ZmtpItem::Message(_)) => {
+                return Err(ZmtpError::Malformed("a message before the READY"));
+            }
             None => {}
         }
         if self.waiting() + self.missing() > READY_BYTES_MAX {
@@ -364,7 +385,9 @@ impl Splitter {
     /// The next message or command; `None` if more bytes are needed.
     pub fn next_item(&mut self) -> Result<Option<ZmtpItem<'_>>, ZmtpError> {
         loop {
-            let Some((flags, body)) = self.header()? else { return Ok(None) };
+            let Some((flags, body)) = self.header()? else {
+                return Ok(None);
+            };
             if body.end > self.buffer.len() {
                 return Ok(None);
             }
@@ -374,7 +397,9 @@ impl Splitter {
                 if self.frames == 0 {
                     self.read = self.scanned;
                 }
-                return Ok(Some(ZmtpItem::Command(self.buffer.get(body).unwrap_or_default())));
+                return Ok(Some(ZmtpItem::Command(
+                    self.buffer.get(body).unwrap_or_default(),
+                )));
             }
             self.message_bytes += body.len();
             if let Some(part) = self.parts.get_mut(self.frames) {
@@ -393,32 +418,49 @@ impl Splitter {
             self.read = self.scanned;
             let bytes = |range: Range<usize>| self.buffer.get(range).unwrap_or_default();
             let second = (frames > 1).then(|| bytes(second));
-            return Ok(Some(ZmtpItem::Message(Message { first: bytes(first), second, frames })));
+            return Ok(Some(ZmtpItem::Message(Message {
+                first: bytes(first),
+                second,
+                frames,
+            })));
         }
     }
 
     /// The flags and body range of the frame at `scanned`; `None` until its header is complete.
     fn header(&self) -> Result<Option<(u8, Range<usize>)>, ZmtpError> {
         let rest = self.buffer.get(self.scanned..).unwrap_or_default();
-        let Some((&flags, rest)) = rest.split_first() else { return Ok(None) };
+        let Some((&flags, rest)) = rest.split_first() else {
+            return Ok(None);
+        };
         if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
             return Err(ZmtpError::Malformed("invalid flags of a ZMTP 3 frame"));
         }
         let (len, header) = if flags & LONG != 0 {
-            let Some(len) = rest.first_chunk::<8>() else { return Ok(None) };
+            let Some(len) = rest.first_chunk::<8>() else {
+                return Ok(None);
+            };
             (u64::from_be_bytes(*len), HEADER_MAX)
         } else {
-            let Some(len) = rest.first() else { return Ok(None) };
+            let Some(len) = rest.first() else {
+                return Ok(None);
+            };
             (u64::from(*len), 2)
         };
-        let of_message = if flags & COMMAND == 0 { self.message_bytes } else { 0 };
+        let of_message = if flags & COMMAND == 0 {
+            self.message_bytes
+        } else {
+            0
+        };
         let all = len.saturating_add(of_message as u64);
         match usize::try_from(len) {
             Ok(body) if all <= self.message_bytes_max as u64 => {
                 let from = self.scanned + header;
                 Ok(Some((flags, from..from + body)))
             }
-            _ => Err(ZmtpError::TooLarge { len: all, max: self.message_bytes_max }),
+            _ => Err(ZmtpError::TooLarge {
+                len: all,
+                max: self.message_bytes_max,
+            }),
         }
     }
 }
@@ -445,7 +487,11 @@ mod tests {
             while let Some(item) = splitter.next_item()? {
                 found.push(match item {
                     ZmtpItem::Command(body) => ('c', vec![body.to_vec()]),
-                    ZmtpItem::Message(Message { first, second, frames }) => {
+                    ZmtpItem::Message(Message {
+                        first,
+                        second,
+                        frames,
+                    }) => {
                         let mut parts = vec![first.to_vec()];
                         parts.extend(second.map(<[u8]>::to_vec));
                         assert!(frames >= parts.len());
@@ -497,7 +543,10 @@ mod tests {
         let parts = [frame(MORE, &[0; 600]), frame(0, &[0; 600])].concat();
         let in_progress = [frame(MORE, &[0; 600]), endless.clone()].concat();
         for stream in [&four_tib, &endless, &parts, &in_progress] {
-            assert!(matches!(cut(stream, 5), Err(ZmtpError::TooLarge { max: 1000, .. })));
+            assert!(matches!(
+                cut(stream, 5),
+                Err(ZmtpError::TooLarge { max: 1000, .. })
+            ));
         }
         let mut splitter = Splitter::new(1000);
         splitter.feed(&four_tib);
@@ -514,16 +563,24 @@ mod tests {
         assert_eq!(splitter.next_item(), Ok(None));
         assert_eq!((splitter.missing(), splitter.waiting()), (609, 100));
         splitter.feed(&[1; 609]);
-        assert!(matches!(splitter.next_item(), Ok(Some(ZmtpItem::Message(_)))));
+        assert!(matches!(
+            splitter.next_item(),
+            Ok(Some(ZmtpItem::Message(_)))
+        ));
         assert_eq!((splitter.missing(), splitter.waiting()), (0, 0));
     }
 
     #[test]
     fn invalid_flags_and_too_many_frames_end_the_stream() {
         for flags in [8, 0x80, 0xff, MORE | COMMAND] {
-            assert!(matches!(cut(&frame(flags, b"x"), 1), Err(ZmtpError::Malformed(_))), "{flags}");
+            assert!(
+                matches!(cut(&frame(flags, b"x"), 1), Err(ZmtpError::Malformed(_))),
+                "{flags}"
+            );
         }
-        let many: Vec<u8> = std::iter::repeat_n(frame(MORE, b""), ZMTP_FRAMES_MAX).flatten().collect();
+        let many: Vec<u8> = std::iter::repeat_n(frame(MORE, b""), ZMTP_FRAMES_MAX)
+            .flatten()
+            .collect();
         assert!(matches!(cut(&many, 3), Err(ZmtpError::Malformed(_))));
     }
 
@@ -536,17 +593,32 @@ mod tests {
             check_greeting(&greeting)
         };
         assert_eq!(with(10, &[3, 1]), Ok(()), "3.1 is newer, and supported");
-        assert_eq!(with(8, &[1]), Ok(()), "libzmq puts a length here, for peers of version 1");
+        assert_eq!(
+            with(8, &[1]),
+            Ok(()),
+            "libzmq puts a length here, for peers of version 1"
+        );
         assert_eq!(with(0, b"G"), Err(ZmtpError::NoGreeting));
         assert_eq!(with(9, &[0]), Err(ZmtpError::NoGreeting));
         assert_eq!(with(10, &[1]), Err(ZmtpError::Version(1)));
-        assert_eq!(with(12, b"CURVE"), Err(ZmtpError::Mechanism("CURVE".into())));
-        assert_eq!(with(12, b"NULLX"), Err(ZmtpError::Mechanism("NULLX".into())));
+        assert_eq!(
+            with(12, b"CURVE"),
+            Err(ZmtpError::Mechanism("CURVE".into()))
+        );
+        assert_eq!(
+            with(12, b"NULLX"),
+            Err(ZmtpError::Mechanism("NULLX".into()))
+        );
     }
 
     #[test]
     fn a_handshake_is_read_at_any_chunking() {
-        let stream = [&greeting()[..], &ready(SocketType::Push), &frame(0, b"first")].concat();
+        let stream = [
+            &greeting()[..],
+            &ready(SocketType::Push),
+            &frame(0, b"first"),
+        ]
+        .concat();
         for step in [1, 7, GREETING_LEN, 4096] {
             let (mut splitter, mut sent) = (Splitter::new(1000), Vec::new());
             let mut chunks = stream.chunks(step);
@@ -559,8 +631,16 @@ mod tests {
             }
             assert_eq!(sent, ready(SocketType::Pull), "step {step}");
             chunks.for_each(|chunk| splitter.feed(chunk));
-            let first = Message { first: b"first", second: None, frames: 1 };
-            assert_eq!(splitter.next_item(), Ok(Some(ZmtpItem::Message(first))), "step {step}");
+            let first = Message {
+                first: b"first",
+                second: None,
+                frames: 1,
+            };
+            assert_eq!(
+                splitter.next_item(),
+                Ok(Some(ZmtpItem::Message(first))),
+                "step {step}"
+            );
         }
     }
 
@@ -568,7 +648,12 @@ mod tests {
     fn socket_types_in_ready_must_be_compatible() {
         let ready = |theirs: &[u8]| {
             let len = u32::try_from(theirs.len()).unwrap().to_be_bytes();
-            [b"\x05READY\x08Identity\0\0\0\x01x\x0bsocket-type", &len[..], theirs].concat()
+            [
+                b"\x05READY\x08Identity\0\0\0\x01x\x0bsocket-type",
+                &len[..],
+                theirs,
+            ]
+            .concat()
         };
         assert_eq!(SocketType::Pull.check_ready(&ready(b"PUSH")), Ok(()));
         for theirs in [&b"SUB"[..], b"XSUB"] {
@@ -576,24 +661,39 @@ mod tests {
         }
         for theirs in [&b"SUB"[..], b"", b"PUSHX", &[0xff; 300]] {
             let error = SocketType::Pull.check_ready(&ready(theirs)).unwrap_err();
-            assert!(matches!(&error, ZmtpError::SocketType { ours: "PULL", theirs } if theirs.len() < 200));
-        }
-        for broken in
-            [&b""[..], b"\x05READY", b"\x05READY\x0bSocket-Type\0\0\0\x09PUSH", b"\x09READY", b"\x04PING"]
-        {
             assert!(
-                matches!(SocketType::Pull.check_ready(broken), Err(ZmtpError::Malformed(_))),
+                matches!(&error, ZmtpError::SocketType { ours: "PULL", theirs } if theirs.len() < 200)
+            );
+        }
+        for broken in [
+            &b""[..],
+            b"\x05READY",
+            b"\x05READY\x0bSocket-Type\0\0\0\x09PUSH",
+            b"\x09READY",
+            b"\x04PING",
+        ] {
+            assert!(
+                matches!(
+                    SocketType::Pull.check_ready(broken),
+                    Err(ZmtpError::Malformed(_))
+                ),
                 "{broken:?}"
             );
         }
         // Our own READY is valid.
         let ours = super::ready(SocketType::Pull);
-        assert_eq!(read_command(&ours[2..]), Some(Command::Ready(Some(b"PULL"))));
+        assert_eq!(
+            read_command(&ours[2..]),
+            Some(Command::Ready(Some(b"PULL")))
+        );
     }
 
     #[test]
     fn a_ping_is_answered_with_its_context() {
-        assert_eq!(read_command(b"\x04PING\x00\x64abc"), Some(Command::Ping(b"abc")));
+        assert_eq!(
+            read_command(b"\x04PING\x00\x64abc"),
+            Some(Command::Ping(b"abc"))
+        );
         assert_eq!(pong(b"abc"), b"\x04\x08\x04PONGabc");
         assert_eq!(pong(&[b'x'; 100]).len(), 2 + 5 + 16);
     }

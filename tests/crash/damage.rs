@@ -32,8 +32,13 @@ enum Part {
     Bodies,
 }
 
-const DAMAGES: [Damage; 5] =
-    [Damage::CutHalf, Damage::CutLittle, Damage::Flip, Damage::FlipLate, Damage::Delete];
+const DAMAGES: [Damage; 5] = [
+    Damage::CutHalf,
+    Damage::CutLittle,
+    Damage::Flip,
+    Damage::FlipLate,
+    Damage::Delete,
+];
 
 const DAMAGES_OF_LOGS: [Damage; 4] = [
     Damage::FlipIn(Part::Header),
@@ -46,10 +51,16 @@ const DAMAGES_OF_LOGS: [Damage; 4] = [
 fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
     let store_id = u64::from_le_bytes(bytes[64..72].try_into().unwrap());
     let magic = xxhash_rust::xxh3::xxh3_64_with_seed(&[], store_id).to_le_bytes();
-    let frames: Vec<usize> =
-        (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(&magic[..4])).collect();
+    let frames: Vec<usize> = (80..bytes.len())
+        .step_by(16)
+        .filter(|at| bytes[*at..].starts_with(&magic[..4]))
+        .collect();
     let frame = frames[usize::try_from(random.below(frames.len() as u64)).unwrap()];
-    let number = |at: usize| u64::from(u32::from_le_bytes(bytes[frame + at..][..4].try_into().unwrap()));
+    let number = |at: usize| {
+        u64::from(u32::from_le_bytes(
+            bytes[frame + at..][..4].try_into().unwrap(),
+        ))
+    };
     let (head, bodies) = (number(8), number(12));
     let (from, len) = match part {
         Part::Header => (0, 80),
@@ -64,7 +75,11 @@ fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
 fn kind(path: &Path, newest: &[PathBuf]) -> (String, bool) {
     let text = path.to_string_lossy();
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let class = if text.contains("log/jobs") { "jobs" } else { "events" };
+    let class = if text.contains("log/jobs") {
+        "jobs"
+    } else {
+        "events"
+    };
     let part = |of: &str| format!("{of}/{}", name.split('.').next().unwrap_or_default());
     if text.contains("/index/") || text.contains("/index.tmp/") {
         (part("index"), true)
@@ -73,7 +88,11 @@ fn kind(path: &Path, newest: &[PathBuf]) -> (String, bool) {
     } else if name.starts_with("log.cut-") {
         (part("log.cut"), true)
     } else if text.starts_with("log/") {
-        let age = if newest.iter().any(|newest| newest == path) { "active" } else { "sealed" };
+        let age = if newest.iter().any(|newest| newest == path) {
+            "active"
+        } else {
+            "sealed"
+        };
         (format!("log of {class}, {age}"), false)
     } else {
         (name, true)
@@ -132,7 +151,11 @@ fn apply(damage: Damage, path: &Path, random: &mut Random) -> String {
         }
         Damage::Flip | Damage::FlipLate => {
             let late = matches!(damage, Damage::FlipLate);
-            let at = if late { len - 1 - random.below(len.min(len / 3 + 1)) } else { random.below(len) };
+            let at = if late {
+                len - 1 - random.below(len.min(len / 3 + 1))
+            } else {
+                random.below(len)
+            };
             bytes[usize::try_from(at).unwrap()] ^= 1 << random.below(8);
             description = format!("flipped a bit of byte {at} of {len}");
         }
@@ -150,7 +173,12 @@ fn apply(damage: Damage, path: &Path, random: &mut Random) -> String {
 fn newest_logs(all: &[PathBuf]) -> Vec<PathBuf> {
     ["log/jobs", "log/events"]
         .iter()
-        .filter_map(|class| all.iter().filter(|p| p.starts_with(class) && p.ends_with("log")).max().cloned())
+        .filter_map(|class| {
+            all.iter()
+                .filter(|p| p.starts_with(class) && p.ends_with("log"))
+                .max()
+                .cloned()
+        })
         .collect()
 }
 
@@ -186,7 +214,9 @@ fn try_all() -> (Vec<String>, Vec<String>) {
         server.load(Duration::from_millis(100), &mut random);
         server.start();
         server.wait_until_ready();
-        let sealed = ["jobs", "events"].iter().all(|class| server.is_sealed(class));
+        let sealed = ["jobs", "events"]
+            .iter()
+            .all(|class| server.is_sealed(class));
         server.kill();
         if sealed {
             break;
@@ -202,33 +232,49 @@ fn try_all() -> (Vec<String>, Vec<String>) {
     for path in all {
         kinds.entry(kind(&path, &newest)).or_default().push(path);
     }
-    assert!(kinds.len() >= 8, "seed {seed}: too few kinds of files: {kinds:?}");
+    assert!(
+        kinds.len() >= 8,
+        "seed {seed}: too few kinds of files: {kinds:?}"
+    );
     let (mut corruption, mut unreported) = (Vec::new(), Vec::new());
     // Whole directories: a sealed segment, and a class. The directory of an active segment is recorded nowhere else.
     let directory = |path: &Path| path.parent().unwrap().to_owned();
-    let logs = kinds.iter().filter(|((kind, _), _)| kind.starts_with("log of") && kind.ends_with("sealed"));
+    let logs = kinds
+        .iter()
+        .filter(|((kind, _), _)| kind.starts_with("log of") && kind.ends_with("sealed"));
     let mut dirs: Vec<_> = logs.map(|(_, paths)| directory(&paths[0])).collect();
     dirs.extend(["log/jobs".into(), "log/events".into()]);
     kinds.insert(("directories".to_owned(), false), dirs.clone());
     for ((kind, renewable), paths) in &kinds {
         let damages: Vec<Damage> = match kind.as_str() {
             "directories" => vec![Damage::Delete; dirs.len()],
-            kind if kind.starts_with("log of") => DAMAGES.into_iter().chain(DAMAGES_OF_LOGS).collect(),
+            kind if kind.starts_with("log of") => {
+                DAMAGES.into_iter().chain(DAMAGES_OF_LOGS).collect()
+            }
             _ => DAMAGES.to_vec(),
         };
         // The short form tries one random damage per kind of file.
         let chosen = random.below(damages.len() as u64);
         let is_tried = |n: usize| crate::is_long() || n as u64 == chosen;
-        for (n, damage) in damages.into_iter().enumerate().filter(|(n, _)| is_tried(*n)) {
+        for (n, damage) in damages
+            .into_iter()
+            .enumerate()
+            .filter(|(n, _)| is_tried(*n))
+        {
             let any = usize::try_from(random.below(paths.len() as u64)).unwrap();
             let path = &paths[if kind == "directories" { n } else { any }];
             fs::remove_dir_all(&state).unwrap();
             copy(&pristine, &state);
             let what = apply(damage, &state.join(path), &mut random);
-            let verified = if *renewable { String::new() } else { server.verify() };
+            let verified = if *renewable {
+                String::new()
+            } else {
+                server.verify()
+            };
             server.start();
             let outcome = check(&mut server, *renewable, path, &verified);
-            let describe = |text: &str| format!("seed {seed}, {kind}: {} {what}: {text}", path.display());
+            let describe =
+                |text: &str| format!("seed {seed}, {kind}: {} {what}: {text}", path.display());
             match outcome {
                 Ok(text) => eprintln!("{}", describe(&text)),
                 Err(Violation::Corruption(text)) => corruption.push(describe(&text)),
@@ -240,7 +286,12 @@ fn try_all() -> (Vec<String>, Vec<String>) {
 }
 
 /// Starts on the damaged copy and checks the contract; returns a description of the outcome.
-fn check(server: &mut Server, renewable: bool, path: &Path, verified: &str) -> Result<String, Violation> {
+fn check(
+    server: &mut Server,
+    renewable: bool,
+    path: &Path,
+    verified: &str,
+) -> Result<String, Violation> {
     if !server.came_up() {
         let code = server.ended();
         let log = server.log();
@@ -263,30 +314,44 @@ fn check(server: &mut Server, renewable: bool, path: &Path, verified: &str) -> R
     let acknowledged = server.acknowledged();
     let (found, _) = match read {
         Ok(read) => read,
-        Err(error) => return Err(Violation::Unreported(format!("cannot list events: {error}"))),
+        Err(error) => {
+            return Err(Violation::Unreported(format!(
+                "cannot list events: {error}"
+            )));
+        }
     };
     let found: std::collections::HashSet<_> = found.into_iter().map(|found| found.name).collect();
-    let missing = acknowledged.iter().filter(|name| !found.contains(name)).count();
-    let counted = counters["frames_damaged"] + counters["tail_bytes_cut"] + counters["segments_missing"] > 0;
+    let missing = acknowledged
+        .iter()
+        .filter(|name| !found.contains(name))
+        .count();
+    let counted =
+        counters["frames_damaged"] + counters["tail_bytes_cut"] + counters["segments_missing"] > 0;
     let path = server.state_dir().join(path);
     let named = |line: &str| {
-        line.contains(path.to_str().unwrap()) && (line.contains("offset=") || line.contains("at byte "))
+        line.contains(path.to_str().unwrap())
+            && (line.contains("offset=") || line.contains("at byte "))
     };
     let reported = log.lines().any(named);
     match missing {
         0 => Ok(format!("all {} entries found", acknowledged.len())),
-        _ if renewable => {
-            Err(Violation::Corruption(format!("{missing} of {} missing\n{log}", acknowledged.len())))
-        }
-        _ if !counted => {
-            Err(Violation::Unreported(format!("{missing} of {} missing and not counted", acknowledged.len())))
-        }
-        _ if !reported => {
-            Err(Violation::Unreported(format!("{missing} missing, file and offset not logged:\n{log}")))
-        }
+        _ if renewable => Err(Violation::Corruption(format!(
+            "{missing} of {} missing\n{log}",
+            acknowledged.len()
+        ))),
+        _ if !counted => Err(Violation::Unreported(format!(
+            "{missing} of {} missing and not counted",
+            acknowledged.len()
+        ))),
+        _ if !reported => Err(Violation::Unreported(format!(
+            "{missing} missing, file and offset not logged:\n{log}"
+        ))),
         _ if !verified.contains(path.to_str().unwrap()) => Err(Violation::Unreported(format!(
             "{missing} missing, not reported by `store verify`:\n{verified}"
         ))),
-        _ => Ok(format!("{missing} of {} missing, reported", acknowledged.len())),
+        _ => Ok(format!(
+            "{missing} of {} missing, reported",
+            acknowledged.len()
+        )),
     }
 }

@@ -34,9 +34,10 @@ use saltcellar::testkit::Random;
 use server::Server;
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+    std::env::var(name).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+    })
 }
 
 /// Whether the long form is requested.
@@ -58,7 +59,11 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     let crashes = setting("CRASHES").unwrap_or(15);
     let mut random = Random::new(seed);
     // Debug builds read back slowly.
-    let longest = if cfg!(debug_assertions) { 40_000 } else { 150_000 };
+    let longest = if cfg!(debug_assertions) {
+        40_000
+    } else {
+        150_000
+    };
     let mut server = Server::new(seed);
     for crash in 0..crashes {
         if crash % 4 == 3 {
@@ -73,7 +78,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
         server.start();
         server.wait_until_ready();
         server.check_new();
-        server.load(std::time::Duration::from_micros(2_000 + random.below(longest)), &mut random);
+        server.load(
+            std::time::Duration::from_micros(2_000 + random.below(longest)),
+            &mut random,
+        );
         if crash % 50 == 49 {
             server.start();
             server.wait_until_ready();
@@ -89,7 +97,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     server.start();
     server.wait_until_ready();
     server.check_all();
-    eprintln!("{crashes} kills under load, seed {seed}: {}", server.summary());
+    eprintln!(
+        "{crashes} kills under load, seed {seed}: {}",
+        server.summary()
+    );
 }
 
 #[test]
@@ -98,6 +109,10 @@ fn a_replay_of_a_replay_is_stored_once() {
         let mut server = Server::new(1);
         server.start();
         server.wait_until_ready();
-        assert_eq!(server.replay(3, restart_between), 1, "killed in between: {restart_between}");
+        assert_eq!(
+            server.replay(3, restart_between),
+            1,
+            "killed in between: {restart_between}"
+        );
     }
 }

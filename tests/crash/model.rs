@@ -53,15 +53,37 @@ pub(crate) fn entry(seed: u64, (sender, n): Name) -> Entry {
     blob.truncate(usize::try_from(len).unwrap());
     let id = format!("m{sender}-{}", n % 7);
     let jid = format!("2026112109{:04}{:06}", n / 1_000_000 % 6000, n % 1_000_000);
-    let jid = if sender % 2 == 0 { jid } else { format!("{jid}_{sender}") };
+    let jid = if sender % 2 == 0 {
+        jid
+    } else {
+        format!("{jid}_{sender}")
+    };
     let mut w = Writer::new();
-    w.map(8).str("cmd").str("_return").str("who").uint(sender).str("n").uint(n).str("id").str(&id);
-    w.str("jid").str(&jid).str("fun").str("test.crash").str("return").bin(&blob).str("_stamp").str("now");
+    w.map(8)
+        .str("cmd")
+        .str("_return")
+        .str("who")
+        .uint(sender)
+        .str("n")
+        .uint(n)
+        .str("id")
+        .str(&id);
+    w.str("jid")
+        .str(&jid)
+        .str("fun")
+        .str("test.crash")
+        .str("return")
+        .bin(&blob)
+        .str("_stamp")
+        .str("now");
     let tag = match source(sender) {
         Source::Events => format!("crash/{sender}/{n}"),
         Source::JobEvents | Source::Returner => format!("salt/job/{jid}/ret/{id}"),
     };
-    Entry { tag, data: w.into_bytes() }
+    Entry {
+        tag,
+        data: w.into_bytes(),
+    }
 }
 
 /// The state of a sender.
@@ -85,6 +107,9 @@ impl Sender {
     }
 
     pub(crate) fn was_acknowledged(&self, n: u64) -> bool {
-        self.acknowledged.get(usize::try_from(n).unwrap()).copied().unwrap_or(false)
+        self.acknowledged
+            .get(usize::try_from(n).unwrap())
+            .copied()
+            .unwrap_or(false)
     }
 }

@@ -85,7 +85,9 @@ impl Server {
     /// Whether a class has a segment with its index on disk.
     pub(crate) fn is_sealed(&self, class: &str) -> bool {
         let segments = std::fs::read_dir(self.state_dir().join("log").join(class)).unwrap();
-        segments.into_iter().any(|segment| segment.unwrap().path().join("index").is_dir())
+        segments
+            .into_iter()
+            .any(|segment| segment.unwrap().path().join("index").is_dir())
     }
 
     fn socket(&self) -> PathBuf {
@@ -111,21 +113,36 @@ impl Server {
 
     /// Waits until it answers, and checks that its log has no errors.
     pub(crate) fn wait_until_ready(&mut self) {
-        assert!(self.came_up(), "seed {}: the daemon did not start:\n{}", self.seed, self.log());
+        assert!(
+            self.came_up(),
+            "seed {}: the daemon did not start:\n{}",
+            self.seed,
+            self.log()
+        );
         self.slowest_start = self.slowest_start.max(self.started.elapsed());
         let counters = self.counters();
-        assert_eq!(counters["frames_damaged"], 0, "seed {}:\n{}", self.seed, self.log());
+        assert_eq!(
+            counters["frames_damaged"],
+            0,
+            "seed {}:\n{}",
+            self.seed,
+            self.log()
+        );
         self.rebuilt += counters["indexes_rebuilt"];
         self.tails_cut += u64::from(counters["tail_bytes_cut"] > 0);
         let log = self.log();
-        let odd = log.lines().find(|line| line.contains("ERROR") || line.contains("panicked"));
+        let odd = log
+            .lines()
+            .find(|line| line.contains("ERROR") || line.contains("panicked"));
         assert!(odd.is_none(), "seed {}: {odd:?}\n{log}", self.seed);
     }
 
     /// The output of `store verify` on the closed store.
     pub(crate) fn verify(&self) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
-        command.args(["store", "verify", "--output", "json", "--state-dir"]).arg(self.state_dir());
+        command
+            .args(["store", "verify", "--output", "json", "--state-dir"])
+            .arg(self.state_dir());
         let output = command.output().unwrap();
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     }
@@ -166,7 +183,12 @@ impl Server {
         let mut child = self.child.take().unwrap();
         let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert!(child.wait().unwrap().success(), "seed {}:\n{}", self.seed, self.log());
+        assert!(
+            child.wait().unwrap().success(),
+            "seed {}:\n{}",
+            self.seed,
+            self.log()
+        );
     }
 
     pub(crate) fn counters(&self) -> HashMap<String, u64> {
@@ -174,7 +196,9 @@ impl Server {
         let status = wire.ask("status", &Args::default()).unwrap().unwrap();
         let counters = msgpack::get(&status, "counters").unwrap();
         let number = |value| u64::try_from(as_int(value).unwrap()).unwrap();
-        msgpack::pairs(counters).map(|(k, v)| (as_text(k).unwrap().to_owned(), number(v))).collect()
+        msgpack::pairs(counters)
+            .map(|(k, v)| (as_text(k).unwrap().to_owned(), number(v)))
+            .collect()
     }
 
     /// Loads the daemon from all senders, and kills it after `time`.
@@ -189,7 +213,14 @@ impl Server {
                     let mut sender = sender.lock();
                     let mut replayed = 0;
                     // The daemon's death ends it; only acknowledgements before that count.
-                    let _ = send(seed, number, &mut sender, socket, &mut random, &mut replayed);
+                    let _ = send(
+                        seed,
+                        number,
+                        &mut sender,
+                        socket,
+                        &mut random,
+                        &mut replayed,
+                    );
                     replayed
                 }));
             }
@@ -197,7 +228,10 @@ impl Server {
             let mut child = self.child.take().unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum::<u64>()
         });
         self.kills += 1;
         self.replayed += replayed;
@@ -205,11 +239,16 @@ impl Server {
 
     /// Checks everything stored since the last check.
     pub(crate) fn check_new(&mut self) {
-        let (found, head) =
-            self.read_back(self.checked).unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
+        let (found, head) = self
+            .read_back(self.checked)
+            .unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
         for Found { seq, name } in found {
             let before = self.found.insert(name, seq);
-            assert!(before.is_none(), "seed {}: {name:?} is at {seq} and at {before:?}", self.seed);
+            assert!(
+                before.is_none(),
+                "seed {}: {name:?} is at {seq} and at {before:?}",
+                self.seed
+            );
         }
         self.checked = head;
         self.check_acknowledged();
@@ -218,15 +257,29 @@ impl Server {
 
     /// Checks everything, and that no sequence number has changed.
     pub(crate) fn check_all(&mut self) {
-        let (found, head) = self.read_back(0).unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
+        let (found, head) = self
+            .read_back(0)
+            .unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
         let before = std::mem::take(&mut self.found);
         let mut seqs = BTreeSet::new();
         for Found { seq, name } in found {
-            assert!(seqs.insert(seq), "seed {}: {seq} was assigned twice", self.seed);
+            assert!(
+                seqs.insert(seq),
+                "seed {}: {seq} was assigned twice",
+                self.seed
+            );
             let twice = self.found.insert(name, seq);
-            assert!(twice.is_none(), "seed {}: {name:?} is at {seq} and at {twice:?}", self.seed);
+            assert!(
+                twice.is_none(),
+                "seed {}: {name:?} is at {seq} and at {twice:?}",
+                self.seed
+            );
             let moved = before.get(&name).filter(|known| **known != seq);
-            assert!(moved.is_none(), "seed {}: {name:?} was at {moved:?} and is at {seq}", self.seed);
+            assert!(
+                moved.is_none(),
+                "seed {}: {name:?} was at {moved:?} and is at {seq}",
+                self.seed
+            );
         }
         for name in before.keys() {
             assert!(
@@ -260,7 +313,8 @@ impl Server {
             let newest = (0..state.next).rev().filter(|n| state.was_acknowledged(*n));
             for n in newest.take(5) {
                 let sent = entry(self.seed, (sender, n)).data;
-                let [jid, id, answer] = ["jid", "id", "return"].map(|key| msgpack::get(&sent, key).unwrap());
+                let [jid, id, answer] =
+                    ["jid", "id", "return"].map(|key| msgpack::get(&sent, key).unwrap());
                 let args = Args::default().with("jid", |w| {
                     w.raw(jid);
                 });
@@ -280,7 +334,11 @@ impl Server {
         let mut names = Vec::new();
         for (sender, state) in (0..).zip(&self.senders) {
             let state = state.lock();
-            names.extend((0..state.next).filter(|n| state.was_acknowledged(*n)).map(|n| (sender, n)));
+            names.extend(
+                (0..state.next)
+                    .filter(|n| state.was_acknowledged(*n))
+                    .map(|n| (sender, n)),
+            );
         }
         names
     }
@@ -300,18 +358,29 @@ impl Server {
                 .with("before", |w| {
                     w.int(before);
                 });
-            let page = wire.ask("events_list", &args).map_err(|e| e.to_string())??;
+            let page = wire
+                .ask("events_list", &args)
+                .map_err(|e| e.to_string())??;
             let events = msgpack::get(&page, "events").unwrap();
             for event in msgpack::elements(events) {
                 let seq = msgpack::get(event, "seq").and_then(as_int).unwrap();
-                assert!(seq < before, "seed {}: the list is not descending", self.seed);
+                assert!(
+                    seq < before,
+                    "seed {}: the list is not descending",
+                    self.seed
+                );
                 before = seq;
                 let seq = u64::try_from(seq).unwrap();
                 if seq >= from {
-                    found.push(Found { seq, name: self.compare(event) });
+                    found.push(Found {
+                        seq,
+                        name: self.compare(event),
+                    });
                 }
             }
-            let more = msgpack::get(&page, "more").and_then(msgpack::as_bool).unwrap();
+            let more = msgpack::get(&page, "more")
+                .and_then(msgpack::as_bool)
+                .unwrap();
             if !more || u64::try_from(before).unwrap() <= from {
                 return Ok((found, u64::try_from(head).unwrap()));
             }
@@ -321,14 +390,31 @@ impl Server {
     /// Checks that an entry equals the one sent; returns its name.
     fn compare(&self, event: &[u8]) -> Name {
         let data = msgpack::get(event, "data").unwrap();
-        let number = |key| msgpack::get(data, key).and_then(as_int).and_then(|n| u64::try_from(n).ok());
+        let number = |key| {
+            msgpack::get(data, key)
+                .and_then(as_int)
+                .and_then(|n| u64::try_from(n).ok())
+        };
         let (Some(who), Some(n)) = (number("who"), number("n")) else {
-            panic!("seed {}: garbage: {:x?}", self.seed, &event[..event.len().min(200)]);
+            panic!(
+                "seed {}: garbage: {:x?}",
+                self.seed,
+                &event[..event.len().min(200)]
+            );
         };
         let sent = entry(self.seed, (who, n));
         let tag = msgpack::get(event, "tag").and_then(as_text);
-        assert_eq!(tag, Some(sent.tag.as_str()), "seed {}: the tag of {n} of {who}", self.seed);
-        assert!(data == sent.data, "seed {}: the data of {n} of {who}", self.seed);
+        assert_eq!(
+            tag,
+            Some(sent.tag.as_str()),
+            "seed {}: the tag of {n} of {who}",
+            self.seed
+        );
+        assert!(
+            data == sent.data,
+            "seed {}: the data of {n} of {who}",
+            self.seed
+        );
         (who, n)
     }
 
@@ -359,12 +445,28 @@ impl Drop for Server {
 fn serve(dir: &Path) -> Child {
     let log = std::fs::File::create(dir.join("log")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
-    command.args(["serve", "--log-level", "info", "--config"]).arg(dir.join("config.yaml"));
-    command.arg("--state-dir").arg(dir.join("state")).arg("--socket").arg(dir.join("s.sock"));
-    for name in ["SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR", "SALTCELLAR_LOG", "NOTIFY_SOCKET"] {
+    command
+        .args(["serve", "--log-level", "info", "--config"])
+        .arg(dir.join("config.yaml"));
+    command
+        .arg("--state-dir")
+        .arg(dir.join("state"))
+        .arg("--socket")
+        .arg(dir.join("s.sock"));
+    for name in [
+        "SALTCELLAR_SOCKET",
+        "SALTCELLAR_STATE_DIR",
+        "SALTCELLAR_LOG",
+        "NOTIFY_SOCKET",
+    ] {
         command.env_remove(name);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
 }
 
 impl Server {
@@ -399,7 +501,11 @@ fn send(
     let mut under_way: HashMap<u64, (u64, u64)> = HashMap::new();
     let mut again: Vec<(u64, u64)> = Vec::new();
     if random.below(2) == 0 {
-        again = sender.open.iter().map(|(first, count)| (*first, *count)).collect();
+        again = sender
+            .open
+            .iter()
+            .map(|(first, count)| (*first, *count))
+            .collect();
         again.reverse();
     } else {
         sender.open.clear();
@@ -408,7 +514,11 @@ fn send(
         while under_way.len() < WINDOW {
             let replay = again.pop();
             let (first, count) = replay.unwrap_or_else(|| {
-                let count = if source(number) == Source::Returner { 1 } else { 1 + random.below(60) };
+                let count = if source(number) == Source::Returner {
+                    1
+                } else {
+                    1 + random.below(60)
+                };
                 (sender.next, count)
             });
             if replay.is_none() {
@@ -421,7 +531,9 @@ fn send(
             *replayed += if replay.is_some() { count } else { 0 };
         }
         let (id, answer) = wire.receive()?;
-        let (first, count) = under_way.remove(&id).expect("an answer to a request in flight");
+        let (first, count) = under_way
+            .remove(&id)
+            .expect("an answer to a request in flight");
         // A rejection during shutdown is not an acknowledgement.
         if answer.is_ok() {
             sender.open.remove(&first);
@@ -430,7 +542,13 @@ fn send(
     }
 }
 
-fn request(seed: u64, number: u64, first: u64, count: u64, replay: bool) -> (&'static str, Vec<u8>) {
+fn request(
+    seed: u64,
+    number: u64,
+    first: u64,
+    count: u64,
+    replay: bool,
+) -> (&'static str, Vec<u8>) {
     // As in the extension, a replay carries the time of the original call.
     let mut args = Args::default().with("at", |w| {
         w.uint(*TIMES_FROM + first);
@@ -451,7 +569,11 @@ fn request(seed: u64, number: u64, first: u64, count: u64, replay: bool) -> (&'s
         w.array(usize::try_from(count).unwrap());
         for n in first..first + count {
             let event = entry(seed, (number, n));
-            w.map(2).str("tag").str(&event.tag).str("data").raw(&event.data);
+            w.map(2)
+                .str("tag")
+                .str(&event.tag)
+                .str("data")
+                .raw(&event.data);
         }
     };
     ("event_return", args.with("events", list).bytes())

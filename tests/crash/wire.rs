@@ -23,12 +23,17 @@ impl Wire {
         let mut to = UnixStream::connect(socket)?;
         to.set_read_timeout(Some(Duration::from_secs(60)))?;
         to.write_all(&preamble())?;
-        Ok(Self { from: BufReader::new(to.try_clone()?), to, next_id: 0 })
+        Ok(Self {
+            from: BufReader::new(to.try_clone()?),
+            to,
+            next_id: 0,
+        })
     }
 
     pub(crate) fn send(&mut self, call: &str, args: &[u8]) -> std::io::Result<u64> {
         self.next_id += 1;
-        self.to.write_all(&request_frame(self.next_id, call, args))?;
+        self.to
+            .write_all(&request_frame(self.next_id, call, args))?;
         Ok(self.next_id)
     }
 
@@ -39,15 +44,25 @@ impl Wire {
         self.from.read_exact(&mut frame)?;
         let mut reader = Reader::new(&frame);
         reader.array().unwrap();
-        let id = as_int(reader.value().unwrap()).and_then(|id| u64::try_from(id).ok()).unwrap_or(0);
+        let id = as_int(reader.value().unwrap())
+            .and_then(|id| u64::try_from(id).ok())
+            .unwrap_or(0);
         let good = as_bool(reader.value().unwrap()).unwrap();
         let value = reader.value().unwrap().to_vec();
-        let text = || rmpv::decode::read_value(&mut value.as_slice()).unwrap().to_string();
+        let text = || {
+            rmpv::decode::read_value(&mut value.as_slice())
+                .unwrap()
+                .to_string()
+        };
         Ok((id, if good { Ok(value) } else { Err(text()) }))
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn ask(&mut self, call: &str, args: &Args) -> std::io::Result<Result<Vec<u8>, String>> {
+    pub(crate) fn ask(
+        &mut self,
+        call: &str,
+        args: &Args,
+    ) -> std::io::Result<Result<Vec<u8>, String>> {
         self.send(call, &args.bytes())?;
         Ok(self.receive()?.1)
     }

@@ -37,7 +37,10 @@ fn callers_get_errors_while_the_disk_is_full() {
         let Err(ClientError::Refused { code, message }) = put(&cellar, n) else {
             panic!("the entry was stored")
         };
-        assert!(message.contains("No space left on device"), "{code}: {message}");
+        assert!(
+            message.contains("No space left on device"),
+            "{code}: {message}"
+        );
     }
     assert!(cellar.counter("entries_failed") >= 5);
     check(&cellar, 0..20);
@@ -51,7 +54,13 @@ fn callers_get_errors_while_the_disk_is_full() {
     cellar.kill();
     cellar.restart();
     check(&cellar, 0..30);
-    assert_eq!((cellar.counter("frames_damaged"), cellar.counter("tail_bytes_cut")), (0, 0));
+    assert_eq!(
+        (
+            cellar.counter("frames_damaged"),
+            cellar.counter("tail_bytes_cut")
+        ),
+        (0, 0)
+    );
     assert!(cellar.terminate(), "{}", cellar.log());
 }
 
@@ -81,7 +90,12 @@ fn callers_share_syncs_of_a_slow_disk() {
     });
     let (entries, commits) = (cellar.counter("entries_stored"), cellar.counter("commits"));
     assert_eq!(entries, CALLERS * 10);
-    assert!(commits * 4 < entries, "{entries} entries took {commits} commits");
-    let head = wait_for("everything", || cellar.ask("status", vec![])["head"].as_u64());
+    assert!(
+        commits * 4 < entries,
+        "{entries} entries took {commits} commits"
+    );
+    let head = wait_for("everything", || {
+        cellar.ask("status", vec![])["head"].as_u64()
+    });
     assert!(head > entries);
 }

@@ -8,13 +8,23 @@ use crate::fake_daemon::{program, stderr};
 
 /// The answer of a benchmark.
 fn bench(args: &[&str]) -> Json {
-    let output = program().arg("bench").args(args).args(["--output", "json"]).output().unwrap();
+    let output = program()
+        .arg("bench")
+        .args(args)
+        .args(["--output", "json"])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn check_keys(value: &Json, expected: &str) {
-    let keys: BTreeSet<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys: BTreeSet<_> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     assert_eq!(keys, expected.split_whitespace().collect(), "{value}");
 }
 
@@ -29,7 +39,10 @@ fn bench_ingest_runs_and_its_json_keeps_its_keys() {
              rss_peak_mb entries generator_cpu_s_per_million rss_mb_by_quarter",
         );
     }
-    assert_eq!((&document["load"], &document["saltcellar"]["entries"]), (&"small".into(), &2000.into()));
+    assert_eq!(
+        (&document["load"], &document["saltcellar"]["entries"]),
+        (&"small".into(), &2000.into())
+    );
 }
 
 #[test]
@@ -40,8 +53,16 @@ fn bench_returner_and_sources_run_and_their_json_keeps_its_keys() {
     check_keys(&document["runs"][0]["saltcellar"], call_keys);
     check_keys(&document["runs"][0]["baseline"], call_keys);
     let document = bench(&["sources", "--entries", "100"]);
-    let sources: Vec<_> = document["runs"].as_array().unwrap().iter().map(|run| &run["door"]).collect();
-    assert_eq!(sources, ["baseline", "bus", "pull", "socket", "https", "https"]);
+    let sources: Vec<_> = document["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| &run["door"])
+        .collect();
+    assert_eq!(
+        sources,
+        ["baseline", "bus", "pull", "socket", "https", "https"]
+    );
     for run in document["runs"].as_array().unwrap() {
         check_keys(
             run,
@@ -63,9 +84,15 @@ fn bench_reactor_runs_and_its_json_keeps_its_keys() {
         &document[2],
         "one_of events_per_s requests requests_per_s p50_ms p99_ms max_ms sync_p50_ms sync_p99_ms cpu_us_per_event",
     );
-    assert_eq!((&document[2]["one_of"], &document[2]["requests"]), (&1.into(), &50.into()));
+    assert_eq!(
+        (&document[2]["one_of"], &document[2]["requests"]),
+        (&1.into(), &50.into())
+    );
     let document = bench(&["reactor", "--backlog", "200"]);
-    check_keys(&document, "events waiting down_peak_mb events_per_s peak_mb");
+    check_keys(
+        &document,
+        "events waiting down_peak_mb events_per_s peak_mb",
+    );
     let document = bench(&["reactor", "--soak", "50"]);
     check_keys(&document, "events events_per_s reactions left_out rss_mb");
 }

@@ -12,7 +12,10 @@ use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
 pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
     let mut body = format!("{tag}\n\n").into_bytes();
     rmpv::encode::write_value(&mut body, data).unwrap();
-    let map = Value::Map(vec![("head".into(), Value::Map(vec![])), ("body".into(), Value::Binary(body))]);
+    let map = Value::Map(vec![
+        ("head".into(), Value::Map(vec![])),
+        ("body".into(), Value::Binary(body)),
+    ]);
     let mut out = Vec::new();
     rmpv::encode::write_value(&mut out, &map).unwrap();
     out
@@ -21,7 +24,11 @@ pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
 fn event(n: usize, bytes: usize) -> Vec<u8> {
     // Incompressible, because the limits count compressed bytes.
     let fill = Value::Binary(Random::new(n as u64).bytes(bytes));
-    let data = vec![("id".into(), "web1".into()), ("n".into(), n.into()), ("fill".into(), fill)];
+    let data = vec![
+        ("id".into(), "web1".into()),
+        ("n".into(), n.into()),
+        ("fill".into(), fill),
+    ];
     frame(&format!("test/{n:06}"), &Value::Map(data))
 }
 
@@ -41,9 +48,16 @@ fn all_tags(cellar: &Cellar) -> Vec<String> {
     let mut tags = Vec::new();
     let mut before = Value::Nil;
     loop {
-        let page = cellar.ask("events_list", vec![("limit", 10_000.into()), ("before", before.clone())]);
+        let page = cellar.ask(
+            "events_list",
+            vec![("limit", 10_000.into()), ("before", before.clone())],
+        );
         let events = page["events"].as_array().unwrap();
-        tags.extend(events.iter().map(|event| event["tag"].as_str().unwrap().to_owned()));
+        tags.extend(
+            events
+                .iter()
+                .map(|event| event["tag"].as_str().unwrap().to_owned()),
+        );
         if page["more"] != Value::from(true) {
             tags.reverse();
             return tags;
@@ -57,12 +71,19 @@ fn wanted(range: std::ops::Range<usize>) -> Vec<String> {
 }
 
 fn of_bus(cellar: &Cellar, name: &str) -> u64 {
-    cellar.ask("status", vec![])["bus"][0][name].as_u64().unwrap()
+    cellar.ask("status", vec![])["bus"][0][name]
+        .as_u64()
+        .unwrap()
 }
 
 fn gaps(cellar: &Cellar) -> Vec<Value> {
-    let page =
-        cellar.ask("events_list", vec![("tag", "saltcellar/gap/*".into()), ("newest_first", false.into())]);
+    let page = cellar.ask(
+        "events_list",
+        vec![
+            ("tag", "saltcellar/gap/*".into()),
+            ("newest_first", false.into()),
+        ],
+    );
     page["events"].as_array().unwrap().clone()
 }
 
@@ -90,8 +111,14 @@ impl Bus {
 fn spill_files(cellar: &Cellar) -> Vec<PathBuf> {
     let dirs = std::fs::read_dir(cellar.state_dir().join("spill")).unwrap();
     let files = dirs.flat_map(|dir| std::fs::read_dir(dir.unwrap().path()).unwrap());
-    let is_file = |path: &PathBuf| path.extension().is_some_and(|e| e == "spill" || e == "read");
-    files.map(|file| file.unwrap().path()).filter(is_file).collect()
+    let is_file = |path: &PathBuf| {
+        path.extension()
+            .is_some_and(|e| e == "spill" || e == "read")
+    };
+    files
+        .map(|file| file.unwrap().path())
+        .filter(is_file)
+        .collect()
 }
 
 /// A disk on which syncs of the store's logs take longer than the test; the spill is not synced.
@@ -107,16 +134,24 @@ fn a_stalled_store_does_not_block_the_bus_and_events_keep_their_order() {
     cellar.plan_disk("sync_delay_ms=6000");
     // The writes do not block: the socket buffers 200 kB, and these are 40 MB.
     publish(&mut to, "len32", &events(1..401, 100_000));
-    wait_for("the spill", || (of_bus(&cellar, "spilled_events") > 50).then_some(()));
+    wait_for("the spill", || {
+        (of_bus(&cellar, "spilled_events") > 50).then_some(())
+    });
     assert!(of_bus(&cellar, "waiting_bytes") <= 8 << 20);
     assert!(!spill_files(&cellar).is_empty());
     cellar.plan_disk("");
     publish(&mut to, "len32", &events(401..500, 1_000));
     assert_eq!(tags(&cellar, 500), wanted(0..500));
-    wait_for("the spill to be empty", || spill_files(&cellar).is_empty().then_some(()));
-    let counted = ["bus_events_lost", "bus_gaps", "spill_writes_failed"].map(|name| cellar.counter(name));
+    wait_for("the spill to be empty", || {
+        spill_files(&cellar).is_empty().then_some(())
+    });
+    let counted =
+        ["bus_events_lost", "bus_gaps", "spill_writes_failed"].map(|name| cellar.counter(name));
     assert_eq!(counted, [0; 3]);
-    assert!(cellar.counter("bus_events_spilled") > 50 && cellar.counter("bus_bytes_spilled") > 5_000_000);
+    assert!(
+        cellar.counter("bus_events_spilled") > 50
+            && cellar.counter("bus_bytes_spilled") > 5_000_000
+    );
 }
 
 #[test]
@@ -128,29 +163,52 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
     tags(&cellar, 1);
     cellar.plan_disk(STALLED);
     publish(&mut to, "len32", &events(1..401, 100_000));
-    wait_for("all to be read", || (of_bus(&cellar, "events") == 401).then_some(()));
+    wait_for("all to be read", || {
+        (of_bus(&cellar, "events") == 401).then_some(())
+    });
     // The spill is older than the events in memory.
-    wait_for("memory to be emptied", || (of_bus(&cellar, "waiting_bytes") < 4 << 20).then_some(()));
+    wait_for("memory to be emptied", || {
+        (of_bus(&cellar, "waiting_bytes") < 4 << 20).then_some(())
+    });
     cellar.kill();
     cellar.plan_disk("");
     cellar.restart();
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(401..402, 10));
-    wait_for("the last", || all_tags(&cellar).contains(&"test/000401".to_owned()).then_some(()));
+    wait_for("the last", || {
+        all_tags(&cellar)
+            .contains(&"test/000401".to_owned())
+            .then_some(())
+    });
     // The events in the queue and in memory are lost: two gaps, before and after the spilled events.
     let found = all_tags(&cellar);
-    let [stored, survived, last] =
-        found.split(|tag| tag == "saltcellar/gap/start-up").collect::<Vec<_>>()[..]
+    let [stored, survived, last] = found
+        .split(|tag| tag == "saltcellar/gap/start-up")
+        .collect::<Vec<_>>()[..]
     else {
         panic!("{found:?}")
     };
-    let from = survived[0].strip_prefix("test/").unwrap().parse::<usize>().unwrap();
-    assert!(survived.len() > 150 && stored.len() < from && from + survived.len() <= 401, "{found:?}");
-    assert_eq!(survived, wanted(from..from + survived.len()), "the spill, whole and in order");
+    let from = survived[0]
+        .strip_prefix("test/")
+        .unwrap()
+        .parse::<usize>()
+        .unwrap();
+    assert!(
+        survived.len() > 150 && stored.len() < from && from + survived.len() <= 401,
+        "{found:?}"
+    );
+    assert_eq!(
+        survived,
+        wanted(from..from + survived.len()),
+        "the spill, whole and in order"
+    );
     assert_eq!(last, ["test/000401"]);
     for gap in gaps(&cellar) {
         assert_eq!(gap["source"], "saltcellar".into());
-        assert!(gap["data"]["begin"].as_str() < gap["data"]["end"].as_str(), "{gap}");
+        assert!(
+            gap["data"]["begin"].as_str() < gap["data"]["end"].as_str(),
+            "{gap}"
+        );
     }
     assert_eq!(cellar.counter("spill_events_found"), survived.len() as u64);
     assert_eq!(cellar.counter("bus_gaps"), 2);
@@ -168,8 +226,12 @@ fn events_rejected_by_a_full_disk_are_stored_once_space_is_free() {
     let full = |cellar: &Cellar| cellar.call("save_reg", vec![("data", 1.into())]).is_err();
     wait_for("the guard", || full(&cellar).then_some(()));
     publish(&mut to, "plain", &events(5..205, 1_000));
-    wait_for("all to be read", || (of_bus(&cellar, "events") == 205).then_some(()));
-    wait_for("a refusal", || (cellar.counter("bus_events_offered_again") > 0).then_some(()));
+    wait_for("all to be read", || {
+        (of_bus(&cellar, "events") == 205).then_some(())
+    });
+    wait_for("a refusal", || {
+        (cellar.counter("bus_events_offered_again") > 0).then_some(())
+    });
     assert_eq!(cellar.counter("bus_events_lost"), 0);
     // Not even a stop loses them.
     assert!(cellar.terminate());
@@ -190,15 +252,23 @@ fn events_lost_by_a_full_spill_are_counted_and_recorded_as_gaps() {
     tags(&cellar, 1);
     cellar.plan_disk("sync_delay_ms=4000 write=ENOSPC@1+:/spill/ create=ENOSPC@1+:/spill/");
     publish(&mut to, "len32", &events(1..601, 100_000));
-    wait_for("all to be read", || (of_bus(&cellar, "events") == 601).then_some(()));
+    wait_for("all to be read", || {
+        (of_bus(&cellar, "events") == 601).then_some(())
+    });
     cellar.plan_disk("");
-    wait_for("room", || (of_bus(&cellar, "waiting_bytes") == 0).then_some(()));
+    wait_for("room", || {
+        (of_bus(&cellar, "waiting_bytes") == 0).then_some(())
+    });
     publish(&mut to, "len32", &events(601..602, 10));
     // Events are counted before they are lost; the losses are final once the next event is stored.
-    let found =
-        wait_for("the last", || Some(all_tags(&cellar)).filter(|tags| tags.contains(&wanted(601..602)[0])));
+    let found = wait_for("the last", || {
+        Some(all_tags(&cellar)).filter(|tags| tags.contains(&wanted(601..602)[0]))
+    });
     let lost = usize::try_from(of_bus(&cellar, "lost")).unwrap();
-    assert!(lost > 100 && cellar.counter("spill_writes_failed") > 0, "{lost}");
+    assert!(
+        lost > 100 && cellar.counter("spill_writes_failed") > 0,
+        "{lost}"
+    );
     // Each gap record has the number of events missing at its position.
     let mut gaps = gaps(&cellar).into_iter().map(|gap| {
         assert_eq!(gap["tag"], "saltcellar/gap/overflow".into());
@@ -229,10 +299,15 @@ fn the_configured_limit_of_the_spill_was_exceeded() {
     cellar.plan_disk(STALLED);
     // The store's queue and the memory buffer hold 8 MiB each.
     publish(&mut to, "len32", &events(1..601, 100_000));
-    wait_for("all to be read", || (of_bus(&cellar, "events") == 601).then_some(()));
+    wait_for("all to be read", || {
+        (of_bus(&cellar, "events") == 601).then_some(())
+    });
     wait_for("a loss", || (of_bus(&cellar, "lost") > 0).then_some(()));
     let (reported, bytes) = (of_bus(&cellar, "spilled_bytes"), spill_files(&cellar));
-    let bytes: u64 = bytes.iter().map(|path| std::fs::metadata(path).map_or(0, |found| found.len())).sum();
+    let bytes: u64 = bytes
+        .iter()
+        .map(|path| std::fs::metadata(path).map_or(0, |found| found.len()))
+        .sum();
     // One read of the bus may exceed the limit.
     assert!(
         (15 * MIB..=18 * MIB).contains(&bytes) && reported == bytes,
@@ -246,7 +321,11 @@ fn each_interruption_of_the_bus_is_a_gap_record() {
     let mut cellar = Cellar::start_with(&["--bus", bus.flag()]);
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(0..2, 10));
-    assert_eq!(tags(&cellar, 2), wanted(0..2), "nothing is known to be missing before the first start");
+    assert_eq!(
+        tags(&cellar, 2),
+        wanted(0..2),
+        "nothing is known to be missing before the first start"
+    );
     // The master restarts.
     drop(to);
     let mut to = bus.subscriber();
@@ -260,11 +339,23 @@ fn each_interruption_of_the_bus_is_a_gap_record() {
     publish(&mut to, "len32", &events(4..6, 10));
     tags(&cellar, 3);
     let gap = |cause: &str| vec![format!("saltcellar/gap/{cause}")];
-    let expected = [wanted(0..2), gap("disconnect"), wanted(2..4), gap("start-up"), wanted(4..6)].concat();
+    let expected = [
+        wanted(0..2),
+        gap("disconnect"),
+        wanted(2..4),
+        gap("start-up"),
+        wanted(4..6),
+    ]
+    .concat();
     assert_eq!(all_tags(&cellar), expected);
     for gap in gaps(&cellar) {
         let data = &gap["data"];
-        assert!(data["bus"].as_str().unwrap().ends_with("master_event_pub.ipc"));
+        assert!(
+            data["bus"]
+                .as_str()
+                .unwrap()
+                .ends_with("master_event_pub.ipc")
+        );
         assert!(
             data["begin"].as_str() < data["end"].as_str() && data["seconds"].as_f64() > Some(0.0),
             "{gap}"
@@ -296,7 +387,9 @@ fn spills_of_removed_buses_are_drained() {
     let mut cellar = Cellar::start_on_disk_with("space=4096/100000000000", &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(0..20, 10));
-    wait_for("the events", || (of_bus(&cellar, "events") == 20).then_some(()));
+    wait_for("the events", || {
+        (of_bus(&cellar, "events") == 20).then_some(())
+    });
     assert!(cellar.terminate());
     cellar.plan_disk("");
     let other = Bus::new();
@@ -314,12 +407,30 @@ fn a_burst_of_a_hundred_thousand_events_is_stored_completely() {
         bytes.extend_from_slice(&event(n, 100));
     }
     to.write_all(&bytes).unwrap();
-    wait_for("the store", || (cellar.counter("entries_stored") == 100_000).then_some(()));
+    wait_for("the store", || {
+        (cellar.counter("entries_stored") == 100_000).then_some(())
+    });
     let (found, wanted) = (all_tags(&cellar), wanted(0..100_000));
     let odd = (0..wanted.len()).find(|&at| found.get(at) != wanted.get(at));
-    let around = odd.map(|at| found.get(at.saturating_sub(1)..).unwrap_or_default().iter().take(3));
-    assert!(found.len() == wanted.len() && odd.is_none(), "{} events; odd {odd:?}: {around:?}", found.len());
-    assert_eq!((cellar.counter("bus_events_lost"), cellar.counter("bus_gaps")), (0, 0));
+    let around = odd.map(|at| {
+        found
+            .get(at.saturating_sub(1)..)
+            .unwrap_or_default()
+            .iter()
+            .take(3)
+    });
+    assert!(
+        found.len() == wanted.len() && odd.is_none(),
+        "{} events; odd {odd:?}: {around:?}",
+        found.len()
+    );
+    assert_eq!(
+        (
+            cellar.counter("bus_events_lost"),
+            cellar.counter("bus_gaps")
+        ),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -336,7 +447,12 @@ fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
         rmpv::encode::write_value(&mut out, &map).unwrap();
         out
     };
-    let stamped = |stamp: &str| frame("stamped", &Value::Map(vec![("_stamp".into(), stamp.into())]));
+    let stamped = |stamp: &str| {
+        frame(
+            "stamped",
+            &Value::Map(vec![("_stamp".into(), stamp.into())]),
+        )
+    };
     let long = [&vec![b't'; 10 << 20][..], b"\n\n\x80"].concat();
     let mut no_body = Vec::new();
     rmpv::encode::write_value(
@@ -358,8 +474,16 @@ fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
     let expected = ["no-map", "stamped", "stamped", "test/000000"];
     assert_eq!(tags(&cellar, 4), expected);
     for (counter, count, words) in [
-        ("events_without_tag", 1, "event rejected: no tag: an event is its tag, two newlines, and msgpack"),
-        ("events_tag_too_long", 1, "a tag of 10485760 bytes exceeds the limit of 65536"),
+        (
+            "events_without_tag",
+            1,
+            "event rejected: no tag: an event is its tag, two newlines, and msgpack",
+        ),
+        (
+            "events_tag_too_long",
+            1,
+            "a tag of 10485760 bytes exceeds the limit of 65536",
+        ),
         ("entries_unreadable", 1, "msgpack ends inside a value"),
         ("events_no_map", 1, "data is not a map"),
         ("event_clocks_off", 2, "one of the clocks is wrong"),
@@ -400,10 +524,18 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_configured(RULES, &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
-    let secrets = ["hunter2-secret", "MIIEsecretsecret", "pillar-secret", "AKIAQQ77"];
+    let secrets = [
+        "hunter2-secret",
+        "MIIEsecretsecret",
+        "pillar-secret",
+        "AKIAQQ77",
+    ];
     let inner = Value::Map(vec![
         ("password".into(), secrets[0].into()),
-        ("key".into(), format!("-----BEGIN RSA PRIVATE KEY-----\n{}", secrets[1]).into()),
+        (
+            "key".into(),
+            format!("-----BEGIN RSA PRIVATE KEY-----\n{}", secrets[1]).into(),
+        ),
         ("text".into(), format!("use {} now", secrets[3]).into()),
     ]);
     let plain = answer("20261121054728000001", "x.y", inner.clone());
@@ -412,7 +544,10 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
     for load in [&plain, &pillar, &ping] {
         let tag = format!("salt/job/{}/ret/web1", load["jid"].as_str().unwrap());
         publish(&mut to, "len32", &[frame(&tag, load)]);
-        let event = Value::Map(vec![("tag".into(), tag.as_str().into()), ("data".into(), load.clone())]);
+        let event = Value::Map(vec![
+            ("tag".into(), tag.as_str().into()),
+            ("data".into(), load.clone()),
+        ]);
         let events = Value::Array(vec![event]);
         assert_eq!(
             cellar.ask("event_return", vec![("events", events)]),
@@ -421,17 +556,37 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
         );
         cellar.ask("returner", vec![("load", load.clone())]);
     }
-    let load = Value::Map(vec![("fun".into(), "x.y".into()), ("arg".into(), Value::Array(vec![inner]))]);
-    cellar.ask("save_load", vec![("jid", "20261121054728000001".into()), ("load", load)]);
-    cellar.ask("save_reg", vec![("data", Value::Map(vec![("token".into(), secrets[0].into())]))]);
+    let load = Value::Map(vec![
+        ("fun".into(), "x.y".into()),
+        ("arg".into(), Value::Array(vec![inner])),
+    ]);
+    cellar.ask(
+        "save_load",
+        vec![("jid", "20261121054728000001".into()), ("load", load)],
+    );
+    cellar.ask(
+        "save_reg",
+        vec![(
+            "data",
+            Value::Map(vec![("token".into(), secrets[0].into())]),
+        )],
+    );
     let data = Value::Map(vec![("id".into(), "lab-7".into())]);
     publish(&mut to, "len32", &[frame("test/lab", &data)]);
     publish(&mut to, "len32", &events(0..1, 10));
-    wait_for("the last", || all_tags(&cellar).contains(&"test/000000".to_owned()).then_some(()));
+    wait_for("the last", || {
+        all_tags(&cellar)
+            .contains(&"test/000000".to_owned())
+            .then_some(())
+    });
     let ret = |n: u32| format!("salt/job/2026112105472800000{n}/ret/web1");
     let mut found = all_tags(&cellar);
     found.sort();
-    assert_eq!(found, [ret(1), ret(2), "test/000000".to_owned()], "each once, by whichever source");
+    assert_eq!(
+        found,
+        [ret(1), ret(2), "test/000000".to_owned()],
+        "each once, by whichever source"
+    );
 
     let jid = |n: u32| vec![("jid", Value::from(format!("2026112105472800000{n}")))];
     let returned = cellar.ask("get_jid", jid(1));
@@ -439,26 +594,44 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
     assert_eq!(returned["web1"]["success"], true.into());
     assert_eq!(returned["web1"]["return"]["password"], "[redacted]".into());
     assert_eq!(returned["web1"]["return"]["key"], "[redacted]".into());
-    assert_eq!(returned["web1"]["return"]["text"], "use [redacted] now".into());
-    assert_eq!(cellar.ask("get_jid", jid(2))["web1"]["return"], "[redacted]".into());
+    assert_eq!(
+        returned["web1"]["return"]["text"],
+        "use [redacted] now".into()
+    );
+    assert_eq!(
+        cellar.ask("get_jid", jid(2))["web1"]["return"],
+        "[redacted]".into()
+    );
     assert_eq!(cellar.ask("get_jid", jid(3)), Value::Map(vec![]));
-    assert_eq!(cellar.ask("get_load", jid(1))["arg"][0]["password"], "[redacted]".into());
+    assert_eq!(
+        cellar.ask("get_load", jid(1))["arg"][0]["password"],
+        "[redacted]".into()
+    );
     assert_eq!(cellar.ask("load_reg", vec![])["token"], "[redacted]".into());
 
     let status = cellar.ask("status", vec![]);
     let count = |name: &str| {
         let rules = status["rules"].as_array().unwrap();
-        let rule = rules.iter().find(|rule| rule["name"] == name.into()).unwrap();
+        let rule = rules
+            .iter()
+            .find(|rule| rule["name"] == name.into())
+            .unwrap();
         ["entries", "filtered"].map(|key| rule[key].as_u64().unwrap())
     };
     assert_eq!((count("pings"), count("lab")), ([3, 3], [1, 1]));
-    assert_eq!((count("passwords"), count("pillar"), count("cloud")), ([5, 0], [3, 0], [4, 0]));
+    assert_eq!(
+        (count("passwords"), count("pillar"), count("cloud")),
+        ([5, 0], [3, 0], [4, 0])
+    );
     assert_eq!(cellar.counter("entries_filtered"), 4);
     assert_eq!(cellar.counter("entries_redacted"), 8);
     // Blocks are compressed, so the entries are searched instead of the files.
     assert!(cellar.terminate());
     for secret in secrets {
-        assert!(!unpacked(&cellar.state_dir()).contains(secret), "{secret} is on the disk");
+        assert!(
+            !unpacked(&cellar.state_dir()).contains(secret),
+            "{secret} is on the disk"
+        );
     }
 }
 
@@ -472,14 +645,23 @@ pub(crate) fn unpacked(state_dir: &std::path::Path) -> String {
     let opened = saltcellar::store::Store::open(&options).unwrap();
     let filter = saltcellar::model::EventFilter::default();
     let before = saltcellar::model::SeqNo(u64::MAX);
-    let events = opened.store.events_before(&filter, before, 1_000, usize::MAX).unwrap();
+    let events = opened
+        .store
+        .events_before(&filter, before, 1_000, usize::MAX)
+        .unwrap();
     assert!(events.len() >= 3);
     let jobs = opened.store.jobs_before(None, 100).unwrap();
-    let entries = jobs.iter().flat_map(|(_, row)| opened.store.job_entries(&row.jid).unwrap());
-    let bodies =
-        events.into_iter().chain(entries).map(|entry| String::from_utf8_lossy(&entry.body).into_owned());
+    let entries = jobs
+        .iter()
+        .flat_map(|(_, row)| opened.store.job_entries(&row.jid).unwrap());
+    let bodies = events
+        .into_iter()
+        .chain(entries)
+        .map(|entry| String::from_utf8_lossy(&entry.body).into_owned());
     let register = opened.store.register().unwrap().unwrap_or_default();
-    bodies.chain([String::from_utf8_lossy(&register).into_owned()]).collect()
+    bodies
+        .chain([String::from_utf8_lossy(&register).into_owned()])
+        .collect()
 }
 
 #[test]

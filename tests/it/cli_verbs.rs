@@ -55,15 +55,26 @@ fn job() -> FakeDaemon {
             ])
         };
         let mut row = job_row("20261121054728123456");
-        let data =
-            map([("list", Value::Array(vec![1.into(), Value::Binary(vec![255])])), ("on", true.into())]);
+        let data = map([
+            (
+                "list",
+                Value::Array(vec![1.into(), Value::Binary(vec![255])]),
+            ),
+            ("on", true.into()),
+        ]);
         row.extend([
             ("load".into(), Value::Nil),
-            ("minions".into(), Value::Array(vec!["web1".into(), "web2".into(), "web3".into()])),
+            (
+                "minions".into(),
+                Value::Array(vec!["web1".into(), "web2".into(), "web3".into()]),
+            ),
             ("missing".into(), Value::Array(vec!["web3".into()])),
             (
                 "returns".into(),
-                Value::Array(vec![answer("web1", data, 0), answer("web2", "no\x1b[2J\nsuch".into(), 1)]),
+                Value::Array(vec![
+                    answer("web1", data, 0),
+                    answer("web2", "no\x1b[2J\nsuch".into(), 1),
+                ]),
             ),
         ]);
         Ok(Value::Map(row))
@@ -93,8 +104,17 @@ fn events(count: u64) -> FakeDaemon {
 
 #[test]
 fn without_a_daemon_verbs_name_the_socket_and_the_remedy() {
-    for verb in [&["jobs", "list"][..], &["jobs", "show", "1"], &["events", "list"], &["status"]] {
-        let output = program().args(verb).args(["--socket", "/no/such.sock"]).output().unwrap();
+    for verb in [
+        &["jobs", "list"][..],
+        &["jobs", "show", "1"],
+        &["events", "list"],
+        &["status"],
+    ] {
+        let output = program()
+            .args(verb)
+            .args(["--socket", "/no/such.sock"])
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(69), "{verb:?}");
         assert_eq!(
             stderr(&output),
@@ -103,7 +123,11 @@ fn without_a_daemon_verbs_name_the_socket_and_the_remedy() {
              `systemctl start saltcellar`; if it listens elsewhere, set --socket or SALTCELLAR_SOCKET\n"
         );
     }
-    let output = program().arg("status").env("SALTCELLAR_SOCKET", "/no/such.sock").output().unwrap();
+    let output = program()
+        .arg("status")
+        .env("SALTCELLAR_SOCKET", "/no/such.sock")
+        .output()
+        .unwrap();
     assert!(stderr(&output).contains("(set by SALTCELLAR_SOCKET)"));
 }
 
@@ -121,14 +145,26 @@ fn jobs_are_listed_as_a_table() {
 #[test]
 fn jobs_are_listed_as_json_with_times_as_text() {
     let daemon = jobs();
-    let output =
-        daemon.run(&["jobs", "list", "--output", "json", "--limit", "1", "--fun", "cmd.*", "--find-job"]);
+    let output = daemon.run(&[
+        "jobs",
+        "list",
+        "--output",
+        "json",
+        "--limit",
+        "1",
+        "--fun",
+        "cmd.*",
+        "--find-job",
+    ]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["more"], true);
     assert_eq!(document["jobs"][0]["time"], "2026-11-21T05:47:28.123456Z");
     assert_eq!(document["jobs"][0]["arg"], json!(["uptime"]));
     let (_, args) = daemon.requests().remove(0);
-    assert_eq!(args.to_string(), r#"{"limit": 1, "fun": "cmd.*", "find_job": true}"#);
+    assert_eq!(
+        args.to_string(),
+        r#"{"limit": 1, "fun": "cmd.*", "find_job": true}"#
+    );
 
     let output = jobs().run(&["--output=jsonl", "jobs", "list", "--limit=1"]);
     assert_eq!(stdout(&output).lines().count(), 1);
@@ -138,7 +174,14 @@ fn jobs_are_listed_as_json_with_times_as_text() {
 #[test]
 fn filters_of_time_reach_the_daemon_as_microseconds() {
     let daemon = jobs();
-    daemon.run(&["jobs", "list", "--limit=1", "--since", "2026-11-21T05:47:28.123456", "--until=1970-01-02"]);
+    daemon.run(&[
+        "jobs",
+        "list",
+        "--limit=1",
+        "--since",
+        "2026-11-21T05:47:28.123456",
+        "--until=1970-01-02",
+    ]);
     let (_, args) = daemon.requests().remove(0);
     assert_eq!(args["since"].as_i64(), Some(TIME));
     assert_eq!(args["until"].as_i64(), Some(86_400_000_000));
@@ -174,11 +217,20 @@ missing:
     );
     let output = job().run(&["jobs", "show", "20261121054728123456", "--output", "json"]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(document["returns"][0]["return"]["list"][1], json!({"$bin": "/w=="}));
-    assert_eq!(document["returns"][1]["time"], "2026-11-21T05:47:28.123456Z");
+    assert_eq!(
+        document["returns"][0]["return"]["list"][1],
+        json!({"$bin": "/w=="})
+    );
+    assert_eq!(
+        document["returns"][1]["time"],
+        "2026-11-21T05:47:28.123456Z"
+    );
 
     let output = job().run(&["jobs", "show", "20261121054728123456", "--output", "jsonl"]);
-    let lines: Vec<Json> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Json> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[1]["jid"], "20261121054728123456");
     assert_eq!(lines[1]["minion"], "web2");
@@ -188,7 +240,10 @@ missing:
 fn an_unknown_job_is_a_one_line_error() {
     let output = job().run(&["jobs", "show", "7"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "saltcellar: failed to show the job: unknown job 7\n");
+    assert_eq!(
+        stderr(&output),
+        "saltcellar: failed to show the job: unknown job 7\n"
+    );
 }
 
 #[test]
@@ -209,7 +264,10 @@ SEQ  TIME (UTC)               TAG                          MINION  FUN
     assert_eq!(document["events"].as_array().unwrap().len(), 20);
     assert_eq!(document["events"][0]["seq"], 30);
     assert_eq!(document["events"][0]["time"], "2026-11-21T05:47:28.123456Z");
-    assert_eq!(document["events"][0]["tag"], "salt/job/30\u{1b}]0;owned\u{7}");
+    assert_eq!(
+        document["events"][0]["tag"],
+        "salt/job/30\u{1b}]0;owned\u{7}"
+    );
     assert!(!stdout(&output).contains('\u{1b}'));
 }
 
@@ -218,7 +276,9 @@ fn all_events_are_read_page_by_page_each_once() {
     let daemon = events(2_500);
     let output = daemon.run(&["events", "list", "--all", "--output", "jsonl"]);
     let text = stdout(&output);
-    let seqs = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()["seq"].as_u64());
+    let seqs = text
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap()["seq"].as_u64());
     assert!(seqs.flatten().eq((1..=2_500).rev()));
     assert_eq!(daemon.requests().len(), 3);
 
@@ -226,8 +286,18 @@ fn all_events_are_read_page_by_page_each_once() {
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["events"].as_array().unwrap().len(), 2_500);
     assert_eq!(document["more"], false);
-    assert_eq!(stdout(&daemon.run(&["events", "list", "--all"])).lines().count(), 2_501);
-    assert_eq!(stdout(&daemon.run(&["events", "list", "--limit", "1500"])).lines().count(), 1_501);
+    assert_eq!(
+        stdout(&daemon.run(&["events", "list", "--all"]))
+            .lines()
+            .count(),
+        2_501
+    );
+    assert_eq!(
+        stdout(&daemon.run(&["events", "list", "--limit", "1500"]))
+            .lines()
+            .count(),
+        1_501
+    );
 }
 
 #[test]
@@ -236,7 +306,10 @@ fn an_empty_archive_is_an_empty_list() {
         stdout(&events(0).run(&["events", "list", "--output=json"])),
         "{\"events\": [], \"more\": false}\n"
     );
-    assert_eq!(stdout(&events(0).run(&["events", "list"])), "SEQ  TIME (UTC)  TAG  MINION  FUN\n");
+    assert_eq!(
+        stdout(&events(0).run(&["events", "list"])),
+        "SEQ  TIME (UTC)  TAG  MINION  FUN\n"
+    );
 }
 
 #[test]
@@ -253,12 +326,20 @@ fn a_closed_pipe_ends_the_program_without_an_error() {
     let mut start = [0; 10];
     child.stdout.take().unwrap().read_exact(&mut start).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
 }
 
 #[test]
 fn errors_of_the_daemon_map_to_exit_codes() {
-    for (code, exit) in [("bad_args", 64), ("unavailable", 75), ("internal", 70), ("version", 1)] {
+    for (code, exit) in [
+        ("bad_args", 64),
+        ("unavailable", 75),
+        ("internal", 70),
+        ("version", 1),
+    ] {
         let daemon = FakeDaemon::answering("status", move |_| Err((code, "because\x1b")));
         let output = daemon.run(&["status"]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
@@ -272,8 +353,11 @@ fn errors_of_the_daemon_map_to_exit_codes() {
 /// A daemon with one reason of this level.
 fn a_status(state: &'static str) -> FakeDaemon {
     FakeDaemon::answering("status", move |_| {
-        let reason =
-            map([("level", state.into()), ("part", "disk".into()), ("message", "nearly\x1bfull".into())]);
+        let reason = map([
+            ("level", state.into()),
+            ("part", "disk".into()),
+            ("message", "nearly\x1bfull".into()),
+        ]);
         let bus = map([
             ("path", "/var/run/salt/master".into()),
             ("connected", true.into()),
@@ -284,8 +368,17 @@ fn a_status(state: &'static str) -> FakeDaemon {
             ("version", "0.1.0".into()),
             ("pid", 7.into()),
             ("bus", Value::Array(vec![bus])),
-            ("counters", map([("bus_events", 12.into()), ("calls", 0.into())])),
-            ("health", map([("state", state.into()), ("reasons", Value::Array(vec![reason]))])),
+            (
+                "counters",
+                map([("bus_events", 12.into()), ("calls", 0.into())]),
+            ),
+            (
+                "health",
+                map([
+                    ("state", state.into()),
+                    ("reasons", Value::Array(vec![reason])),
+                ]),
+            ),
             ("classes", Value::Array(vec![])),
         ]))
     })
@@ -295,7 +388,10 @@ fn a_status(state: &'static str) -> FakeDaemon {
 fn the_status_is_shown() {
     let daemon = a_status("warning");
     let output = daemon.run(&["status"]);
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
     let text = stdout(&output);
     for line in [
         "saltcellar 0.1.0, up 0s: 1 warning",
@@ -304,22 +400,40 @@ fn the_status_is_shown() {
         "PART  NAME                  STATE      LAG",
         "bus   /var/run/salt/master  connected  -",
     ] {
-        assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");
+        assert!(
+            text.lines().any(|shown| shown == line),
+            "{line:?} in {text}"
+        );
     }
-    assert!(text.lines().count() < 25 && !text.contains("bus_events"), "{text}");
+    assert!(
+        text.lines().count() < 25 && !text.contains("bus_events"),
+        "{text}"
+    );
     let counters = stdout(&daemon.run(&["status", "--counters"]));
-    assert!(counters.lines().any(|line| line == "bus      bus_events     12"), "{counters}");
+    assert!(
+        counters
+            .lines()
+            .any(|line| line == "bus      bus_events     12"),
+        "{counters}"
+    );
     assert!(!counters.contains("calls"), "no zeros: {counters}");
-    let document: Json = serde_json::from_str(&stdout(&daemon.run(&["status", "--output=json"]))).unwrap();
+    let document: Json =
+        serde_json::from_str(&stdout(&daemon.run(&["status", "--output=json"]))).unwrap();
     assert_eq!(document["counters"]["bus_events"], 12);
-    assert_eq!((&document["health"]["state"], &document["https"]), (&json!("warning"), &Json::Null));
+    assert_eq!(
+        (&document["health"]["state"], &document["https"]),
+        (&json!("warning"), &Json::Null)
+    );
 }
 
 #[test]
 fn problems_end_status_with_1() {
     for args in [&["status"][..], &["status", "--output=json"]] {
         let output = a_status("problem").run(args);
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), "saltcellar: 1 problem\n"));
+        assert_eq!(
+            (output.status.code(), stderr(&output).as_str()),
+            (Some(1), "saltcellar: 1 problem\n")
+        );
     }
 }
 
@@ -331,7 +445,11 @@ fn bad_usage_is_64_and_help_is_0() {
         &["jobs", "list", "--limit", "0"],
         &[],
     ] {
-        assert_eq!(program().args(args).output().unwrap().status.code(), Some(64), "{args:?}");
+        assert_eq!(
+            program().args(args).output().unwrap().status.code(),
+            Some(64),
+            "{args:?}"
+        );
     }
     for verb in [
         &[][..],
@@ -344,7 +462,10 @@ fn bad_usage_is_64_and_help_is_0() {
     ] {
         let output = program().args(verb).arg("--help").output().unwrap();
         assert_eq!(output.status.code(), Some(0));
-        assert!(stdout(&output).contains("Examples:\n  saltcellar "), "{verb:?} teaches with examples");
+        assert!(
+            stdout(&output).contains("Examples:\n  saltcellar "),
+            "{verb:?} teaches with examples"
+        );
     }
 }
 
@@ -352,18 +473,31 @@ fn bad_usage_is_64_and_help_is_0() {
 fn the_version_names_program_and_formats() {
     let version = env!("CARGO_PKG_VERSION");
     let output = program().arg("version").output().unwrap();
-    assert!(stdout(&output).starts_with(&format!("saltcellar {version}\nstore format 3\nwire format 1\n")));
-    let output = program().args(["version", "--output", "json"]).output().unwrap();
+    assert!(stdout(&output).starts_with(&format!(
+        "saltcellar {version}\nstore format 3\nwire format 1\n"
+    )));
+    let output = program()
+        .args(["version", "--output", "json"])
+        .output()
+        .unwrap();
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&document["version"], &document["formats"]["wire"]), (&json!(version), &json!(1)));
-    assert_eq!(stdout(&program().arg("--version").output().unwrap()), format!("saltcellar {version}\n"));
+    assert_eq!(
+        (&document["version"], &document["formats"]["wire"]),
+        (&json!(version), &json!(1))
+    );
+    assert_eq!(
+        stdout(&program().arg("--version").output().unwrap()),
+        format!("saltcellar {version}\n")
+    );
 }
 
 #[test]
 fn completions_are_printed_for_each_shell() {
-    for (shell, sign) in
-        [("bash", "complete -F"), ("zsh", "#compdef saltcellar"), ("fish", "complete -c saltcellar")]
-    {
+    for (shell, sign) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef saltcellar"),
+        ("fish", "complete -c saltcellar"),
+    ] {
         let output = program().args(["completions", shell]).output().unwrap();
         assert!(stdout(&output).contains(sign), "{shell}");
     }
@@ -380,7 +514,11 @@ fn rows_are_printed_as_comma_separated_values() {
     );
     let output = jobs().run(&["version", "--output=csv"]);
     assert_eq!(output.status.code(), Some(64), "{}", stdout(&output));
-    assert!(stderr(&output).contains("this verb prints no rows"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("this verb prints no rows"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -388,19 +526,44 @@ fn times_are_local_unless_utc_is_requested() {
     let daemon = jobs();
     let run = |args: &[&str]| {
         let mut command = program();
-        command.env("TZ", "XYZ-3").arg("--socket").arg(&daemon.socket).args(args);
+        command
+            .env("TZ", "XYZ-3")
+            .arg("--socket")
+            .arg(&daemon.socket)
+            .args(args);
         stdout(&command.output().unwrap())
     };
     let local = run(&["jobs", "list", "--limit=1"]);
-    assert!(local.contains("TIME   ") && local.contains("2026-11-21 08:47:28.123"), "{local}");
+    assert!(
+        local.contains("TIME   ") && local.contains("2026-11-21 08:47:28.123"),
+        "{local}"
+    );
     let utc = run(&["jobs", "list", "--limit=1", "--utc"]);
-    assert!(utc.contains("TIME (UTC)") && utc.contains("2026-11-21 05:47:28.123"), "{utc}");
+    assert!(
+        utc.contains("TIME (UTC)") && utc.contains("2026-11-21 05:47:28.123"),
+        "{utc}"
+    );
     let json = run(&["jobs", "list", "--limit=1", "--output=jsonl"]);
     assert!(json.contains("2026-11-21T05:47:28.123456Z"), "{json}");
-    run(&["jobs", "list", "--limit=1", "--since", "2026-11-21 08:47:28.123456", "--until", "-1h"]);
+    run(&[
+        "jobs",
+        "list",
+        "--limit=1",
+        "--since",
+        "2026-11-21 08:47:28.123456",
+        "--until",
+        "-1h",
+    ]);
     let (_, args) = daemon.requests().pop().unwrap();
     assert_eq!(args["since"].as_i64(), Some(TIME));
-    let output = program().args(["jobs", "list", "--since", "-1x"]).output().unwrap();
+    let output = program()
+        .args(["jobs", "list", "--since", "-1x"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(stderr(&output).contains("yesterday 14:00"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("yesterday 14:00"),
+        "{}",
+        stderr(&output)
+    );
 }

@@ -11,7 +11,12 @@ fn check(dir: &Path, text: &str, args: &[&str]) -> Output {
     let file = dir.join("c.yaml");
     std::fs::write(&file, text).unwrap();
     let mut command = program();
-    command.env("HOME", "/home/u").arg("check").arg("--config").arg(&file).args(args);
+    command
+        .env("HOME", "/home/u")
+        .arg("check")
+        .arg("--config")
+        .arg(&file)
+        .args(args);
     command.output().unwrap()
 }
 
@@ -69,7 +74,10 @@ fn invalid_values_are_rejected_with_the_accepted_form() {
             "socket_mode: \"0999\"\n",
             "c.yaml:1: socket_mode: \"0999\" is not accepted; give file permissions in octal",
         ),
-        ("socket: /a\nsocket: /b\n", "c.yaml:2: duplicate key \"socket\""),
+        (
+            "socket: /a\nsocket: /b\n",
+            "c.yaml:2: duplicate key \"socket\"",
+        ),
         ("a: b: c\n", "c.yaml:1: not YAML: "),
         (
             "bus: {a: b}\n",
@@ -83,7 +91,10 @@ fn invalid_values_are_rejected_with_the_accepted_form() {
 
 #[test]
 fn a_named_file_must_exist() {
-    let output = program().args(["check", "--config", "/no/such.yaml"]).output().unwrap();
+    let output = program()
+        .args(["check", "--config", "/no/such.yaml"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(stderr(&output).contains("/no/such.yaml:1: cannot read the file: No such file"));
 }
@@ -93,6 +104,11 @@ fn clients_find_the_socket_of_the_configuration() {
     let daemon = FakeDaemon::answering("status", |_| Ok(map([("pid", 7.into())])));
     let file = daemon.dir.path().join("c.yaml");
     std::fs::write(&file, format!("socket: {}\n", daemon.socket.display())).unwrap();
-    let output = program().arg("status").arg("--config").arg(&file).output().unwrap();
+    let output = program()
+        .arg("status")
+        .arg("--config")
+        .arg(&file)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

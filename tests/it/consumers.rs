@@ -15,9 +15,18 @@ use crate::harness::{Cellar, ended, list, map, master_bus, publish, wait_for};
 fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
     let mut client = cellar.client();
     for n in numbers {
-        let data = map(vec![("n", n.into()), ("fun", "state.apply".into()), ("retcode", (n % 2).into())]);
+        let data = map(vec![
+            ("n", n.into()),
+            ("fun", "state.apply".into()),
+            ("retcode", (n % 2).into()),
+        ]);
         let event = map(vec![("tag", format!("test/{n}").into()), ("data", data)]);
-        client.call("event_return", map(vec![("events", Value::Array(vec![event]))])).unwrap();
+        client
+            .call(
+                "event_return",
+                map(vec![("events", Value::Array(vec![event]))]),
+            )
+            .unwrap();
     }
 }
 
@@ -31,38 +40,74 @@ fn next(cellar: &Cellar, limit: u64, wait_ms: u64) -> Vec<(u64, u64, String)> {
     let answer = cellar.ask("consumer_next", args);
     let one = |event: &Value| {
         let id = event["id"].as_str().unwrap().to_owned();
-        (event["seq"].as_u64().unwrap(), event["data"]["n"].as_u64().unwrap(), id)
+        (
+            event["seq"].as_u64().unwrap(),
+            event["data"]["n"].as_u64().unwrap(),
+            id,
+        )
     };
-    answer["events"].as_array().unwrap().iter().map(one).collect()
+    answer["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(one)
+        .collect()
 }
 
 fn ack(cellar: &Cellar, seq: u64) {
-    cellar.ask("consumer_ack", vec![("name", "audit".into()), ("holder", "me".into()), ("seq", seq.into())]);
+    cellar.ask(
+        "consumer_ack",
+        vec![
+            ("name", "audit".into()),
+            ("holder", "me".into()),
+            ("seq", seq.into()),
+        ],
+    );
 }
 
 fn verb(cellar: &Cellar, args: &[&str]) -> std::process::Output {
-    program().args(args).arg("--socket").arg(cellar.socket()).output().unwrap()
+    program()
+        .args(args)
+        .arg("--socket")
+        .arg(cellar.socket())
+        .output()
+        .unwrap()
 }
 
 /// Standard output of a verb that must succeed.
 fn done(cellar: &Cellar, args: &[&str]) -> String {
     let output = verb(cellar, args);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        stderr(&output)
+    );
     stdout(&output)
 }
 
 #[test]
 fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated() {
     let mut cellar = Cellar::start();
-    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
     let mut random = Random::new(18);
     let (mut processed, mut acked, mut ids) = (Vec::new(), 0, std::collections::HashMap::new());
     for round in 0..6_u64 {
         put(&cellar, round * 20..round * 20 + 20);
         let batch = next(&cellar, 13, 0);
-        assert!(batch[0].1 >= acked, "an acknowledged event is delivered again");
+        assert!(
+            batch[0].1 >= acked,
+            "an acknowledged event is delivered again"
+        );
         for (seq, n, id) in batch {
-            assert_eq!(*ids.entry(n).or_insert_with(|| id.clone()), id, "the id of an event is stable");
+            assert_eq!(
+                *ids.entry(n).or_insert_with(|| id.clone()),
+                id,
+                "the id of an event is stable"
+            );
             processed.push(n);
             if random.below(3) > 0 {
                 ack(&cellar, seq);
@@ -74,7 +119,9 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
     }
     loop {
         let batch = next(&cellar, 1000, 0);
-        let Some((last, ..)) = batch.last().cloned() else { break };
+        let Some((last, ..)) = batch.last().cloned() else {
+            break;
+        };
         processed.extend(batch.iter().map(|(_, n, _)| *n));
         ack(&cellar, last);
     }
@@ -87,12 +134,19 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
 fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thread() {
     let cellar = Cellar::start();
     let condition = "data.n == 7";
-    cellar.ask("consumer_create", vec![("name", "audit".into()), ("where", condition.into())]);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("where", condition.into())],
+    );
     std::thread::scope(|scope| {
         // More than there are threads for calls.
         let mut waiting = Vec::new();
         for _ in 0..30 {
-            waiting.push(Builder::new().spawn_scoped(scope, || next(&cellar, 10, 10_000)).unwrap());
+            waiting.push(
+                Builder::new()
+                    .spawn_scoped(scope, || next(&cellar, 10, 10_000))
+                    .unwrap(),
+            );
         }
         let asked = std::time::Instant::now();
         put(&cellar, 0..10);
@@ -109,26 +163,40 @@ fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thr
     // An orderly stop answers a waiting call.
     let mut cellar = cellar;
     let mut client = cellar.client();
-    let args = map(vec![("name", "audit".into()), ("holder", "me".into()), ("wait_ms", 10_000.into())]);
+    let args = map(vec![
+        ("name", "audit".into()),
+        ("holder", "me".into()),
+        ("wait_ms", 10_000.into()),
+    ]);
     ack(&cellar, 10);
     let mut packed = Vec::new();
     rmpv::encode::write_value(&mut packed, &args).unwrap();
     client.post("consumer_next", &packed).unwrap();
     wait_for("the call", || (cellar.counter("calls") > 40).then_some(()));
     assert!(cellar.terminate());
-    assert_eq!(client.next_answer().unwrap().1.unwrap()["events"], Value::Array(vec![]));
+    assert_eq!(
+        client.next_answer().unwrap().1.unwrap()["events"],
+        Value::Array(vec![])
+    );
 }
 
 #[test]
 fn invalid_filters_names_and_positions_are_refused_with_the_reason() {
     let cellar = Cellar::start();
-    let refused = |call: &str, args: Vec<(&str, Value)>| cellar.call(call, args).unwrap_err().to_string();
+    let refused =
+        |call: &str, args: Vec<(&str, Value)>| cellar.call(call, args).unwrap_err().to_string();
     let create = |key: &'static str, value: Value| {
-        refused("consumer_create", vec![("name", "audit".into()), (key, value)])
+        refused(
+            "consumer_create",
+            vec![("name", "audit".into()), (key, value)],
+        )
     };
     let scope = |key: &str, value: &str| Value::Array(vec![map(vec![(key, value.into())])]);
     for (error, expected) in [
-        (create("where", "data.x ==".into()), "argument `where`: column 10: "),
+        (
+            create("where", "data.x ==".into()),
+            "argument `where`: column 10: ",
+        ),
         (
             create("where", "secret".into()),
             "column 1: unknown name `secret`; available: data, tag (bad_args)",
@@ -141,16 +209,34 @@ fn invalid_filters_names_and_positions_are_refused_with_the_reason() {
             create("match", scope("retcode", "x")),
             "argument `match[0].retcode`: \"x\" is not accepted; give an exit code",
         ),
-        (create("match", list(["x"])), "argument `match[0]`: invalid type"),
-        (create("to", "yesterday".into()), "argument `to`: expected oldest or newest"),
-        (refused("consumer_create", vec![("name", "a b".into())]), "\"a b\" is not a name for a consumer"),
-        (refused("consumer_create", vec![]), "missing field `name`"),
-        (refused("consumer_seek", vec![("name", "audit".into())]), "give one of `to`, `time` and `seq`"),
         (
-            refused("consumer_seek", vec![("name", "audit".into()), ("seq", 1.into())]),
+            create("match", list(["x"])),
+            "argument `match[0]`: invalid type",
+        ),
+        (
+            create("to", "yesterday".into()),
+            "argument `to`: expected oldest or newest",
+        ),
+        (
+            refused("consumer_create", vec![("name", "a b".into())]),
+            "\"a b\" is not a name for a consumer",
+        ),
+        (refused("consumer_create", vec![]), "missing field `name`"),
+        (
+            refused("consumer_seek", vec![("name", "audit".into())]),
+            "give one of `to`, `time` and `seq`",
+        ),
+        (
+            refused(
+                "consumer_seek",
+                vec![("name", "audit".into()), ("seq", 1.into())],
+            ),
             "\"audit\" does not exist",
         ),
-        (refused("events_list", vec![("where", "1 +".into())]), "argument `where`: "),
+        (
+            refused("events_list", vec![("where", "1 +".into())]),
+            "argument `where`: ",
+        ),
         (refused("events_follow", vec![("seq", (-1).into())]), "-1"),
     ] {
         assert!(error.contains(expected), "{error}\nexpected: {expected}");
@@ -168,29 +254,60 @@ fn two_holders_of_one_name_conflict_with_a_clear_error() {
     cellar.ask("consumer_create", vec![("name", "audit".into())]);
     put(&cellar, 0..3);
     assert_eq!(next(&cellar, 1, 0).len(), 1);
-    let output = verb(&cellar, &["consumers", "next", "audit", "--holder", "other"]);
+    let output = verb(
+        &cellar,
+        &["consumers", "next", "audit", "--holder", "other"],
+    );
     assert_eq!(output.status.code(), Some(1));
     let error = stderr(&output);
-    assert!(error.contains("consumer \"audit\" is in use by \"me\" for at least"), "{error}");
-    cellar.ask("consumer_release", vec![("name", "audit".into()), ("holder", "me".into())]);
-    done(&cellar, &["consumers", "next", "audit", "--holder", "other"]);
+    assert!(
+        error.contains("consumer \"audit\" is in use by \"me\" for at least"),
+        "{error}"
+    );
+    cellar.ask(
+        "consumer_release",
+        vec![("name", "audit".into()), ("holder", "me".into())],
+    );
+    done(
+        &cellar,
+        &["consumers", "next", "audit", "--holder", "other"],
+    );
 }
 
 #[test]
 fn an_event_that_a_condition_is_too_slow_for_is_left_out_and_reported() {
     let cellar = Cellar::start();
-    let condition = format!("data.big is matching('*{}b') or data.n == 3", "a".repeat(3_900));
-    let args = vec![("name", "audit".into()), ("to", "oldest".into()), ("where", condition.as_str().into())];
+    let condition = format!(
+        "data.big is matching('*{}b') or data.n == 3",
+        "a".repeat(3_900)
+    );
+    let args = vec![
+        ("name", "audit".into()),
+        ("to", "oldest".into()),
+        ("where", condition.as_str().into()),
+    ];
     cellar.ask("consumer_create", args);
     let event = |data| map(vec![("tag", "test/x".into()), ("data", map(data))]);
-    let large = event(vec![("n", 1.into()), ("big", "a".repeat(200_000).as_str().into())]);
+    let large = event(vec![
+        ("n", 1.into()),
+        ("big", "a".repeat(200_000).as_str().into()),
+    ]);
     let events = Value::Array(vec![large, event(vec![("n", 3.into())])]);
     cellar.ask("event_return", vec![("events", events)]);
-    let found: Vec<_> = next(&cellar, 10, 10_000).into_iter().map(|(_, n, _)| n).collect();
+    let found: Vec<_> = next(&cellar, 10, 10_000)
+        .into_iter()
+        .map(|(_, n, _)| n)
+        .collect();
     assert_eq!(found, [3]);
     let consumers = cellar.ask("consumers_list", vec![]);
-    let error = consumers["consumers"][0]["error"]["message"].as_str().unwrap().to_owned();
-    assert!(error.contains("event 1: the condition goes through more than"), "{error}");
+    let error = consumers["consumers"][0]["error"]["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        error.contains("event 1: the condition goes through more than"),
+        "{error}"
+    );
     assert!(cellar.counter("filters_too_costly") >= 1);
 }
 
@@ -198,36 +315,106 @@ fn an_event_that_a_condition_is_too_slow_for_is_left_out_and_reported() {
 fn the_verbs_control_a_consumer() {
     let cellar = Cellar::start();
     assert_eq!(
-        done(&cellar, &["consumers", "create", "audit", "--tag", "test/*", "--retcode", "!0"]),
+        done(
+            &cellar,
+            &[
+                "consumers",
+                "create",
+                "audit",
+                "--tag",
+                "test/*",
+                "--retcode",
+                "!0"
+            ]
+        ),
         "audit continues with 1\n"
     );
     let filter = ["--where", "data.retcode != 0"];
-    done(&cellar, &[&["consumers", "create", "audit"][..], &filter].concat());
+    done(
+        &cellar,
+        &[&["consumers", "create", "audit"][..], &filter].concat(),
+    );
     put(&cellar, 0..10);
-    let lines = done(&cellar, &["consumers", "next", "audit", "--limit", "2", "--output", "jsonl"]);
-    let events: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(events.iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
-    assert!(events[0]["id"].as_str().unwrap().ends_with(":2"), "{}", events[0]);
-    assert_eq!(done(&cellar, &["consumers", "ack", "audit", "2"]), "audit continues with 3\n");
+    let lines = done(
+        &cellar,
+        &[
+            "consumers",
+            "next",
+            "audit",
+            "--limit",
+            "2",
+            "--output",
+            "jsonl",
+        ],
+    );
+    let events: Vec<Json> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        events
+            .iter()
+            .map(|event| event["data"]["n"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [1, 3]
+    );
+    assert!(
+        events[0]["id"].as_str().unwrap().ends_with(":2"),
+        "{}",
+        events[0]
+    );
+    assert_eq!(
+        done(&cellar, &["consumers", "ack", "audit", "2"]),
+        "audit continues with 3\n"
+    );
     done(&cellar, &["consumers", "pin", "audit"]);
     done(&cellar, &["consumers", "pause", "audit"]);
     let listed = done(&cellar, &["consumers", "list"]);
-    assert!(listed.contains("audit") && listed.contains("paused,pinned"), "{listed}");
-    assert_eq!(done(&cellar, &["consumers", "next", "audit", "--output", "jsonl"]), "");
+    assert!(
+        listed.contains("audit") && listed.contains("paused,pinned"),
+        "{listed}"
+    );
+    assert_eq!(
+        done(
+            &cellar,
+            &["consumers", "next", "audit", "--output", "jsonl"]
+        ),
+        ""
+    );
     done(&cellar, &["consumers", "resume", "audit"]);
     done(&cellar, &["consumers", "pin", "audit", "--release"]);
-    assert_eq!(done(&cellar, &["consumers", "seek", "audit", "oldest"]), "audit continues with 1\n");
+    assert_eq!(
+        done(&cellar, &["consumers", "seek", "audit", "oldest"]),
+        "audit continues with 1\n"
+    );
     let shown = done(&cellar, &["consumers", "show", "audit"]);
     assert!(
         shown.contains("where     data.retcode != 0") && shown.contains("lag       10 entries"),
         "{shown}"
     );
-    let row: Json =
-        serde_json::from_str(&done(&cellar, &["consumers", "show", "audit", "--output", "json"])).unwrap();
-    assert_eq!((row["cursor"].as_u64(), row["holder"].as_str()), (Some(1), Some("cli")));
-    assert_eq!(done(&cellar, &["consumers", "delete", "audit"]), "audit is deleted\n");
-    assert_eq!(verb(&cellar, &["consumers", "show", "audit"]).status.code(), Some(1));
-    assert_eq!(verb(&cellar, &["consumers", "seek", "audit", "soon"]).status.code(), Some(64));
+    let row: Json = serde_json::from_str(&done(
+        &cellar,
+        &["consumers", "show", "audit", "--output", "json"],
+    ))
+    .unwrap();
+    assert_eq!(
+        (row["cursor"].as_u64(), row["holder"].as_str()),
+        (Some(1), Some("cli"))
+    );
+    assert_eq!(
+        done(&cellar, &["consumers", "delete", "audit"]),
+        "audit is deleted\n"
+    );
+    assert_eq!(
+        verb(&cellar, &["consumers", "show", "audit"]).status.code(),
+        Some(1)
+    );
+    assert_eq!(
+        verb(&cellar, &["consumers", "seek", "audit", "soon"])
+            .status
+            .code(),
+        Some(64)
+    );
 }
 
 #[test]
@@ -235,17 +422,30 @@ fn lists_and_counts_take_the_same_filter() {
     let cellar = Cellar::start();
     put(&cellar, 0..40);
     let tags = |args: &[&str]| {
-        let lines = done(&cellar, &[&["events", "list", "--output", "jsonl"][..], args].concat());
-        let tag =
-            |line: &str| serde_json::from_str::<Json>(line).unwrap()["tag"].as_str().unwrap().to_owned();
+        let lines = done(
+            &cellar,
+            &[&["events", "list", "--output", "jsonl"][..], args].concat(),
+        );
+        let tag = |line: &str| {
+            serde_json::from_str::<Json>(line).unwrap()["tag"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
         lines.lines().map(tag).collect::<Vec<_>>()
     };
     let condition = ["--where", "data.n >= 36 and data.retcode == 1"];
     assert_eq!(tags(&condition), ["test/39", "test/37"]);
     assert_eq!(tags(&["--class", "jobs"]), [""; 0]);
-    assert_eq!(tags(&["--tag", "test/3?", "--where", "data.n in [31, 32, 5]"]), ["test/32", "test/31"]);
+    assert_eq!(
+        tags(&["--tag", "test/3?", "--where", "data.n in [31, 32, 5]"]),
+        ["test/32", "test/31"]
+    );
     let count = |args: &[&str]| done(&cellar, &[&["events", "count"][..], args].concat());
-    assert_eq!((count(&condition), count(&[])), ("2\n".to_owned(), "40\n".to_owned()));
+    assert_eq!(
+        (count(&condition), count(&[])),
+        ("2\n".to_owned(), "40\n".to_owned())
+    );
     assert_eq!(count(&["--until", "2026-01-01"]), "0\n");
 }
 
@@ -257,7 +457,10 @@ struct Tail {
 
 fn tail(cellar: &Cellar, args: &[&str]) -> Tail {
     let mut command = program();
-    command.args(["events", "tail", "--output", "jsonl", "--socket"]).arg(cellar.socket()).args(args);
+    command
+        .args(["events", "tail", "--output", "jsonl", "--socket"])
+        .arg(cellar.socket())
+        .args(args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     let (sender, lines) = std::sync::mpsc::sync_channel(10_000);
@@ -268,7 +471,10 @@ fn tail(cellar: &Cellar, args: &[&str]) -> Tail {
             }
         })
         .unwrap();
-    Tail { process: saltcellar::testkit::usage::Process(child), lines }
+    Tail {
+        process: saltcellar::testkit::usage::Process(child),
+        lines,
+    }
 }
 
 #[test]
@@ -277,10 +483,16 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
     put(&cellar, 0..300);
     std::thread::scope(|scope| {
         // Stored while the tail reads history and passes over to live events.
-        let writes = Builder::new().spawn_scoped(scope, || put(&cellar, 300..900)).unwrap();
+        let writes = Builder::new()
+            .spawn_scoped(scope, || put(&cellar, 300..900))
+            .unwrap();
         let since = tail(&cellar, &["--since", "1h", "--limit", "900"]);
         let found: Vec<u64> = (0..900)
-            .map(|_| saltcellar::testkit::receive(&since.lines)["data"]["n"].as_u64().unwrap())
+            .map(|_| {
+                saltcellar::testkit::receive(&since.lines)["data"]["n"]
+                    .as_u64()
+                    .unwrap()
+            })
             .collect();
         assert_eq!(found, (0..900).collect::<Vec<_>>());
         writes.join().unwrap();
@@ -294,7 +506,9 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
     });
     let first = wait_for("an event", || {
         put(&cellar, 1000..1002);
-        live.lines.recv_timeout(std::time::Duration::from_millis(200)).ok()
+        live.lines
+            .recv_timeout(std::time::Duration::from_millis(200))
+            .ok()
     });
     assert_eq!(first["tag"], "test/1001");
 }
@@ -304,7 +518,11 @@ fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
     let mut cellar = Cellar::start();
     put(&cellar, 0..3);
     let tail = tail(&cellar, &["--since", "1h"]);
-    let next = || saltcellar::testkit::receive(&tail.lines)["data"]["n"].as_u64().unwrap();
+    let next = || {
+        saltcellar::testkit::receive(&tail.lines)["data"]["n"]
+            .as_u64()
+            .unwrap()
+    };
     assert_eq!([next(), next(), next()], [0, 1, 2]);
     cellar.kill();
     cellar.restart();
@@ -324,23 +542,39 @@ fn events_of_a_bus_reach_a_tail() {
     saltcellar::testkit::bus::put_frame(&mut frame, b"test/1\n\n\x81\xa1n\x01");
     let event = wait_for("an event of the bus", || {
         publish(&mut master, "plain", &[frame.clone()]);
-        live.lines.recv_timeout(std::time::Duration::from_millis(300)).ok()
+        live.lines
+            .recv_timeout(std::time::Duration::from_millis(300))
+            .ok()
     });
-    assert_eq!((event["tag"].as_str(), event["source"].as_str()), (Some("test/1"), Some("bus")));
+    assert_eq!(
+        (event["tag"].as_str(), event["source"].as_str()),
+        (Some("test/1"), Some("bus"))
+    );
 }
 
 #[test]
 fn cursors_are_part_of_a_backup_and_survive_a_rebuild() {
     let mut cellar = Cellar::start();
-    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
     put(&cellar, 0..20);
     let batch = next(&cellar, 10, 0);
     ack(&cellar, batch[9].0);
     let state = cellar.state_dir();
-    let (backup, restored) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new/state"));
+    let (backup, restored) = (
+        cellar.dir.path().join("backup"),
+        cellar.dir.path().join("new/state"),
+    );
     let store = |args: &[&str]| {
         let output = program().arg("store").args(args).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}",
+            stderr(&output)
+        );
     };
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     store(&["backup", &text(&backup), "--state-dir", &text(&state)]);
@@ -357,5 +591,9 @@ fn cursors_are_part_of_a_backup_and_survive_a_rebuild() {
     std::fs::rename(&restored, new.path().join("state")).unwrap();
     let cellar = Cellar::start_on(new);
     let batch = next(&cellar, 1, 0);
-    assert_eq!((batch[0].0, batch[0].1), (11, 10), "as at the time of the backup");
+    assert_eq!(
+        (batch[0].0, batch[0].1),
+        (11, 10),
+        "as at the time of the backup"
+    );
 }

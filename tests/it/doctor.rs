@@ -10,19 +10,31 @@ fn checks(output: &std::process::Output) -> Vec<(String, String, String)> {
     let document: serde_json::Value = serde_json::from_str(&stdout(output)).unwrap();
     let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
     let checks = document["checks"].as_array().unwrap().iter();
-    checks.map(|one| (text(one, "check"), text(one, "verdict"), text(one, "found"))).collect()
+    checks
+        .map(|one| (text(one, "check"), text(one, "verdict"), text(one, "found")))
+        .collect()
 }
 
 fn verdict<'a>(checks: &'a [(String, String, String)], check: &str) -> (&'a str, &'a str) {
-    let found =
-        checks.iter().find(|(name, ..)| name == check).unwrap_or_else(|| panic!("{check}: {checks:?}"));
+    let found = checks
+        .iter()
+        .find(|(name, ..)| name == check)
+        .unwrap_or_else(|| panic!("{check}: {checks:?}"));
     (&found.1, &found.2)
 }
 
 fn doctor(cellar: &Cellar, more: &[&str]) -> std::process::Output {
     let mut command = program();
-    command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
-    command.args(["--output", "json", "doctor", "--no-master"]).args(more).output().unwrap()
+    command
+        .arg("--socket")
+        .arg(cellar.socket())
+        .arg("--state-dir")
+        .arg(cellar.state_dir());
+    command
+        .args(["--output", "json", "doctor", "--no-master"])
+        .args(more)
+        .output()
+        .unwrap()
 }
 
 fn set_mode(cellar: &Cellar, mode: u32) {
@@ -48,7 +60,11 @@ fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
     assert!(cellar.terminate());
     // By the store's records, the last run ended 40 days ago.
     let path = cellar.state_dir().join("CLOCK");
-    let last: i64 = std::fs::read_to_string(&path).unwrap().trim_end().parse().unwrap();
+    let last: i64 = std::fs::read_to_string(&path)
+        .unwrap()
+        .trim_end()
+        .parse()
+        .unwrap();
     std::fs::write(&path, format!("{}\n", last - 40 * 86_400_000_000)).unwrap();
     cellar.restart();
     set_mode(&cellar, 0o700);
@@ -56,9 +72,16 @@ fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
     assert_eq!(output.status.code(), Some(0), "a warning only");
     let found = checks(&output);
     let (is, words) = verdict(&found, "clock");
-    assert!(is == "warning" && words.contains("40 d 0 h ahead of the expected time"), "{words}");
+    assert!(
+        is == "warning" && words.contains("40 d 0 h ahead of the expected time"),
+        "{words}"
+    );
     assert_eq!(cellar.counter("clock_steps"), 1);
-    assert!(cellar.log().contains("wall clock stepped"), "{}", cellar.log());
+    assert!(
+        cellar.log().contains("wall clock stepped"),
+        "{}",
+        cellar.log()
+    );
     cellar.ask("store_prune", vec![]);
     assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
     // It remains after a restart.
@@ -83,14 +106,26 @@ fn doctor_reports_spooled_and_lost_entries_and_open_directories() {
     let (is, words) = verdict(&found, "socket");
     assert!(is == "warning" && words.contains("chmod o-rwx"), "{words}");
     let (is, words) = verdict(&found, "spool");
-    assert!(is == "warning" && words.contains("100 bytes are waiting"), "{words}");
-    assert!(found.iter().any(|(_, _, words)| words.contains("spool_full 7")), "{found:?}");
+    assert!(
+        is == "warning" && words.contains("100 bytes are waiting"),
+        "{words}"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|(_, _, words)| words.contains("spool_full 7")),
+        "{found:?}"
+    );
 
     set_mode(&cellar, 0o777);
     let output = doctor(&cellar, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(verdict(&checks(&output), "socket").0, "problem");
-    assert_eq!(verdict(&checks(&output), "state directory").0, "problem", "it can be replaced");
+    assert_eq!(
+        verdict(&checks(&output), "state directory").0,
+        "problem",
+        "it can be replaced"
+    );
     assert!(stderr(&output).contains("2 of "), "{}", stderr(&output));
 
     set_mode(&cellar, 0o700);
@@ -99,16 +134,27 @@ fn doctor_reports_spooled_and_lost_entries_and_open_directories() {
     let found = checks(&output);
     assert_eq!(output.status.code(), Some(69), "{found:?}");
     assert_eq!(verdict(&found, "daemon").0, "problem");
-    assert!(verdict(&found, "spool").1.contains("once the daemon is reachable"), "{found:?}");
+    assert!(
+        verdict(&found, "spool")
+            .1
+            .contains("once the daemon is reachable"),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn doctor_did_not_report_a_readable_state_directory_and_key() {
     use std::os::unix::fs::PermissionsExt as _;
     let cellar = Cellar::start();
-    let (config, key) = (cellar.dir.path().join("c.yaml"), cellar.dir.path().join("key.pem"));
+    let (config, key) = (
+        cellar.dir.path().join("c.yaml"),
+        cellar.dir.path().join("key.pem"),
+    );
     std::fs::write(&key, "no key").unwrap();
-    let https = format!("https: {{certificate: /no/such/file, key: {}}}\n", key.display());
+    let https = format!(
+        "https: {{certificate: /no/such/file, key: {}}}\n",
+        key.display()
+    );
     std::fs::write(&config, https).unwrap();
     let look = |state: u32, key_mode: u32| {
         let set = |path: &std::path::Path, mode| {
@@ -127,13 +173,24 @@ fn doctor_did_not_report_a_readable_state_directory_and_key() {
         (0o700, 0o600, ["", ""]),
         (0o700, 0o640, ["", ""]),
         (0o750, 0o604, ["its group can read", "others can read"]),
-        (0o705, 0o660, ["others can read", "its group can read or write"]),
-        (0o777, 0o666, ["others can read or write", "others can read or write"]),
+        (
+            0o705,
+            0o660,
+            ["others can read", "its group can read or write"],
+        ),
+        (
+            0o777,
+            0o666,
+            ["others can read or write", "others can read or write"],
+        ),
     ] {
         let (of_state, of_key) = look(state, key);
         for ((verdict, words), expected) in [of_state, of_key].into_iter().zip(expected) {
             let is = if expected.is_empty() { "ok" } else { "warning" };
-            assert!(verdict == is && words.contains(expected), "{state:o} {key:o}: {verdict} {words}");
+            assert!(
+                verdict == is && words.contains(expected),
+                "{state:o} {key:o}: {verdict} {words}"
+            );
         }
     }
 }
@@ -147,7 +204,12 @@ fn doctor_did_not_report_a_writable_parent_of_the_socket() {
     let inner = tempfile::tempdir_in(&outer).unwrap();
     std::fs::set_permissions(inner.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let cellar = Cellar::start_on(inner);
-    for (mode, is) in [(0o755, "ok"), (0o777, "problem"), (0o1777, "ok"), (0o775, "warning")] {
+    for (mode, is) in [
+        (0o755, "ok"),
+        (0o777, "problem"),
+        (0o1777, "ok"),
+        (0o775, "warning"),
+    ] {
         std::fs::set_permissions(&outer, std::fs::Permissions::from_mode(mode)).unwrap();
         let checks = checks(&doctor(&cellar, &[]));
         for check in ["socket", "state directory"] {
@@ -163,30 +225,53 @@ fn doctor_and_status_report_a_daemon_of_another_version() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let peers = std::thread::Builder::new().name("later-daemon".to_owned()).spawn(move || {
-        for peer in listener.incoming() {
-            use std::io::Write as _;
-            // A daemon of a later version.
-            let words = "this daemon speaks version 2 of the socket protocol, the client version 1";
-            let why =
-                map([("code", "version".into()), ("message", words.into()), ("server_version", 2.into())]);
-            let mut body = Vec::new();
-            rmpv::encode::write_value(&mut body, &Value::Array(vec![Value::Nil, false.into(), why])).unwrap();
-            let len = u32::try_from(body.len()).unwrap().to_be_bytes();
-            peer.unwrap().write_all(&[&len[..], &body].concat()).unwrap();
-        }
-    });
+    let peers = std::thread::Builder::new()
+        .name("later-daemon".to_owned())
+        .spawn(move || {
+            for peer in listener.incoming() {
+                use std::io::Write as _;
+                // A daemon of a later version.
+                let words =
+                    "this daemon speaks version 2 of the socket protocol, the client version 1";
+                let why = map([
+                    ("code", "version".into()),
+                    ("message", words.into()),
+                    ("server_version", 2.into()),
+                ]);
+                let mut body = Vec::new();
+                rmpv::encode::write_value(
+                    &mut body,
+                    &Value::Array(vec![Value::Nil, false.into(), why]),
+                )
+                .unwrap();
+                let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+                peer.unwrap()
+                    .write_all(&[&len[..], &body].concat())
+                    .unwrap();
+            }
+        });
     // Runs until the test process exits.
     drop(peers.unwrap());
     let run = |verb: &str| {
         let mut command = program();
-        command.arg("--socket").arg(&socket).arg("--state-dir").arg(dir.path());
+        command
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--state-dir")
+            .arg(dir.path());
         command.args(["--output", "json", verb]).output().unwrap()
     };
     let output = run("doctor");
     let found = checks(&output);
-    assert!(verdict(&found, "daemon").1.contains("version 2"), "{found:?}");
+    assert!(
+        verdict(&found, "daemon").1.contains("version 2"),
+        "{found:?}"
+    );
     let output = run("status");
-    assert!(stderr(&output).contains("speaks version 2"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("speaks version 2"),
+        "{}",
+        stderr(&output)
+    );
     assert_ne!(output.status.code(), Some(0));
 }

@@ -22,8 +22,7 @@ struct Found {
     write: Option<String>,
 }
 
-const MASTER: &str =
-    "root_dir: DIR\nmaster_job_cache: saltcellar\nsaltcellar.socket: DIR/s.sock\nmodule_dirs: [DIR/ext]\n";
+const MASTER: &str = "root_dir: DIR\nmaster_job_cache: saltcellar\nsaltcellar.socket: DIR/s.sock\nmodule_dirs: [DIR/ext]\n";
 
 impl Shop {
     pub(crate) fn new() -> Self {
@@ -34,7 +33,11 @@ impl Shop {
         shop.put("c.yaml", "{}");
         shop.put(
             "ext/returners/saltcellar.py",
-            concat!("# Generated from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"),
+            concat!(
+                "# Generated from saltext.saltcellar ",
+                env!("CARGO_PKG_VERSION"),
+                " by x\n"
+            ),
         );
         shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
         shop
@@ -67,8 +70,14 @@ impl Shop {
 
     fn doctor(&self) -> Vec<Found> {
         let mut command = program();
-        command.args(["--output", "json", "--config"]).arg(self.path("c.yaml"));
-        command.arg("--socket").arg(self.path("s.sock")).arg("--state-dir").arg(self.path("state"));
+        command
+            .args(["--output", "json", "--config"])
+            .arg(self.path("c.yaml"));
+        command
+            .arg("--socket")
+            .arg(self.path("s.sock"))
+            .arg("--state-dir")
+            .arg(self.path("state"));
         command
             .arg("doctor")
             .arg("--salt-config")
@@ -76,7 +85,11 @@ impl Shop {
             .arg("--salt-python")
             .arg(&self.salt_python);
         let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(69), "no daemon answers: {output:?}");
+        assert_eq!(
+            output.status.code(),
+            Some(69),
+            "no daemon answers: {output:?}"
+        );
         let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
         let text = |one: &serde_json::Value, key: &str| one[key].as_str().map(str::to_owned);
         let one = |one: &serde_json::Value| Found {
@@ -86,28 +99,51 @@ impl Shop {
             why: text(one, "why"),
             write: text(one, "write"),
         };
-        document["checks"].as_array().unwrap().iter().map(one).collect()
+        document["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(one)
+            .collect()
     }
 
     /// All findings, except of the missing daemon and the machine's disk.
     fn findings(&self) -> Vec<Found> {
         let known = ["socket", "daemon", "disk", "inodes"];
         // Most tests have no bus.
-        let without_bus = |one: &Found| one.check == "event_return" && one.words.contains("not archived");
+        let without_bus =
+            |one: &Found| one.check == "event_return" && one.words.contains("not archived");
         let found = self.doctor().into_iter();
         found
-            .filter(|one| one.verdict != "ok" && !known.contains(&one.check.as_str()) && !without_bus(one))
+            .filter(|one| {
+                one.verdict != "ok" && !known.contains(&one.check.as_str()) && !without_bus(one)
+            })
             .collect()
     }
 
     /// Asserts that this is the only finding, and that it has a reason and a fix.
     fn assert_finding(&self, check: &str, verdict: &str, words: &str, write: &str) {
         let found = self.findings();
-        let [one] = found.as_slice() else { panic!("{check}: {found:?}") };
-        assert_eq!((one.check.as_str(), one.verdict.as_str()), (check, verdict), "{one:?}");
+        let [one] = found.as_slice() else {
+            panic!("{check}: {found:?}")
+        };
+        assert_eq!(
+            (one.check.as_str(), one.verdict.as_str()),
+            (check, verdict),
+            "{one:?}"
+        );
         let dir = self.dir.path().to_str().unwrap();
-        assert!(one.words.contains(&words.replace("DIR", dir)), "{words}: {one:?}");
-        assert!(one.write.as_ref().unwrap().contains(&write.replace("DIR", dir)), "{write}: {one:?}");
+        assert!(
+            one.words.contains(&words.replace("DIR", dir)),
+            "{words}: {one:?}"
+        );
+        assert!(
+            one.write
+                .as_ref()
+                .unwrap()
+                .contains(&write.replace("DIR", dir)),
+            "{write}: {one:?}"
+        );
         assert!(!one.why.as_ref().unwrap().is_empty());
     }
 }
@@ -116,7 +152,10 @@ impl Shop {
 fn a_disabled_reactor_without_replacement_is_a_problem() {
     let shop = Shop::new();
     let reactor = "reactor: [{'a/*': [/a.sls]}]\n";
-    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"),
+    );
     shop.assert_finding(
         "reactor",
         "problem",
@@ -124,9 +163,19 @@ fn a_disabled_reactor_without_replacement_is_a_problem() {
         "reactor: {master: DIR/salt/master}",
     );
     shop.put("salt/master", &format!("{MASTER}{reactor}"));
-    assert!(shop.findings().is_empty(), "Salt's own acts: {:?}", shop.findings());
-    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"));
-    shop.put("c.yaml", "reactor: {master: DIR/salt/master, python: DIR/python}\n");
+    assert!(
+        shop.findings().is_empty(),
+        "Salt's own acts: {:?}",
+        shop.findings()
+    );
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"),
+    );
+    shop.put(
+        "c.yaml",
+        "reactor: {master: DIR/salt/master, python: DIR/python}\n",
+    );
     assert!(shop.findings().is_empty(), "ours: {:?}", shop.findings());
 }
 
@@ -135,8 +184,13 @@ fn salts_warnings_about_the_types_of_options_are_findings() {
     let shop = Shop::new();
     shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false, "warnings": ["timeout is a list"]}"#);
     let found = shop.findings();
-    let [one] = found.as_slice() else { panic!("{found:?}") };
-    assert_eq!((one.check.as_str(), one.words.as_str()), ("master_config", "Salt warns: timeout is a list"));
+    let [one] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (one.check.as_str(), one.words.as_str()),
+        ("master_config", "Salt warns: timeout is a list")
+    );
 }
 
 const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
@@ -155,7 +209,10 @@ fn a_correct_setup_has_no_findings() {
         ("keep_jobs_seconds", "86400 s, by keep_jobs_seconds"),
         ("salt", "3008.3"),
     ] {
-        let one = found.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
+        let one = found
+            .iter()
+            .find(|one| one.check == check)
+            .unwrap_or_else(|| panic!("{check}: {found:?}"));
         assert!(one.verdict == "ok" && one.words.contains(words), "{one:?}");
     }
 }
@@ -171,8 +228,22 @@ fn findings_about_options_name_their_line_and_the_fix() {
             "DIR/salt/master:5",
             "ipc_write_buffer: 0",
         ),
-        ("ipc_write_buffer: 1000000", "", "ipc_write_buffer", "warning", "is set", "ipc_write_buffer: 0"),
-        ("ipc_mode: tcp", BUS, "ipc_mode", "problem", "is tcp", "ipc_mode: ipc"),
+        (
+            "ipc_write_buffer: 1000000",
+            "",
+            "ipc_write_buffer",
+            "warning",
+            "is set",
+            "ipc_write_buffer: 0",
+        ),
+        (
+            "ipc_mode: tcp",
+            BUS,
+            "ipc_mode",
+            "problem",
+            "is tcp",
+            "ipc_mode: ipc",
+        ),
         (
             "event_return: saltcellar",
             "",
@@ -197,7 +268,14 @@ fn findings_about_options_name_their_line_and_the_fix() {
             "is redundant",
             "remove saltcellar from event_return",
         ),
-        ("max_event_size: 100000", BUS, "max_event_size", "warning", "is 100000", "max_event_size: 1048576"),
+        (
+            "max_event_size: 100000",
+            BUS,
+            "max_event_size",
+            "warning",
+            "is 100000",
+            "max_event_size: 1048576",
+        ),
         (
             "max_event_size: 100000000",
             "",
@@ -206,8 +284,22 @@ fn findings_about_options_name_their_line_and_the_fix() {
             "the store's limit for an entry is 67108864 bytes",
             "67108864",
         ),
-        ("job_cache: False", "", "job_cache", "problem", "is False", "job_cache: True"),
-        ("ext_job_cache: redis", "", "ext_job_cache", "problem", "is redis", "remove ext_job_cache"),
+        (
+            "job_cache: False",
+            "",
+            "job_cache",
+            "problem",
+            "is False",
+            "job_cache: True",
+        ),
+        (
+            "ext_job_cache: redis",
+            "",
+            "ext_job_cache",
+            "problem",
+            "is redis",
+            "remove ext_job_cache",
+        ),
         (
             "ext_job_cache: saltcellar",
             "",
@@ -216,8 +308,22 @@ fn findings_about_options_name_their_line_and_the_fix() {
             "the master stores none",
             "master_job_cache: saltcellar",
         ),
-        ("job_cache_store_endtime: True", "", "job_cache_store_endtime", "warning", "is on", ": False"),
-        ("keep_jobs_seconds: 0", "", "keep_jobs_seconds", "warning", "forever", "2592000"),
+        (
+            "job_cache_store_endtime: True",
+            "",
+            "job_cache_store_endtime",
+            "warning",
+            "is on",
+            ": False",
+        ),
+        (
+            "keep_jobs_seconds: 0",
+            "",
+            "keep_jobs_seconds",
+            "warning",
+            "forever",
+            "2592000",
+        ),
         (
             "keep_jobs_seconds: 172800",
             "store: {classes: [{name: jobs, keep: {age: 1d}}]}",
@@ -247,7 +353,10 @@ fn findings_about_options_name_their_line_and_the_fix() {
         let shop = Shop::new();
         // Salt rejects duplicate keys.
         let key = more.split(':').next().unwrap();
-        let master: Vec<&str> = MASTER.lines().filter(|line| !line.starts_with(key)).collect();
+        let master: Vec<&str> = MASTER
+            .lines()
+            .filter(|line| !line.starts_with(key))
+            .collect();
         shop.put("salt/master", &format!("{}\n{more}\n", master.join("\n")));
         shop.put("c.yaml", if daemon.is_empty() { "{}" } else { daemon });
         shop.assert_finding(check, verdict, words, write);
@@ -271,7 +380,10 @@ fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
         "does not trust nobody",
         "saltcellar.daemon_user: nobody",
     );
-    shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: daemon\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}saltcellar.daemon_user: daemon\n"),
+    );
     shop.assert_finding(
         "saltcellar.socket",
         "problem",
@@ -279,7 +391,10 @@ fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
         "saltcellar.daemon_user: nobody",
     );
     for user in ["nobody", "65534"] {
-        shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: {user}\n"));
+        shop.put(
+            "salt/master",
+            &format!("{MASTER}saltcellar.daemon_user: {user}\n"),
+        );
         assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     }
 }
@@ -288,14 +403,20 @@ fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
 fn options_of_the_extension_may_be_a_map_but_flat_ones_take_precedence() {
     let shop = Shop::new();
     let without = MASTER.replace("saltcellar.socket: DIR/s.sock\n", "");
-    shop.put("salt/master", &format!("{without}saltcellar: {{socket: /map.sock}}\n"));
+    shop.put(
+        "salt/master",
+        &format!("{without}saltcellar: {{socket: /map.sock}}\n"),
+    );
     shop.assert_finding(
         "saltcellar.socket",
         "problem",
         "uses socket /map.sock",
         "saltcellar.socket: DIR/s.sock",
     );
-    shop.put("salt/master", &format!("{MASTER}saltcellar: {{socket: /map.sock}}\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}saltcellar: {{socket: /map.sock}}\n"),
+    );
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 }
 
@@ -303,17 +424,34 @@ fn options_of_the_extension_may_be_a_map_but_flat_ones_take_precedence() {
 fn options_of_included_files_count_and_are_named_by_file_and_line() {
     let shop = Shop::new();
     shop.put("salt/master.d/a.conf", "# first\n\nipc_write_buffer: 5\n");
-    shop.assert_finding("ipc_write_buffer", "warning", "DIR/salt/master.d/a.conf:3", "ipc_write_buffer: 0");
+    shop.assert_finding(
+        "ipc_write_buffer",
+        "warning",
+        "DIR/salt/master.d/a.conf:3",
+        "ipc_write_buffer: 0",
+    );
     shop.put("salt/master.d/b.conf", "ipc_write_buffer: 0\n");
-    assert!(shop.findings().is_empty(), "the later file wins: {:?}", shop.findings());
+    assert!(
+        shop.findings().is_empty(),
+        "the later file wins: {:?}",
+        shop.findings()
+    );
 }
 
 #[test]
 fn masters_without_saltcellar_and_missing_masters_are_reported() {
     let shop = Shop::new();
     shop.put("salt/master", "root_dir: DIR\n");
-    shop.put("c.yaml", "store: {classes: [{name: jobs, keep: {age: 1d}}]}");
-    shop.assert_finding("master_job_cache", "warning", "its job cache is local_cache", "`saltcellar setup`");
+    shop.put(
+        "c.yaml",
+        "store: {classes: [{name: jobs, keep: {age: 1d}}]}",
+    );
+    shop.assert_finding(
+        "master_job_cache",
+        "warning",
+        "its job cache is local_cache",
+        "`saltcellar setup`",
+    );
     fs::remove_file(shop.path("salt/master")).unwrap();
     let found = shop.findings();
     assert!(
@@ -328,7 +466,9 @@ fn unreadable_files_are_reported_with_salts_message() {
     shop.put("salt/master.d/bad.conf", "a: [1\n");
     let found = shop.findings();
     assert!(
-        found.iter().any(|one| one.check == "master_config" && one.words.contains("bad.conf")),
+        found
+            .iter()
+            .any(|one| one.check == "master_config" && one.words.contains("bad.conf")),
         "{found:?}"
     );
 }
@@ -336,7 +476,9 @@ fn unreadable_files_are_reported_with_salts_message() {
 #[test]
 fn the_extension_is_searched_in_salts_order() {
     let package = |version: &str| {
-        format!(r#"{{"salt": "3008.3", "extension": "{version}", "module": "/p/x.py", "entry": true}}"#)
+        format!(
+            r#"{{"salt": "3008.3", "extension": "{version}", "module": "/p/x.py", "entry": true}}"#
+        )
     };
     let shop = Shop::new();
     shop.python(&package(env!("CARGO_PKG_VERSION")));
@@ -347,24 +489,53 @@ fn the_extension_is_searched_in_salts_order() {
         "remove DIR/ext",
     );
     fs::remove_dir_all(shop.path("ext")).unwrap();
-    assert!(shop.findings().is_empty(), "the package alone: {:?}", shop.findings());
+    assert!(
+        shop.findings().is_empty(),
+        "the package alone: {:?}",
+        shop.findings()
+    );
     shop.python(&package("0.0.9"));
-    shop.assert_finding("extension", "warning", "has version 0.0.9", "`saltcellar setup`");
+    shop.assert_finding(
+        "extension",
+        "warning",
+        "has version 0.0.9",
+        "`saltcellar setup`",
+    );
     shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
-    shop.assert_finding("extension", "problem", "does not find the extension", "`saltcellar setup`");
-    shop.put("more/returners/saltcellar.py", "# Generated from saltext.saltcellar 0.0.8 by x\n");
+    shop.assert_finding(
+        "extension",
+        "problem",
+        "does not find the extension",
+        "`saltcellar setup`",
+    );
+    shop.put(
+        "more/returners/saltcellar.py",
+        "# Generated from saltext.saltcellar 0.0.8 by x\n",
+    );
     shop.put("salt/master.d/dirs.conf", "module_dirs: [DIR/more]\n");
-    shop.assert_finding("extension", "warning", "has version 0.0.8", "`saltcellar setup`");
+    shop.assert_finding(
+        "extension",
+        "warning",
+        "has version 0.0.8",
+        "`saltcellar setup`",
+    );
     fs::remove_dir_all(shop.path("more")).unwrap();
     shop.python("no Python at all");
-    shop.assert_finding("extension", "warning", "cannot check whether Salt finds", "--salt-python");
+    shop.assert_finding(
+        "extension",
+        "warning",
+        "cannot check whether Salt finds",
+        "--salt-python",
+    );
 }
 
 #[test]
 fn directories_and_keys_accessible_to_others_are_problems() {
     let shop = Shop::new();
     shop.put("c.yaml", BUS);
-    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
     let socks = shop.path("var/run/salt/master");
     fs::create_dir_all(&socks).unwrap();
     mode(&socks, 0o777);
@@ -373,9 +544,15 @@ fn directories_and_keys_accessible_to_others_are_problems() {
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     shop.put("etc/salt/pki/master/master.pem", "secret");
     mode(&shop.path("etc/salt/pki/master/master.pem"), 0o644);
-    shop.assert_finding("pki_dir", "problem", "is readable by other users (mode 0644)", "chmod 0400");
+    shop.assert_finding(
+        "pki_dir",
+        "problem",
+        "is readable by other users (mode 0644)",
+        "chmod 0400",
+    );
     mode(&shop.path("etc/salt/pki/master/master.pem"), 0o400);
-    let https = "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: PKI}";
+    let https =
+        "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: PKI}";
     fs::create_dir_all(shop.path("etc/salt/pki/master/minions")).unwrap();
     shop.put("c.yaml", &https.replace("PKI", "DIR/etc/salt/pki/master"));
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
@@ -400,11 +577,21 @@ fn directories_and_keys_accessible_to_others_are_problems() {
 #[test]
 fn a_master_whose_events_go_nowhere_is_a_warning() {
     let found = Shop::new().doctor();
-    let one = found.iter().find(|one| one.check == "event_return").unwrap();
+    let one = found
+        .iter()
+        .find(|one| one.check == "event_return")
+        .unwrap();
     assert_eq!(one.verdict, "warning");
-    assert!(one.words.starts_with("events of this master are not archived"), "{one:?}");
     assert!(
-        one.write.as_ref().unwrap().contains("/var/run/salt/master]` in the daemon's configuration"),
+        one.words
+            .starts_with("events of this master are not archived"),
+        "{one:?}"
+    );
+    assert!(
+        one.write
+            .as_ref()
+            .unwrap()
+            .contains("/var/run/salt/master]` in the daemon's configuration"),
         "{one:?}"
     );
 }
@@ -415,7 +602,10 @@ fn keys_that_are_not_files_are_a_problem_of_the_https_source() {
     fs::create_dir_all(shop.path("etc/salt/pki/master/minions")).unwrap();
     let https = "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: DIR/etc/salt/pki/master}";
     shop.put("c.yaml", https);
-    shop.put("salt/master", &format!("{MASTER}keys.cache_driver: mmap_key\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}keys.cache_driver: mmap_key\n"),
+    );
     shop.assert_finding(
         "pki_dir",
         "problem",
@@ -424,11 +614,22 @@ fn keys_that_are_not_files_are_a_problem_of_the_https_source() {
     );
     shop.put(
         "salt/master",
-        &format!("{MASTER}keys.cache_driver: localfs_key\ncluster_id: c\ncluster_pki_dir: DIR/shared\n"),
+        &format!(
+            "{MASTER}keys.cache_driver: localfs_key\ncluster_id: c\ncluster_pki_dir: DIR/shared\n"
+        ),
     );
-    shop.assert_finding("pki_dir", "problem", "this master's are in DIR/shared", "https.pki_dir: DIR/shared");
+    shop.assert_finding(
+        "pki_dir",
+        "problem",
+        "this master's are in DIR/shared",
+        "https.pki_dir: DIR/shared",
+    );
     shop.put("c.yaml", "{}");
-    assert!(shop.findings().is_empty(), "without HTTPS: {:?}", shop.findings());
+    assert!(
+        shop.findings().is_empty(),
+        "without HTTPS: {:?}",
+        shop.findings()
+    );
 }
 
 #[test]
@@ -442,7 +643,10 @@ fn engines_that_another_file_replaces_are_findings() {
         "logs of DIR/salt/master are not started: another file replaces this value of `engines`, which is now [saltcellar_reactor]",
         "engines: [saltcellar_reactor, logs] in DIR/salt/master.d/a.conf",
     );
-    shop.put("salt/master", &format!("{MASTER}reactor: [{{'a/*': [/a.sls]}}]\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}reactor: [{{'a/*': [/a.sls]}}]\n"),
+    );
     shop.put("salt/master.d/z.conf", "engines: {logs: {}}\n");
     shop.assert_finding(
         "engines",
@@ -450,7 +654,10 @@ fn engines_that_another_file_replaces_are_findings() {
         "saltcellar_reactor of DIR/salt/master.d/a.conf are not started",
         "engines: [logs, saltcellar_reactor] in DIR/salt/master.d/z.conf",
     );
-    shop.put("salt/master.d/z.conf", "engines: {saltcellar_reactor: {}}\n");
+    shop.put(
+        "salt/master.d/z.conf",
+        "engines: {saltcellar_reactor: {}}\n",
+    );
     shop.assert_finding(
         "engines",
         "problem",
@@ -469,14 +676,18 @@ fn an_extension_that_an_upgrade_or_a_synchronization_removes_is_a_warning() {
             r#"{{"salt": "3006.28", "python": "3.10", "extension": "{version}", "module": "{module}", "entry": true}}"#
         )
     };
-    shop.python(&package("/opt/saltstack/salt/extras-3.10/saltext/saltcellar/returners/saltcellar.py"));
+    shop.python(&package(
+        "/opt/saltstack/salt/extras-3.10/saltext/saltcellar/returners/saltcellar.py",
+    ));
     shop.assert_finding(
         "extension",
         "warning",
         "the extension is installed for Python 3.10 only: /opt/",
         "`saltcellar setup`",
     );
-    shop.python(&package("/venv/lib/python3.10/site-packages/saltext/saltcellar/returners/saltcellar.py"));
+    shop.python(&package(
+        "/venv/lib/python3.10/site-packages/saltext/saltcellar/returners/saltcellar.py",
+    ));
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 
     // After the upgrade: Salt's Python is bin/python3.14 in a directory that has extras-3.10.
@@ -485,7 +696,10 @@ fn an_extension_that_an_upgrade_or_a_synchronization_removes_is_a_warning() {
     fs::create_dir(shop.path("bin")).unwrap();
     fs::rename(&python, shop.path("bin/python3")).unwrap();
     fs::create_dir_all(shop.path("extras-3.10/saltext/saltcellar")).unwrap();
-    let shop = Shop { salt_python: shop.path("bin/python3"), ..shop };
+    let shop = Shop {
+        salt_python: shop.path("bin/python3"),
+        ..shop
+    };
     shop.assert_finding(
         "extension",
         "problem",
@@ -494,16 +708,29 @@ fn an_extension_that_an_upgrade_or_a_synchronization_removes_is_a_warning() {
     );
 
     let name = "var/cache/salt/master/extmods/returners/saltcellar.py";
-    shop.put(name, concat!("# Generated from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"));
+    shop.put(
+        name,
+        concat!(
+            "# Generated from saltext.saltcellar ",
+            env!("CARGO_PKG_VERSION"),
+            " by x\n"
+        ),
+    );
     shop.assert_finding(
         "extension",
         "warning",
         &format!("DIR/{name} is not in salt://_returners"),
         "then remove DIR/var",
     );
-    shop.put("salt/master", &format!("{MASTER}clean_dynamic_modules: False\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}clean_dynamic_modules: False\n"),
+    );
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
-    shop.put("salt/master", &format!("{MASTER}file_roots: {{base: [DIR/srv]}}\n"));
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}file_roots: {{base: [DIR/srv]}}\n"),
+    );
     shop.put("srv/_returners/saltcellar.py", "");
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 }
@@ -515,7 +742,9 @@ fn the_masters_own_spool_is_checked_by_default() {
     fs::write(shop.path("var/cache/salt/master/saltcellar/spool"), [0; 50]).unwrap();
     let found = shop.findings();
     assert!(
-        found.len() == 1 && found[0].check == "spool" && found[0].words.contains("50 bytes are waiting"),
+        found.len() == 1
+            && found[0].check == "spool"
+            && found[0].words.contains("50 bytes are waiting"),
         "{found:?}"
     );
 }
@@ -525,7 +754,11 @@ fn reason_and_fix_are_printed_below_a_finding() {
     let shop = Shop::new();
     shop.put("salt/master.d/a.conf", "job_cache: False\n");
     let mut command = program();
-    command.arg("--socket").arg(shop.path("s.sock")).arg("--state-dir").arg(shop.path("state"));
+    command
+        .arg("--socket")
+        .arg(shop.path("s.sock"))
+        .arg("--state-dir")
+        .arg(shop.path("state"));
     command
         .arg("doctor")
         .arg("--salt-config")
@@ -533,9 +766,14 @@ fn reason_and_fix_are_printed_below_a_finding() {
         .arg("--salt-python")
         .arg(shop.path("python"));
     let text = stdout(&command.output().unwrap());
-    let at = text.find("job_cache is False").unwrap_or_else(|| panic!("{text}"));
+    let at = text
+        .find("job_cache is False")
+        .unwrap_or_else(|| panic!("{text}"));
     let after: Vec<&str> = text[at..].lines().skip(1).take(2).map(str::trim).collect();
-    assert!(after[0].starts_with("why ") && after[1] == "write  job_cache: True", "{text}");
+    assert!(
+        after[0].starts_with("why ") && after[1] == "write  job_cache: True",
+        "{text}"
+    );
 }
 
 #[test]
@@ -550,10 +788,21 @@ fn the_page_lists_every_check_by_name() {
     let mut names = Vec::new();
     for source in sources {
         for begins in ["const CHECK: &str = \"", "found.of(\""] {
-            names.extend(source.split(begins).skip(1).filter_map(|rest| rest.split('"').next()));
+            names.extend(
+                source
+                    .split(begins)
+                    .skip(1)
+                    .filter_map(|rest| rest.split('"').next()),
+            );
         }
     }
     assert!(names.len() >= 20, "{names:?}");
-    let missing: Vec<_> = names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "docs/DOCTOR.md does not list {missing:?}");
+    let missing: Vec<_> = names
+        .iter()
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/DOCTOR.md does not list {missing:?}"
+    );
 }

@@ -61,7 +61,12 @@ impl FakeMaster {
         let (events, fired_events): (SyncSender<(String, Value)>, _) = sync_channel(1000);
         let subscribers = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
         let to = subscribers.clone();
-        spawn(move || publisher.incoming().flatten().for_each(|peer| to.lock().push(peer)));
+        spawn(move || {
+            publisher
+                .incoming()
+                .flatten()
+                .for_each(|peer| to.lock().push(peer));
+        });
         spawn(move || {
             for mut peer in puller.incoming().flatten() {
                 let (events, subscribers) = (events.clone(), subscribers.clone());
@@ -77,7 +82,10 @@ impl FakeMaster {
                 });
             }
         });
-        Self { fired: fired_events, pull }
+        Self {
+            fired: fired_events,
+            pull,
+        }
     }
 
     /// The next event except probes.
@@ -92,7 +100,13 @@ impl FakeMaster {
 }
 
 fn send(cellar: &Cellar, args: &[&str]) -> Output {
-    program().args(["--socket"]).arg(cellar.socket()).args(["events", "send"]).args(args).output().unwrap()
+    program()
+        .args(["--socket"])
+        .arg(cellar.socket())
+        .args(["events", "send"])
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn printed(output: &Output) -> String {
@@ -101,7 +115,9 @@ fn printed(output: &Output) -> String {
 
 pub(crate) fn connected(cellar: &Cellar) {
     let status = || cellar.ask("status", vec![]);
-    wait_for("the bus", || (status()["bus"][0]["connected"] == true.into()).then_some(()));
+    wait_for("the bus", || {
+        (status()["bus"][0]["connected"] == true.into()).then_some(())
+    });
 }
 
 #[test]
@@ -118,7 +134,10 @@ fn an_event_is_fired_in_the_framing_of_the_release() {
         let (tag, data) = master.next();
         assert_eq!(tag, "deploy/done");
         let stamp = data["_stamp"].as_str().unwrap().to_owned();
-        assert_eq!(data.to_string(), format!(r#"{{"app": "shop", "n": 3, "_stamp": "{stamp}"}}"#));
+        assert_eq!(
+            data.to_string(),
+            format!(r#"{{"app": "shop", "n": 3, "_stamp": "{stamp}"}}"#)
+        );
         // The bus source receives it.
         wait_for("the archive", || {
             let page = cellar.ask("events_list", vec![("tag", "deploy/*".into())]);
@@ -127,7 +146,10 @@ fn an_event_is_fired_in_the_framing_of_the_release() {
         // The framing is cached for each socket.
         let probes = || {
             let tag = "saltcellar/probe/*".into();
-            cellar.ask("events_list", vec![("tag", tag)])["events"].as_array().unwrap().len()
+            cellar.ask("events_list", vec![("tag", tag)])["events"]
+                .as_array()
+                .unwrap()
+                .len()
         };
         let before = probes();
         assert!(send(&cellar, &["again"]).status.success());
@@ -167,7 +189,10 @@ fn data_comes_as_json_as_yaml_from_a_file_or_from_standard_input() {
     };
     check(&["t"], r#"{"_stamp": "#);
     check(&["t", "{a: 1}"], r#"{"a": 1, "#);
-    check(&["t", r#"{"_stamp": "old", "a": {"$bin": "AAE="}}"#], r#"{"_stamp": "20"#);
+    check(
+        &["t", r#"{"_stamp": "old", "a": {"$bin": "AAE="}}"#],
+        r#"{"_stamp": "20"#,
+    );
     check(&["t", "--data-file", file], r#"{"a": true, "b": [1, 2], "#);
     let mut child = program()
         .args(["--socket"])
@@ -179,7 +204,11 @@ fn data_comes_as_json_as_yaml_from_a_file_or_from_standard_input() {
         .unwrap();
     child.stdin.take().unwrap().write_all(b"c: 3").unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(printed(&output).contains("\"framing\": \"len32\""), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("\"framing\": \"len32\""),
+        "{}",
+        printed(&output)
+    );
     assert!(master.next().1.to_string().starts_with(r#"{"c": 3, "#));
 }
 
@@ -190,12 +219,26 @@ fn events_that_cannot_be_fired_are_rejected_with_the_reason() {
     let alone = Cellar::start();
     let check = |cellar: &Cellar, args: &[&str], code: i32, why: &str| {
         let output = send(cellar, args);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", printed(&output));
-        assert!(printed(&output).contains(why), "{args:?}: {}", printed(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{args:?}: {}",
+            printed(&output)
+        );
+        assert!(
+            printed(&output).contains(why),
+            "{args:?}: {}",
+            printed(&output)
+        );
     };
     check(&alone, &["t"], 1, "no bus is configured");
     check(&cellar, &["t"], 75, "is the master running?");
-    check(&cellar, &["t", "--bus", "/elsewhere"], 1, "bus /elsewhere is not configured; configured are: ");
+    check(
+        &cellar,
+        &["t", "--bus", "/elsewhere"],
+        1,
+        "bus /elsewhere is not configured; configured are: ",
+    );
     for data in ["[1]", "text", "1"] {
         check(&cellar, &["t", data], 64, "expected a map such as");
     }
@@ -215,10 +258,27 @@ fn an_event_that_salt_would_truncate_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let _master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
-    wait_for("the bus", || (cellar.counter("bus_connects") > 0).then_some(()));
-    std::fs::write(dir.path().join("large"), format!("a: {}", "x".repeat(1 << 20))).unwrap();
-    let output = send(&cellar, &["t", "--data-file", dir.path().join("large").to_str().unwrap()]);
-    assert!(printed(&output).contains("exceeds the limit of 1048576"), "{}", printed(&output));
+    wait_for("the bus", || {
+        (cellar.counter("bus_connects") > 0).then_some(())
+    });
+    std::fs::write(
+        dir.path().join("large"),
+        format!("a: {}", "x".repeat(1 << 20)),
+    )
+    .unwrap();
+    let output = send(
+        &cellar,
+        &[
+            "t",
+            "--data-file",
+            dir.path().join("large").to_str().unwrap(),
+        ],
+    );
+    assert!(
+        printed(&output).contains("exceeds the limit of 1048576"),
+        "{}",
+        printed(&output)
+    );
 }
 
 #[test]
@@ -228,8 +288,10 @@ fn the_right_to_read_does_not_include_firing() {
     }
     let dir = tempfile::tempdir().unwrap();
     let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
-    let cellar =
-        Cellar::start_configured(&format!("bus: [{}]\nsocket_mode: \"0777\"\n", dir.path().display()), &[]);
+    let cellar = Cellar::start_configured(
+        &format!("bus: [{}]\nsocket_mode: \"0777\"\n", dir.path().display()),
+        &[],
+    );
     connected(&cellar);
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(cellar.dir.path(), open).unwrap();
@@ -240,12 +302,20 @@ fn the_right_to_read_does_not_include_firing() {
         command.args(["events", "send", "t"]).output().unwrap()
     };
     let output = as_unprivileged();
-    assert!(printed(&output).contains("call `event_send` needs the right `admin`"), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("call `event_send` needs the right `admin`"),
+        "{}",
+        printed(&output)
+    );
     assert_eq!(output.status.code(), Some(1));
     // The owner of the publisher's socket is an administrator, and must also own the puller's socket.
     std::os::unix::fs::chown(dir.path().join("master_event_pub.ipc"), Some(65534), None).unwrap();
     let output = as_unprivileged();
-    assert!(printed(&output).contains("may not fire events at"), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("may not fire events at"),
+        "{}",
+        printed(&output)
+    );
     std::os::unix::fs::chown(&master.pull, Some(65534), None).unwrap();
     let output = as_unprivileged();
     assert!(output.status.success(), "{}", printed(&output));

@@ -39,12 +39,21 @@ impl FakeDaemon {
                 }
             })
             .unwrap();
-        Self { socket, dir, requests }
+        Self {
+            socket,
+            dir,
+            requests,
+        }
     }
 
     /// Runs the program against this daemon.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
-        program().arg("--socket").arg(&self.socket).args(args).output().unwrap()
+        program()
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(args)
+            .output()
+            .unwrap()
     }
 
     /// The calls so far, with their arguments.
@@ -56,9 +65,13 @@ impl FakeDaemon {
 /// The program, isolated from the environment of the test run.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
-    for name in
-        ["SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR", "SALTCELLAR_LOG", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"]
-    {
+    for name in [
+        "SALTCELLAR_SOCKET",
+        "SALTCELLAR_STATE_DIR",
+        "SALTCELLAR_LOG",
+        "XDG_RUNTIME_DIR",
+        "XDG_STATE_HOME",
+    ] {
         command.env_remove(name);
     }
     command
@@ -81,7 +94,12 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 /// A map with str keys.
 pub(crate) fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
-    Value::Map(pairs.into_iter().map(|(key, value)| (Value::from(key), value)).collect())
+    Value::Map(
+        pairs
+            .into_iter()
+            .map(|(key, value)| (Value::from(key), value))
+            .collect(),
+    )
 }
 
 fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(String, Value)>>) {
@@ -95,16 +113,29 @@ fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(St
         let mut body = vec![0; u32::from_be_bytes(header) as usize];
         peer.read_exact(&mut body).unwrap();
         let request = rmpv::decode::read_value(&mut body.as_slice()).unwrap();
-        let [id, name, args] = request.as_array().unwrap().as_slice() else { panic!("{request}") };
+        let [id, name, args] = request.as_array().unwrap().as_slice() else {
+            panic!("{request}")
+        };
         let name = name.as_str().unwrap();
         seen.lock().push((name.to_owned(), args.clone()));
-        let result = if name == call { answer(args) } else { Err(("unknown_call", "no such call")) };
+        let result = if name == call {
+            answer(args)
+        } else {
+            Err(("unknown_call", "no such call"))
+        };
         let (good, value) = match result {
             Ok(value) => (true, value),
-            Err((code, message)) => (false, map([("code", code.into()), ("message", message.into())])),
+            Err((code, message)) => (
+                false,
+                map([("code", code.into()), ("message", message.into())]),
+            ),
         };
         let mut body = Vec::new();
-        rmpv::encode::write_value(&mut body, &Value::Array(vec![id.clone(), good.into(), value])).unwrap();
+        rmpv::encode::write_value(
+            &mut body,
+            &Value::Array(vec![id.clone(), good.into(), value]),
+        )
+        .unwrap();
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         // Some tests disconnect early.
         if peer.write_all(&[&length[..], &body].concat()).is_err() {

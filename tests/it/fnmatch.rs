@@ -16,18 +16,22 @@ print(''.join('01'[fnmatch.fnmatchcase(name, pattern)] for pattern, name in pair
 ";
 
 fn text(random: &mut Random, letters: &[&str], most: u64) -> String {
-    (0..random.below(most + 1)).filter_map(|_| random.pick(letters).copied()).collect()
+    (0..random.below(most + 1))
+        .filter_map(|_| random.pick(letters).copied())
+        .collect()
 }
 
 #[test]
 fn patterns_match_like_fnmatch_of_python() {
     let mut random = Random::new(0x5a17_ce11);
     // Few letters, so that many patterns match; all characters special in patterns, in Python's regular expressions, or to a splitter.
-    let names = ["a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n"];
+    let names = [
+        "a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n",
+    ];
     let mut patterns = names.to_vec();
     patterns.extend([
-        "*", "*", "*", "?", "[", "[", "]", "[a", "-", "a-c", "c-a", "!", "\\", "[!", "[]", "[!]", "--", "&&",
-        "||", "~~", "[a-c]", "[^a]", "[!-b]",
+        "*", "*", "*", "?", "[", "[", "]", "[a", "-", "a-c", "c-a", "!", "\\", "[!", "[]", "[!]",
+        "--", "&&", "||", "~~", "[a-c]", "[^a]", "[!-b]",
     ]);
     let mut pairs: Vec<(String, String)> = (0..PAIRS)
         .map(|_| {
@@ -53,13 +57,25 @@ fn patterns_match_like_fnmatch_of_python() {
     pairs.push((String::new(), String::new()));
 
     let mut command = Command::new("python3");
-    command.args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let Ok(mut python) = command.spawn() else { return missing("python3") };
+    command
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let Ok(mut python) = command.spawn() else {
+        return missing("python3");
+    };
     let mut input = python.stdin.take().unwrap();
-    input.write_all(serde_json::to_string(&pairs).unwrap().as_bytes()).unwrap();
+    input
+        .write_all(serde_json::to_string(&pairs).unwrap().as_bytes())
+        .unwrap();
     drop(input);
     let output = python.wait_with_output().unwrap();
-    let expected: Vec<bool> = output.stdout.trim_ascii().iter().map(|digit| *digit == b'1').collect();
+    let expected: Vec<bool> = output
+        .stdout
+        .trim_ascii()
+        .iter()
+        .map(|digit| *digit == b'1')
+        .collect();
     assert_eq!(expected.len(), pairs.len(), "Python has answered");
 
     let yes = expected.iter().filter(|expected| **expected).count();
@@ -68,7 +84,11 @@ fn patterns_match_like_fnmatch_of_python() {
         "{yes} of {PAIRS} match: the test has little significance"
     );
     for ((pattern, name), expected) in pairs.iter().zip(expected) {
-        assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} on {name:?}");
+        assert_eq!(
+            Glob::new(pattern).matches(name),
+            expected,
+            "{pattern:?} on {name:?}"
+        );
         assert_eq!(
             Matcher::new([pattern.as_str()]).matches(name),
             expected,

@@ -25,20 +25,38 @@ impl SmallDisk {
             return None;
         }
         let (image, state) = (dir.join("image"), dir.join("state"));
-        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        fs::File::create(&image)
+            .unwrap()
+            .set_len(mebibytes << 20)
+            .unwrap();
         fs::create_dir(&state).unwrap();
-        match Command::new("mkfs.ext4").args(["-q", "-F", "-m", "1"]).arg(&image).output() {
+        match Command::new("mkfs.ext4")
+            .args(["-q", "-F", "-m", "1"])
+            .arg(&image)
+            .output()
+        {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 missing("mkfs.ext4 (e2fsprogs)");
                 return None;
             }
             made => assert!(made.unwrap().status.success(), "mkfs.ext4"),
         }
-        let mounted = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&state).output().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-o", "loop"])
+            .arg(&image)
+            .arg(&state)
+            .output()
+            .unwrap();
         if !mounted.status.success() {
             let why = String::from_utf8_lossy(&mounted.stderr).into_owned();
-            let forbidden = ["permission denied", "not permitted", "failed to setup loop device"];
-            let is_forbidden = forbidden.iter().any(|words| why.to_lowercase().contains(words));
+            let forbidden = [
+                "permission denied",
+                "not permitted",
+                "failed to setup loop device",
+            ];
+            let is_forbidden = forbidden
+                .iter()
+                .any(|words| why.to_lowercase().contains(words));
             assert!(is_forbidden, "mount: {why}");
             eprintln!("skipped: mounting is forbidden here, as in most containers: {why}");
             return None;
@@ -53,19 +71,29 @@ impl SmallDisk {
     fn disable_reserve(&self) {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let place = self.state.to_str().unwrap();
-        let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(place)).unwrap();
+        let line = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(1) == Some(place))
+            .unwrap();
         let device = line.split(' ').next().unwrap().trim_start_matches("/dev/");
         fs::write(format!("/sys/fs/ext4/{device}/reserved_clusters"), "0").unwrap();
     }
 
     /// Writes until no block is free, not even for root.
     fn fill(&self) {
-        let mut file =
-            fs::OpenOptions::new().create(true).append(true).open(self.state.join("filler.tmp")).unwrap();
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.state.join("filler.tmp"))
+            .unwrap();
         let zeros = vec![0; 1 << 20];
         let mut piece = zeros.len();
         while piece > 0 {
-            if file.write_all(&zeros[..piece]).and_then(|()| file.sync_all()).is_err() {
+            if file
+                .write_all(&zeros[..piece])
+                .and_then(|()| file.sync_all())
+                .is_err()
+            {
                 piece /= 2;
             }
         }
@@ -78,8 +106,12 @@ impl SmallDisk {
 
     /// Frees some blocks.
     fn shrink_filler(&self, bytes: u64) {
-        let file = fs::OpenOptions::new().write(true).open(self.state.join("filler.tmp")).unwrap();
-        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(self.state.join("filler.tmp"))
+            .unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes)
+            .unwrap();
         file.sync_all().unwrap();
     }
 
@@ -90,8 +122,15 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("--lazy").arg(&self.state).status();
-        assert!(std::thread::panicking() || unmounted.unwrap().success(), "umount {}", self.state.display());
+        let unmounted = Command::new("umount")
+            .arg("--lazy")
+            .arg(&self.state)
+            .status();
+        assert!(
+            std::thread::panicking() || unmounted.unwrap().success(),
+            "umount {}",
+            self.state.display()
+        );
     }
 }
 
@@ -102,7 +141,9 @@ fn jid(n: u64) -> String {
 /// About 40 KiB that compress badly.
 fn incompressible_text(n: u64) -> String {
     let mut random = Random::new(n);
-    let words: Vec<_> = (0..2_500).map(|_| format!("{:016x}", random.next())).collect();
+    let words: Vec<_> = (0..2_500)
+        .map(|_| format!("{:016x}", random.next()))
+        .collect();
     words.concat()
 }
 
@@ -130,8 +171,11 @@ fn prune(cellar: &Cellar, more: &[&str]) -> String {
         .args(more)
         .output()
         .unwrap();
-    let printed =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success(), "{printed}\n{}", cellar.log());
     printed
 }
@@ -141,22 +185,31 @@ fn assert_undamaged(cellar: &Cellar) {
     for name in ["segments_missing", "frames_damaged", "indexes_rebuilt"] {
         assert_eq!(cellar.counter(name), 0, "{name}\n{}", cellar.log());
     }
-    assert!(!cellar.state_dir().join("state.damaged").exists(), "{}", cellar.log());
+    assert!(
+        !cellar.state_dir().join("state.damaged").exists(),
+        "{}",
+        cellar.log()
+    );
 }
 
-const SMALL_SEGMENTS: &str = "store:\n  segment_bytes_max: 1MiB\n  free_bytes_low: 0\n  free_bytes_min: 0\n";
+const SMALL_SEGMENTS: &str =
+    "store:\n  segment_bytes_max: 1MiB\n  free_bytes_low: 0\n  free_bytes_min: 0\n";
 
 #[test]
 fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(dir.path(), 48) else { return };
+    let Some(disk) = SmallDisk::mount(dir.path(), 48) else {
+        return;
+    };
     fs::write(dir.path().join("c.yaml"), SMALL_SEGMENTS).unwrap();
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let mut stored: Vec<u64> = (0..300).collect();
     for n in &stored {
         put(&cellar, *n).unwrap();
     }
-    wait_for("sealed segments", || (cellar.counter("segments_sealed") >= 5).then_some(()));
+    wait_for("sealed segments", || {
+        (cellar.counter("segments_sealed") >= 5).then_some(())
+    });
 
     // Senders get errors; the daemon continues.
     disk.fill();
@@ -175,13 +228,21 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
         }
     }
     assert_eq!(rejected, 5, "the disk is not full");
-    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert!(
+        stored.iter().all(|n| is_stored(&cellar, *n)),
+        "{}",
+        cellar.log()
+    );
 
     // After a kill and a start without a free block, it serves all acknowledged entries.
     cellar.kill();
     disk.fill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert!(
+        stored.iter().all(|n| is_stored(&cellar, *n)),
+        "{}",
+        cellar.log()
+    );
     assert_undamaged(&cellar);
     disk.fill();
 
@@ -197,23 +258,39 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
         }
         cellar.kill();
         cellar.restart();
-        assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "round {round}\n{}", cellar.log());
+        assert!(
+            stored.iter().all(|n| is_stored(&cellar, *n)),
+            "round {round}\n{}",
+            cellar.log()
+        );
         assert_undamaged(&cellar);
     }
     disk.fill();
 
     // Pruning frees space, and entries are stored again.
     let printed = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
+    assert!(
+        disk.free() > 100,
+        "{} blocks are free\n{printed}",
+        disk.free()
+    );
     stored.retain(|n| is_stored(&cellar, *n));
-    assert!((50..400).contains(&stored.len()), "{} are left\n{printed}", stored.len());
+    assert!(
+        (50..400).contains(&stored.len()),
+        "{} are left\n{printed}",
+        stored.len()
+    );
     for n in 20_000..20_020 {
         put(&cellar, n).unwrap_or_else(|error| panic!("{error}\n{}", cellar.log()));
         stored.push(n);
     }
     cellar.kill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert!(
+        stored.iter().all(|n| is_stored(&cellar, *n)),
+        "{}",
+        cellar.log()
+    );
     assert_undamaged(&cellar);
 
     // The same without a daemon, on a store without a trash directory.
@@ -222,7 +299,11 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     fs::remove_dir(cellar.state_dir().join("trash")).unwrap();
     disk.fill();
     let printed = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
+    assert!(
+        disk.free() > 100,
+        "{} blocks are free\n{printed}",
+        disk.free()
+    );
 
     // Retention frees space itself if it is configured to.
     disk.free_space();
@@ -241,7 +322,9 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     assert!(cellar.terminate(), "{}", cellar.log());
     disk.fill();
     cellar.restart();
-    wait_for("free space", || (disk.free() * 4096 > 4 << 20).then_some(()));
+    wait_for("free space", || {
+        (disk.free() * 4096 > 4 << 20).then_some(())
+    });
     put(&cellar, 40_000).unwrap();
     cellar.kill();
     cellar.restart();

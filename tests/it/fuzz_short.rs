@@ -70,7 +70,10 @@ targets! {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
+    )
 }
 
 fn hex_digit(half: u8) -> char {
@@ -89,7 +92,8 @@ struct Present {
 
 impl Present {
     fn of(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}-{}", std::process::id()));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("fuzz-{name}-{}", std::process::id()));
         let file = File::create(&path).unwrap();
         Self { path, file }
     }
@@ -107,7 +111,10 @@ fn run(name: &str) {
         / if UNTRUSTED.contains(&name) { 1 } else { 3 };
     let present = Present::of(name);
     let path = present.path.clone();
-    println!("{name}: FUZZ_SEED={seed}; the present input is in {}", path.display());
+    println!(
+        "{name}: FUZZ_SEED={seed}; the present input is in {}",
+        path.display()
+    );
 
     let known = regressions(name);
     let seeds = seeds();
@@ -119,8 +126,10 @@ fn run(name: &str) {
         let give = |input: &[u8], what: &str| {
             present.is(input);
             if catch_unwind(AssertUnwindSafe(|| target(input))).is_err() {
-                let hex: String =
-                    input.iter().flat_map(|byte| [hex_digit(byte >> 4), hex_digit(byte & 15)]).collect();
+                let hex: String = input
+                    .iter()
+                    .flat_map(|byte| [hex_digit(byte >> 4), hex_digit(byte & 15)])
+                    .collect();
                 return Err(format!("fails on {what}: {hex}"));
             }
             counter.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +154,10 @@ fn run(name: &str) {
         // Sending fails only if the test has ended.
         let _ = done_tx.send(all());
     };
-    std::thread::Builder::new().name(format!("fuzz-{name}")).spawn(worker).unwrap();
+    std::thread::Builder::new()
+        .name(format!("fuzz-{name}"))
+        .spawn(worker)
+        .unwrap();
     let mut before = 0;
     let result = loop {
         match done_rx.recv_timeout(TIMEOUT) {
@@ -198,12 +210,24 @@ fn write_corpus() {
 /// Both forms have the same targets, and every regression belongs to a target.
 #[test]
 fn cargo_fuzz_and_the_short_form_have_the_same_targets() {
-    let mut names: Vec<_> = TARGETS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let mut names: Vec<_> = TARGETS
+        .iter()
+        .map(|(name, ..)| (*name).to_owned())
+        .collect();
     names.sort();
     let listed = |dir: &str| {
-        let name = |file: fs::DirEntry| file.path().file_stem().unwrap().to_str().unwrap().to_owned();
-        let mut found: Vec<_> =
-            fs::read_dir(fuzz_dir().join(dir)).unwrap().map(|file| name(file.unwrap())).collect();
+        let name = |file: fs::DirEntry| {
+            file.path()
+                .file_stem()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        let mut found: Vec<_> = fs::read_dir(fuzz_dir().join(dir))
+            .unwrap()
+            .map(|file| name(file.unwrap()))
+            .collect();
         found.sort();
         found
     };
@@ -212,8 +236,12 @@ fn cargo_fuzz_and_the_short_form_have_the_same_targets() {
     assert_eq!(listed("regressions"), names);
     let manifest = fs::read_to_string(fuzz_dir().join("Cargo.toml")).unwrap();
     let makefile = fs::read_to_string(fuzz_dir().join("../Makefile")).unwrap();
-    let long: Vec<_> =
-        makefile.lines().find(|line| line.starts_with("FUZZ_TARGETS")).unwrap().split_whitespace().collect();
+    let long: Vec<_> = makefile
+        .lines()
+        .find(|line| line.starts_with("FUZZ_TARGETS"))
+        .unwrap()
+        .split_whitespace()
+        .collect();
     for name in names {
         assert!(
             manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),

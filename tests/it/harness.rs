@@ -97,7 +97,11 @@ impl Cellar {
     pub(crate) fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(|f| in_dir(f, dir.path())).collect();
         let process = serve(dir.path(), &flags);
-        let cellar = Self { dir, process, flags };
+        let cellar = Self {
+            dir,
+            process,
+            flags,
+        };
         cellar.wait_until_ready();
         cellar
     }
@@ -105,7 +109,11 @@ impl Cellar {
     /// Starts a daemon in a directory with an existing `state`.
     pub(crate) fn start_on(dir: tempfile::TempDir) -> Self {
         let process = serve(dir.path(), &[]);
-        let cellar = Self { dir, process, flags: Vec::new() };
+        let cellar = Self {
+            dir,
+            process,
+            flags: Vec::new(),
+        };
         cellar.wait_until_ready();
         cellar
     }
@@ -123,7 +131,12 @@ impl Cellar {
     }
 
     fn wait_until_ready(&self) {
-        wait_for("the daemon", || Client::connect(&self.socket()).ok()?.call("status", map(vec![])).ok());
+        wait_for("the daemon", || {
+            Client::connect(&self.socket())
+                .ok()?
+                .call("status", map(vec![]))
+                .ok()
+        });
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -149,13 +162,17 @@ impl Cellar {
     }
 
     pub(crate) fn counter(&self, name: &str) -> u64 {
-        self.ask("status", vec![])["counters"][name].as_u64().unwrap()
+        self.ask("status", vec![])["counters"][name]
+            .as_u64()
+            .unwrap()
     }
 
     /// Waits until a counter reaches `count`, and asserts that it is not exceeded. An answer may arrive before it is counted.
     pub(crate) fn counted(&self, name: &str, count: u64) {
         let what = format!("{name} to come to {count}");
-        let found = wait_for(&what, || Some(self.counter(name)).filter(|found| *found >= count));
+        let found = wait_for(&what, || {
+            Some(self.counter(name)).filter(|found| *found >= count)
+        });
         assert_eq!(found, count, "{name}");
     }
 
@@ -176,12 +193,23 @@ impl Cellar {
 }
 
 fn serve(dir: &Path, flags: &[String]) -> Process {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .unwrap();
     let mut command = serve_command(dir);
     if dir.join("disk").exists() {
         command.env("SALTCELLAR_TEST_FS", dir.join("disk"));
     }
-    Process(command.args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    Process(
+        command
+            .args(flags)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap(),
+    )
 }
 
 /// Replaces a plan atomically.
@@ -193,7 +221,11 @@ pub(crate) fn put_plan(dir: &Path, plan: &str) {
 /// The command `serve` for a directory, not yet started.
 pub(crate) fn serve_command(dir: &Path) -> Command {
     let mut command = program();
-    command.args(["serve", "--state-dir"]).arg(dir.join("state")).arg("--socket").arg(dir.join("s.sock"));
+    command
+        .args(["serve", "--state-dir"])
+        .arg(dir.join("state"))
+        .arg("--socket")
+        .arg(dir.join("s.sock"));
     command
 }
 
@@ -212,7 +244,10 @@ pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{release}.sbus"));
     let bytes = std::fs::read(path).unwrap();
     let (header, frames) = read_recording(&bytes).unwrap();
-    (header["pub_framing"].as_str().unwrap().to_owned(), frames.into_iter().map(<[u8]>::to_vec).collect())
+    (
+        header["pub_framing"].as_str().unwrap().to_owned(),
+        frames.into_iter().map(<[u8]>::to_vec).collect(),
+    )
 }
 
 /// The socket of a master's publisher.
@@ -230,7 +265,8 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
         bytes.extend_from_slice(frame);
     }
     for piece in bytes.chunks(5_003) {
-        to.write_all(piece).unwrap_or_else(|e| panic!("the subscriber of the bus does not read: {e}"));
+        to.write_all(piece)
+            .unwrap_or_else(|e| panic!("the subscriber of the bus does not read: {e}"));
     }
 }
 

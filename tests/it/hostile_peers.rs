@@ -41,7 +41,10 @@ fn other_protocols_get_an_error_and_are_disconnected() {
 fn a_client_of_another_version_gets_the_daemons_version() {
     let cellar = Cellar::start();
     let answer = last_message(&cellar, &[b"SCWIRE\x00\x63"]);
-    assert!(answer.contains("server_version") && answer.contains("99"), "{answer:?}");
+    assert!(
+        answer.contains("server_version") && answer.contains("99"),
+        "{answer:?}"
+    );
 }
 
 #[test]
@@ -67,7 +70,10 @@ fn stalled_peers_do_not_block_others() {
     unread.write_all(&hello).unwrap();
     unread.set_nonblocking(true).unwrap();
     for id in 0..10_000 {
-        if unread.write_all(&request_frame(id, "status", &[0x80])).is_err() {
+        if unread
+            .write_all(&request_frame(id, "status", &[0x80]))
+            .is_err()
+        {
             break;
         }
     }
@@ -89,25 +95,36 @@ fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
         for _ in 0..5 {
             scope.spawn(|| {
                 let mut stream = UnixStream::connect(cellar.socket()).unwrap();
-                stream.set_write_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+                stream
+                    .set_write_timeout(Some(std::time::Duration::from_secs(30)))
+                    .unwrap();
                 stream.write_all(&preamble()).unwrap();
-                stream.write_all(&u32::try_from(GIANT).unwrap().to_be_bytes()).unwrap();
+                stream
+                    .write_all(&u32::try_from(GIANT).unwrap().to_be_bytes())
+                    .unwrap();
                 stream.write_all(&vec![0x80; SENT]).unwrap();
             });
         }
     });
     let grown = memory_kb(&cellar, "VmHWM:").saturating_sub(before) * 1024;
-    assert!(grown < SENT as u64 * 2, "{grown} bytes at once for frames that never ended");
+    assert!(
+        grown < SENT as u64 * 2,
+        "{grown} bytes at once for frames that never ended"
+    );
     // A complete large frame is accepted at once: disconnected peers hold no reservation.
     let mut args = Vec::new();
     let pad = Value::Binary(vec![0; GIANT - 1024]);
     rmpv::encode::write_value(&mut args, &map(vec![("pad", pad)])).unwrap();
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
     stream.write_all(&preamble()).unwrap();
-    stream.write_all(&request_frame(1, "get_minions", &args)).unwrap();
+    stream
+        .write_all(&request_frame(1, "get_minions", &args))
+        .unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
     let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
-    wait_for("the memory to be released", || (held() < SENT as u64 / 2).then_some(()));
+    wait_for("the memory to be released", || {
+        (held() < SENT as u64 / 2).then_some(())
+    });
 }
 
 #[test]
@@ -130,13 +147,22 @@ fn a_frame_may_have_exactly_the_maximum_of_bytes() {
     stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX)).unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
     // Rejected by the header; the connection is closed.
-    stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX + 1)[..4]).unwrap();
+    stream
+        .write_all(&frame_of(WIRE_FRAME_BYTES_MAX + 1)[..4])
+        .unwrap();
     let words = String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned();
     assert!(
-        words.contains(&format!("a frame of {} bytes exceeds the limit", WIRE_FRAME_BYTES_MAX + 1)),
+        words.contains(&format!(
+            "a frame of {} bytes exceeds the limit",
+            WIRE_FRAME_BYTES_MAX + 1
+        )),
         "{words}"
     );
-    assert_eq!(WIRE_FRAME_BYTES_MAX, (64 << 20) + (64 << 10), "as docs/WIRE.md has it");
+    assert_eq!(
+        WIRE_FRAME_BYTES_MAX,
+        (64 << 20) + (64 << 10),
+        "as docs/WIRE.md has it"
+    );
 }
 
 #[test]
@@ -144,11 +170,20 @@ fn no_number_in_a_call_overflows() {
     let cellar = Cellar::start();
     let jid = || Value::from("20261121030955505683");
     let load = || {
-        map(vec![("jid", jid()), ("id", "web1".into()), ("return", 1.into()), ("retcode", i64::MIN.into())])
+        map(vec![
+            ("jid", jid()),
+            ("id", "web1".into()),
+            ("return", 1.into()),
+            ("retcode", i64::MIN.into()),
+        ])
     };
     cellar.ask(
         "save_load",
-        vec![("jid", jid()), ("load", load()), ("minions", Value::Array(vec!["web1".into()]))],
+        vec![
+            ("jid", jid()),
+            ("load", load()),
+            ("minions", Value::Array(vec!["web1".into()])),
+        ],
     );
     cellar.ask("returner", vec![("load", load())]);
     let numbers = [
@@ -166,7 +201,13 @@ fn no_number_in_a_call_overflows() {
     ];
     let mut client = cellar.client();
     for call in saltcellar::api::CALLS {
-        for number in [Value::from(i64::MIN), (-1).into(), 0.into(), i64::MAX.into(), u64::MAX.into()] {
+        for number in [
+            Value::from(i64::MIN),
+            (-1).into(),
+            0.into(),
+            i64::MAX.into(),
+            u64::MAX.into(),
+        ] {
             let texts = [
                 ("jid", jid()),
                 ("before", jid()),
@@ -180,13 +221,20 @@ fn no_number_in_a_call_overflows() {
                 ("endtime", "x".into()),
                 ("nocache", true.into()),
             ]);
-            let element = map(vec![("tag", "a/b".into()), ("data", map(vec![])), ("at", number.clone())]);
+            let element = map(vec![
+                ("tag", "a/b".into()),
+                ("data", map(vec![])),
+                ("at", number.clone()),
+            ]);
             args.push(("events", Value::Array(vec![element])));
             args.extend(numbers.map(|name| (name, number.clone())));
             // All of them, then each alone, because the first error hides the others.
             let mut alone: Vec<Vec<_>> = vec![args.clone()];
             alone.extend(numbers.map(|name| {
-                args.iter().filter(|(key, _)| *key == name || !numbers.contains(key)).cloned().collect()
+                args.iter()
+                    .filter(|(key, _)| *key == name || !numbers.contains(key))
+                    .cloned()
+                    .collect()
             }));
             for args in alone {
                 if let Err(saltcellar::api::client::ClientError::Refused { code, message }) =
@@ -209,11 +257,23 @@ fn an_entry_may_have_exactly_the_maximum_of_bytes() {
         let mut packed = Vec::new();
         rmpv::encode::write_value(&mut packed, &data(bytes / 2)).unwrap();
         let around = "t".len() + packed.len() - bytes / 2;
-        vec![("events", Value::Array(vec![map(vec![("tag", "t".into()), ("data", data(bytes - around))])]))]
+        vec![(
+            "events",
+            Value::Array(vec![map(vec![
+                ("tag", "t".into()),
+                ("data", data(bytes - around)),
+            ])]),
+        )]
     };
     assert_eq!(cellar.ask("event_return", event(MAX)), 1.into());
-    let refused = cellar.call("event_return", event(MAX + 1)).unwrap_err().to_string();
-    assert!(refused.contains("an entry of 65537 bytes exceeds the limit of 65536"), "{refused}");
+    let refused = cellar
+        .call("event_return", event(MAX + 1))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("an entry of 65537 bytes exceeds the limit of 65536"),
+        "{refused}"
+    );
 }
 
 /// Resident memory of the daemon.
@@ -223,7 +283,8 @@ fn rss_kb(cellar: &Cellar) -> u64 {
 
 /// Memory of the daemon in kB: `VmRSS:`, resident, or `VmHWM:`, peak.
 fn memory_kb(cellar: &Cellar, what: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.process.0.id())).unwrap();
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", cellar.process.0.id())).unwrap();
     let found = status.lines().find_map(|l| l.strip_prefix(what)).unwrap();
     found.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
@@ -242,8 +303,18 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const PEERS: usize = 10_000;
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-    if limit.maximum.is_some_and(|files| files < PEERS as u64 + 200) {
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )
+    .unwrap();
+    if limit
+        .maximum
+        .is_some_and(|files| files < PEERS as u64 + 200)
+    {
         return missing("a hard limit of 10,200 open files");
     }
     let cellar = Cellar::start();
@@ -254,8 +325,12 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
             peer.write_all(&preamble()).unwrap();
             // Every third stops in the middle of a request, and every third sends nothing further.
             match n % 3 {
-                0 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])[..9]).unwrap(),
-                1 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])).unwrap(),
+                0 => peer
+                    .write_all(&request_frame(1, "prep_jid", &[0x80])[..9])
+                    .unwrap(),
+                1 => peer
+                    .write_all(&request_frame(1, "prep_jid", &[0x80]))
+                    .unwrap(),
                 _ => {}
             }
             peer
@@ -265,13 +340,21 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         assert_eq!(answer(peer)[1], true.into());
     }
     for peer in peers.iter_mut().skip(2).step_by(3) {
-        peer.write_all(&request_frame(2, "prep_jid", &[0x80])).unwrap();
+        peer.write_all(&request_frame(2, "prep_jid", &[0x80]))
+            .unwrap();
         assert_eq!(answer(peer)[1], true.into());
     }
-    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    let load = map(vec![
+        ("jid", "20261121030955505683".into()),
+        ("id", "web1".into()),
+        ("return", 1.into()),
+    ]);
     cellar.ask("returner", vec![("load", load)]);
     let grown = rss_kb(&cellar).saturating_sub(before);
-    assert!(grown < PEERS as u64 * 8, "{grown} KiB for {PEERS} connections");
+    assert!(
+        grown < PEERS as u64 * 8,
+        "{grown} KiB for {PEERS} connections"
+    );
     assert!(cellar.counter("peers") >= PEERS as u64);
     assert_eq!(cellar.counter("peers_rejected"), 0);
     drop(peers);
@@ -293,16 +376,23 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
             let mut peer = UnixStream::connect(cellar.socket()).unwrap();
             peer.write_all(&preamble()).unwrap();
             for id in 0..60 {
-                peer.write_all(&request_frame(id, "events_list", &[0x80])).unwrap();
+                peer.write_all(&request_frame(id, "events_list", &[0x80]))
+                    .unwrap();
             }
             peer
         })
         .collect();
     // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
-    wait_for("the limit on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
+    wait_for("the limit on answers", || {
+        (cellar.counter("calls_failed") > 0).then_some(())
+    });
     let grown = rss_kb(&cellar).saturating_sub(before);
     assert!(grown < 1_000_000, "{grown} KiB for unread answers");
-    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    let load = map(vec![
+        ("jid", "20261121030955505683".into()),
+        ("id", "web1".into()),
+        ("return", 1.into()),
+    ]);
     cellar.ask("returner", vec![("load", load)]);
     drop(unread);
     wait_for("the memory of the answers to be free", || {
@@ -329,11 +419,13 @@ fn concurrent_writes_share_syncs_and_are_acknowledged_individually() {
     let before = cellar.counter("commits");
     // Split at arbitrary positions, so that frames arrive in parts.
     let mut sending = stream.try_clone().unwrap();
-    let sender = std::thread::Builder::new().name("sender".to_owned()).spawn(move || {
-        for piece in words.chunks(3_001) {
-            sending.write_all(piece).unwrap();
-        }
-    });
+    let sender = std::thread::Builder::new()
+        .name("sender".to_owned())
+        .spawn(move || {
+            for piece in words.chunks(3_001) {
+                sending.write_all(piece).unwrap();
+            }
+        });
     let sender = sender.unwrap();
     let mut acknowledged: Vec<u64> = (0..CALLS)
         .map(|_| {
@@ -363,12 +455,20 @@ fn eight_synchronous_workers_share_syncs() {
                 let mut client = cellar.client();
                 for n in 0..CALLS {
                     let jid = format!("202611210309{worker:02}{n:06}");
-                    let load = map(vec![("jid", jid.into()), ("id", "web1".into()), ("return", n.into())]);
+                    let load = map(vec![
+                        ("jid", jid.into()),
+                        ("id", "web1".into()),
+                        ("return", n.into()),
+                    ]);
                     client.call("returner", map(vec![("load", load)])).unwrap();
                 }
             });
         }
     });
     let commits = cellar.counter("commits") - before;
-    assert!(commits <= CALLS * 8 / 2, "{commits} commits for {} calls", CALLS * 8);
+    assert!(
+        commits <= CALLS * 8 / 2,
+        "{commits} commits for {} calls",
+        CALLS * 8
+    );
 }

@@ -26,7 +26,8 @@ impl Answer {
     }
 
     pub(crate) fn json(&self) -> Json {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -60,8 +61,14 @@ pub(crate) fn receive(stream: &mut impl Read) -> Answer {
     };
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let mut answer = Answer { status, head, body: bytes.split_off(end) };
-    let len = answer.header("content-length").map_or(0, |len| len.parse().unwrap());
+    let mut answer = Answer {
+        status,
+        head,
+        body: bytes.split_off(end),
+    };
+    let len = answer
+        .header("content-length")
+        .map_or(0, |len| len.parse().unwrap());
     while answer.body.len() < len {
         let got = stream.read(&mut piece).unwrap();
         assert!(got > 0, "closed within the body");
@@ -84,7 +91,13 @@ pub(crate) fn raw(address: &str, request: &[u8]) -> Answer {
 }
 
 /// A request with these header lines.
-pub(crate) fn request(address: &str, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+pub(crate) fn request(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &[u8],
+) -> Answer {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}content-length: {}\r\n\r\n",
         body.len()
@@ -100,18 +113,28 @@ pub(crate) fn get(address: &str, path: &str, headers: &str) -> Answer {
 pub(crate) fn local(cellar: &Cellar, method: &str, path: &str, body: &[u8]) -> Answer {
     let mut stream = UnixStream::connect(cellar.dir.path().join("http.sock")).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
     receive(&mut stream)
 }
 
 /// The header line of a new token.
 pub(crate) fn token(cellar: &Cellar, args: &[&str]) -> String {
-    let output =
-        program().args(["token", "create"]).args(args).arg("--socket").arg(cellar.socket()).output().unwrap();
+    let output = program()
+        .args(["token", "create"])
+        .args(args)
+        .arg("--socket")
+        .arg(cellar.socket())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    format!("authorization: Bearer {}\r\n", stdout(&output).lines().last().unwrap())
+    format!(
+        "authorization: Bearer {}\r\n",
+        stdout(&output).lines().last().unwrap()
+    )
 }
 
 #[test]
@@ -124,14 +147,32 @@ fn health_needs_no_token_and_everything_else_does() {
     assert_eq!(healthy.header("access-control-allow-origin"), None);
     assert_eq!(get(&address, "/readyz", "").text(), "ready\n");
     let denied = get(&address, "/nowhere", "");
-    assert_eq!((denied.status, denied.json()["error"]["code"].as_str()), (401, Some("unauthenticated")));
-    assert!(denied.header("www-authenticate").unwrap().starts_with("Bearer"));
+    assert_eq!(
+        (denied.status, denied.json()["error"]["code"].as_str()),
+        (401, Some("unauthenticated"))
+    );
+    assert!(
+        denied
+            .header("www-authenticate")
+            .unwrap()
+            .starts_with("Bearer")
+    );
     let token = token(&cellar, &["ci", "--scope", "read"]);
     let unknown = get(&address, "/nowhere", &token);
-    assert_eq!((unknown.status, unknown.json()["error"]["code"].as_str()), (404, Some("not_found")));
-    assert_eq!(request(&address, "POST", "/healthz", &token, b"").status, 405);
+    assert_eq!(
+        (unknown.status, unknown.json()["error"]["code"].as_str()),
+        (404, Some("not_found"))
+    );
+    assert_eq!(
+        request(&address, "POST", "/healthz", &token, b"").status,
+        405
+    );
     assert_eq!(local(&cellar, "GET", "/healthz", b"").status, 200);
-    assert_eq!(local(&cellar, "GET", "/nowhere", b"").status, 404, "root needs no token on the unix socket");
+    assert_eq!(
+        local(&cellar, "GET", "/nowhere", b"").status,
+        404,
+        "root needs no token on the unix socket"
+    );
     for wrong in [
         "authorization: Bearer sct_x\r\n",
         "authorization: Basic YTpi\r\n",
@@ -139,12 +180,18 @@ fn health_needs_no_token_and_everything_else_does() {
     ] {
         assert_eq!(get(&address, "/nowhere", wrong).status, 401, "{wrong}");
     }
-    let revoked =
-        program().args(["token", "revoke", "ci", "--socket"]).arg(cellar.socket()).output().unwrap();
+    let revoked = program()
+        .args(["token", "revoke", "ci", "--socket"])
+        .arg(cellar.socket())
+        .output()
+        .unwrap();
     assert!(revoked.status.success(), "{}", stderr(&revoked));
     assert_eq!(get(&address, "/nowhere", &token).status, 401);
     let log = cellar.log();
-    assert!(log.contains("audit") && log.contains("token ci") && log.contains("token created"), "{log}");
+    assert!(
+        log.contains("audit") && log.contains("token ci") && log.contains("token created"),
+        "{log}"
+    );
     assert!(!log.contains("sct_"), "no token is logged: {log}");
 }
 
@@ -167,7 +214,10 @@ fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
     assert_eq!(listed["tokens"][0]["name"], "ci");
     assert_eq!(listed["tokens"][0]["minions"], "web*");
     assert!(!listed.to_string().contains("hash"), "{listed}");
-    assert!(cellar.log().contains("HTTP request"), "the audit log does not depend on the level");
+    assert!(
+        cellar.log().contains("HTTP request"),
+        "the audit log does not depend on the level"
+    );
 }
 
 #[test]
@@ -178,11 +228,17 @@ fn a_network_listener_serves_only_tls() {
         std::fs::copy(data.join(from), dir.path().join(to)).unwrap();
     }
     let text = "http: {listen: '0.0.0.0:0', tls: {certificate: DIR/tls.pem, key: DIR/tls.key}}\n";
-    std::fs::write(dir.path().join("c.yaml"), crate::harness::in_dir(text, dir.path())).unwrap();
+    std::fs::write(
+        dir.path().join("c.yaml"),
+        crate::harness::in_dir(text, dir.path()),
+    )
+    .unwrap();
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let port = address(&cellar).rsplit(':').next().unwrap().to_owned();
     let mut plain = connect(&format!("127.0.0.1:{port}"));
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    plain
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+        .unwrap();
     let mut answer = Vec::new();
     // The close may reset the connection.
     let _ = plain.read_to_end(&mut answer);
@@ -192,9 +248,20 @@ fn a_network_listener_serves_only_tls() {
     let to = format!("127.0.0.1:{port}").parse().unwrap();
     let address = saltcellar::testkit::minion::Address::new(to, "localhost", &ca).unwrap();
     let mut connection = saltcellar::testkit::minion::HttpsConnection::connect(&address).unwrap();
-    assert_eq!(connection.request("GET", "/healthz", b"").unwrap().status, 200);
-    assert_eq!(connection.request("GET", "/metrics", b"").unwrap().status, 401, "no token, not loopback");
-    assert!(cellar.log().contains("HTTP listener has no token"), "{}", cellar.log());
+    assert_eq!(
+        connection.request("GET", "/healthz", b"").unwrap().status,
+        200
+    );
+    assert_eq!(
+        connection.request("GET", "/metrics", b"").unwrap().status,
+        401,
+        "no token, not loopback"
+    );
+    assert!(
+        cellar.log().contains("HTTP listener has no token"),
+        "{}",
+        cellar.log()
+    );
 }
 
 #[test]
@@ -203,10 +270,19 @@ fn requests_of_web_pages_are_rejected() {
     let address = address(&cellar);
     for (head, status) in [
         ("GET /healthz HTTP/1.1\r\nhost: evil.example\r\n\r\n", 403),
-        ("GET /healthz HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\n\r\n", 403),
-        ("GET /healthz HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: cross-site\r\n\r\n", 403),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\n\r\n",
+            403,
+        ),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: cross-site\r\n\r\n",
+            403,
+        ),
         ("GET /healthz HTTP/1.1\r\n\r\n", 400),
-        ("GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", 400),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+            400,
+        ),
         (
             "OPTIONS /healthz HTTP/1.1\r\nhost: localhost\r\norigin: null\r\naccess-control-request-method: POST\r\n\r\n",
             403,
@@ -233,7 +309,8 @@ fn a_second_request_cannot_hide_in_the_first() {
         "content-length: +3\r\n",
     ] {
         let mut stream = connect(&address);
-        let text = format!("POST /healthz HTTP/1.1\r\nhost: localhost\r\n{head}\r\n0\r\n\r\n{hidden}");
+        let text =
+            format!("POST /healthz HTTP/1.1\r\nhost: localhost\r\n{head}\r\n0\r\n\r\n{hidden}");
         stream.write_all(text.as_bytes()).unwrap();
         let mut answers = Vec::new();
         // A close with unread bytes resets the connection.
@@ -248,13 +325,20 @@ fn a_second_request_cannot_hide_in_the_first() {
 fn long_heads_and_connections_without_a_request_end() {
     let mut cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
-    let long = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "x".repeat(64 * 1024));
+    let long = format!(
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n",
+        "x".repeat(64 * 1024)
+    );
     assert_eq!(raw(&address, long.as_bytes()).status, 431);
-    let many = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(200));
+    let many = format!(
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n",
+        "a: b\r\n".repeat(200)
+    );
     assert_eq!(raw(&address, many.as_bytes()).status, 431);
     // An idle connection does not delay the stop.
     let mut idle = connect(&address);
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
     assert_eq!(receive(&mut idle).status, 200);
     assert!(cellar.terminate());
     assert_eq!(idle.read(&mut [0; 8]).unwrap(), 0);

@@ -16,9 +16,21 @@ pub(crate) fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
     let mut client = cellar.client();
     for n in numbers {
         let minion = if n % 2 == 0 { "web1" } else { "db1" };
-        let data = map(vec![("n", n.into()), ("id", minion.into()), ("fun", "state.apply".into())]);
-        let event = map(vec![("tag", format!("salt/job/1/ret/{minion}/{n}").into()), ("data", data)]);
-        client.call("event_return", map(vec![("events", Value::Array(vec![event]))])).unwrap();
+        let data = map(vec![
+            ("n", n.into()),
+            ("id", minion.into()),
+            ("fun", "state.apply".into()),
+        ]);
+        let event = map(vec![
+            ("tag", format!("salt/job/1/ret/{minion}/{n}").into()),
+            ("data", data),
+        ]);
+        client
+            .call(
+                "event_return",
+                map(vec![("events", Value::Array(vec![event]))]),
+            )
+            .unwrap();
     }
 }
 
@@ -71,7 +83,10 @@ fn check(document: &Json, schema: &Json, value: &Json, at: &str) {
     if let Some(choices) = schema["anyOf"].as_array() {
         let fits = |choice: &Json| choice["type"] == "null" && value.is_null();
         if !choices.iter().any(fits) {
-            let other = choices.iter().find(|choice| choice["type"] != "null").unwrap();
+            let other = choices
+                .iter()
+                .find(|choice| choice["type"] != "null")
+                .unwrap();
             check(document, other, value, at);
         }
         return;
@@ -97,14 +112,20 @@ fn check(document: &Json, schema: &Json, value: &Json, at: &str) {
             check(document, &schema["items"], item, &format!("{at}[{n}]"));
         }
     }
-    let (Some(fields), Some(properties)) = (value.as_object(), schema["properties"].as_object()) else {
+    let (Some(fields), Some(properties)) = (value.as_object(), schema["properties"].as_object())
+    else {
         return;
     };
     for name in schema["required"].as_array().into_iter().flatten() {
-        assert!(fields.contains_key(name.as_str().unwrap()), "{at}: {name} is missing in {value}");
+        assert!(
+            fields.contains_key(name.as_str().unwrap()),
+            "{at}: {name} is missing in {value}"
+        );
     }
     for (name, field) in fields {
-        let property = properties.get(name).unwrap_or_else(|| panic!("{at}.{name} is not described"));
+        let property = properties
+            .get(name)
+            .unwrap_or_else(|| panic!("{at}.{name} is not described"));
         check(document, property, field, &format!("{at}.{name}"));
     }
 }
@@ -116,8 +137,9 @@ fn ok(answer: &Answer) -> Json {
 
 #[test]
 fn every_operation_answers_as_the_openapi_document_describes() {
-    let text =
-        format!("{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n");
+    let text = format!(
+        "{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n"
+    );
     let cellar = Cellar::start_configured(&text, &[]);
     let jid = "20261121054728123456";
     put_job(&cellar, "20261121054528123456", "state.apply");
@@ -142,19 +164,30 @@ fn every_operation_answers_as_the_openapi_document_describes() {
     assert!(operations.len() > 25, "{}", operations.len());
     let mut seq = 0;
     for (method, path, operation) in &operations {
-        let url = path
-            .replace("{jid}", jid)
-            .replace("{name}", if path.contains("/sinks/") { "out" } else { "audit" });
+        let url = path.replace("{jid}", jid).replace(
+            "{name}",
+            if path.contains("/sinks/") {
+                "out"
+            } else {
+                "audit"
+            },
+        );
         let url = url.replace("{seq}", "1").replace("{minion}", "web1");
         let body = match path.rsplit('/').next().unwrap() {
-            "{name}" if method == "PUT" => json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" }),
+            "{name}" if method == "PUT" => {
+                json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" })
+            }
             "next" => json!({ "limit": 2, "holder": "me" }),
             "ack" => json!({ "seq": seq, "holder": "me" }),
             "nack" => json!({ "error": "broken", "holder": "me" }),
             "seek" => json!({ "to": "newest" }),
             _ => json!({}),
         };
-        let url = if path.ends_with("/why") { format!("{url}?tag=a") } else { url };
+        let url = if path.ends_with("/why") {
+            format!("{url}?tag=a")
+        } else {
+            url
+        };
         if path.ends_with("/stream") {
             continue;
         }
@@ -163,7 +196,11 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         if path.contains("/reactor") {
             assert_eq!(
                 answer.status,
-                if path.ends_with("/reactions") { 200 } else { 409 },
+                if path.ends_with("/reactions") {
+                    200
+                } else {
+                    409
+                },
                 "{path}: {}",
                 answer.text()
             );
@@ -178,23 +215,60 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         }
     }
     let store = ok(&local(&cellar, "GET", "/api/v1/store", b""));
-    let hours: Vec<u64> =
-        store["entries_by_hour"].as_array().unwrap().iter().filter_map(Json::as_u64).collect();
-    let stored: u64 =
-        store["classes"].as_array().unwrap().iter().filter_map(|class| class["entries"].as_u64()).sum();
-    assert!(hours.len() == 24 && stored > 0 && hours.iter().sum::<u64>() == stored, "{store}");
-    assert_eq!(hours[..22], [0; 22], "all within this hour, or the one before");
+    let hours: Vec<u64> = store["entries_by_hour"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Json::as_u64)
+        .collect();
+    let stored: u64 = store["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|class| class["entries"].as_u64())
+        .sum();
+    assert!(
+        hours.len() == 24 && stored > 0 && hours.iter().sum::<u64>() == stored,
+        "{store}"
+    );
+    assert_eq!(
+        hours[..22],
+        [0; 22],
+        "all within this hour, or the one before"
+    );
     let job = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}"), b""));
     assert_eq!(job["returns"][0]["minion"], "web1");
     assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
-    let missing = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/missing"), b""));
+    let missing = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/jobs/{jid}/missing"),
+        b"",
+    ));
     assert_eq!(missing["missing"], json!(["db1"]));
-    let diff = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/diff"), b""));
-    assert_eq!((&diff["a"]["jid"], &diff["same"]), (&json!("20261121054528123456"), &json!(1)), "{diff}");
+    let diff = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/jobs/{jid}/diff"),
+        b"",
+    ));
+    assert_eq!(
+        (&diff["a"]["jid"], &diff["same"]),
+        (&json!("20261121054528123456"), &json!(1)),
+        "{diff}"
+    );
     let minions = ok(&local(&cellar, "GET", "/api/v1/minions?limit=1", b""));
-    assert_eq!((&minions["minions"][0]["id"], &minions["next"]), (&json!("db1"), &json!("db1")), "{minions}");
+    assert_eq!(
+        (&minions["minions"][0]["id"], &minions["next"]),
+        (&json!("db1"), &json!("db1")),
+        "{minions}"
+    );
     let minion = ok(&local(&cellar, "GET", "/api/v1/minions/web1", b""));
-    assert_eq!(minion["highstate"]["states"], json!({"total": 1, "failed": 0, "changed": 1}), "{minion}");
+    assert_eq!(
+        minion["highstate"]["states"],
+        json!({"total": 1, "failed": 0, "changed": 1}),
+        "{minion}"
+    );
     assert_eq!(minion["last"]["time"], "2026-11-21T05:47:28.123456Z");
     for path in ["/api/v1/jobs/20200101000000000000", "/api/v1/minions/web9"] {
         assert_eq!(local(&cellar, "GET", path, b"").status, 404, "{path}");
@@ -209,25 +283,53 @@ fn pages_continue_after_a_restart_and_not_in_another_store() {
     let cursor = first["next"].as_str().unwrap().to_owned();
     assert!(cellar.terminate());
     cellar.restart();
-    let second = ok(&local(&cellar, "GET", &format!("/api/v1/events?limit=2&cursor={cursor}"), b""));
+    let second = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/events?limit=2&cursor={cursor}"),
+        b"",
+    ));
     let numbers = |page: &Json| -> Vec<u64> {
-        page["events"].as_array().unwrap().iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect()
+        page["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["data"]["n"].as_u64().unwrap())
+            .collect()
     };
     assert_eq!([numbers(&first), numbers(&second)].concat(), [4, 3, 2, 1]);
     let other = Cellar::start_configured(LISTENER, &[]);
-    let refused = local(&other, "GET", &format!("/api/v1/events?cursor={cursor}"), b"");
-    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (409, Some("other_store")));
+    let refused = local(
+        &other,
+        "GET",
+        &format!("/api/v1/events?cursor={cursor}"),
+        b"",
+    );
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (409, Some("other_store"))
+    );
     for (query, expected) in [
         ("where=data.n%20==", "column 10"),
-        ("where=dat.n%20==%201", "column 1: unknown name `dat`; available: data, tag"),
-        ("where=data.n%20is%20evil", "unknown test `evil`; available: boolean"),
+        (
+            "where=dat.n%20==%201",
+            "column 1: unknown name `dat`; available: data, tag",
+        ),
+        (
+            "where=data.n%20is%20evil",
+            "unknown test `evil`; available: boolean",
+        ),
         ("limt=3", "unknown parameter limt; known: limit"),
         ("match=%5B%7B%22tagg%22:1%7D%5D", "match[0]"),
         ("cursor=5", "STORE:POSITION"),
     ] {
         let refused = local(&cellar, "GET", &format!("/api/v1/events?{query}"), b"");
         assert_eq!(refused.status, 400, "{query}: {}", refused.text());
-        assert!(refused.text().contains(expected), "{query}: {}", refused.text());
+        assert!(
+            refused.text().contains(expected),
+            "{query}: {}",
+            refused.text()
+        );
     }
 }
 
@@ -240,19 +342,45 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     put_job(&cellar, "20261121054729123456", "test.ping");
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let web = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
-    let state = token(&cellar, &["state", "--scope", "write", "--functions", "state.*"]);
+    let state = token(
+        &cellar,
+        &["state", "--scope", "write", "--functions", "state.*"],
+    );
     let denied = request(&address, "PUT", "/api/v1/consumers/a", &read, b"{}");
     assert_eq!(denied.status, 403);
-    assert!(denied.text().contains("needs the right `write`, token reader has `read`"), "{}", denied.text());
+    assert!(
+        denied
+            .text()
+            .contains("needs the right `write`, token reader has `read`"),
+        "{}",
+        denied.text()
+    );
     let events = ok(&get(&address, "/api/v1/events", &web));
-    let minions: Vec<_> = events["events"].as_array().unwrap().iter().map(|event| &event["minion"]).collect();
+    let minions: Vec<_> = events["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| &event["minion"])
+        .collect();
     assert_eq!(minions, ["web1/2", "web1/0"], "{events}");
     let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
-    assert_eq!((&job["missing"], &job["load"], &job["minions"]), (&json!([]), &Json::Null, &json!(["web1"])));
+    assert_eq!(
+        (&job["missing"], &job["load"], &job["minions"]),
+        (&json!([]), &Json::Null, &json!(["web1"]))
+    );
     let minions = ok(&get(&address, "/api/v1/minions", &web));
-    let ids: Vec<_> = minions["minions"].as_array().unwrap().iter().map(|minion| &minion["id"]).collect();
+    let ids: Vec<_> = minions["minions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|minion| &minion["id"])
+        .collect();
     assert_eq!(ids, ["web1", "web1/0", "web1/2"], "{minions}");
-    let diff = ok(&get(&address, "/api/v1/jobs/20261121054729123456/diff?with=20261121054728123456", &web));
+    let diff = ok(&get(
+        &address,
+        "/api/v1/jobs/20261121054729123456/diff?with=20261121054728123456",
+        &web,
+    ));
     assert_eq!(diff["b"]["tgt"], Json::Null, "{diff}");
     ok(&get(&address, "/api/v1/minions/web1", &web));
     let jobs = ok(&get(&address, "/api/v1/jobs", &state));
@@ -268,10 +396,17 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     ] {
         let denied = get(&address, path, token);
         assert_eq!(denied.status, 403, "{path}: {}", denied.text());
-        assert!(denied.text().contains("limited"), "{path}: {}", denied.text());
+        assert!(
+            denied.text().contains("limited"),
+            "{path}: {}",
+            denied.text()
+        );
     }
     let audit = cellar.log();
-    assert!(audit.contains("token web") && audit.contains("/api/v1/jobs/20261121054728123456"), "{audit}");
+    assert!(
+        audit.contains("token web") && audit.contains("/api/v1/jobs/20261121054728123456"),
+        "{audit}"
+    );
 }
 
 #[test]
@@ -282,10 +417,22 @@ fn an_answer_that_did_not_change_is_not_sent_again_and_large_bodies_are_rejected
     let admin = token(&cellar, &["a", "--scope", "admin"]);
     let first = get(&address, "/api/v1/events", &admin);
     let tag = first.header("etag").unwrap().to_owned();
-    let again = get(&address, "/api/v1/events", &format!("{admin}if-none-match: {tag}\r\n"));
+    let again = get(
+        &address,
+        "/api/v1/events",
+        &format!("{admin}if-none-match: {tag}\r\n"),
+    );
     assert_eq!((again.status, again.body.len()), (304, 0));
     put(&cellar, 2..3);
-    assert_eq!(get(&address, "/api/v1/events", &format!("{admin}if-none-match: {tag}\r\n")).status, 200);
+    assert_eq!(
+        get(
+            &address,
+            "/api/v1/events",
+            &format!("{admin}if-none-match: {tag}\r\n")
+        )
+        .status,
+        200
+    );
     // A body of 1 GB is rejected by its first 64 KiB.
     let mut stream = connect(&address);
     let head = format!(
@@ -294,14 +441,29 @@ fn an_answer_that_did_not_change_is_not_sent_again_and_large_bodies_are_rejected
     stream.write_all(head.as_bytes()).unwrap();
     let _ = stream.write_all(&vec![b' '; 100_000]);
     assert_eq!(receive(&mut stream).status, 413);
-    assert_eq!(request(&address, "PUT", "/api/v1/consumers/a", &admin, b"[]").status, 400);
-    assert_eq!(request(&address, "PUT", "/api/v1/consumers/a", &admin, b"{\"wher\": 1}").status, 400);
+    assert_eq!(
+        request(&address, "PUT", "/api/v1/consumers/a", &admin, b"[]").status,
+        400
+    );
+    assert_eq!(
+        request(
+            &address,
+            "PUT",
+            "/api/v1/consumers/a",
+            &admin,
+            b"{\"wher\": 1}"
+        )
+        .status,
+        400
+    );
 }
 
 /// Reads a stream's events until there are `count`.
 fn follow(address: &str, path: &str, headers: &str, count: usize) -> Vec<(String, u64)> {
     let mut stream = connect(address);
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes())
+        .unwrap();
     let (mut events, mut id) = (Vec::new(), String::new());
     for line in BufReader::new(stream).lines() {
         let line = line.unwrap();
@@ -325,19 +487,31 @@ fn a_stream_ends_when_its_token_is_revoked() {
     let address = address(&cellar);
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let mut stream = connect(&address);
-    let head =
-        format!("GET /api/v1/events/stream HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{read}\r\n");
+    let head = format!(
+        "GET /api/v1/events/stream HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{read}\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     // The position is fixed once the answer has started.
     assert!(lines.by_ref().any(|line| line == ":"));
     put(&cellar, 0..1);
-    assert!(lines.by_ref().any(|line| line.starts_with("data: ") && line.contains("\"n\":0")));
+    assert!(
+        lines
+            .by_ref()
+            .any(|line| line.starts_with("data: ") && line.contains("\"n\":0"))
+    );
     cellar.ask("token_revoke", vec![("name", "reader".into())]);
     put(&cellar, 1..2);
     let rest: Vec<_> = lines.collect();
-    assert!(rest.iter().any(|line| line.contains("the token was revoked")), "{rest:?}");
-    assert!(!rest.iter().any(|line| line.contains("\"n\":1")), "{rest:?}");
+    assert!(
+        rest.iter()
+            .any(|line| line.contains("the token was revoked")),
+        "{rest:?}"
+    );
+    assert!(
+        !rest.iter().any(|line| line.contains("\"n\":1")),
+        "{rest:?}"
+    );
 }
 
 #[test]
@@ -358,10 +532,20 @@ fn a_stream_resumes_without_a_gap_or_a_duplicate() {
         put(&cellar, 3..6);
         follower.join().unwrap()
     });
-    assert_eq!(resumed.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [2, 3, 4, 5]);
-    let wrong = get(&address, path, &format!("{read}last-event-id: 0000000000000000:5\r\n"));
+    assert_eq!(
+        resumed.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        [2, 3, 4, 5]
+    );
+    let wrong = get(
+        &address,
+        path,
+        &format!("{read}last-event-id: 0000000000000000:5\r\n"),
+    );
     assert_eq!(wrong.status, 409, "{}", wrong.text());
-    assert_eq!(get(&address, "/api/v1/events/stream?where=data.n%20==", &read).status, 400);
+    assert_eq!(
+        get(&address, "/api/v1/events/stream?where=data.n%20==", &read).status,
+        400
+    );
 }
 
 #[test]
@@ -375,14 +559,19 @@ fn a_stream_that_retention_has_overtaken_begins_with_a_gap() {
     put(&cellar, 0..2);
     let seen = follow(&address, path, &read, 1);
     put(&cellar, 2..2048);
-    wait_for("retention", || (cellar.counter("segments_dropped") > 3).then_some(()));
+    wait_for("retention", || {
+        (cellar.counter("segments_dropped") > 3).then_some(())
+    });
     // As a page that was open all the time reconnects: it learns what it has missed, and continues with what is stored.
     let last = format!("{read}last-event-id: {}\r\n", seen[0].0);
     let mut stream = connect(&address);
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{last}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{last}\r\n").as_bytes())
+        .unwrap();
     let lines = BufReader::new(stream).lines().map(Result::unwrap);
     let mut events = lines.filter_map(|line| {
-        line.strip_prefix("data: ").map(|data| serde_json::from_str::<Json>(data).unwrap())
+        line.strip_prefix("data: ")
+            .map(|data| serde_json::from_str::<Json>(data).unwrap())
     });
     let gap = events.next().unwrap();
     assert_eq!(
@@ -391,15 +580,21 @@ fn a_stream_that_retention_has_overtaken_begins_with_a_gap() {
         "{gap}"
     );
     let lost = gap["data"]["lost"].as_u64().unwrap();
-    let numbers: Vec<u64> =
-        events.by_ref().take(100).map(|event| event["data"]["n"].as_u64().unwrap()).collect();
+    let numbers: Vec<u64> = events
+        .by_ref()
+        .take(100)
+        .map(|event| event["data"]["n"].as_u64().unwrap())
+        .collect();
     assert!(
         lost > 100 && numbers[0] == lost + 1 && numbers.is_sorted_by(|a, b| a + 1 == *b),
         "{gap} {numbers:?}"
     );
     // The gap's own id is one to continue from.
     let after = format!("{read}last-event-id: {}\r\n", gap["id"].as_str().unwrap());
-    let head = raw_head(&address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{after}\r\n"));
+    let head = raw_head(
+        &address,
+        &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{after}\r\n"),
+    );
     assert!(head.contains("200 OK"), "{head}");
 }
 
@@ -410,21 +605,50 @@ fn a_search_through_everything_ends_early_and_continues() {
     // 80 MB in which there is nothing to find.
     let text = Value::from("x".repeat(1 << 20));
     for _ in 0..80 {
-        let event = map(vec![("tag", "big".into()), ("data", map(vec![("text", text.clone())]))]);
+        let event = map(vec![
+            ("tag", "big".into()),
+            ("data", map(vec![("text", text.clone())])),
+        ]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     }
     let path = "/api/v1/events?where=data.n%20==%207";
     let first = ok(&local(&cellar, "GET", path, b""));
-    assert_eq!((&first["events"], &first["more"]), (&json!([]), &json!(true)), "{first}");
+    assert_eq!(
+        (&first["events"], &first["more"]),
+        (&json!([]), &json!(true)),
+        "{first}"
+    );
     let next = first["next"].as_str().unwrap();
-    let second = ok(&local(&cellar, "GET", &format!("{path}&cursor={next}"), b""));
-    assert_eq!((&second["events"][0]["data"]["n"], &second["next"]), (&json!(7), &Json::Null), "{second}");
-    let count = ok(&local(&cellar, "GET", "/api/v1/events/count?where=data.n%20==%207", b""));
+    let second = ok(&local(
+        &cellar,
+        "GET",
+        &format!("{path}&cursor={next}"),
+        b"",
+    ));
+    assert_eq!(
+        (&second["events"][0]["data"]["n"], &second["next"]),
+        (&json!(7), &Json::Null),
+        "{second}"
+    );
+    let count = ok(&local(
+        &cellar,
+        "GET",
+        "/api/v1/events/count?where=data.n%20==%207",
+        b"",
+    ));
     assert_eq!(count["count"], 1, "{count}");
     let from = count["next"].as_u64().unwrap();
-    let rest =
-        ok(&local(&cellar, "GET", &format!("/api/v1/events/count?where=data.n%20==%207&from={from}"), b""));
-    assert_eq!((&rest["count"], &rest["next"]), (&json!(0), &Json::Null), "{rest}");
+    let rest = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/events/count?where=data.n%20==%207&from={from}"),
+        b"",
+    ));
+    assert_eq!(
+        (&rest["count"], &rest["next"]),
+        (&json!(0), &Json::Null),
+        "{rest}"
+    );
 }
 
 #[test]
@@ -446,9 +670,14 @@ fn more_slow_readers_than_the_limit_are_answered_503_and_delay_no_one() {
     });
     assert!(refused.contains("retry-after"), "{refused}");
     put(&cellar, 0..50);
-    assert_eq!(ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"], 49);
+    assert_eq!(
+        ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"],
+        49
+    );
     drop(slow);
-    wait_for("a free stream", || raw_head(&address, &head).contains("200 OK").then_some(()));
+    wait_for("a free stream", || {
+        raw_head(&address, &head).contains("200 OK").then_some(())
+    });
 }
 
 /// The head of an answer.
@@ -469,11 +698,16 @@ fn a_stream_ends_when_the_daemon_stops_and_a_slow_reader_does_not_delay_others()
     for _ in 0..40 {
         let mut stream = connect(&address);
         let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{read}\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{read}\r\n").as_bytes())
+            .unwrap();
         slow.push(stream);
     }
     put(&cellar, 0..50);
-    assert_eq!(ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"], 49);
+    assert_eq!(
+        ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"],
+        49
+    );
     assert!(cellar.terminate());
 }
 
@@ -482,10 +716,17 @@ fn metrics_count_jobs_returns_and_times_and_name_no_minion_unless_configured() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
     put_job(&cellar, "20261121054728123456", "state.apply");
-    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
     let page = get(&address, "/metrics", "");
     assert_eq!(page.status, 200);
-    assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert!(
+        page.header("content-type")
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
     let text = page.text();
     for line in [
         "# TYPE saltcellar_entries_stored counter",
@@ -495,39 +736,102 @@ fn metrics_count_jobs_returns_and_times_and_name_no_minion_unless_configured() {
         "saltcellar_commit_duration_seconds_bucket{le=\"+Inf\"}",
         "saltcellar_answer_duration_seconds_count",
     ] {
-        assert!(text.lines().any(|found| found.starts_with(line)), "{line}: {text}");
+        assert!(
+            text.lines().any(|found| found.starts_with(line)),
+            "{line}: {text}"
+        );
     }
-    assert!(text.ends_with("# EOF\n") && !text.contains("web1") && !text.contains("20261121"), "{text}");
-    let with = Cellar::start_configured("http: {listen: '127.0.0.1:0', minion_metrics: true}\n", &[]);
+    assert!(
+        text.ends_with("# EOF\n") && !text.contains("web1") && !text.contains("20261121"),
+        "{text}"
+    );
+    let with =
+        Cellar::start_configured("http: {listen: '127.0.0.1:0', minion_metrics: true}\n", &[]);
     put_job(&with, "20261121054728123456", "state.apply");
     let text = get(&crate::http::address(&with), "/metrics", "").text();
-    assert!(text.contains("saltcellar_minion_highstate_failed{minion=\"web1\"} 0.0"), "{text}");
+    assert!(
+        text.contains("saltcellar_minion_highstate_failed{minion=\"web1\"} 0.0"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
     let dir = tempfile::tempdir().unwrap();
     let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
-    std::fs::write(dir.path().join("c.yaml"), crate::harness::in_dir(LISTENER, dir.path())).unwrap();
+    std::fs::write(
+        dir.path().join("c.yaml"),
+        crate::harness::in_dir(LISTENER, dir.path()),
+    )
+    .unwrap();
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml", "--bus", "DIR"]);
     connected(&cellar);
     let address = address(&cellar);
-    let write = token(&cellar, &["gitlab", "--scope", "write", "--tags", "salt/engines/hook/gitlab/*"]);
+    let write = token(
+        &cellar,
+        &[
+            "gitlab",
+            "--scope",
+            "write",
+            "--tags",
+            "salt/engines/hook/gitlab/*",
+        ],
+    );
     let headers = format!("{write}content-type: application/json\r\nx-gitlab-event: Push\r\n");
-    let fired = request(&address, "POST", "/hook/gitlab/push", &headers, b"{\"ref\": 1}");
+    let fired = request(
+        &address,
+        "POST",
+        "/hook/gitlab/push",
+        &headers,
+        b"{\"ref\": 1}",
+    );
     assert_eq!(fired.status, 202, "{}", fired.text());
     let (tag, data) = master.next();
     assert_eq!(tag, "salt/engines/hook/gitlab/push");
     assert_eq!(data["body"], Value::Binary(b"{\"ref\": 1}".to_vec()));
     assert_eq!(data["headers"]["X-Gitlab-Event"].as_str(), Some("Push"));
-    assert!(data["_stamp"].is_str() && !data.to_string().contains("sct_"), "{data}");
-    assert_eq!(request(&address, "POST", "/hook/other", &write, b"").status, 403, "limited by tags");
+    assert!(
+        data["_stamp"].is_str() && !data.to_string().contains("sct_"),
+        "{data}"
+    );
+    assert_eq!(
+        request(&address, "POST", "/hook/other", &write, b"").status,
+        403,
+        "limited by tags"
+    );
     let read = token(&cellar, &["reader", "--scope", "read"]);
-    assert_eq!(request(&address, "POST", "/hook/gitlab/a", &read, b"").status, 403);
-    assert_eq!(request(&address, "POST", "/hook/gitlab/a", "", b"").status, 401);
-    assert_eq!(request(&address, "POST", "/hook/gitlab/a", &write, &vec![b'x'; 2_000_000]).status, 413);
-    let looped = request(&address, "POST", "/hook/gitlab/a", &format!("{write}saltcellar-hops: 4\r\n"), b"");
-    assert_eq!((looped.status, cellar.counter("hook_loops")), (508, 1), "{}", looped.text());
+    assert_eq!(
+        request(&address, "POST", "/hook/gitlab/a", &read, b"").status,
+        403
+    );
+    assert_eq!(
+        request(&address, "POST", "/hook/gitlab/a", "", b"").status,
+        401
+    );
+    assert_eq!(
+        request(
+            &address,
+            "POST",
+            "/hook/gitlab/a",
+            &write,
+            &vec![b'x'; 2_000_000]
+        )
+        .status,
+        413
+    );
+    let looped = request(
+        &address,
+        "POST",
+        "/hook/gitlab/a",
+        &format!("{write}saltcellar-hops: 4\r\n"),
+        b"",
+    );
+    assert_eq!(
+        (looped.status, cellar.counter("hook_loops")),
+        (508, 1),
+        "{}",
+        looped.text()
+    );
     // A sink that delivers to the hook itself: each event passes through the hook four times.
     let text = format!(
         "http: {{listen: '{address}', unix: DIR/http.sock}}\nsinks:\n  back:\n    match: [{{tag: 'salt/engines/hook/gitlab/loop'}}]\n    encoder: json\n    \
@@ -535,15 +839,38 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         write.trim().strip_prefix("authorization: ").unwrap()
     );
     assert!(cellar.terminate());
-    std::fs::write(cellar.dir.path().join("c.yaml"), crate::harness::in_dir(&text, cellar.dir.path()))
-        .unwrap();
+    std::fs::write(
+        cellar.dir.path().join("c.yaml"),
+        crate::harness::in_dir(&text, cellar.dir.path()),
+    )
+    .unwrap();
     cellar.restart();
     connected(&cellar);
-    wait_for("the listener", || (crate::http::address(&cellar) == address).then_some(()));
-    assert_eq!(request(&address, "POST", "/hook/gitlab/loop", &write, b"").status, 202);
-    wait_for("the end of the loop", || (cellar.counter("hook_loops") > 0).then_some(()));
-    let hops: Vec<_> =
-        (0..4).map(|_| master.next().1["headers"]["Saltcellar-Hops"].as_str().map(str::to_owned)).collect();
-    assert_eq!(hops, [None, Some("1".to_owned()), Some("2".to_owned()), Some("3".to_owned())]);
+    wait_for("the listener", || {
+        (crate::http::address(&cellar) == address).then_some(())
+    });
+    assert_eq!(
+        request(&address, "POST", "/hook/gitlab/loop", &write, b"").status,
+        202
+    );
+    wait_for("the end of the loop", || {
+        (cellar.counter("hook_loops") > 0).then_some(())
+    });
+    let hops: Vec<_> = (0..4)
+        .map(|_| {
+            master.next().1["headers"]["Saltcellar-Hops"]
+                .as_str()
+                .map(str::to_owned)
+        })
+        .collect();
+    assert_eq!(
+        hops,
+        [
+            None,
+            Some("1".to_owned()),
+            Some("2".to_owned()),
+            Some("3".to_owned())
+        ]
+    );
     assert_eq!(cellar.counter("hook_events"), 4);
 }

@@ -10,20 +10,33 @@ const JID: &str = "20261121054728123456";
 const EARLIER: &str = "20261121054528123456";
 
 /// Would leave its place in an element, an attribute, a script or a template.
-const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}{% raw %}&amp;";
+const HOSTILE: &str =
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}{% raw %}&amp;";
 
 /// Characters of an id that Salt accepts in tags, and that break an address.
 const HOSTILE_ID: &str = "a\"><b>?#&%2f é";
 
 /// Stores a highstate with a failed and a changed state of each minion, and one missing minion.
 fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
-    let expected = minions.iter().copied().chain(["missing1"]).map(Value::from).collect();
+    let expected = minions
+        .iter()
+        .copied()
+        .chain(["missing1"])
+        .map(Value::from)
+        .collect();
     let load = json!({
         "fun": "state.highstate", "jid": jid, "tgt": text, "tgt_type": "glob", "user": text, "arg": [text],
         "cmd": "publish",
     });
     let load = saltcellar::wire::json::from_json(&load).unwrap();
-    cellar.ask("save_load", vec![("jid", jid.into()), ("load", load), ("minions", Value::Array(expected))]);
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", jid.into()),
+            ("load", load),
+            ("minions", Value::Array(expected)),
+        ],
+    );
     for minion in minions {
         let state = |result: bool, changes: Json, n: u32| {
             json!({
@@ -38,7 +51,10 @@ fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
                 "cmd_|-b_|-b_|-run": state(true, json!({ text: [text, { text: text }] }), 1),
             },
         });
-        cellar.ask("returner", vec![("load", saltcellar::wire::json::from_json(&load).unwrap())]);
+        cellar.ask(
+            "returner",
+            vec![("load", saltcellar::wire::json::from_json(&load).unwrap())],
+        );
     }
 }
 
@@ -47,7 +63,10 @@ fn put_event(cellar: &Cellar, tag: &str, minion: &str, text: &str) {
         ("id", minion.into()),
         ("fun", text.into()),
         ("text", text.into()),
-        (text, Value::Array(vec![text.into(), map(vec![(text, text.into())])])),
+        (
+            text,
+            Value::Array(vec![text.into(), map(vec![(text, text.into())])]),
+        ),
     ]);
     let event = map(vec![("tag", tag.into()), ("data", data)]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
@@ -56,27 +75,42 @@ fn put_event(cellar: &Cellar, tag: &str, minion: &str, text: &str) {
 /// The text of a view, with the headers that every view has.
 fn html(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
     let policy = answer.header("content-security-policy").unwrap();
-    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-    assert!(policy.contains("frame-ancestors 'none'") && policy.contains("script-src 'self'"), "{policy}");
+    assert!(
+        policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+        "{policy}"
+    );
+    assert!(
+        policy.contains("frame-ancestors 'none'") && policy.contains("script-src 'self'"),
+        "{policy}"
+    );
     let text = answer.text();
     assert!(text.contains("<title>saltcellar</title>"), "{text}");
     text
 }
 
 fn latest_event(cellar: &Cellar) -> u64 {
-    local(cellar, "GET", "/api/v1/events?limit=1", b"").json()["events"][0]["seq"].as_u64().unwrap()
+    local(cellar, "GET", "/api/v1/events?limit=1", b"").json()["events"][0]["seq"]
+        .as_u64()
+        .unwrap()
 }
 
 fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat()
+    text.bytes()
+        .map(|byte| format!("%{byte:02X}"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 #[test]
 fn every_view_shows_what_is_stored() {
-    let text =
-        format!("{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n");
+    let text = format!(
+        "{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n"
+    );
     let cellar = Cellar::start_configured(&text, &[]);
     put_job(&cellar, EARLIER, &["web1", "web2"], "first");
     put_job(&cellar, JID, &["web1", "web2"], "second");
@@ -84,9 +118,23 @@ fn every_view_shows_what_is_stored() {
     let seq = latest_event(&cellar);
     local(&cellar, "PUT", "/api/v1/consumers/audit", b"{}");
     for (path, expected) in [
-        ("/".to_owned(), &["web1", "missing1", "Minions that need attention", "Free space"][..]),
-        ("/jobs".to_owned(), &["state.highstate", "2 failed", "1 missing", JID]),
-        ("/jobs?result=failed&fun=state.*".to_owned(), &[JID, EARLIER, "value=\"state.*\""]),
+        (
+            "/".to_owned(),
+            &[
+                "web1",
+                "missing1",
+                "Minions that need attention",
+                "Free space",
+            ][..],
+        ),
+        (
+            "/jobs".to_owned(),
+            &["state.highstate", "2 failed", "1 missing", JID],
+        ),
+        (
+            "/jobs?result=failed&fun=state.*".to_owned(),
+            &[JID, EARLIER, "value=\"state.*\""],
+        ),
         ("/jobs?fun=nothing".to_owned(), &["No job matches"]),
         (
             format!("/jobs/{JID}"),
@@ -100,12 +148,21 @@ fn every_view_shows_what_is_stored() {
             ],
         ),
         (format!("/jobs/{JID}?minion=web2"), &["Summary for web2"]),
-        (format!("/jobs/{JID}/diff?with={EARLIER}"), &["only in the later run", "web1", "first", "second"]),
+        (
+            format!("/jobs/{JID}/diff?with={EARLIER}"),
+            &["only in the later run", "web1", "first", "second"],
+        ),
         ("/events".to_owned(), &["test&#x2f;a", "data-stream=\""]),
         ("/events?tag=test/*".to_owned(), &["match=", "test&#x2f;a"]),
         (format!("/events/{seq}"), &["hello", "<b>text</b>"]),
-        ("/minions".to_owned(), &["web1", "failed", "1 failed, 1 changed of 2"]),
-        ("/minions/web1".to_owned(), &["Failed states", "2 states, 1 failed, 1 changed", "History"]),
+        (
+            "/minions".to_owned(),
+            &["web1", "failed", "1 failed, 1 changed of 2"],
+        ),
+        (
+            "/minions/web1".to_owned(),
+            &["Failed states", "2 states, 1 failed, 1 changed", "History"],
+        ),
         ("/reactor".to_owned(), &["no reactor is configured"]),
         ("/engines".to_owned(), &["out.jsonl", "audit"]),
         ("/engines/out".to_owned(), &["Dead letters", "out.jsonl"]),
@@ -115,16 +172,32 @@ fn every_view_shows_what_is_stored() {
             assert!(page.contains(part), "{path}: `{part}` is missing in {page}");
         }
     }
-    for path in
-        ["/jobs/20200101000000000000", "/minions/unknown", "/events/999999", "/events/x", "/engines/none"]
-    {
+    for path in [
+        "/jobs/20200101000000000000",
+        "/minions/unknown",
+        "/events/999999",
+        "/events/x",
+        "/engines/none",
+    ] {
         let answer = local(&cellar, "GET", path, b"");
-        assert!(matches!(answer.status, 400 | 404 | 409), "{path}: {}", answer.status);
-        assert!(answer.text().contains("<h1>Error"), "{path}: {}", answer.text());
+        assert!(
+            matches!(answer.status, 400 | 404 | 409),
+            "{path}: {}",
+            answer.status
+        );
+        assert!(
+            answer.text().contains("<h1>Error"),
+            "{path}: {}",
+            answer.text()
+        );
     }
     let wrong = local(&cellar, "GET", "/jobs?last=1y", b"");
     assert_eq!(wrong.status, 400);
-    assert!(wrong.text().contains("expected 1h, 1d, 7d or 30d"), "{}", wrong.text());
+    assert!(
+        wrong.text().contains("expected 1h, 1d, 7d or 30d"),
+        "{}",
+        wrong.text()
+    );
 }
 
 #[test]
@@ -158,24 +231,38 @@ fn hostile_text_stays_text_in_every_view() {
         format!("/jobs?cursor={text}"),
     ] {
         let answer = local(&cellar, "GET", &path, b"");
-        assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
+        assert_eq!(
+            answer.header("content-type"),
+            Some("text/html; charset=utf-8"),
+            "{path}"
+        );
         let page = answer.text();
         assert_ne!(answer.status, 500, "{path}: {page}");
         for bad in ["<script>alert", "<img", "<b>?", "onerror=alert(1)>", "\"'>"] {
             assert!(!page.contains(bad), "{path}: {bad} in {page}");
         }
-        assert!(!page.contains("49{%") && page.matches("<script").count() == 1, "{path}: {page}");
+        assert!(
+            !page.contains("49{%") && page.matches("<script").count() == 1,
+            "{path}: {page}"
+        );
     }
     // The text is there, so the checks above had something to find.
     let event = html(&local(&cellar, "GET", &format!("/events/{seq}"), b""));
-    assert!(event.contains("&lt;script&gt;alert(1)&lt;&#x2f;script&gt;"), "{event}");
+    assert!(
+        event.contains("&lt;script&gt;alert(1)&lt;&#x2f;script&gt;"),
+        "{event}"
+    );
     let minion = html(&local(&cellar, "GET", &format!("/minions/{id}"), b""));
-    assert!(minion.contains("a&quot;&gt;&lt;b&gt;?#&amp;%2f é"), "{minion}");
+    assert!(
+        minion.contains("a&quot;&gt;&lt;b&gt;?#&amp;%2f é"),
+        "{minion}"
+    );
 }
 
 /// The cookie that signing in sets.
 fn cookie(address: &str, token: &str, next: &str) -> Answer {
-    let origin = format!("origin: http://{address}\r\ncontent-type: application/x-www-form-urlencoded\r\n");
+    let origin =
+        format!("origin: http://{address}\r\ncontent-type: application/x-www-form-urlencoded\r\n");
     let body = format!("token={}&next={}", encoded(token), encoded(next));
     request(address, "POST", "/sign-in", &origin, body.as_bytes())
 }
@@ -186,7 +273,10 @@ fn a_token_signs_in_and_its_limits_apply() {
     let address = address(&cellar);
     put_job(&cellar, JID, &["web1", "db1"], "x");
     let secret = |line: &str| line.trim().rsplit(' ').next().unwrap().to_owned();
-    let web = secret(&token(&cellar, &["web", "--scope", "read", "--minions", "web*"]));
+    let web = secret(&token(
+        &cellar,
+        &["web", "--scope", "read", "--minions", "web*"],
+    ));
     // Without a token: the form, and no data.
     for path in ["/", "/jobs", &format!("/jobs/{JID}"), "/minions/web1"] {
         let answer = get(&address, path, "");
@@ -200,8 +290,14 @@ fn a_token_signs_in_and_its_limits_apply() {
     let wrong = cookie(&address, "sct_wrong", "/jobs");
     assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
     let signed = cookie(&address, &web, "/minions?minion=web*");
-    assert_eq!((signed.status, signed.header("location")), (303, Some("/minions?minion=web*")));
-    assert_eq!(cookie(&address, &web, "https://evil.example/").header("location"), Some("/"));
+    assert_eq!(
+        (signed.status, signed.header("location")),
+        (303, Some("/minions?minion=web*"))
+    );
+    assert_eq!(
+        cookie(&address, &web, "https://evil.example/").header("location"),
+        Some("/")
+    );
     let set = signed.header("set-cookie").unwrap();
     assert!(
         set.contains("; HttpOnly") && set.contains("; SameSite=Strict") && !set.contains("Secure"),
@@ -209,14 +305,24 @@ fn a_token_signs_in_and_its_limits_apply() {
     );
     let line = format!("cookie: {}\r\n", set.split(';').next().unwrap());
     let minions = html(&get(&address, "/minions", &line));
-    assert!(minions.contains("web1") && !minions.contains("db1"), "{minions}");
+    assert!(
+        minions.contains("web1") && !minions.contains("db1"),
+        "{minions}"
+    );
     assert!(minions.contains("token web, right read"), "{minions}");
     let job = html(&get(&address, &format!("/jobs/{JID}"), &line));
-    assert!(job.contains("Summary for web1") && !job.contains("db1") && !job.contains("missing1"), "{job}");
+    assert!(
+        job.contains("Summary for web1") && !job.contains("db1") && !job.contains("missing1"),
+        "{job}"
+    );
     for path in ["/minions/db1", "/jobs"] {
         let denied = get(&address, path, &line);
         assert_eq!(denied.status, 403, "{path}");
-        assert!(denied.text().contains("limited to minions web*"), "{}", denied.text());
+        assert!(
+            denied.text().contains("limited to minions web*"),
+            "{}",
+            denied.text()
+        );
     }
     // The overview states what the token may not read.
     assert!(html(&get(&address, "/", &line)).contains("limited to minions web*"));
@@ -229,12 +335,20 @@ fn a_token_signs_in_and_its_limits_apply() {
     assert_eq!(request(&address, "POST", replay, &origin, b"").status, 403);
     let foreign = format!("{line}origin: http://evil.example\r\n");
     let refused = request(&address, "POST", replay, &foreign, b"");
-    assert!(refused.text().contains("other sites are rejected"), "{}", refused.text());
+    assert!(
+        refused.text().contains("other sites are rejected"),
+        "{}",
+        refused.text()
+    );
     assert!(cellar.log().contains("signed in to the page") && !cellar.log().contains(&web));
     let out = request(&address, "POST", "/sign-out", &origin, b"");
     assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
     cellar.ask("token_revoke", vec![("name", "web".into())]);
-    assert_eq!(get(&address, "/minions", &line).status, 401, "a revoked token is signed out");
+    assert_eq!(
+        get(&address, "/minions", &line).status,
+        401,
+        "a revoked token is signed out"
+    );
     assert!(cellar.terminate());
 }
 
@@ -244,12 +358,31 @@ fn a_link_on_another_site_opens_a_view_without_data_in_its_first_answer() {
     let address = address(&cellar);
     put_job(&cellar, JID, &["web1"], "x");
     let line = token(&cellar, &["r", "--scope", "read"]);
-    let link = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
-    let page = html(&get(&address, &format!("/jobs/{JID}?minion=web1"), &format!("{line}{link}")));
-    assert!(page.contains("http-equiv=\"refresh\"") && page.contains("Continue"), "{page}");
+    let link =
+        "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
+    let page = html(&get(
+        &address,
+        &format!("/jobs/{JID}?minion=web1"),
+        &format!("{line}{link}"),
+    ));
+    assert!(
+        page.contains("http-equiv=\"refresh\"") && page.contains("Continue"),
+        "{page}"
+    );
     assert!(!page.contains("state.highstate"), "{page}");
-    assert_eq!(get(&address, "/api/v1/jobs", &format!("{line}{link}")).status, 403);
-    assert_eq!(get(&address, "/jobs", &format!("{line}sec-fetch-site: cross-site\r\n")).status, 403);
+    assert_eq!(
+        get(&address, "/api/v1/jobs", &format!("{line}{link}")).status,
+        403
+    );
+    assert_eq!(
+        get(
+            &address,
+            "/jobs",
+            &format!("{line}sec-fetch-site: cross-site\r\n")
+        )
+        .status,
+        403
+    );
 }
 
 #[test]
@@ -263,7 +396,11 @@ fn the_assets_have_entity_tags_and_refer_to_this_listener_only() {
         ("/assets/icon.svg", "image/svg+xml"),
     ] {
         let asset = get(&address, path, "");
-        assert_eq!((asset.status, asset.header("content-type")), (200, Some(kind)), "{path}");
+        assert_eq!(
+            (asset.status, asset.header("content-type")),
+            (200, Some(kind)),
+            "{path}"
+        );
         total += asset.body.len();
         let tag = format!("if-none-match: {}\r\n", asset.header("etag").unwrap());
         assert_eq!(get(&address, path, &tag).status, 304, "{path}");

@@ -9,23 +9,33 @@ use crate::http::{LISTENER, address, connect, get, token};
 use crate::http_api::put;
 
 /// The numbers and ids of a limited stream: events, and counts of skipped ones, until there are `count` in total.
-fn follow_limited(address: &str, path: &str, headers: &str, count: u64) -> Vec<(&'static str, u64, String)> {
+fn follow_limited(
+    address: &str,
+    path: &str,
+    headers: &str,
+    count: u64,
+) -> Vec<(&'static str, u64, String)> {
     let mut stream = connect(address);
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes())
+        .unwrap();
     let (mut found, mut kind, mut seen) = (Vec::new(), "event", 0);
     for line in BufReader::new(stream).lines().map(Result::unwrap) {
         if line == "event: skipped" {
             kind = "skipped";
         }
         // A line of NDJSON is the data alone.
-        let Ok(data) = serde_json::from_str::<Json>(line.strip_prefix("data: ").unwrap_or(&line)) else {
+        let Ok(data) = serde_json::from_str::<Json>(line.strip_prefix("data: ").unwrap_or(&line))
+        else {
             continue;
         };
         let (skipped, is_skipped) = match data.get("skipped") {
             Some(skipped) => (skipped.clone(), true),
             None => (data.clone(), kind == "skipped"),
         };
-        let Some(id) = skipped["id"].as_str() else { continue };
+        let Some(id) = skipped["id"].as_str() else {
+            continue;
+        };
         if is_skipped {
             let count = skipped["count"].as_u64().unwrap();
             found.push(("skipped", count, id.to_owned()));
@@ -49,17 +59,27 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
     let read = token(&cellar, &["reader", "--scope", "read"]);
     put(&cellar, 0..300);
     let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z&max_rate=10";
-    for headers in [read.clone(), format!("{read}accept: application/x-ndjson\r\n")] {
+    for headers in [
+        read.clone(),
+        format!("{read}accept: application/x-ndjson\r\n"),
+    ] {
         let found = follow_limited(&address, path, &headers, 300);
         // Ten events of a second, and the number of the others in the next one.
         let kinds = |wanted| found.iter().filter(move |(kind, ..)| *kind == wanted);
         assert_eq!(
-            found.iter().take(10).map(|(_, n, _)| *n).collect::<Vec<_>>(),
+            found
+                .iter()
+                .take(10)
+                .map(|(_, n, _)| *n)
+                .collect::<Vec<_>>(),
             (0..10).collect::<Vec<_>>()
         );
         let skipped: u64 = kinds("skipped").map(|(_, count, _)| *count).sum();
         assert_eq!(kinds("event").count() as u64 + skipped, 300, "{found:?}");
-        assert!(skipped > 0 && kinds("event").is_sorted_by_key(|(_, n, _)| n), "{found:?}");
+        assert!(
+            skipped > 0 && kinds("event").is_sorted_by_key(|(_, n, _)| n),
+            "{found:?}"
+        );
     }
     // The id of the message is one to continue from.
     let found = follow_limited(&address, path, &read, 300);
@@ -67,7 +87,9 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
     let last = format!("{read}last-event-id: {}\r\n", found.last().unwrap().2);
     let rest = follow_limited(&address, path, &last, 3);
     assert_eq!(
-        rest.iter().map(|(kind, n, _)| (*kind, *n)).collect::<Vec<_>>(),
+        rest.iter()
+            .map(|(kind, n, _)| (*kind, *n))
+            .collect::<Vec<_>>(),
         [300, 301, 302].map(|n| ("event", n))
     );
     // Only events that the filter and the token allow are counted: one of two.
@@ -75,8 +97,14 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
     let matched = format!("{path}&where=data.id%20==%20%22web1%22");
     for (path, headers) in [(path.to_owned(), &web), (matched, &read)] {
         let found = follow_limited(&address, &path, headers, 152);
-        let total: u64 = found.iter().map(|(kind, n, _)| if *kind == "skipped" { *n } else { 1 }).sum();
+        let total: u64 = found
+            .iter()
+            .map(|(kind, n, _)| if *kind == "skipped" { *n } else { 1 })
+            .sum();
         assert_eq!(total, 152, "{found:?}");
     }
-    assert_eq!(get(&address, "/api/v1/events/stream?max_rate=0", &read).status, 400);
+    assert_eq!(
+        get(&address, "/api/v1/events/stream?max_rate=0", &read).status,
+        400
+    );
 }

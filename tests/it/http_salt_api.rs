@@ -16,11 +16,17 @@ fn put_job(cellar: &Cellar) {
     });
     let load = saltcellar::wire::json::from_json(&load).unwrap();
     let minions = Value::Array(vec!["web1".into(), "db1".into()]);
-    cellar.ask("save_load", vec![("jid", JID.into()), ("load", load), ("minions", minions)]);
+    cellar.ask(
+        "save_load",
+        vec![("jid", JID.into()), ("load", load), ("minions", minions)],
+    );
     let load = json!({
         "jid": JID, "id": "web1", "fun": "state.apply", "retcode": 2, "success": false, "out": "highstate", "return": ["Rendering failed"],
     });
-    cellar.ask("returner", vec![("load", saltcellar::wire::json::from_json(&load).unwrap())]);
+    cellar.ask(
+        "returner",
+        vec![("load", saltcellar::wire::json::from_json(&load).unwrap())],
+    );
 }
 
 /// A request as SaltGUI makes it: JSON as text, from a page of the same address.
@@ -50,34 +56,59 @@ fn the_requests_of_saltgui_are_answered() {
     put_job(&cellar);
     let token = secret(&token(&cellar, &["gui", "--scope", "read"]));
     let login = |password: &str, old: &str| {
-        post(&address, "/login", old, &json!({ "eauth": "pam", "password": password, "username": "anna" }))
+        post(
+            &address,
+            "/login",
+            old,
+            &json!({ "eauth": "pam", "password": password, "username": "anna" }),
+        )
     };
     assert_eq!(login("sct_wrong", "").status, 401);
     // An old token in the header does not prevent it.
     let signed = login(&token, "sct_old");
     let session = &signed.json()["return"][0];
     assert_eq!(
-        (signed.status, session["token"].as_str(), session["eauth"].as_str()),
+        (
+            signed.status,
+            session["token"].as_str(),
+            session["eauth"].as_str()
+        ),
         (200, Some(&*token), Some("pam"))
     );
     assert!(
         session["expire"].as_i64() > session["start"].as_i64() && session["perms"][0].is_string(),
         "{session}"
     );
-    let cookie = signed.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let cookie = signed
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
     let described = json!({
         "Function": "state.apply", "Arguments": ["web"], "Target": "*", "Target-type": "glob", "User": "root",
         "StartTime": "2026, Nov 21 05:47:28.123456",
     });
     let list = |more: &Json| {
         let mut chunk = json!({ "client": "runner", "fun": "jobs.list_jobs" });
-        chunk.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        chunk
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         run(&address, &token, &chunk)
     };
     assert_eq!(list(&json!({})), json!({ JID: described }));
-    assert_eq!(list(&json!({ "search_function": "state.*" })), json!({ JID: described }));
+    assert_eq!(
+        list(&json!({ "search_function": "state.*" })),
+        json!({ JID: described })
+    );
     assert_eq!(list(&json!({ "search_function": "test.*" })), json!({}));
-    let job = run(&address, &token, &json!({ "client": "runner", "fun": "jobs.list_job", "jid": JID }));
+    let job = run(
+        &address,
+        &token,
+        &json!({ "client": "runner", "fun": "jobs.list_job", "jid": JID }),
+    );
     assert_eq!(
         (&job["jid"], &job["Function"], &job["StartTime"]),
         (&json!(JID), &described["Function"], &described["StartTime"])
@@ -98,31 +129,45 @@ fn the_requests_of_saltgui_are_answered() {
         &token,
         &json!([{ "client": "runner", "fun": "jobs.lookup_jid", "arg": [JID] }]),
     );
-    let expected =
-        json!({ "return": [{ "outputter": "highstate", "data": { "web1": ["Rendering failed"] } }] });
+    let expected = json!({ "return": [{ "outputter": "highstate", "data": { "web1": ["Rendering failed"] } }] });
     assert_eq!(returns.json(), expected);
     assert_eq!(
-        run(&address, &token, &json!({ "client": "runner", "fun": "jobs.active" })),
+        run(
+            &address,
+            &token,
+            &json!({ "client": "runner", "fun": "jobs.active" })
+        ),
         json!({}),
         "it is too old"
     );
-    assert_eq!(follow(&cellar, &address, &format!("cookie: {cookie}\r\n")), ["test/a", "test/b"]);
+    assert_eq!(
+        follow(&cellar, &address, &format!("cookie: {cookie}\r\n")),
+        ["test/a", "test/b"]
+    );
     let out = post(&address, "/logout", &token, &json!({}));
-    assert!(out.status == 200 && out.header("set-cookie").unwrap().contains("Max-Age=0"), "{}", out.text());
+    assert!(
+        out.status == 200 && out.header("set-cookie").unwrap().contains("Max-Age=0"),
+        "{}",
+        out.text()
+    );
 }
 
 /// The tags of two events that `EventSource` receives.
 fn follow(cellar: &Cellar, address: &str, headers: &str) -> Vec<String> {
     let mut stream = connect(address);
-    let head =
-        format!("GET /events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{headers}\r\n");
+    let head = format!(
+        "GET /events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{headers}\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), "HTTP/1.1 200 OK");
     // The first piece of the stream: its position is fixed.
     assert!(lines.any(|line| line == ":"));
     for tag in ["test/a", "test/b"] {
-        let event = map(vec![("tag", tag.into()), ("data", map(vec![("n", 1.into())]))]);
+        let event = map(vec![
+            ("tag", tag.into()),
+            ("data", map(vec![("n", 1.into())])),
+        ]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     }
     let mut tags = Vec::new();
@@ -130,7 +175,8 @@ fn follow(cellar: &Cellar, address: &str, headers: &str) -> Vec<String> {
         let line = lines.next().unwrap();
         if let Some(tag) = line.strip_prefix("tag: ") {
             let data: Json =
-                serde_json::from_str(lines.next().unwrap().strip_prefix("data: ").unwrap()).unwrap();
+                serde_json::from_str(lines.next().unwrap().strip_prefix("data: ").unwrap())
+                    .unwrap();
             assert_eq!(data, json!({ "tag": tag, "data": { "n": 1 } }));
             tags.push(tag.to_owned());
         }
@@ -145,41 +191,87 @@ fn other_clients_functions_and_peers_are_refused() {
     put_job(&cellar);
     let all = secret(&token(&cellar, &["all", "--scope", "admin"]));
     for (chunk, expected) in [
-        (json!({ "client": "local", "fun": "test.ping", "tgt": "*" }), "client `local` is not supported"),
-        (json!({ "client": "wheel", "fun": "config.values" }), "client `wheel` is not supported"),
+        (
+            json!({ "client": "local", "fun": "test.ping", "tgt": "*" }),
+            "client `local` is not supported",
+        ),
+        (
+            json!({ "client": "wheel", "fun": "config.values" }),
+            "client `wheel` is not supported",
+        ),
         (
             json!({ "client": "runner", "fun": "manage.versions" }),
             "`manage.versions` is not supported, only jobs.list_jobs",
         ),
-        (json!({ "client": "runner", "fun": "jobs.list_job" }), "needs `jid`"),
+        (
+            json!({ "client": "runner", "fun": "jobs.list_job" }),
+            "needs `jid`",
+        ),
         (json!({}), "client `` is not supported"),
     ] {
         let refused = post(&address, "/", &all, &chunk);
-        assert!(refused.status == 400 && refused.text().contains(expected), "{chunk}: {}", refused.text());
+        assert!(
+            refused.status == 400 && refused.text().contains(expected),
+            "{chunk}: {}",
+            refused.text()
+        );
     }
-    assert_eq!(post(&address, "/", &all, &json!(vec![json!({}); 17])).status, 400);
+    assert_eq!(
+        post(&address, "/", &all, &json!(vec![json!({}); 17])).status,
+        400
+    );
     let list = json!({ "client": "runner", "fun": "jobs.list_jobs" });
     for path in ["/", "/run"] {
         for token in ["", "sct_wrong"] {
-            assert_eq!(post(&address, path, token, &list).status, 401, "{path} {token}");
+            assert_eq!(
+                post(&address, path, token, &list).status,
+                401,
+                "{path} {token}"
+            );
         }
     }
     // The limits of a token apply.
-    let web = secret(&token(&cellar, &["web", "--scope", "read", "--minions", "web*"]));
+    let web = secret(&token(
+        &cellar,
+        &["web", "--scope", "read", "--minions", "web*"],
+    ));
     let refused = post(&address, "/", &web, &list);
     assert!(
         refused.status == 403 && refused.text().contains("limited to minions web*"),
         "{}",
         refused.text()
     );
-    let job = run(&address, &web, &json!({ "client": "runner", "fun": "jobs.list_job", "jid": JID }));
-    assert_eq!((&job["Minions"], &job["Target"]), (&json!(["web1"]), &Json::Null));
+    let job = run(
+        &address,
+        &web,
+        &json!({ "client": "runner", "fun": "jobs.list_job", "jid": JID }),
+    );
+    assert_eq!(
+        (&job["Minions"], &job["Target"]),
+        (&json!(["web1"]), &Json::Null)
+    );
     let stream = "accept: text/event-stream\r\n";
     assert_eq!(get(&address, "/events", stream).status, 401);
     // A page of another site has no way in, with the cookie or without.
     let foreign = format!("cookie: saltcellar={all}\r\norigin: http://evil.example\r\n");
-    assert_eq!(request(&address, "POST", "/", &foreign, list.to_string().as_bytes()).status, 403);
-    assert_eq!(request(&address, "POST", "/login", &foreign, b"password=x").status, 403);
+    assert_eq!(
+        request(&address, "POST", "/", &foreign, list.to_string().as_bytes()).status,
+        403
+    );
+    assert_eq!(
+        request(&address, "POST", "/login", &foreign, b"password=x").status,
+        403
+    );
     let unproven = format!("cookie: saltcellar={all}\r\n");
-    assert_eq!(request(&address, "POST", "/", &unproven, list.to_string().as_bytes()).status, 401);
+    assert_eq!(
+        request(
+            &address,
+            "POST",
+            "/",
+            &unproven,
+            list.to_string().as_bytes()
+        )
+        .status,
+        401
+    );
 }

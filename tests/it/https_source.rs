@@ -16,7 +16,12 @@ const JID: &str = "20241121031733650863";
 const HOUR: i64 = 3_600_000_000;
 
 fn data(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/https").join(name)).unwrap()
+    std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data/https")
+            .join(name),
+    )
+    .unwrap()
 }
 
 pub(crate) fn signer(name: &str) -> Signer {
@@ -40,24 +45,37 @@ impl Server {
 
     fn open_with(certificate: &str, more: &str) -> Self {
         let keys = "listen: 127.0.0.1:0\n  certificate: DIR/tls.pem\n  key: DIR/tls.key";
-        Self::configured(certificate, &format!("https:\n  {keys}\n  pki_dir: DIR/pki\n{more}"))
+        Self::configured(
+            certificate,
+            &format!("https:\n  {keys}\n  pki_dir: DIR/pki\n{more}"),
+        )
     }
 
     /// Serves minions on the HTTP listener.
     fn open_on_http(more: &str) -> Self {
         let tls = "{certificate: DIR/tls.pem, key: DIR/tls.key}";
         let http = format!("http: {{listen: '127.0.0.1:0', tls: {tls}, minions: true}}");
-        Self::configured("server", &format!("{http}\nhttps:\n  pki_dir: DIR/pki\n{more}"))
+        Self::configured(
+            "server",
+            &format!("{http}\nhttps:\n  pki_dir: DIR/pki\n{more}"),
+        )
     }
 
     fn configured(certificate: &str, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
+        for sub in [
+            "minions",
+            "minions_pre",
+            "minions_rejected",
+            "minions_denied",
+        ] {
             std::fs::create_dir_all(dir.path().join("pki").join(sub)).unwrap();
         }
         std::fs::write(dir.path().join("c.yaml"), in_dir(config, dir.path())).unwrap();
         put_certificate(dir.path(), certificate);
-        let server = Self { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
+        let server = Self {
+            cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]),
+        };
         server.accept("a", "minion-a.pub");
         server.accept("b", "minion-b.pub");
         server
@@ -85,8 +103,15 @@ impl Server {
     }
 
     fn address(&self) -> Address {
-        wait_for("the source", || self.state().starts_with("open").then_some(()));
-        Address::new(([127, 0, 0, 1], self.port()).into(), "localhost", &data("ca.pem")).unwrap()
+        wait_for("the source", || {
+            self.state().starts_with("open").then_some(())
+        });
+        Address::new(
+            ([127, 0, 0, 1], self.port()).into(),
+            "localhost",
+            &data("ca.pem"),
+        )
+        .unwrap()
     }
 
     pub(crate) fn connect(&self) -> HttpsConnection {
@@ -95,7 +120,11 @@ impl Server {
 
     fn stored(&self) -> Vec<String> {
         let job = self.cellar.ask("get_jid", vec![("jid", JID.into())]);
-        job.as_map().unwrap().iter().map(|(minion, _)| minion.as_str().unwrap().to_owned()).collect()
+        job.as_map()
+            .unwrap()
+            .iter()
+            .map(|(minion, _)| minion.as_str().unwrap().to_owned())
+            .collect()
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -110,8 +139,16 @@ fn put_certificate(dir: &Path, name: &str) {
 
 /// A frame with a return of that minion.
 fn returned(minion: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
-    let mut load = vec![("id", minion.into()), ("jid", JID.into()), ("return", true.into())];
-    load.extend([("fun", "test.ping".into()), ("retcode", 0.into()), ("success", true.into())]);
+    let mut load = vec![
+        ("id", minion.into()),
+        ("jid", JID.into()),
+        ("return", true.into()),
+    ];
+    load.extend([
+        ("fun", "test.ping".into()),
+        ("retcode", 0.into()),
+        ("success", true.into()),
+    ]);
     let mut args = vec![("load", map(load))];
     args.extend(more);
     call("returner", args)
@@ -148,20 +185,37 @@ pub(crate) fn post(
 fn a_minion_stores_its_own_returns() {
     let server = Server::open("");
     let mut connection = server.connect();
-    assert_eq!(post(&mut connection, "a", &signer("minion-a.pem"), &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut connection,
+            "a",
+            &signer("minion-a.pem"),
+            &returned("a", vec![])
+        ),
+        Ok(Value::Nil)
+    );
     assert_eq!(server.stored(), ["a"], "readable once it is acknowledged");
     // Another minion over the same connection, and several calls in one batch.
     let two = [returned("b", vec![]), returned("b", vec![])].concat();
-    let batch = connection.sealed("b", &signer("minion-b.pem"), now(), &two).unwrap();
+    let batch = connection
+        .sealed("b", &signer("minion-b.pem"), now(), &two)
+        .unwrap();
     let answer = connection.post(&batch).unwrap();
     assert_eq!((answer.status, answer.body.len()), (200, 2 * (4 + 4)));
     assert_eq!(server.stored(), ["a", "b"]);
     assert_eq!(server.counter("https_batches"), 2);
     assert_eq!(server.status("peers"), 1.into());
     let mut status = crate::fake_daemon::program();
-    let status = status.args(["status", "--socket"]).arg(server.cellar.socket()).output().unwrap();
+    let status = status
+        .args(["status", "--socket"])
+        .arg(server.cellar.socket())
+        .output()
+        .unwrap();
     let shown = crate::fake_daemon::stdout(&status);
-    let line = shown.lines().find(|line| line.starts_with("https ")).unwrap_or_default();
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("https "))
+        .unwrap_or_default();
     assert!(
         line.contains("127.0.0.1:") && line.contains("open") && line.contains("1 connections"),
         "{shown}"
@@ -173,10 +227,22 @@ fn a_minion_stores_its_own_returns() {
 fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
     let server = Server::open("");
     let mut connection = server.connect();
-    assert_eq!(post(&mut connection, "b", &signer("minion-b.pem"), &returned("b", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut connection,
+            "b",
+            &signer("minion-b.pem"),
+            &returned("b", vec![])
+        ),
+        Ok(Value::Nil)
+    );
     for (words, odd) in crate::salt_codec::attacks() {
-        let payload = call("returner", vec![("load", crate::salt_codec::returned("a", &odd))]);
-        let (code, message) = post(&mut connection, "a", &signer("minion-a.pem"), &payload).unwrap_err();
+        let payload = call(
+            "returner",
+            vec![("load", crate::salt_codec::returned("a", &odd))],
+        );
+        let (code, message) =
+            post(&mut connection, "a", &signer("minion-a.pem"), &payload).unwrap_err();
         assert_eq!(code, "refused");
         assert!(
             message.contains("Salt's codec cannot read the data") && message.contains(words),
@@ -184,9 +250,20 @@ fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
         );
     }
     assert_eq!(server.stored(), ["b"]);
-    assert_eq!(server.counter("entries_unreadable"), crate::salt_codec::attacks().len() as u64);
+    assert_eq!(
+        server.counter("entries_unreadable"),
+        crate::salt_codec::attacks().len() as u64
+    );
     // The connection still accepts a valid return.
-    assert_eq!(post(&mut connection, "a", &signer("minion-a.pem"), &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut connection,
+            "a",
+            &signer("minion-a.pem"),
+            &returned("a", vec![])
+        ),
+        Ok(Value::Nil)
+    );
     assert_eq!(server.stored(), ["a", "b"]);
 }
 
@@ -194,35 +271,114 @@ fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
 fn unauthenticated_batches_are_rejected_and_counted() {
     let server = Server::open("");
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
-    std::fs::write(server.pki("minions_pre").join("waits"), data("minion-a.pub")).unwrap();
-    std::fs::write(server.pki("minions_rejected").join("turned-down"), data("minion-a.pub")).unwrap();
-    std::fs::write(server.pki("minions_denied").join("another"), data("minion-a.pub")).unwrap();
-    std::fs::write(server.pki("minions").join("broken"), "-----BEGIN PUBLIC KEY-----\n").unwrap();
-    let check = |id: &str, key: &Signer, time: Micros, code: &str, counter: &str, words: &[&str]| {
-        let before = server.counter(counter);
-        let mut connection = server.connect();
-        let batch = connection.sealed(id, key, time, &returned(id, vec![])).unwrap();
-        let (found, message) = first(&connection.post(&batch).unwrap()).unwrap_err();
-        assert_eq!(found, code, "{message}");
-        for word in words {
-            assert!(message.contains(word), "{word}: {message}");
-        }
-        assert_eq!(server.counter(counter), before + 1, "{counter}");
-    };
-    check("a", &b, now(), "signature", "https_signatures_bad", &["the accepted key of minion a"]);
+    std::fs::write(
+        server.pki("minions_pre").join("waits"),
+        data("minion-a.pub"),
+    )
+    .unwrap();
+    std::fs::write(
+        server.pki("minions_rejected").join("turned-down"),
+        data("minion-a.pub"),
+    )
+    .unwrap();
+    std::fs::write(
+        server.pki("minions_denied").join("another"),
+        data("minion-a.pub"),
+    )
+    .unwrap();
+    std::fs::write(
+        server.pki("minions").join("broken"),
+        "-----BEGIN PUBLIC KEY-----\n",
+    )
+    .unwrap();
+    let check =
+        |id: &str, key: &Signer, time: Micros, code: &str, counter: &str, words: &[&str]| {
+            let before = server.counter(counter);
+            let mut connection = server.connect();
+            let batch = connection
+                .sealed(id, key, time, &returned(id, vec![]))
+                .unwrap();
+            let (found, message) = first(&connection.post(&batch).unwrap()).unwrap_err();
+            assert_eq!(found, code, "{message}");
+            for word in words {
+                assert!(message.contains(word), "{word}: {message}");
+            }
+            assert_eq!(server.counter(counter), before + 1, "{counter}");
+        };
+    check(
+        "a",
+        &b,
+        now(),
+        "signature",
+        "https_signatures_bad",
+        &["the accepted key of minion a"],
+    );
     let unknown = "https_keys_not_accepted";
-    check("unlisted", &a, now(), "not_accepted", unknown, &["unlisted", "unknown", "salt-key"]);
+    check(
+        "unlisted",
+        &a,
+        now(),
+        "not_accepted",
+        unknown,
+        &["unlisted", "unknown", "salt-key"],
+    );
     check("waits", &a, now(), "not_accepted", unknown, &["pending"]);
-    check("turned-down", &a, now(), "not_accepted", unknown, &["rejected"]);
+    check(
+        "turned-down",
+        &a,
+        now(),
+        "not_accepted",
+        unknown,
+        &["rejected"],
+    );
     check("another", &a, now(), "not_accepted", unknown, &["denied"]);
-    check("broken", &a, now(), "unavailable", "https_keys_unreadable", &["broken", "see the daemon's log"]);
+    check(
+        "broken",
+        &a,
+        now(),
+        "unavailable",
+        "https_keys_unreadable",
+        &["broken", "see the daemon's log"],
+    );
     let year = now().iso()[..4].to_owned();
-    check("a", &a, Micros(0), "clock", "https_clocks_off", &["minion a shows 1970-", &year, "300 s"]);
-    check("a", &a, Micros(now().0 + HOUR), "clock", "https_clocks_off", &["minion a shows"]);
-    check("a", &a, Micros(i64::MAX), "clock", "https_clocks_off", &["9223372036854775807 microseconds"]);
-    check("../minions/a", &a, now(), "protocol", "https_malformed", &["a valid file name"]);
+    check(
+        "a",
+        &a,
+        Micros(0),
+        "clock",
+        "https_clocks_off",
+        &["minion a shows 1970-", &year, "300 s"],
+    );
+    check(
+        "a",
+        &a,
+        Micros(now().0 + HOUR),
+        "clock",
+        "https_clocks_off",
+        &["minion a shows"],
+    );
+    check(
+        "a",
+        &a,
+        Micros(i64::MAX),
+        "clock",
+        "https_clocks_off",
+        &["9223372036854775807 microseconds"],
+    );
+    check(
+        "../minions/a",
+        &a,
+        now(),
+        "protocol",
+        "https_malformed",
+        &["a valid file name"],
+    );
     assert_eq!(server.stored(), [""; 0]);
-    assert!(server.cellar.log().contains("minions/broken"), "{}", server.cellar.log());
+    assert!(
+        server.cellar.log().contains("minions/broken"),
+        "{}",
+        server.cellar.log()
+    );
 }
 
 #[test]
@@ -230,17 +386,26 @@ fn a_batch_is_valid_once_and_only_on_its_connection() {
     let mut server = Server::open("");
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
-    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let batch = connection
+        .sealed("a", &key, now(), &returned("a", vec![]))
+        .unwrap();
     assert_eq!(first(&connection.post(&batch).unwrap()), Ok(Value::Nil));
     let code = |answer: HttpsAnswer| first(&answer).unwrap_err();
     let (again, words) = code(connection.post(&batch).unwrap());
     assert_eq!(
-        (again.as_str(), words.contains("batch 1 of minion a was sent before")),
+        (
+            again.as_str(),
+            words.contains("batch 1 of minion a was sent before")
+        ),
         ("replayed", true),
         "{words}"
     );
     let (elsewhere, words) = code(server.connect().post(&batch).unwrap());
-    assert_eq!((elsewhere.as_str(), words.contains("for another connection")), ("replayed", true), "{words}");
+    assert_eq!(
+        (elsewhere.as_str(), words.contains("for another connection")),
+        ("replayed", true),
+        "{words}"
+    );
     assert_eq!(server.counter("https_replayed"), 2);
     // Replay protection needs no state across a restart.
     assert!(server.cellar.terminate());
@@ -256,7 +421,12 @@ fn a_batch_signed_for_another_certificate_is_refused() {
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
     let payload = returned("a", vec![]);
-    let sum = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().try_into().unwrap();
+    let sum = |bytes: &[u8]| {
+        ring::digest::digest(&ring::digest::SHA256, bytes)
+            .as_ref()
+            .try_into()
+            .unwrap()
+    };
     let envelope = Envelope {
         time: now(),
         challenge: *connection.challenge(),
@@ -267,13 +437,25 @@ fn a_batch_signed_for_another_certificate_is_refused() {
     };
     // A man in the middle relays a batch: everything is valid except the certificate.
     let signed = |certificate: &[u8; 32], payload: &[u8]| {
-        [&envelope.write(&key.sign(&envelope.signed_text(certificate)).unwrap()), payload].concat()
+        [
+            &envelope.write(&key.sign(&envelope.signed_text(certificate)).unwrap()),
+            payload,
+        ]
+        .concat()
     };
-    let (code, _) = first(&connection.post(&signed(&sum(b"another"), &payload)).unwrap()).unwrap_err();
+    let (code, _) = first(
+        &connection
+            .post(&signed(&sum(b"another"), &payload))
+            .unwrap(),
+    )
+    .unwrap_err();
     assert_eq!(code, "signature");
     // A batch with a replaced payload.
     let mut connection = server.connect();
-    let envelope = Envelope { challenge: *connection.challenge(), ..envelope };
+    let envelope = Envelope {
+        challenge: *connection.challenge(),
+        ..envelope
+    };
     let text = envelope.signed_text(connection.certificate());
     let mut forged = envelope.write(&key.sign(&text).unwrap());
     let mut other = payload.clone();
@@ -281,7 +463,11 @@ fn a_batch_signed_for_another_certificate_is_refused() {
     other[last] ^= 1;
     forged.extend_from_slice(&other);
     let (code, words) = first(&connection.post(&forged).unwrap()).unwrap_err();
-    assert_eq!((code.as_str(), words.contains("not the one")), ("signature", true), "{words}");
+    assert_eq!(
+        (code.as_str(), words.contains("not the one")),
+        ("signature", true),
+        "{words}"
+    );
     assert_eq!(server.counter("https_signatures_bad"), 2);
     assert_eq!(server.stored(), [""; 0]);
 }
@@ -291,8 +477,9 @@ fn a_key_is_valid_from_acceptance_to_deletion() {
     let server = Server::open("");
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
     let mut connection = server.connect();
-    let mut code =
-        |key: &Signer| post(&mut connection, "new", key, &returned("new", vec![])).map_err(|(code, _)| code);
+    let mut code = |key: &Signer| {
+        post(&mut connection, "new", key, &returned("new", vec![])).map_err(|(code, _)| code)
+    };
     server.accept("new", "minion-a.pub");
     assert_eq!(code(&a), Ok(Value::Nil));
     assert_eq!(code(&a), Ok(Value::Nil));
@@ -311,11 +498,25 @@ fn a_retry_after_a_lost_answer_is_stored_once() {
     let key = signer("minion-a.pem");
     let at = Value::from(now().0 - 1000);
     let retry = returned("a", vec![("at", at.clone()), ("replay", true.into())]);
-    assert_eq!(post(&mut server.connect(), "a", &key, &returned("a", vec![("at", at)])), Ok(Value::Nil));
-    assert_eq!(post(&mut server.connect(), "a", &key, &retry), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut server.connect(),
+            "a",
+            &key,
+            &returned("a", vec![("at", at)])
+        ),
+        Ok(Value::Nil)
+    );
+    assert_eq!(
+        post(&mut server.connect(), "a", &key, &retry),
+        Ok(Value::Nil)
+    );
     server.cellar.kill();
     server.cellar.restart();
-    assert_eq!(post(&mut server.connect(), "a", &key, &retry), Ok(Value::Nil));
+    assert_eq!(
+        post(&mut server.connect(), "a", &key, &retry),
+        Ok(Value::Nil)
+    );
     let job = server.cellar.ask("job_show", vec![("jid", JID.into())]);
     assert_eq!(job["returns"].as_array().unwrap().len(), 1);
     let entries: u64 = server.cellar.ask("status", vec![])["classes"]
@@ -335,24 +536,53 @@ fn a_minion_can_only_store_its_own_returns() {
     let mut refused = |frame: &[u8]| post(&mut connection, "a", &key, frame).unwrap_err();
     let (code, words) = refused(&returned("b", vec![]));
     assert_eq!(
-        (code.as_str(), words.contains("minion a signed a return of b")),
+        (
+            code.as_str(),
+            words.contains("minion a signed a return of b")
+        ),
         ("refused", true),
         "{words}"
     );
     assert_eq!(server.counter("https_returns_of_others"), 1);
     // Two ids in one map are rejected.
-    let twice = map(vec![("id", "a".into()), ("id", "b".into()), ("jid", JID.into()), ("return", 1.into())]);
-    assert_eq!(refused(&call("returner", vec![("load", twice)])).0, "refused");
+    let twice = map(vec![
+        ("id", "a".into()),
+        ("id", "b".into()),
+        ("jid", JID.into()),
+        ("return", 1.into()),
+    ]);
     assert_eq!(
-        refused(&call("returner", vec![("load", map(vec![("id", "a".into())]))])).0,
+        refused(&call("returner", vec![("load", twice)])).0,
+        "refused"
+    );
+    assert_eq!(
+        refused(&call(
+            "returner",
+            vec![("load", map(vec![("id", "a".into())]))]
+        ))
+        .0,
         "refused",
         "no jid"
     );
-    assert_eq!(refused(&call("returner", vec![("load", 5.into())])).0, "bad_args");
+    assert_eq!(
+        refused(&call("returner", vec![("load", 5.into())])).0,
+        "bad_args"
+    );
     let (code, words) = refused(&call("get_jid", vec![("jid", JID.into())]));
-    assert_eq!((code.as_str(), words.contains("https.read is none")), ("refused", true), "{words}");
-    for name in ["save_load", "event_return", "save_reg", "prep_jid", "status", "store_prune", "events_list"]
-    {
+    assert_eq!(
+        (code.as_str(), words.contains("https.read is none")),
+        ("refused", true),
+        "{words}"
+    );
+    for name in [
+        "save_load",
+        "event_return",
+        "save_reg",
+        "prep_jid",
+        "status",
+        "store_prune",
+        "events_list",
+    ] {
         assert_eq!(refused(&call(name, vec![])).0, "refused", "{name}");
     }
     assert_eq!(server.counter("https_calls_denied"), 8);
@@ -370,9 +600,24 @@ fn a_minions_return_is_not_an_event_and_has_no_future_time() {
         ("cmd", "_return".into()),
         ("_stamp", "2026-11-21T03:17:33.650863".into()),
     ]);
-    let frame = call("returner", vec![("load", load), ("at", Value::from(now().0 + 1000 * 24 * HOUR))]);
-    assert_eq!(post(&mut server.connect(), "a", &signer("minion-a.pem"), &frame), Ok(Value::Nil));
-    assert_eq!(server.cellar.ask("events_list", vec![])["events"].as_array().unwrap().len(), 0);
+    let frame = call(
+        "returner",
+        vec![
+            ("load", load),
+            ("at", Value::from(now().0 + 1000 * 24 * HOUR)),
+        ],
+    );
+    assert_eq!(
+        post(&mut server.connect(), "a", &signer("minion-a.pem"), &frame),
+        Ok(Value::Nil)
+    );
+    assert_eq!(
+        server.cellar.ask("events_list", vec![])["events"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
     let job = server.cellar.ask("job_show", vec![("jid", JID.into())]);
     assert!(job["returns"][0]["time"].as_i64().unwrap() <= now().0);
 }
@@ -384,8 +629,12 @@ fn jid_at(at: i64) -> String {
 
 /// A frame with a return of `a` for that job, with additional keys.
 fn returned_for(jid: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
-    let mut load =
-        vec![("id", "a".into()), ("jid", jid.into()), ("return", "mine".into()), ("fun", "test.echo".into())];
+    let mut load = vec![
+        ("id", "a".into()),
+        ("jid", jid.into()),
+        ("return", "mine".into()),
+        ("fun", "test.echo".into()),
+    ];
     load.extend(more);
     call("returner", vec![("load", map(load))])
 }
@@ -416,8 +665,13 @@ fn a_minion_cannot_forge_a_job_of_the_master() {
         ("endtime", "x".into()),
         ("fun", "cmd.run".into()),
     ]);
-    assert_eq!(post(&mut server.connect(), "a", &key, &returned_for(&jid, more)), Ok(Value::Nil));
-    let entries = server.cellar.ask("entries", vec![("jid", jid.as_str().into())]);
+    assert_eq!(
+        post(&mut server.connect(), "a", &key, &returned_for(&jid, more)),
+        Ok(Value::Nil)
+    );
+    let entries = server
+        .cellar
+        .ask("entries", vec![("jid", jid.as_str().into())]);
     let entry = &entries["entries"][0];
     let body = rmpv::decode::read_value(&mut entry["body"].as_slice().unwrap()).unwrap();
     let mut expected = vec![
@@ -432,10 +686,21 @@ fn a_minion_cannot_forge_a_job_of_the_master() {
         pairs.sort_by_key(|(key, _)| key.to_string());
         pairs
     };
-    assert_eq!(sorted(&body), sorted(&map(expected)), "the first of two equal keys");
+    assert_eq!(
+        sorted(&body),
+        sorted(&map(expected)),
+        "the first of two equal keys"
+    );
     let row = &server.cellar.ask("jobs_list", vec![])["jobs"][0];
-    assert_eq!((row["jid"].as_str(), row["user"].as_str().unwrap_or("")), (Some(jid.as_str()), ""));
-    assert_eq!(row["tgt"].as_str(), Some("a"), "the only minion known to have run it");
+    assert_eq!(
+        (row["jid"].as_str(), row["user"].as_str().unwrap_or("")),
+        (Some(jid.as_str()), "")
+    );
+    assert_eq!(
+        row["tgt"].as_str(),
+        Some("a"),
+        "the only minion known to have run it"
+    );
 }
 
 #[test]
@@ -445,7 +710,11 @@ fn returns_of_real_minions_are_stored_unchanged() {
     let by_function = |a: Value, b: Value| map(vec![("test.ping", a), ("test.echo", b)]);
     for (n, more) in (0_i64..).zip([
         // `salt-call --local --return saltcellar`, a schedule with `return`, and several functions in one job.
-        vec![("fun_args", Value::Array(vec!["x".into()])), ("retcode", 0.into()), ("success", true.into())],
+        vec![
+            ("fun_args", Value::Array(vec!["x".into()])),
+            ("retcode", 0.into()),
+            ("success", true.into()),
+        ],
         vec![
             ("fun_args", Value::Array(vec![])),
             ("retcode", 0.into()),
@@ -453,7 +722,10 @@ fn returns_of_real_minions_are_stored_unchanged() {
             ("out", "nested".into()),
         ],
         vec![
-            ("fun_args", Value::Array(vec![Value::Array(vec![]), Value::Array(vec!["x".into()])])),
+            (
+                "fun_args",
+                Value::Array(vec![Value::Array(vec![]), Value::Array(vec!["x".into()])]),
+            ),
             ("retcode", by_function(0.into(), 1.into())),
             ("success", by_function(true.into(), false.into())),
         ],
@@ -464,11 +736,19 @@ fn returns_of_real_minions_are_stored_unchanged() {
             ("id", "a".into()),
             ("return", by_function(true.into(), "x".into())),
         ];
-        load.push(("fun", Value::Array(vec!["test.ping".into(), "test.echo".into()])));
+        load.push((
+            "fun",
+            Value::Array(vec!["test.ping".into(), "test.echo".into()]),
+        ));
         load.extend(more);
         let frame = call("returner", vec![("load", map(load.clone()))]);
-        assert_eq!(post(&mut server.connect(), "a", &key, &frame), Ok(Value::Nil));
-        let full = server.cellar.ask("get_jid", vec![("jid", jid.into()), ("full", true.into())]);
+        assert_eq!(
+            post(&mut server.connect(), "a", &key, &frame),
+            Ok(Value::Nil)
+        );
+        let full = server
+            .cellar
+            .ask("get_jid", vec![("jid", jid.into()), ("full", true.into())]);
         assert_eq!(full["a"], map(load));
     }
 }
@@ -478,25 +758,55 @@ fn a_minion_cannot_forge_a_future_jid() {
     let mut server = Server::open("");
     let key = signer("minion-a.pem");
     let refused = server.counter("calls_refused");
-    let far =
-        ["99991231235959999999", "99999999999999999999", "20991121031733650863", "zzz", "_", "20261121"]
-            .map(str::to_owned);
+    let far = [
+        "99991231235959999999",
+        "99999999999999999999",
+        "20991121031733650863",
+        "zzz",
+        "_",
+        "20261121",
+    ]
+    .map(str::to_owned);
     let near = [jid_at(now().0 + 301_000_000 + 60_000_000)];
     for jid in far.iter().chain(&near) {
-        let (code, words) = post(&mut server.connect(), "a", &key, &returned_for(jid, vec![])).unwrap_err();
+        let (code, words) =
+            post(&mut server.connect(), "a", &key, &returned_for(jid, vec![])).unwrap_err();
         assert_eq!(code, "refused", "{jid}");
-        assert!(words.contains(jid.as_str()) && words.contains("minion a signed"), "{words}");
+        assert!(
+            words.contains(jid.as_str()) && words.contains("minion a signed"),
+            "{words}"
+        );
     }
     assert_eq!(server.counter("calls_refused") - refused, 7);
     // A clock may be a little ahead, and a jid may be any text that the master has published.
     let ahead = jid_at(now().0 + 240_000_000);
-    assert_eq!(post(&mut server.connect(), "a", &key, &returned_for(&ahead, vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut server.connect(),
+            "a",
+            &key,
+            &returned_for(&ahead, vec![])
+        ),
+        Ok(Value::Nil)
+    );
     let load = map(vec![("fun", "test.echo".into()), ("jid", "zzz".into())]);
     server.cellar.ask(
         "save_load",
-        vec![("jid", "zzz".into()), ("load", load), ("minions", Value::Array(vec!["a".into()]))],
+        vec![
+            ("jid", "zzz".into()),
+            ("load", load),
+            ("minions", Value::Array(vec!["a".into()])),
+        ],
     );
-    assert_eq!(post(&mut server.connect(), "a", &key, &returned_for("zzz", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(
+            &mut server.connect(),
+            "a",
+            &key,
+            &returned_for("zzz", vec![])
+        ),
+        Ok(Value::Nil)
+    );
     // It does not advance the clock of the daemon's jids.
     server.cellar.terminate();
     server.cellar.restart();
@@ -507,15 +817,25 @@ fn a_minion_cannot_forge_a_future_jid() {
     );
     // Jids allocated by the daemon remain valid after a change of the clock.
     let ours = jid_at((now().0 + 1_800_000_000) & !1);
-    let load = map(vec![("fun", "test.echo".into()), ("jid", ours.as_str().into())]);
+    let load = map(vec![
+        ("fun", "test.echo".into()),
+        ("jid", ours.as_str().into()),
+    ]);
     server.cellar.ask(
         "save_load",
-        vec![("jid", ours.as_str().into()), ("load", load), ("minions", Value::Array(vec!["a".into()]))],
+        vec![
+            ("jid", ours.as_str().into()),
+            ("load", load),
+            ("minions", Value::Array(vec!["a".into()])),
+        ],
     );
     server.cellar.terminate();
     server.cellar.restart();
     let made = server.cellar.ask("prep_jid", vec![]);
-    assert!(made.as_str().unwrap() > ours.as_str(), "{made} after {ours}");
+    assert!(
+        made.as_str().unwrap() > ours.as_str(),
+        "{made} after {ours}"
+    );
 }
 
 #[test]
@@ -523,15 +843,23 @@ fn a_batch_may_have_exactly_the_maximum_of_calls() {
     let server = Server::open("");
     let key = signer("minion-a.pem");
     let batch = |from: i64, calls: i64| -> Vec<u8> {
-        (0..calls).flat_map(|n| returned_for(&jid_at(now().0 - HOUR + (from + n) * 1000), vec![])).collect()
+        (0..calls)
+            .flat_map(|n| returned_for(&jid_at(now().0 - HOUR + (from + n) * 1000), vec![]))
+            .collect()
     };
     let stored = server.counter("entries_stored");
     for (from, calls, rejections) in [(0, 1024, 0), (2000, 1025, 1)] {
         let mut connection = server.connect();
-        let sealed = connection.sealed("a", &key, now(), &batch(from, calls)).unwrap();
+        let sealed = connection
+            .sealed("a", &key, now(), &batch(from, calls))
+            .unwrap();
         let answer = connection.post(&sealed).unwrap();
         let text = String::from_utf8_lossy(&answer.body);
-        assert_eq!(text.matches("a batch has at most 1024 calls").count(), rejections, "{calls} calls");
+        assert_eq!(
+            text.matches("a batch has at most 1024 calls").count(),
+            rejections,
+            "{calls} calls"
+        );
     }
     assert_eq!(server.counter("entries_stored") - stored, 2 * 1024);
 }
@@ -544,9 +872,14 @@ fn a_batch_may_have_exactly_the_maximum_of_bytes() {
     let response = |len: usize| {
         let mut connection = server.connect();
         // The content is irrelevant: only payloads within the limit are read.
-        let sealed = connection.sealed("a", &key, now(), &vec![0xff; len]).unwrap();
+        let sealed = connection
+            .sealed("a", &key, now(), &vec![0xff; len])
+            .unwrap();
         let envelope = sealed.len() - len;
-        let head = format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", sealed.len());
+        let head = format!(
+            "POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+            sealed.len()
+        );
         connection.send(head.as_bytes()).unwrap();
         if len > WIRE_FRAME_BYTES_MAX {
             connection.send(&sealed[..envelope]).unwrap();
@@ -557,15 +890,23 @@ fn a_batch_may_have_exactly_the_maximum_of_bytes() {
         (answer.status, first(&answer).unwrap_err().0)
     };
     assert_eq!(response(WIRE_FRAME_BYTES_MAX), (200, "protocol".to_owned()));
-    assert_eq!(response(WIRE_FRAME_BYTES_MAX + 1), (413, "too_large".to_owned()));
+    assert_eq!(
+        response(WIRE_FRAME_BYTES_MAX + 1),
+        (413, "too_large".to_owned())
+    );
 }
 
 #[test]
 fn a_minion_cannot_import() {
     let server = Server::open("");
     let frame = returned("a", vec![("import", true.into()), ("at", 0.into())]);
-    let (code, words) = post(&mut server.connect(), "a", &signer("minion-a.pem"), &frame).unwrap_err();
-    assert_eq!((code.as_str(), words.contains("cannot import")), ("refused", true), "{words}");
+    let (code, words) =
+        post(&mut server.connect(), "a", &signer("minion-a.pem"), &frame).unwrap_err();
+    assert_eq!(
+        (code.as_str(), words.contains("cannot import")),
+        ("refused", true),
+        "{words}"
+    );
     assert_eq!(server.stored(), [""; 0]);
 }
 
@@ -573,10 +914,18 @@ fn a_minion_cannot_import() {
 fn an_answer_of_a_minion_that_was_not_asked_is_marked() {
     let server = Server::open("");
     let jid = jid_at(now().0 - HOUR);
-    let load = map(vec![("fun", "test.echo".into()), ("jid", jid.as_str().into()), ("tgt", "b".into())]);
+    let load = map(vec![
+        ("fun", "test.echo".into()),
+        ("jid", jid.as_str().into()),
+        ("tgt", "b".into()),
+    ]);
     server.cellar.ask(
         "save_load",
-        vec![("jid", jid.as_str().into()), ("load", load), ("minions", Value::Array(vec!["b".into()]))],
+        vec![
+            ("jid", jid.as_str().into()),
+            ("load", load),
+            ("minions", Value::Array(vec!["b".into()])),
+        ],
     );
     for (id, key) in [("a", "minion-a.pem"), ("b", "minion-b.pem")] {
         let load = map(vec![
@@ -586,13 +935,24 @@ fn an_answer_of_a_minion_that_was_not_asked_is_marked() {
             ("tgt", id.into()),
         ]);
         assert_eq!(
-            post(&mut server.connect(), id, &signer(key), &call("returner", vec![("load", load)])),
+            post(
+                &mut server.connect(),
+                id,
+                &signer(key),
+                &call("returner", vec![("load", load)])
+            ),
             Ok(Value::Nil)
         );
     }
-    let job = server.cellar.ask("job_show", vec![("jid", jid.as_str().into())]);
-    let marks: Vec<_> =
-        job["returns"].as_array().unwrap().iter().map(|one| one["not_targeted"].as_bool()).collect();
+    let job = server
+        .cellar
+        .ask("job_show", vec![("jid", jid.as_str().into())]);
+    let marks: Vec<_> = job["returns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["not_targeted"].as_bool())
+        .collect();
     assert_eq!(marks, [Some(true), None]);
     let output = crate::fake_daemon::program()
         .arg("--socket")
@@ -601,7 +961,10 @@ fn an_answer_of_a_minion_that_was_not_asked_is_marked() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    let marked: Vec<_> = text.lines().filter(|line| line.contains("not targeted by this job")).collect();
+    let marked: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("not targeted by this job"))
+        .collect();
     assert!(marked.len() == 1 && marked[0].starts_with("a:"), "{text}");
 }
 
@@ -613,7 +976,10 @@ fn one_minion_cannot_hold_all_connections() {
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
     let open = |id: &str, key: &Signer| {
         let mut connection = HttpsConnection::open(&address).unwrap();
-        assert_eq!(post(&mut connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
+        assert_eq!(
+            post(&mut connection, id, key, &returned(id, vec![])),
+            Ok(Value::Nil)
+        );
         connection
     };
     let mut other = open("b", &b);
@@ -628,13 +994,19 @@ fn one_minion_cannot_hold_all_connections() {
         let lives = connection.request("GET", "/v1/hello", b"").is_ok();
         assert_eq!(lives, n >= 5, "connection {n}");
     }
-    assert_eq!(post(&mut other, "b", &b, &returned("b", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(&mut other, "b", &b, &returned("b", vec![])),
+        Ok(Value::Nil)
+    );
 }
 
 /// The status code of a request for a path of the API.
 fn status(connection: &mut HttpsConnection, path: &str, headers: &str) -> std::io::Result<u16> {
     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
-    connection.send(head.as_bytes()).and_then(|()| connection.receive()).map(|answer| answer.status)
+    connection
+        .send(head.as_bytes())
+        .and_then(|()| connection.receive())
+        .map(|answer| answer.status)
 }
 
 #[test]
@@ -642,23 +1014,55 @@ fn the_http_listener_serves_minions_if_configured() {
     let server = Server::open_on_http("  read: own\n");
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
-    assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(&mut connection, "a", &key, &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
     assert_eq!(server.stored(), ["a"]);
-    assert!(post(&mut connection, "a", &key, &call("get_jid", vec![("jid", JID.into())])).is_ok());
+    assert!(
+        post(
+            &mut connection,
+            "a",
+            &key,
+            &call("get_jid", vec![("jid", JID.into())])
+        )
+        .is_ok()
+    );
     let (code, words) = post(&mut connection, "a", &key, &returned("b", vec![])).unwrap_err();
-    assert!(code == "refused" && words.contains("signed a return of b"), "{words}");
+    assert!(
+        code == "refused" && words.contains("signed a return of b"),
+        "{words}"
+    );
     // A batch is valid once here, too.
-    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let batch = connection
+        .sealed("a", &key, now(), &returned("a", vec![]))
+        .unwrap();
     assert_eq!(first(&connection.post(&batch).unwrap()), Ok(Value::Nil));
-    assert_eq!(first(&connection.post(&batch).unwrap()).unwrap_err().0, "replayed");
-    assert_eq!(first(&server.connect().post(&batch).unwrap()).unwrap_err().0, "replayed");
+    assert_eq!(
+        first(&connection.post(&batch).unwrap()).unwrap_err().0,
+        "replayed"
+    );
+    assert_eq!(
+        first(&server.connect().post(&batch).unwrap())
+            .unwrap_err()
+            .0,
+        "replayed"
+    );
     let connect = || HttpsConnection::connect(&server.address()).unwrap();
     for (method, path) in [("GET", "/v1/batch"), ("POST", "/v1/hello")] {
         let answer = connect().request(method, path, b"").unwrap();
-        assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (400, "protocol"), "{path}");
+        assert_eq!(
+            (answer.status, first(&answer).unwrap_err().0.as_str()),
+            (400, "protocol"),
+            "{path}"
+        );
     }
     for (path, expected) in [("/healthz", 200), ("/v1/other", 401), ("/api/v1/jobs", 401)] {
-        assert_eq!(status(&mut connect(), path, "").unwrap(), expected, "{path}");
+        assert_eq!(
+            status(&mut connect(), path, "").unwrap(),
+            expected,
+            "{path}"
+        );
     }
     assert_eq!(server.counter("https_malformed"), 2);
     let status = server.cellar.ask("status", vec![]);
@@ -671,11 +1075,19 @@ fn the_address_for_minions_has_no_other_routes_and_the_http_listener_none_of_min
     let server = Server::open("http: {unix: DIR/http.sock}\n");
     for path in ["/healthz", "/metrics", "/api/v1/jobs", "/"] {
         let answer = server.connect().request("GET", path, b"").unwrap();
-        assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (400, "protocol"), "{path}");
+        assert_eq!(
+            (answer.status, first(&answer).unwrap_err().0.as_str()),
+            (400, "protocol"),
+            "{path}"
+        );
     }
     assert_eq!(server.counter("https_malformed"), 4);
     for (method, path) in [("GET", "/v1/hello"), ("POST", "/v1/batch")] {
-        assert_eq!(crate::http::local(&server.cellar, method, path, b"").status, 404, "{path}");
+        assert_eq!(
+            crate::http::local(&server.cellar, method, path, b"").status,
+            404,
+            "{path}"
+        );
     }
 }
 
@@ -684,32 +1096,55 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use saltcellar::base::limits::{HTTP_PEERS_MAX, HTTPS_PEERS_OF_ONE};
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-    if limit.maximum.is_some_and(|files| files < HTTP_PEERS_MAX as u64 + 200) {
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )
+    .unwrap();
+    if limit
+        .maximum
+        .is_some_and(|files| files < HTTP_PEERS_MAX as u64 + 200)
+    {
         return saltcellar::testkit::missing("a hard limit of 1,224 open files");
     }
     let server = Server::open_on_http("");
     let (address, key) = (server.address(), signer("minion-a.pem"));
     let token = crate::http::token(&server.cellar, &["reader", "--scope", "read"]);
     let mut with_token = HttpsConnection::connect(&address).unwrap();
-    assert_eq!(status(&mut with_token, "/api/v1/status", &token).unwrap(), 200);
+    assert_eq!(
+        status(&mut with_token, "/api/v1/status", &token).unwrap(),
+        200
+    );
     let mut health = HttpsConnection::connect(&address).unwrap();
     assert_eq!(status(&mut health, "/healthz", "").unwrap(), 200);
     // One minion has at most its number of connections here, too.
     let open = || {
         let mut connection = HttpsConnection::open(&address).unwrap();
-        assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+        assert_eq!(
+            post(&mut connection, "a", &key, &returned("a", vec![])),
+            Ok(Value::Nil)
+        );
         connection
     };
     let mut minion: Vec<_> = (0..=HTTPS_PEERS_OF_ONE).map(|_| open()).collect();
     wait_for("its longest idle one to be closed", || {
-        minion[0].request("GET", "/v1/hello", b"").is_err().then_some(())
+        minion[0]
+            .request("GET", "/v1/hello", b"")
+            .is_err()
+            .then_some(())
     });
     assert!(minion[1].request("GET", "/v1/hello", b"").is_ok());
     let flood: Vec<_> = (0..HTTP_PEERS_MAX)
-        .map(|_| TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap())
+        .map(|_| {
+            TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap()
+        })
         .collect();
-    wait_for("the limit", || (server.counter("http_peers_evicted") > 0).then_some(()));
+    wait_for("the limit", || {
+        (server.counter("http_peers_evicted") > 0).then_some(())
+    });
     let mut other = HttpsConnection::open(&address).unwrap();
     let b = signer("minion-b.pem");
     assert_eq!(
@@ -718,7 +1153,10 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
         "{} connections",
         flood.len()
     );
-    assert!(status(&mut health, "/healthz", "").is_err(), "the oldest without authentication is closed");
+    assert!(
+        status(&mut health, "/healthz", "").is_err(),
+        "the oldest without authentication is closed"
+    );
     assert_eq!(
         status(&mut with_token, "/api/v1/status", &token).unwrap(),
         200,
@@ -734,16 +1172,26 @@ fn a_minions_read_rights_follow_the_configuration() {
         let mut connection = server.connect();
         post(&mut connection, "a", &a, &returned("a", vec![])).unwrap();
         post(&mut connection, "b", &b, &returned("b", vec![])).unwrap();
-        let mut ask =
-            |name: &str, args| post(&mut connection, "b", &b, &call(name, args)).map_err(|(code, _)| code);
-        let names = |value: Value| {
-            value.as_map().unwrap().iter().map(|(k, _)| k.to_string()).collect::<Vec<_>>().join(" ")
+        let mut ask = |name: &str, args| {
+            post(&mut connection, "b", &b, &call(name, args)).map_err(|(code, _)| code)
         };
-        let minions = ask("get_minions", vec![]).map(|list| list.as_array().unwrap().len().to_string());
+        let names = |value: Value| {
+            value
+                .as_map()
+                .unwrap()
+                .iter()
+                .map(|(k, _)| k.to_string())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let minions =
+            ask("get_minions", vec![]).map(|list| list.as_array().unwrap().len().to_string());
         let job = ask("get_jid", vec![("jid", JID.into())]).map(names);
         let fun = ask("get_fun", vec![("fun", "test.ping".into())]).map(names);
         assert!(ask("save_minions", vec![]).is_err() && ask("status", vec![]).is_err());
-        [job, fun, minions].map(|found| found.unwrap_or_else(|code| code)).join(", ")
+        [job, fun, minions]
+            .map(|found| found.unwrap_or_else(|code| code))
+            .join(", ")
     };
     assert_eq!(read("none"), "refused, refused, refused");
     assert_eq!(read("own"), "\"b\", \"b\", refused");
@@ -767,7 +1215,11 @@ fn invalid_batches_are_rejected_with_an_error() {
         ("POST", "/v1/batch", b""),
     ] {
         let (status, (code, words)) = status(method, path, body);
-        assert_eq!((status, code.as_str()), (400, "protocol"), "{method} {path}: {words}");
+        assert_eq!(
+            (status, code.as_str()),
+            (400, "protocol"),
+            "{method} {path}: {words}"
+        );
     }
     assert_eq!(server.counter("https_malformed"), 6);
     // Signed, but not requests.
@@ -783,20 +1235,44 @@ fn invalid_batches_are_rejected_with_an_error() {
     }
     // An envelope with a wrong payload length.
     let mut connection = server.connect();
-    let whole = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let whole = connection
+        .sealed("a", &key, now(), &returned("a", vec![]))
+        .unwrap();
     let answer = connection.post(&whole[..whole.len() - 1]).unwrap();
-    assert!(first(&answer).unwrap_err().1.contains("the envelope announces"), "{answer:?}");
+    assert!(
+        first(&answer)
+            .unwrap_err()
+            .1
+            .contains("the envelope announces"),
+        "{answer:?}"
+    );
     let mut connection = server.connect();
-    let mut longer = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let mut longer = connection
+        .sealed("a", &key, now(), &returned("a", vec![]))
+        .unwrap();
     longer.push(0);
-    assert!(first(&connection.post(&longer).unwrap()).unwrap_err().1.contains("continues after"));
+    assert!(
+        first(&connection.post(&longer).unwrap())
+            .unwrap_err()
+            .1
+            .contains("continues after")
+    );
     assert_eq!(server.counter("https_malformed"), 12);
     // A single entry that is too large, and a batch with too large a length: rejected before it is sent.
     let big = returned("a", vec![("x", Value::from("x".repeat(10)))]);
     assert_eq!(post(&mut server.connect(), "a", &key, &big), Ok(Value::Nil));
-    let load = map(vec![("id", "a".into()), ("jid", JID.into()), ("return", "x".repeat(70_000).into())]);
-    let (code, _) =
-        post(&mut server.connect(), "a", &key, &call("returner", vec![("load", load)])).unwrap_err();
+    let load = map(vec![
+        ("id", "a".into()),
+        ("jid", JID.into()),
+        ("return", "x".repeat(70_000).into()),
+    ]);
+    let (code, _) = post(
+        &mut server.connect(),
+        "a",
+        &key,
+        &call("returner", vec![("load", load)]),
+    )
+    .unwrap_err();
     assert_eq!(code, "too_large");
     let connection = &mut server.connect();
     let envelope = Envelope {
@@ -807,9 +1283,15 @@ fn invalid_batches_are_rejected_with_an_error() {
         payload_len: 1 << 30,
         id: "a",
     };
-    let signed = envelope.write(&key.sign(&envelope.signed_text(connection.certificate())).unwrap());
+    let signed = envelope.write(
+        &key.sign(&envelope.signed_text(connection.certificate()))
+            .unwrap(),
+    );
     let answer = connection.post(&signed).unwrap();
-    assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (413, "too_large"));
+    assert_eq!(
+        (answer.status, first(&answer).unwrap_err().0.as_str()),
+        (413, "too_large")
+    );
     assert_eq!(server.counter("https_too_large"), 1);
 }
 
@@ -819,10 +1301,15 @@ fn peers_without_tls_get_an_error_and_half_open_ones_do_not_block_others() {
     let address = ([127, 0, 0, 1], server.port());
     wait_for("the source", || (server.state() == "open").then_some(()));
     let mut plain = TcpStream::connect(std::net::SocketAddr::from(address)).unwrap();
-    plain.write_all(b"GET /v1/hello HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    plain
+        .write_all(b"GET /v1/hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
     let mut printed = String::new();
     plain.read_to_string(&mut printed).unwrap();
-    assert!(printed.starts_with("HTTP/1.1 400 ") && printed.contains("https://"), "{printed}");
+    assert!(
+        printed.starts_with("HTTP/1.1 400 ") && printed.contains("https://"),
+        "{printed}"
+    );
     assert_eq!(server.counter("https_without_tls"), 1);
     let mut held = Vec::new();
     // No bytes, the start of a handshake, and an invalid one.
@@ -834,22 +1321,36 @@ fn peers_without_tls_get_an_error_and_half_open_ones_do_not_block_others() {
         }
     }
     let mut garbage = TcpStream::connect(std::net::SocketAddr::from(address)).unwrap();
-    garbage.write_all(&[0x16, 0xff, 0xff, 0xff, 0xff, 0, 1, 2, 3, 4]).unwrap();
+    garbage
+        .write_all(&[0x16, 0xff, 0xff, 0xff, 0xff, 0, 1, 2, 3, 4])
+        .unwrap();
     // Requests that stop within their header, envelope or payload.
     let key = signer("minion-a.pem");
     let mut stopped = Vec::new();
     for left in [420, 300, 3] {
         let mut connection = server.connect();
-        let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
-        let head = format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", batch.len());
+        let batch = connection
+            .sealed("a", &key, now(), &returned("a", vec![]))
+            .unwrap();
+        let head = format!(
+            "POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+            batch.len()
+        );
         let bytes = [head.as_bytes(), &batch].concat();
         connection.send(&bytes[..bytes.len() - left]).unwrap();
         stopped.push(connection);
     }
-    assert_eq!(post(&mut server.connect(), "a", &key, &returned("a", vec![])), Ok(Value::Nil));
-    wait_for("the failed handshake", || (server.counter("https_handshakes_failed") > 0).then_some(()));
+    assert_eq!(
+        post(&mut server.connect(), "a", &key, &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
+    wait_for("the failed handshake", || {
+        (server.counter("https_handshakes_failed") > 0).then_some(())
+    });
     drop((held, stopped, garbage));
-    wait_for("all to be disconnected", || (server.status("peers") == 0.into()).then_some(()));
+    wait_for("all to be disconnected", || {
+        (server.status("peers") == 0.into()).then_some(())
+    });
 }
 
 #[test]
@@ -862,26 +1363,41 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
     let state = wait_for("the invalid certificate in the status", || {
         Some(server.state()).filter(|state| state.contains("previous certificate"))
     });
-    assert!(state.contains("tls.pem") && server.counter("https_certificates_bad") > 0, "{state}");
+    assert!(
+        state.contains("tls.pem") && server.counter("https_certificates_bad") > 0,
+        "{state}"
+    );
     assert_eq!(*server.connect().certificate(), shown);
     put_certificate(dir, "renewed");
     wait_for("the new one", || (server.state() == "open").then_some(()));
     assert_ne!(*server.connect().certificate(), shown);
     // Existing connections continue.
     let key = signer("minion-a.pem");
-    assert_eq!(post(&mut before, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(&mut before, "a", &key, &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
 }
 
 #[test]
 fn an_expired_certificate_is_refused_by_minions_and_counted() {
     let server = Server::open_with("expired", "");
     wait_for("the date in the log", || {
-        server.cellar.log().contains("expired=\"2020-02-01T00:00:00").then_some(())
+        server
+            .cellar
+            .log()
+            .contains("expired=\"2020-02-01T00:00:00")
+            .then_some(())
     });
     server.cellar.counted("https_certificates_expired", 1);
-    let error = HttpsConnection::open(&server.address()).err().unwrap().to_string();
+    let error = HttpsConnection::open(&server.address())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("expired"), "{error}");
-    wait_for("the refusal", || (server.counter("https_handshakes_failed") > 0).then_some(()));
+    wait_for("the refusal", || {
+        (server.counter("https_handshakes_failed") > 0).then_some(())
+    });
 }
 
 #[test]
@@ -891,19 +1407,31 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     // The key of another certificate.
     std::fs::write(dir.join("tls.key"), data("renewed.key")).unwrap();
     // The daemon may read a half-written file and retry.
-    wait_for("the mismatch in the status", || server.state().contains("do not match").then_some(()));
+    wait_for("the mismatch in the status", || {
+        server.state().contains("do not match").then_some(())
+    });
     assert!(server.counter("https_certificates_bad") > 0);
     let mut server = server;
     assert!(server.cellar.terminate());
     server.cellar.restart();
-    wait_for("the reason in the status", || server.state().starts_with("no certificate: ").then_some(()));
-    let mut stream = TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();
+    wait_for("the reason in the status", || {
+        server.state().starts_with("no certificate: ").then_some(())
+    });
+    let mut stream =
+        TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();
     let _ = stream.read(&mut [0]);
-    wait_for("the peer to be counted", || (server.counter("https_peers_rejected") > 0).then_some(()));
+    wait_for("the peer to be counted", || {
+        (server.counter("https_peers_rejected") > 0).then_some(())
+    });
     put_certificate(server.cellar.dir.path(), "server");
     wait_for("the source", || (server.state() == "open").then_some(()));
     assert_eq!(
-        post(&mut server.connect(), "a", &signer("minion-a.pem"), &returned("a", vec![])),
+        post(
+            &mut server.connect(),
+            "a",
+            &signer("minion-a.pem"),
+            &returned("a", vec![])
+        ),
         Ok(Value::Nil)
     );
 }
@@ -920,10 +1448,16 @@ fn a_daemon_runs_without_https_if_its_port_is_in_use() {
     );
     std::fs::write(dir.path().join("c.yaml"), config).unwrap();
     put_certificate(dir.path(), "server");
-    let second = Server { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
-    wait_for("the reason in the status", || second.state().starts_with("cannot listen: ").then_some(()));
+    let second = Server {
+        cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]),
+    };
+    wait_for("the reason in the status", || {
+        second.state().starts_with("cannot listen: ").then_some(())
+    });
     drop(server);
-    wait_for("the port to be free", || (second.state() == "open").then_some(()));
+    wait_for("the port to be free", || {
+        (second.state() == "open").then_some(())
+    });
 }
 
 #[test]
@@ -933,9 +1467,17 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
     let server = Server::open("");
     let rss = || {
         let status =
-            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
+            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id()))
+                .unwrap();
+        let line = status
+            .lines()
+            .find_map(|l| l.strip_prefix("VmRSS:"))
+            .unwrap();
+        line.trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<u64>()
+            .unwrap()
     };
     for n in 0..MINIONS {
         server.accept(&format!("minion-{n}"), "minion-a.pub");
@@ -949,17 +1491,30 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
                 let work = move || {
                     let mut connections: Vec<_> = (t..MINIONS)
                         .step_by(THREADS)
-                        .map(|n| (format!("minion-{n}"), HttpsConnection::open(address).unwrap()))
+                        .map(|n| {
+                            (
+                                format!("minion-{n}"),
+                                HttpsConnection::open(address).unwrap(),
+                            )
+                        })
                         .collect();
                     for (id, connection) in &mut connections {
-                        assert_eq!(post(connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
+                        assert_eq!(
+                            post(connection, id, key, &returned(id, vec![])),
+                            Ok(Value::Nil)
+                        );
                     }
                     connections
                 };
-                std::thread::Builder::new().spawn_scoped(scope, work).unwrap()
+                std::thread::Builder::new()
+                    .spawn_scoped(scope, work)
+                    .unwrap()
             })
             .collect();
-        let connections: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        let connections: Vec<_> = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .collect();
         assert_eq!(server.status("peers"), MINIONS.into());
         let grown = rss().saturating_sub(before);
         assert!(grown < 100 * 1024, "{grown} kB for {MINIONS} connections");
@@ -990,12 +1545,22 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     server.cellar.ask("returner", vec![("load", load)]);
     let rss = || {
         let status =
-            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
+            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id()))
+                .unwrap();
+        let line = status
+            .lines()
+            .find_map(|l| l.strip_prefix("VmRSS:"))
+            .unwrap();
+        line.trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<u64>()
+            .unwrap()
     };
     let before = rss();
-    let questions: Vec<u8> = (0..3).flat_map(|_| call("get_jid", vec![("jid", other.into())])).collect();
+    let questions: Vec<u8> = (0..3)
+        .flat_map(|_| call("get_jid", vec![("jid", other.into())]))
+        .collect();
     let mut unread = Vec::new();
     for n in 0..PEERS {
         // Each is a different minion, because pending data per minion is limited.
@@ -1004,8 +1569,10 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
         let mut peer = server.connect();
         for _ in 0..BATCHES {
             let batch = peer.sealed(&id, &key, now(), &questions).unwrap();
-            let head =
-                format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", batch.len());
+            let head = format!(
+                "POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+                batch.len()
+            );
             // Beyond the limit of unread answers, a peer gets `unavailable` and is disconnected.
             if peer.send(&[head.as_bytes(), &batch].concat()).is_err() {
                 break;
@@ -1014,13 +1581,19 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
         unread.push(peer);
     }
     // The answers need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
-    wait_for("the limit on answers", || (server.counter("https_overloaded") > 0).then_some(()));
+    wait_for("the limit on answers", || {
+        (server.counter("https_overloaded") > 0).then_some(())
+    });
     let mut most = 0;
     for n in 0..20 {
         let frame = returned("b", vec![("at", Value::from(n))]);
         let key = signer("minion-b.pem");
         let mut other = server.connect();
-        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the source still serves others");
+        assert_eq!(
+            post(&mut other, "b", &key, &frame),
+            Ok(Value::Nil),
+            "the source still serves others"
+        );
         most = most.max(rss());
     }
     let grown = most.saturating_sub(before);
@@ -1037,8 +1610,13 @@ fn a_stop_completes_pending_batches() {
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
     let _idle = server.connect();
-    assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(
+        post(&mut connection, "a", &key, &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
     assert!(server.cellar.terminate());
-    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let batch = connection
+        .sealed("a", &key, now(), &returned("a", vec![]))
+        .unwrap();
     assert!(connection.post(&batch).is_err(), "closed");
 }

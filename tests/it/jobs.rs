@@ -19,7 +19,14 @@ fn value(json: &Json) -> Value {
 
 fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {
     let minions = Value::Array(minions.iter().map(|id| Value::from(*id)).collect());
-    cellar.ask("save_load", vec![("jid", jid.into()), ("load", value(load)), ("minions", minions)]);
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", jid.into()),
+            ("load", value(load)),
+            ("minions", minions),
+        ],
+    );
 }
 
 pub(crate) fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
@@ -40,7 +47,11 @@ fn state(num: u64, result: bool, changes: &Json, comment: &str) -> Json {
 }
 
 pub(crate) fn run_states(restarted: bool, ok: bool) -> Json {
-    let changes = if restarted { json!({"nginx": true}) } else { json!({}) };
+    let changes = if restarted {
+        json!({"nginx": true})
+    } else {
+        json!({})
+    };
     json!({
         "service_|-nginx_|-nginx_|-running": state(1, ok, &changes, "The service"),
         "pkg_|-nginx_|-nginx_|-installed": state(0, true, &json!({}), "All there"),
@@ -48,12 +59,22 @@ pub(crate) fn run_states(restarted: bool, ok: bool) -> Json {
 }
 
 pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> std::process::Output {
-    program().arg("--socket").arg(cellar.socket()).args(args).output().unwrap()
+    program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 pub(crate) fn text(cellar: &Cellar, args: &[&str]) -> String {
     let output = cli(cellar, args);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        stderr(&output)
+    );
     stdout(&output)
 }
 
@@ -67,7 +88,12 @@ fn show(cellar: &Cellar, jid: &str) -> Json {
 
 fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
     let rows = document(cellar, &[&["jobs", "list"], flags].concat());
-    rows["jobs"].as_array().unwrap().iter().map(|job| job["jid"].as_str().unwrap().to_owned()).collect()
+    rows["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["jid"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -77,25 +103,61 @@ fn a_job_is_summarised_with_its_missing_minions() {
     answer(&cellar, JID, "web1", "cmd.run", &json!("fine"), 0);
     answer(&cellar, JID, "web2", "cmd.run", &json!("no"), 2);
     let job = show(&cellar, JID);
-    let fields = ["expected", "returned", "failed", "succeeded", "missing_count", "retcodes", "missing"];
+    let fields = [
+        "expected",
+        "returned",
+        "failed",
+        "succeeded",
+        "missing_count",
+        "retcodes",
+        "missing",
+    ];
     assert_eq!(
         fields.map(|name| job[name].clone()),
-        [json!(3), json!(2), json!(1), json!(1), json!(1), json!({"0": 1, "2": 1}), json!(["web3"])]
+        [
+            json!(3),
+            json!(2),
+            json!(1),
+            json!(1),
+            json!(1),
+            json!({"0": 1, "2": 1}),
+            json!(["web3"])
+        ]
     );
-    let [first, last] = ["first_answer", "last_answer"].map(|name| job[name].as_str().unwrap().to_owned());
+    let [first, last] =
+        ["first_answer", "last_answer"].map(|name| job[name].as_str().unwrap().to_owned());
     assert!(first <= last && first.ends_with('Z'), "{first} {last}");
     assert!(job["duration_us"].as_i64().unwrap() >= 0);
     assert_eq!(text(&cellar, &["jobs", "missing", JID]), "web3\n");
     publish(&cellar, LATER, "cmd.run", &["web1"]);
     answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
     let rows = text(&cellar, &["jobs", "missing"]);
-    assert!(rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"), "{rows}");
-    assert_eq!(rows.lines().count(), 2, "a head, and the only job with a missing answer: {rows}");
-    assert_eq!(document(&cellar, &["jobs", "missing", JID])["missing"], json!(["web3"]));
+    assert!(
+        rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"),
+        "{rows}"
+    );
+    assert_eq!(
+        rows.lines().count(),
+        2,
+        "a head, and the only job with a missing answer: {rows}"
+    );
+    assert_eq!(
+        document(&cellar, &["jobs", "missing", JID])["missing"],
+        json!(["web3"])
+    );
     let shown = text(&cellar, &["jobs", "show", JID]);
-    assert!(shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "), "{shown}");
-    let only = text(&cellar, &["jobs", "show", JID, "--result", "failed", "--returns"]);
-    assert!(only.starts_with("web2: (") && !only.contains("web1"), "{only}");
+    assert!(
+        shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "),
+        "{shown}"
+    );
+    let only = text(
+        &cellar,
+        &["jobs", "show", JID, "--result", "failed", "--returns"],
+    );
+    assert!(
+        only.starts_with("web2: (") && !only.contains("web1"),
+        "{only}"
+    );
 }
 
 #[test]
@@ -113,11 +175,25 @@ fn jobs_are_found_by_result() {
     publish(&cellar, jids[1], "cmd.run", &["web1", "db1"]);
     answer(&cellar, jids[1], "web1", "cmd.run", &json!("x"), 0);
     publish(&cellar, jids[2], "state.apply", &["web1"]);
-    answer(&cellar, jids[2], "web1", "state.apply", &run_states(true, true), 0);
+    answer(
+        &cellar,
+        jids[2],
+        "web1",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
     let load = json!({"cmd": "publish", "fun": "state.apply", "tgt": "db1", "tgt_type": "glob", "user": "jane",
                       "arg": [{"__kwarg__": true, "metadata": {"ticket": "OPS-8", "tags": ["a", "b"]}}]});
     save_load(&cellar, jids[3], &load, &["db1"]);
-    answer(&cellar, jids[3], "db1", "state.apply", &run_states(false, true), 0);
+    answer(
+        &cellar,
+        jids[3],
+        "db1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
     // Salt polls running jobs with this function; it is listed only on request.
     publish(&cellar, jids[4], "saltutil.find_job", &["web1"]);
     for (flags, expected) in [
@@ -133,8 +209,14 @@ fn jobs_are_found_by_result() {
         (&["--before", "20261121000000000003"], &[1, 0]),
         (&["--result", "changed"], &[2]),
         (&["--metadata", "ticket=OPS-7"], &[2, 1, 0]),
-        (&["--metadata", "ticket=OPS-*", "--metadata", "tags=b"], &[3]),
-        (&["--metadata", "nodes=3", "--user", "root", "--fun", "cmd.*"], &[1, 0]),
+        (
+            &["--metadata", "ticket=OPS-*", "--metadata", "tags=b"],
+            &[3],
+        ),
+        (
+            &["--metadata", "nodes=3", "--user", "root", "--fun", "cmd.*"],
+            &[1, 0],
+        ),
         (&["--metadata", "other=*"], &[]),
         (&["--jid", "20261121"], &[3, 2, 1]),
         (&["--jid", "20261121000000000003"], &[2]),
@@ -142,7 +224,17 @@ fn jobs_are_found_by_result() {
         (&["--jid", "2026111"], &[]),
         (&["--jid", "20261119"], &[]),
         (&["--minion", "db1"], &[3, 1]),
-        (&["--minion", "db1", "--result", "missing", "--since", "2026-11-21"], &[1]),
+        (
+            &[
+                "--minion",
+                "db1",
+                "--result",
+                "missing",
+                "--since",
+                "2026-11-21",
+            ],
+            &[1],
+        ),
         (&["--tgt", "db*"], &[3]),
         (&["--until", "2026-11-21", "--limit", "1"], &[0]),
     ] {
@@ -151,12 +243,28 @@ fn jobs_are_found_by_result() {
     }
     let page = cellar.ask("jobs_list", vec![("limit", 1.into())]);
     assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
-    assert_eq!((page["more"].as_bool(), page["next"].as_str()), (Some(true), Some(jids[3])));
+    assert_eq!(
+        (page["more"].as_bool(), page["next"].as_str()),
+        (Some(true), Some(jids[3]))
+    );
     for bad in [&["--result", "good"][..], &["--metadata", "x"]] {
-        assert_eq!(cli(&cellar, &[&["jobs", "list"], bad].concat()).status.code(), Some(64), "{bad:?}");
+        assert_eq!(
+            cli(&cellar, &[&["jobs", "list"], bad].concat())
+                .status
+                .code(),
+            Some(64),
+            "{bad:?}"
+        );
     }
-    let error = cellar.call("jobs_list", vec![("result", "odd".into())]).unwrap_err();
-    assert!(error.to_string().contains("failed, succeeded, missing or changed"), "{error}");
+    let error = cellar
+        .call("jobs_list", vec![("result", "odd".into())])
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("failed, succeeded, missing or changed"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -164,23 +272,38 @@ fn jobs_of_every_kind_are_shown() {
     let cellar = Cellar::start();
     // A syndic reports additional minions.
     publish(&cellar, JID, "test.ping", &["web1"]);
-    let named =
-        vec![("jid", JID.into()), ("minions", value(&json!(["far1"]))), ("syndic_id", "syndic".into())];
+    let named = vec![
+        ("jid", JID.into()),
+        ("minions", value(&json!(["far1"]))),
+        ("syndic_id", "syndic".into()),
+    ];
     cellar.ask("save_minions", named);
     answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
     let job = show(&cellar, JID);
-    assert_eq!((&job["minions"], &job["missing"]), (&json!(["far1", "web1"]), &json!(["web1"])));
+    assert_eq!(
+        (&job["minions"], &job["missing"]),
+        (&json!(["far1", "web1"]), &json!(["web1"]))
+    );
 
     // A minion returns again with another value.
     answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
     answer(&cellar, JID, "far1", "test.ping", &json!("later"), 3);
     let job = show(&cellar, JID);
     let far = &job["returns"][0];
-    assert_eq!((&far["return"], &far["duplicates"]), (&json!(true), &json!(1)));
-    assert_eq!((&far["others"][0]["return"], &far["others"][0]["retcode"]), (&json!("later"), &json!(3)));
+    assert_eq!(
+        (&far["return"], &far["duplicates"]),
+        (&json!(true), &json!(1))
+    );
+    assert_eq!(
+        (&far["others"][0]["return"], &far["others"][0]["retcode"]),
+        (&json!("later"), &json!(3))
+    );
     assert_eq!((&job["failed"], &far["failed"]), (&json!(0), &json!(false)));
     let shown = text(&cellar, &["jobs", "show", JID]);
-    assert!(shown.contains("1 different later return(s)") && shown.contains("        later\n"), "{shown}");
+    assert!(
+        shown.contains("1 different later return(s)") && shown.contains("        later\n"),
+        "{shown}"
+    );
 
     // Several functions, of which one failed: `fun` is a list, `retcode` and `success` are maps.
     let load = json!({"cmd": "publish", "fun": ["test.ping", "cmd.run"], "arg": [[], ["false"]], "tgt": "web1",
@@ -191,7 +314,10 @@ fn jobs_of_every_kind_are_shown() {
                      "success": {"test.ping": true, "cmd.run": false}});
     cellar.ask("returner", vec![("load", value(&ret))]);
     let job = show(&cellar, "20261121100000000001");
-    assert_eq!((&job["failed"], &job["retcodes"]), (&json!(1), &json!({"1": 1})));
+    assert_eq!(
+        (&job["failed"], &job["retcodes"]),
+        (&json!(1), &json!({"1": 1}))
+    );
     assert!(text(&cellar, &["jobs", "list"]).contains("test.ping,cmd.run"));
 
     // Returns excluded from the job cache are known from the bus.
@@ -199,7 +325,10 @@ fn jobs_of_every_kind_are_shown() {
     let jid = jid.as_str().unwrap();
     answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
     let job = show(&cellar, jid);
-    assert_eq!((&job["nocache"], &job["returned"]), (&json!(true), &json!(1)));
+    assert_eq!(
+        (&job["nocache"], &job["returned"]),
+        (&json!(true), &json!(1))
+    );
     assert!(text(&cellar, &["jobs", "show", jid]).contains("nocache   true"));
 
     // salt-ssh: a load without `cmd`.
@@ -215,10 +344,17 @@ fn jobs_of_every_kind_are_shown() {
         (&job["jid"], &job["tgt"], &job["arg"]),
         (&json!("nightly-7"), &json!("web1"), &json!(["web"]))
     );
-    assert_eq!((&job["expected"], &job["missing_count"]), (&Json::Null, &Json::Null));
+    assert_eq!(
+        (&job["expected"], &job["missing_count"]),
+        (&Json::Null, &Json::Null)
+    );
     assert!(text(&cellar, &["jobs", "show", "nightly-7"]).contains("returned  1, 0 failed\n"));
     assert_eq!(listed(&cellar, &["--jid", "night"]), ["nightly-7"]);
-    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it arrived today");
+    assert_eq!(
+        listed(&cellar, &["--since", "2100-01-01"]),
+        [""; 0],
+        "it arrived today"
+    );
 }
 
 /// The result of a runner as passed by Salt 3008.3 to `save_load` and `returner`.
@@ -230,14 +366,21 @@ fn of_runner(jid: &str, fun: &str, args: &Json, ret: &Json, ok: bool) -> Json {
 
 fn store_runner(cellar: &Cellar, load: &Json) {
     let jid = load["jid"].as_str().unwrap();
-    cellar.ask("save_load", vec![("jid", jid.into()), ("load", value(load))]);
+    cellar.ask(
+        "save_load",
+        vec![("jid", jid.into()), ("load", value(load))],
+    );
     cellar.ask("returner", vec![("load", value(load))]);
 }
 
 #[test]
 fn an_orchestration_and_its_jobs_are_linked() {
     let cellar = Cellar::start();
-    let (nested, deep, alone) = ("20261121054729000001", "20261121054729000002", "20261121054729000003");
+    let (nested, deep, alone) = (
+        "20261121054729000001",
+        "20261121054729000002",
+        "20261121054729000003",
+    );
     let step = |num: u64, name: &str, jid: &str| {
         json!({"name": name, "changes": {"ret": {"web1": true}}, "result": true, "comment": "ran", "__jid__": jid,
                "__sls__": "orch", "__run_num__": num, "start_time": "05:47:28.6", "duration": 100.0, "__id__": name})
@@ -247,24 +390,47 @@ fn an_orchestration_and_its_jobs_are_linked() {
         "salt_|-inner_|-state.orchestrate_|-runner": step(1, "state.orchestrate", nested),
     }}});
     let own = json!(["orch", {"orchestration_jid": JID}]);
-    store_runner(&cellar, &of_runner(JID, "runner.state.orchestrate", &own, &outer, false));
+    store_runner(
+        &cellar,
+        &of_runner(JID, "runner.state.orchestrate", &own, &outer, false),
+    );
     let inner = json!({"outputter": "highstate", "retcode": 0, "data": {"vm_master": {
         "salt_|-echo_|-test.echo_|-function": step(0, "test.echo", deep),
     }}});
     let args = json!([{"mods": "inner", "orchestration_jid": JID}]);
-    store_runner(&cellar, &of_runner(nested, "runner.state.orchestrate", &args, &inner, true));
+    store_runner(
+        &cellar,
+        &of_runner(nested, "runner.state.orchestrate", &args, &inner, true),
+    );
     for jid in [LATER, deep, alone] {
         publish(&cellar, jid, "test.ping", &["web1"]);
         answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
     }
 
     let job = show(&cellar, JID);
-    let children: Vec<_> = job["children"].as_array().unwrap().iter().map(|child| &child["jid"]).collect();
+    let children: Vec<_> = job["children"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|child| &child["jid"])
+        .collect();
     assert_eq!(children, [&json!(LATER), &json!(nested)]);
     assert_eq!(job.get("parent"), None, "its orchestration_jid is its own");
-    assert_eq!((&job["failed"], &job["retcodes"]), (&json!(1), &json!({"1": 1})), "as its data states");
-    assert_eq!(show(&cellar, nested)["parent"], json!(JID), "named in its own load");
-    assert_eq!(show(&cellar, deep)["parent"], json!(nested), "the nearest one");
+    assert_eq!(
+        (&job["failed"], &job["retcodes"]),
+        (&json!(1), &json!({"1": 1})),
+        "as its data states"
+    );
+    assert_eq!(
+        show(&cellar, nested)["parent"],
+        json!(JID),
+        "named in its own load"
+    );
+    assert_eq!(
+        show(&cellar, deep)["parent"],
+        json!(nested),
+        "the nearest one"
+    );
     assert_eq!(show(&cellar, LATER)["parent"], json!(JID));
     assert_eq!(show(&cellar, alone).get("parent"), None);
     assert_eq!(listed(&cellar, &["--result", "failed"]), [JID]);
@@ -272,7 +438,9 @@ fn an_orchestration_and_its_jobs_are_linked() {
     let shown = text(&cellar, &["jobs", "show", JID]);
     assert!(shown.contains("arg       orch\n"), "{shown}");
     assert!(
-        shown.contains(&format!("started:\n    {LATER}  salt.function test.ping: succeeded\n")),
+        shown.contains(&format!(
+            "started:\n    {LATER}  salt.function test.ping: succeeded\n"
+        )),
         "{shown}"
     );
     let rows = document(&cellar, &["jobs", "states", JID]);
@@ -281,29 +449,81 @@ fn an_orchestration_and_its_jobs_are_linked() {
         (&json!("vm_master"), &json!(LATER))
     );
     let highstate = text(&cellar, &["jobs", "show", nested, "--output", "highstate"]);
-    assert!(highstate.starts_with("vm_master:\n----------\n          ID: echo\n"), "{highstate}");
+    assert!(
+        highstate.starts_with("vm_master:\n----------\n          ID: echo\n"),
+        "{highstate}"
+    );
 }
 
 #[test]
 fn states_are_rows_and_runs_are_compared() {
     let cellar = Cellar::start();
-    for (jid, minions) in
-        [(JID, ["db1", "web1", "web2", "web3", "web4"]), (LATER, ["mail1", "web1", "web2", "web3", "web4"])]
-    {
+    for (jid, minions) in [
+        (JID, ["db1", "web1", "web2", "web3", "web4"]),
+        (LATER, ["mail1", "web1", "web2", "web3", "web4"]),
+    ] {
         publish(&cellar, jid, "state.apply", &minions);
     }
-    answer(&cellar, JID, "db1", "state.apply", &run_states(false, true), 0);
-    answer(&cellar, JID, "web1", "state.apply", &run_states(false, true), 0);
-    answer(&cellar, JID, "web2", "state.apply", &run_states(true, true), 0);
-    answer(&cellar, JID, "web3", "state.apply", &run_states(true, true), 0);
-    answer(&cellar, LATER, "mail1", "state.apply", &json!(["Rendering SLS 'base:web' failed"]), 1);
-    answer(&cellar, LATER, "web1", "state.apply", &run_states(false, false), 2);
-    answer(&cellar, LATER, "web2", "state.apply", &run_states(false, true), 0);
+    answer(
+        &cellar,
+        JID,
+        "db1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web2",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web3",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "mail1",
+        "state.apply",
+        &json!(["Rendering SLS 'base:web' failed"]),
+        1,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "web1",
+        "state.apply",
+        &run_states(false, false),
+        2,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "web2",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
     let mut other = run_states(true, true);
     // Values that differ in every run, and the pid of a command.
     for (jid, pid) in [(JID, 7), (LATER, 8)] {
-        let ret =
-            json!({"cmd_|-date_|-date_|-run": state(0, true, &json!({"pid": pid, "stdout": ""}), "ran")});
+        let ret = json!({"cmd_|-date_|-date_|-run": state(0, true, &json!({"pid": pid, "stdout": ""}), "ran")});
         answer(&cellar, jid, "web4", "state.apply", &ret, 0);
     }
     other["pkg_|-nginx_|-nginx_|-installed"]["duration"] = json!(99.0);
@@ -315,8 +535,18 @@ fn states_are_rows_and_runs_are_compared() {
     let rows = document(&cellar, &["jobs", "states", JID]);
     let rows = rows["states"].as_array().unwrap();
     assert_eq!(rows.len(), 9);
-    let fields =
-        ["minion", "id", "name", "fun", "sls", "result", "changed", "duration_ms", "run_num", "comment"];
+    let fields = [
+        "minion",
+        "id",
+        "name",
+        "fun",
+        "sls",
+        "result",
+        "changed",
+        "duration_ms",
+        "run_num",
+        "comment",
+    ];
     assert_eq!(
         fields.map(|name| rows[5][name].clone()),
         [
@@ -349,7 +579,13 @@ fn states_are_rows_and_runs_are_compared() {
     );
     // In pages of one row: by whole minions.
     let page = cellar.ask("job_states", vec![("jid", JID.into()), ("limit", 1.into())]);
-    assert_eq!((page["states"].as_array().unwrap().len(), page["next"].as_str()), (2, Some("db1")));
+    assert_eq!(
+        (
+            page["states"].as_array().unwrap().len(),
+            page["next"].as_str()
+        ),
+        (2, Some("db1"))
+    );
 
     let shown = text(&cellar, &["jobs", "diff", LATER]);
     let body = shown.split_once("\n\n").unwrap().1;
@@ -369,48 +605,98 @@ fn states_are_rows_and_runs_are_compared() {
     );
     let head = shown.lines().next().unwrap();
     assert!(
-        head.starts_with(&format!("a  {JID}  2026-11-21 05:47:28.123 UTC  state.apply web on *: 5/5")),
+        head.starts_with(&format!(
+            "a  {JID}  2026-11-21 05:47:28.123 UTC  state.apply web on *: 5/5"
+        )),
         "{head}"
     );
     let named = document(&cellar, &["jobs", "diff", JID, LATER, "--minion", "web1"]);
     assert_eq!(
-        (named["minions"].as_array().unwrap().len(), &named["minions"][0]["what"]),
+        (
+            named["minions"].as_array().unwrap().len(),
+            &named["minions"][0]["what"]
+        ),
         (1, &json!("result"))
     );
-    assert_eq!(cli(&cellar, &["jobs", "diff", LATER, "--exit-code"]).status.code(), Some(1));
+    assert_eq!(
+        cli(&cellar, &["jobs", "diff", LATER, "--exit-code"])
+            .status
+            .code(),
+        Some(1)
+    );
     let same = cli(&cellar, &["jobs", "diff", JID, JID, "--exit-code"]);
     assert_eq!(same.status.code(), Some(0));
     assert!(stdout(&same).ends_with("no differences\n"));
     let first = cli(&cellar, &["jobs", "diff", JID]);
     assert_eq!(first.status.code(), Some(1));
-    assert!(stderr(&first).contains("no earlier run of job"), "{}", stderr(&first));
+    assert!(
+        stderr(&first).contains("no earlier run of job"),
+        "{}",
+        stderr(&first)
+    );
 }
 
 #[test]
 fn a_job_of_many_minions_is_read_in_pages() {
     let cellar = Cellar::start();
     let minions: Vec<String> = (0..2_500).map(|n| format!("web{n:04}")).collect();
-    publish(&cellar, JID, "test.ping", &minions.iter().map(String::as_str).collect::<Vec<_>>());
+    publish(
+        &cellar,
+        JID,
+        "test.ping",
+        &minions.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
     let mut client = cellar.client();
     for id in &minions {
         let load = json!({"cmd": "_return", "id": id, "jid": JID, "fun": "test.ping", "fun_args": [],
                           "return": id, "retcode": 0, "success": true});
-        client.call("returner", map(vec![("load", value(&load))])).unwrap();
+        client
+            .call("returner", map(vec![("load", value(&load))]))
+            .unwrap();
     }
     let job = show(&cellar, JID);
     let returns = job["returns"].as_array().unwrap();
     assert!(
-        returns.iter().zip(&minions).all(|(answer, id)| answer["return"] == json!(id))
+        returns
+            .iter()
+            .zip(&minions)
+            .all(|(answer, id)| answer["return"] == json!(id))
             && returns.len() == 2_500
     );
-    let page =
-        cellar.ask("job_show", vec![("jid", JID.into()), ("limit", 3.into()), ("after", "web1200".into())]);
-    let ids = page["returns"].as_array().unwrap().iter().map(|answer| answer["minion"].as_str().unwrap());
+    let page = cellar.ask(
+        "job_show",
+        vec![
+            ("jid", JID.into()),
+            ("limit", 3.into()),
+            ("after", "web1200".into()),
+        ],
+    );
+    let ids = page["returns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["minion"].as_str().unwrap());
     assert!(ids.eq(["web1201", "web1202", "web1203"]));
-    assert_eq!((page["more"].as_bool(), page["next"].as_str()), (Some(true), Some("web1203")));
-    assert_eq!(page["returned"].as_u64(), Some(2_500), "totals of the whole job");
-    let last = cellar.ask("job_show", vec![("jid", JID.into()), ("after", "web2498".into())]);
-    assert_eq!((last["more"].as_bool(), last["returns"].as_array().unwrap().len()), (Some(false), 1));
+    assert_eq!(
+        (page["more"].as_bool(), page["next"].as_str()),
+        (Some(true), Some("web1203"))
+    );
+    assert_eq!(
+        page["returned"].as_u64(),
+        Some(2_500),
+        "totals of the whole job"
+    );
+    let last = cellar.ask(
+        "job_show",
+        vec![("jid", JID.into()), ("after", "web2498".into())],
+    );
+    assert_eq!(
+        (
+            last["more"].as_bool(),
+            last["returns"].as_array().unwrap().len()
+        ),
+        (Some(false), 1)
+    );
     let cached = cellar.ask("get_jid", vec![("jid", JID.into())]);
     assert_eq!(cached.as_map().unwrap().len(), 2_500);
     let some = document(&cellar, &["jobs", "show", JID, "--minion", "web000?"]);
@@ -431,17 +717,27 @@ fn a_job_is_watched_until_all_minions_have_returned() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), format!("job {JID} cmd.run on *"));
     assert!(lines.next().unwrap().ends_with("1/2  web1: ok, retcode 0"));
     // The watch sees the following entries even if it is not waiting yet.
     let data = json!({"id": "web2", "data": {"ret": {"name": "b", "__id__": "step", "result": true}, "len": 2},
                       "cmd": "_minion_event", "jid": JID});
-    let event = map(vec![("tag", format!("salt/job/{JID}/prog/web2/1").into()), ("data", value(&data))]);
+    let event = map(vec![
+        ("tag", format!("salt/job/{JID}/prog/web2/1").into()),
+        ("data", value(&data)),
+    ]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     assert!(lines.next().unwrap().ends_with("web2 step: ok"));
     answer(&cellar, JID, "web2", "cmd.run", &json!("x"), 5);
-    assert!(lines.next().unwrap().ends_with("2/2  web2: failed, retcode 5"));
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .ends_with("2/2  web2: failed, retcode 5")
+    );
     assert_eq!(lines.next().unwrap(), "2/2 returned, 1 failed");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -450,39 +746,74 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     // Not all minions return.
     publish(&cellar, LATER, "cmd.run", &["web1", "web2"]);
     answer(&cellar, LATER, "web1", "cmd.run", &json!("x"), 0);
-    let output = cli(&cellar, &["jobs", "watch", LATER, "--timeout", "1s", "--output", "jsonl"]);
+    let output = cli(
+        &cellar,
+        &[
+            "jobs",
+            "watch",
+            LATER,
+            "--timeout",
+            "1s",
+            "--output",
+            "jsonl",
+        ],
+    );
     assert_eq!(output.status.code(), Some(75));
     let last: Json = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
-    assert_eq!((&last["missing"], &last["returned"]), (&json!(["web2"]), &json!(1)));
+    assert_eq!(
+        (&last["missing"], &last["returned"]),
+        (&json!(["web2"]), &json!(1))
+    );
 
     // A runner is finished once it has returned. An unknown job is an error.
     store_runner(
         &cellar,
-        &of_runner("20261121070000000000", "runner.test.arg", &json!([1]), &json!({}), true),
+        &of_runner(
+            "20261121070000000000",
+            "runner.test.arg",
+            &json!([1]),
+            &json!({}),
+            true,
+        ),
     );
-    let output = cli(&cellar, &["jobs", "watch", "20261121070000000000", "--timeout", "30s"]);
+    let output = cli(
+        &cellar,
+        &["jobs", "watch", "20261121070000000000", "--timeout", "30s"],
+    );
     assert_eq!(
         (output.status.code(), stdout(&output).lines().last()),
         (Some(0), Some("1 returned, 0 failed"))
     );
     let output = cli(&cellar, &["jobs", "watch", "7", "--timeout", "1s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "saltcellar: failed to watch the job: unknown job 7\n");
+    assert_eq!(
+        stderr(&output),
+        "saltcellar: failed to watch the job: unknown job 7\n"
+    );
 }
 
 #[test]
 fn waiting_for_a_job_does_not_delay_a_stop() {
     let mut cellar = Cellar::start();
     publish(&cellar, JID, "cmd.run", &["web1"]);
-    let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"].as_u64().unwrap();
+    let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"]
+        .as_u64()
+        .unwrap();
     let mut waiting = cellar.client();
     let calls = cellar.counter("calls");
     let waits = std::thread::Builder::new().name("waits".to_owned());
     let waits = waits
         .spawn(move || {
             let started = std::time::Instant::now();
-            let wait = vec![("jid", JID.into()), ("from", next.into()), ("wait_ms", 10_000.into())];
-            (waiting.call("job_watch", map(wait)).unwrap(), started.elapsed())
+            let wait = vec![
+                ("jid", JID.into()),
+                ("from", next.into()),
+                ("wait_ms", 10_000.into()),
+            ];
+            (
+                waiting.call("job_watch", map(wait)).unwrap(),
+                started.elapsed(),
+            )
         })
         .unwrap();
     // Calls are counted on arrival, including the status calls of this test.
@@ -501,20 +832,37 @@ fn waiting_for_a_job_does_not_delay_a_stop() {
 fn returns_are_shown_in_the_forms_of_salt() {
     let cellar = Cellar::start();
     publish(&cellar, JID, "state.apply", &["web1"]);
-    answer(&cellar, JID, "web1", "state.apply", &run_states(true, true), 0);
+    answer(
+        &cellar,
+        JID,
+        "web1",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
     let highstate = text(&cellar, &["jobs", "show", JID, "--output", "highstate"]);
     assert!(
-        highstate.starts_with("web1:\n----------\n          ID: nginx\n    Function: pkg.installed\n"),
+        highstate
+            .starts_with("web1:\n----------\n          ID: nginx\n    Function: pkg.installed\n"),
         "{highstate}"
     );
     assert!(highstate.contains("\nSummary for web1\n"), "{highstate}");
-    assert!(highstate.ends_with("Total states run:     2\nTotal run time:   4.000 ms\n"), "{highstate}");
+    assert!(
+        highstate.ends_with("Total states run:     2\nTotal run time:   4.000 ms\n"),
+        "{highstate}"
+    );
     publish(&cellar, LATER, "test.ping", &["web1"]);
     answer(&cellar, LATER, "web1", "test.ping", &json!(true), 0);
-    assert_eq!(text(&cellar, &["jobs", "show", LATER, "--output", "nested"]), "web1:\n    True\n");
+    assert_eq!(
+        text(&cellar, &["jobs", "show", LATER, "--output", "nested"]),
+        "web1:\n    True\n"
+    );
     let returns = document(&cellar, &["jobs", "show", LATER, "--returns"]);
     assert_eq!(returns, json!({"web1": true}));
-    let rows = text(&cellar, &["jobs", "list", "--output", "nested", "--limit", "1"]);
+    let rows = text(
+        &cellar,
+        &["jobs", "list", "--output", "nested", "--limit", "1"],
+    );
     assert!(rows.contains("fun:\n    test.ping\n"), "{rows}");
     let refused = cli(&cellar, &["jobs", "list", "--output", "highstate"]);
     assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
@@ -524,14 +872,31 @@ fn returns_are_shown_in_the_forms_of_salt() {
 fn an_unknown_jid_is_reported_in_one_line() {
     let cellar = Cellar::start();
     let long = "9".repeat(10_240);
-    for verb in [&["jobs", "show"][..], &["jobs", "missing"], &["jobs", "states"]] {
+    for verb in [
+        &["jobs", "show"][..],
+        &["jobs", "missing"],
+        &["jobs", "states"],
+    ] {
         let output = cli(&cellar, &[verb, &[long.as_str()]].concat());
         let printed = stderr(&output);
-        assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{verb:?}: {printed}");
-        assert!(printed.len() < 200 && printed.ends_with("... (10240 bytes)\n"), "{printed}");
+        assert_eq!(
+            (output.status.code(), printed.lines().count()),
+            (Some(1), 1),
+            "{verb:?}: {printed}"
+        );
+        assert!(
+            printed.len() < 200 && printed.ends_with("... (10240 bytes)\n"),
+            "{printed}"
+        );
     }
     let output = cli(&cellar, &["jobs", "show", &"9".repeat(20_000)]);
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
     let output = cli(&cellar, &["jobs", "diff", "1", "2"]);
-    assert_eq!((output.status.code(), stderr(&output).contains("unknown job")), (Some(1), true));
+    assert_eq!(
+        (
+            output.status.code(),
+            stderr(&output).contains("unknown job")
+        ),
+        (Some(1), true)
+    );
 }

@@ -20,7 +20,11 @@ fn a_return(n: u64) -> Value {
 }
 
 fn returned(cellar: &Cellar, n: u64) -> Value {
-    cellar.ask("get_jid", vec![("jid", format!("20261121030955{n:06}").into())])["web1"]["return"].clone()
+    cellar.ask(
+        "get_jid",
+        vec![("jid", format!("20261121030955{n:06}").into())],
+    )["web1"]["return"]
+        .clone()
 }
 
 #[test]
@@ -30,7 +34,9 @@ fn every_acknowledged_return_survives_kill_9() {
     for round in 0..5 {
         let mut client = cellar.client();
         for _ in 0..40 + round * 7 {
-            client.call("returner", map(vec![("load", a_return(acknowledged))])).unwrap();
+            client
+                .call("returner", map(vec![("load", a_return(acknowledged))]))
+                .unwrap();
             acknowledged += 1;
         }
         // One more without waiting for its answer: it is stored completely or not at all.
@@ -48,7 +54,9 @@ fn every_acknowledged_return_survives_kill_9() {
 fn a_graceful_stop_answers_received_calls_and_removes_the_socket() {
     let mut cellar = Cellar::start();
     let mut client = cellar.client();
-    client.call("returner", map(vec![("load", a_return(7))])).unwrap();
+    client
+        .call("returner", map(vec![("load", a_return(7))]))
+        .unwrap();
     assert!(cellar.terminate(), "{}", cellar.log());
     assert!(!cellar.socket().exists());
     assert!(client.call("status", map(vec![])).is_err());
@@ -62,7 +70,10 @@ fn a_second_daemon_on_a_directory_reports_the_first() {
     let output = serve_command(cellar.dir.path()).output().unwrap();
     let words = stderr(&output);
     assert_eq!(output.status.code(), Some(75), "{words}");
-    assert!(words.contains(&format!("pid {}", cellar.process.0.id())), "{words}");
+    assert!(
+        words.contains(&format!("pid {}", cellar.process.0.id())),
+        "{words}"
+    );
     cellar.ask("status", vec![]);
 }
 
@@ -70,11 +81,18 @@ fn a_second_daemon_on_a_directory_reports_the_first() {
 fn a_directory_of_another_format_is_refused_by_both_versions() {
     let mut cellar = Cellar::start();
     assert!(cellar.terminate());
-    fs::write(cellar.state_dir().join("FORMAT"), "saltcellar store, format 99\n").unwrap();
+    fs::write(
+        cellar.state_dir().join("FORMAT"),
+        "saltcellar store, format 99\n",
+    )
+    .unwrap();
     let output = serve_command(cellar.dir.path()).output().unwrap();
     let words = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{words}");
-    assert!(words.contains("format 99") && words.contains("format 3"), "{words}");
+    assert!(
+        words.contains("format 99") && words.contains("format 3"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -83,12 +101,22 @@ fn a_stale_socket_is_replaced_and_other_files_are_kept() {
     cellar.kill();
     assert!(cellar.socket().exists());
     cellar.restart();
-    assert_eq!(fs::metadata(cellar.socket()).unwrap().permissions().mode() & 0o777, 0o660);
+    assert_eq!(
+        fs::metadata(cellar.socket()).unwrap().permissions().mode() & 0o777,
+        0o660
+    );
     assert!(cellar.terminate());
     fs::write(cellar.socket(), "a user's notes").unwrap();
     let output = serve_command(cellar.dir.path()).output().unwrap();
-    assert!(stderr(&output).contains("is not a socket"), "{}", stderr(&output));
-    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "a user's notes");
+    assert!(
+        stderr(&output).contains("is not a socket"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(
+        fs::read_to_string(cellar.socket()).unwrap(),
+        "a user's notes"
+    );
 }
 
 #[test]
@@ -104,7 +132,9 @@ fn systemd_is_notified_of_start_watchdog_and_stop() {
         .unwrap();
     let hear = |wanted: &str| loop {
         let mut words = [0; 500];
-        let len = notify.recv(&mut words).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
+        let len = notify
+            .recv(&mut words)
+            .unwrap_or_else(|error| panic!("no {wanted}: {error}"));
         if String::from_utf8_lossy(&words[..len]).contains(wanted) {
             break;
         }
@@ -134,8 +164,14 @@ fn sighup_names_changed_keys_that_need_a_restart() {
         .unwrap();
     let child = saltcellar::testkit::usage::Process(child);
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.0.id()).unwrap()).unwrap();
-    let logged =
-        |words: &str| wait_for(words, || fs::read_to_string(&log).unwrap().contains(words).then_some(()));
+    let logged = |words: &str| {
+        wait_for(words, || {
+            fs::read_to_string(&log)
+                .unwrap()
+                .contains(words)
+                .then_some(())
+        });
+    };
     logged("listening");
     for (text, words) in [
         ("socket_peers: everything\n", "c.yaml:1: socket_peers"),
@@ -167,9 +203,14 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
     // All received notifications, and the number of those that feed the watchdog.
     let fed = || {
         let mut words = [0; 500];
-        std::iter::from_fn(|| notify.recv(&mut words).ok().map(|len| words[..len].to_vec()))
-            .filter(|words| String::from_utf8_lossy(words).contains("WATCHDOG=1"))
-            .count()
+        std::iter::from_fn(|| {
+            notify
+                .recv(&mut words)
+                .ok()
+                .map(|len| words[..len].to_vec())
+        })
+        .filter(|words| String::from_utf8_lossy(words).contains("WATCHDOG=1"))
+        .count()
     };
     wait_for("the watchdog to be fed", || (fed() > 0).then_some(()));
     crate::harness::put_plan(dir.path(), "sync_delay_ms=600000");
@@ -179,7 +220,9 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
         .unwrap();
     let beats = || {
         let log = fs::read_to_string(dir.path().join("log")).unwrap();
-        log.lines().filter(|line| line.contains("not feeding the watchdog")).count()
+        log.lines()
+            .filter(|line| line.contains("not feeding the watchdog"))
+            .count()
     };
     // Read continuously, because the daemon would block on a full socket.
     wait_for("the stuck appender to be noticed", || {
@@ -188,10 +231,15 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
     });
     fed();
     let before = beats();
-    wait_for("more watchdog notifications", || (beats() > before + 5).then_some(()));
+    wait_for("more watchdog notifications", || {
+        (beats() > before + 5).then_some(())
+    });
     let fed_while_stuck = fed();
     drop(child);
-    assert!(call.join().unwrap().is_err(), "the disk held the appender up all the time");
+    assert!(
+        call.join().unwrap().is_err(),
+        "the disk held the appender up all the time"
+    );
     assert_eq!(fed_while_stuck, 0);
 }
 
@@ -228,9 +276,15 @@ fn a_directory_created_for_the_socket_is_closed_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("made/s.sock");
     let mut command = crate::fake_daemon::program();
-    command.args(["serve", "--state-dir"]).arg(dir.path().join("state")).arg("--socket").arg(&socket);
+    command
+        .args(["serve", "--state-dir"])
+        .arg(dir.path().join("state"))
+        .arg("--socket")
+        .arg(&socket);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    wait_for("the daemon", || saltcellar::api::client::Client::connect(&socket).ok());
+    wait_for("the daemon", || {
+        saltcellar::api::client::Client::connect(&socket).ok()
+    });
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let modes = (mode(socket.parent().unwrap()), mode(&socket));
     child.kill().unwrap();

@@ -10,16 +10,28 @@ use crate::harness::{Cellar, ended, map, serve_command, wait_for};
 
 /// A daemon with that standard error, which logs a line for each call.
 fn serve_to(dir: &std::path::Path, stderr: Stdio) -> Child {
-    serve_command(dir).args(["--log-level", "trace"]).stdout(Stdio::null()).stderr(stderr).spawn().unwrap()
+    serve_command(dir)
+        .args(["--log-level", "trace"])
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .unwrap()
 }
 
 fn status(dir: &std::path::Path) -> Option<rmpv::Value> {
-    Client::connect(&dir.join("s.sock")).ok()?.call("status", map(vec![])).ok()
+    Client::connect(&dir.join("s.sock"))
+        .ok()?
+        .call("status", map(vec![]))
+        .ok()
 }
 
 /// Asserts that the daemon answers, counts lost lines, and stops gracefully.
 fn lives_on(dir: &std::path::Path, child: &mut Child) {
-    let lost = || status(dir)?["counters"]["log_lines_lost"].as_u64().filter(|lost| *lost > 0);
+    let lost = || {
+        status(dir)?["counters"]["log_lines_lost"]
+            .as_u64()
+            .filter(|lost| *lost > 0)
+    };
     wait_for("log lines that were lost", || {
         assert!(child.try_wait().unwrap().is_none(), "the daemon ended");
         lost()
@@ -32,7 +44,10 @@ fn lives_on(dir: &std::path::Path, child: &mut Child) {
 #[test]
 fn a_log_that_cannot_be_written_does_not_end_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
     let mut child = serve_to(dir.path(), full.into());
     lives_on(dir.path(), &mut child);
 }
@@ -58,10 +73,20 @@ fn a_closed_pipe_ends_a_list_without_an_error() {
             ("fun", "test.ping".into()),
             ("return", true.into()),
         ]);
-        cellar.ask("save_load", vec![("jid", format!("20261121030955{n:06}").into()), ("load", load)]);
+        cellar.ask(
+            "save_load",
+            vec![
+                ("jid", format!("20261121030955{n:06}").into()),
+                ("load", load),
+            ],
+        );
     }
-    for verb in [&["jobs", "list", "--limit", "2000"][..], &["completions", "bash"], &["check"], &["--help"]]
-    {
+    for verb in [
+        &["jobs", "list", "--limit", "2000"][..],
+        &["completions", "bash"],
+        &["check"],
+        &["--help"],
+    ] {
         let mut child = program()
             .args(verb)
             .arg("--socket")
@@ -74,7 +99,12 @@ fn a_closed_pipe_ends_a_list_without_an_error() {
         drop(child.stdout.take());
         let status = ended(&mut child);
         let mut printed = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut printed)
+            .unwrap();
         assert_eq!((status.code(), printed.as_str()), (Some(0), ""), "{verb:?}");
     }
 }
@@ -82,8 +112,15 @@ fn a_closed_pipe_ends_a_list_without_an_error() {
 #[test]
 fn an_error_that_cannot_be_printed_still_sets_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
-    for (args, code) in [(&["status"][..], 69), (&["jobs", "list"], 69), (&["store", "prune"], 1)] {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for (args, code) in [
+        (&["status"][..], 69),
+        (&["jobs", "list"], 69),
+        (&["store", "prune"], 1),
+    ] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
         let mut child = program()
             .args(args)
             .arg("--socket")

@@ -1,6 +1,10 @@
 //! Integration tests: the program from outside, in one binary.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may fail by panicking"
+)]
 
 /// A fake daemon for tests of the command line: it implements docs/WIRE.md with canned answers.
 mod fake_daemon;

@@ -15,23 +15,45 @@ const LATEST: &str = "20261121074728123456";
 fn cellar() -> Cellar {
     let cellar = Cellar::start();
     let load = |fun: &str, jid: &str, arg: Json| {
-        let load =
-            json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
+        let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
         let minions = ["web1", "web2", "web3"].map(Value::from).to_vec();
         let load = saltcellar::wire::json::from_json(&load).unwrap();
-        cellar
-            .ask("save_load", vec![("jid", jid.into()), ("load", load), ("minions", Value::Array(minions))]);
+        cellar.ask(
+            "save_load",
+            vec![
+                ("jid", jid.into()),
+                ("load", load),
+                ("minions", Value::Array(minions)),
+            ],
+        );
     };
     load("state.highstate", HIGHSTATE, json!([]));
-    answer(&cellar, HIGHSTATE, "web1", "state.highstate", &run_states(true, false), 2);
-    answer(&cellar, HIGHSTATE, "web2", "state.highstate", &run_states(false, true), 0);
+    answer(
+        &cellar,
+        HIGHSTATE,
+        "web1",
+        "state.highstate",
+        &run_states(true, false),
+        2,
+    );
+    answer(
+        &cellar,
+        HIGHSTATE,
+        "web2",
+        "state.highstate",
+        &run_states(false, true),
+        0,
+    );
     load("test.ping", PING, json!([]));
     answer(&cellar, PING, "web1", "test.ping", &json!(true), 0);
     cellar
 }
 
 fn event(cellar: &Cellar, tag: &str, minion: &str) {
-    let event = map(vec![("tag", tag.into()), ("data", map(vec![("id", minion.into())]))]);
+    let event = map(vec![
+        ("tag", tag.into()),
+        ("data", map(vec![("id", minion.into())])),
+    ]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
 }
 
@@ -45,11 +67,23 @@ fn minions_are_listed_with_their_last_jobs() {
     assert_eq!(of("missing"), [0, 1, 2]);
     assert_eq!(rows[0]["last"]["jid"], PING);
     assert_eq!(rows[1]["last"]["jid"], HIGHSTATE);
-    assert_eq!((&rows[2]["last"], &rows[2]["last_seen"]), (&Json::Null, &Json::Null));
+    assert_eq!(
+        (&rows[2]["last"], &rows[2]["last_seen"]),
+        (&Json::Null, &Json::Null)
+    );
     let [first, second] = [0, 1].map(|n| &rows[n]["highstate"]);
-    assert_eq!((&first["failed"], &second["failed"]), (&json!(true), &json!(false)));
-    assert_eq!(first["states"], json!({"total": 2, "failed": 1, "changed": 1}));
-    assert_eq!(second["states"], json!({"total": 2, "failed": 0, "changed": 0}));
+    assert_eq!(
+        (&first["failed"], &second["failed"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(
+        first["states"],
+        json!({"total": 2, "failed": 1, "changed": 1})
+    );
+    assert_eq!(
+        second["states"],
+        json!({"total": 2, "failed": 0, "changed": 0})
+    );
     assert_eq!(first["time"], "2026-11-21T05:47:28.123456Z");
     assert_eq!(all["skipped"]["jobs_skipped"], false);
     let table = text(&cellar, &["minions", "list", "web[12]"]);
@@ -83,7 +117,8 @@ fn minions_that_need_attention_are_listed_alone() {
     let ids = |args: Vec<(&str, Value)>| -> Vec<String> {
         let page = cellar.ask("minions_list", args);
         let rows = page["minions"].as_array().unwrap().iter();
-        rows.map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+        rows.map(|row| row["id"].as_str().unwrap().to_owned())
+            .collect()
     };
     let all = document(&cellar, &["minions", "list"]);
     let rows = all["minions"].as_array().unwrap().iter();
@@ -91,22 +126,60 @@ fn minions_that_need_attention_are_listed_alone() {
         .filter(|row| row["missing"].as_u64() > Some(0) || row["highstate"]["failed"] == true)
         .map(|row| row["id"].as_str().unwrap())
         .collect();
-    assert!(!expected.is_empty() && expected.len() < all["minions"].as_array().unwrap().len(), "{all}");
+    assert!(
+        !expected.is_empty() && expected.len() < all["minions"].as_array().unwrap().len(),
+        "{all}"
+    );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
     // A further, different return does not count; a later highstate does.
-    answer(&cellar, HIGHSTATE, "web1", "state.highstate", &run_states(false, false), 0);
+    answer(
+        &cellar,
+        HIGHSTATE,
+        "web1",
+        "state.highstate",
+        &run_states(false, false),
+        0,
+    );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
-    answer(&cellar, HIGHSTATE, "web2", "state.highstate", &run_states(true, false), 2);
+    answer(
+        &cellar,
+        HIGHSTATE,
+        "web2",
+        "state.highstate",
+        &run_states(true, false),
+        2,
+    );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
-    answer(&cellar, HIGHSTATE, "web3", "state.highstate", &run_states(false, false), 0);
+    answer(
+        &cellar,
+        HIGHSTATE,
+        "web3",
+        "state.highstate",
+        &run_states(false, false),
+        0,
+    );
     answer(&cellar, PING, "web3", "test.ping", &json!(true), 0);
     assert_eq!(ids(vec![("attention", true.into())]), ["web1"]);
     publish(&cellar, LATEST, "state.apply", &["web2"]);
-    answer(&cellar, LATEST, "web2", "state.apply", &run_states(true, false), 2);
+    answer(
+        &cellar,
+        LATEST,
+        "web2",
+        "state.apply",
+        &run_states(true, false),
+        2,
+    );
     assert_eq!(ids(vec![("attention", true.into())]), ["web1", "web2"]);
-    let limited = cellar.ask("minions_list", vec![("attention", true.into()), ("limit", 1.into())]);
+    let limited = cellar.ask(
+        "minions_list",
+        vec![("attention", true.into()), ("limit", 1.into())],
+    );
     assert_eq!(limited["more"].as_bool(), Some(true));
-    assert_eq!(limited["minions"][0]["highstate"]["states"]["total"].as_u64(), Some(2), "{limited}");
+    assert_eq!(
+        limited["minions"][0]["highstate"]["states"]["total"].as_u64(),
+        Some(2),
+        "{limited}"
+    );
 }
 
 #[test]
@@ -123,9 +196,19 @@ fn an_event_counts_as_a_sign_of_life() {
 fn a_run_of_some_states_is_marked() {
     let cellar = cellar();
     publish(&cellar, LATEST, "state.apply", &["web1"]);
-    answer(&cellar, LATEST, "web1", "state.apply", &run_states(false, true), 0);
+    answer(
+        &cellar,
+        LATEST,
+        "web1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
     let one = document(&cellar, &["minions", "show", "web1"]);
-    assert_eq!((&one["highstate"]["jid"], &one["highstate"]["partial"]), (&json!(LATEST), &json!(true)));
+    assert_eq!(
+        (&one["highstate"]["jid"], &one["highstate"]["partial"]),
+        (&json!(LATEST), &json!(true))
+    );
     let other = document(&cellar, &["minions", "show", "web2"]);
     assert_eq!(other["highstate"]["partial"], false);
 }
@@ -134,13 +217,24 @@ fn a_run_of_some_states_is_marked() {
 fn one_minion_is_shown_with_its_history() {
     let cellar = cellar();
     let one = document(&cellar, &["minions", "show", "web1"]);
-    assert_eq!((&one["failed_states"], &one["changed_states"]), (&json!(["nginx"]), &json!(["nginx"])));
-    let functions: Vec<_> =
-        one["functions"].as_array().unwrap().iter().map(|run| run["fun"].clone()).collect();
+    assert_eq!(
+        (&one["failed_states"], &one["changed_states"]),
+        (&json!(["nginx"]), &json!(["nginx"]))
+    );
+    let functions: Vec<_> = one["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["fun"].clone())
+        .collect();
     assert_eq!(functions, ["test.ping", "state.highstate"]);
     let other = document(&cellar, &["minions", "show", "web3"]);
-    let missing: Vec<_> =
-        other["missing_jobs"].as_array().unwrap().iter().map(|run| run["jid"].clone()).collect();
+    let missing: Vec<_> = other["missing_jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["jid"].clone())
+        .collect();
     assert_eq!(missing, [PING, HIGHSTATE], "the latest first");
     let table = text(&cellar, &["minions", "show", "web1"]);
     assert!(table.contains("2 states, 1 failed, 1 changed"), "{table}");
@@ -158,23 +252,57 @@ fn events_are_searched_and_counted_by_group() {
     for (n, minion) in ["web1", "web1", "web2"].iter().enumerate() {
         let text = format!("line {n}: Permission denied");
         let data = map(vec![("id", (*minion).into()), ("text", text.into())]);
-        let event = map(vec![("tag", format!("my/event/{n}").into()), ("data", data)]);
+        let event = map(vec![
+            ("tag", format!("my/event/{n}").into()),
+            ("data", data),
+        ]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     }
     let found = |args: &[&str]| {
         let all = document(&cellar, &[&["events", "list"], args].concat());
-        all["events"].as_array().unwrap().iter().map(|event| event["tag"].clone()).collect::<Vec<_>>()
+        all["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["tag"].clone())
+            .collect::<Vec<_>>()
     };
     assert_eq!(found(&["--search", "1: Permission"]), ["my/event/1"]);
-    assert!(found(&["--search", "permission"]).is_empty(), "upper and lower case differ");
-    assert_eq!(found(&["--search", "Permission", "--where", "data.id == 'web2'"]), ["my/event/2"]);
-    let counted = document(&cellar, &["events", "count", "--tag", "my/*", "--by", "minion"]);
+    assert!(
+        found(&["--search", "permission"]).is_empty(),
+        "upper and lower case differ"
+    );
+    assert_eq!(
+        found(&["--search", "Permission", "--where", "data.id == 'web2'"]),
+        ["my/event/2"]
+    );
+    let counted = document(
+        &cellar,
+        &["events", "count", "--tag", "my/*", "--by", "minion"],
+    );
     let groups = json!([{"minion": "web1", "count": 2}, {"minion": "web2", "count": 1}]);
-    assert_eq!((&counted["groups"], &counted["count"]), (&groups, &json!(3)));
+    assert_eq!(
+        (&counted["groups"], &counted["count"]),
+        (&groups, &json!(3))
+    );
     for by in ["function", "hour", "class"] {
         let counted = document(&cellar, &["events", "count", "--tag", "my/*", "--by", by]);
-        assert_eq!((counted["groups"].as_array().unwrap().len(), &counted["count"]), (1, &json!(3)), "{by}");
+        assert_eq!(
+            (
+                counted["groups"].as_array().unwrap().len(),
+                &counted["count"]
+            ),
+            (1, &json!(3)),
+            "{by}"
+        );
     }
-    let output = cli(&cellar, &["events", "list", "--tag", "no/such/*", "--explain"]);
-    assert!(stderr(&output).starts_with("saltcellar: searched 0 of "), "{}", stderr(&output));
+    let output = cli(
+        &cellar,
+        &["events", "list", "--tag", "no/such/*", "--explain"],
+    );
+    assert!(
+        stderr(&output).starts_with("saltcellar: searched 0 of "),
+        "{}",
+        stderr(&output)
+    );
 }

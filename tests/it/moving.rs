@@ -16,7 +16,13 @@ const JID: &str = "20261101120000000001";
 const LATER: u64 = 1_793_534_407_500_000;
 
 fn run(cellar: &Cellar, args: &[&str]) -> Output {
-    program().arg("--socket").arg(cellar.socket()).args(["--output", "json"]).args(args).output().unwrap()
+    program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(["--output", "json"])
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn json(output: &Output) -> Json {
@@ -43,8 +49,11 @@ impl Tree {
     fn job_dir(&self, jid: &str) -> PathBuf {
         let hash = ring::digest::digest(&ring::digest::SHA256, jid.as_bytes());
         let digit = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap();
-        let digits: String =
-            hash.as_ref().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
+        let digits: String = hash
+            .as_ref()
+            .iter()
+            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+            .collect();
         self.0.join(&digits[..2]).join(&digits[2..])
     }
 
@@ -53,7 +62,8 @@ impl Tree {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, bytes).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
-        file.set_modified(UNIX_EPOCH + Duration::from_micros(LATER)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_micros(LATER))
+            .unwrap();
         path
     }
 
@@ -110,30 +120,60 @@ fn a_tree_of_salts_job_cache_is_imported_once() {
     tree.put_job("made up", &["web2"]);
     let from = tree.0.to_str().unwrap();
     let output = run(&cellar, &["import", "local_cache", from]);
-    assert_eq!((output.status.code(), sums(&output)), (Some(0), [10, 0, 0]), "{}", stderr(&output));
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [10, 0, 0]),
+        "{}",
+        stderr(&output)
+    );
 
     let job = cellar.ask("job_show", vec![("jid", JID.into())]);
     assert_eq!(job["minions"], list(["db1", "far1", "far2", "web1"]));
     assert_eq!(job["missing"], list(["far1", "far2"]));
-    assert_eq!((&job["fun"], &job["endtime"]), (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into()));
+    assert_eq!(
+        (&job["fun"], &job["endtime"]),
+        (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into())
+    );
     let answer = &job["returns"][1];
-    assert_eq!((&answer["time"], &answer["out"]), (&LATER.into(), &"highstate".into()));
+    assert_eq!(
+        (&answer["time"], &answer["out"]),
+        (&LATER.into(), &"highstate".into())
+    );
     assert_eq!(answer["fun"], "test.ping".into(), "as in the load");
-    assert_eq!(cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]), map(vec![]), "nocache");
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]),
+        map(vec![]),
+        "nocache"
+    );
 
-    let output = run(&cellar, &["import", "local_cache", cellar.dir.path().to_str().unwrap()]);
-    assert_eq!((output.status.code(), sums(&output)), (Some(0), [0, 10, 0]), "{}", stderr(&output));
+    let output = run(
+        &cellar,
+        &["import", "local_cache", cellar.dir.path().to_str().unwrap()],
+    );
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [0, 10, 0]),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn imported_old_jobs_are_not_the_last_jobs() {
     let live = "20261121030955505683";
     let mut cellar = Cellar::start();
-    let answer = map(vec![("jid", live.into()), ("id", "web1".into()), ("fun", "test.ping".into())]);
+    let answer = map(vec![
+        ("jid", live.into()),
+        ("id", "web1".into()),
+        ("fun", "test.ping".into()),
+    ]);
     cellar.ask("returner", vec![("load", answer)]);
     let tree = Tree(cellar.dir.path().join("jobs"));
     tree.put_job(JID, &["db1", "web1"]);
-    let output = run(&cellar, &["import", "local_cache", tree.0.to_str().unwrap()]);
+    let output = run(
+        &cellar,
+        &["import", "local_cache", tree.0.to_str().unwrap()],
+    );
     assert_eq!(sums(&output), [3, 0, 0], "{}", stderr(&output));
     let last = map(vec![("db1", JID.into()), ("web1", live.into())]);
     let fun = || vec![("fun", "test.ping".into())];
@@ -151,7 +191,11 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     tree.put_job(JID, &["web1"]);
     let bad = [
         tree.put(JID, "db1/return.p", b""),
-        tree.put(JID, "db2/return.p", &packed(&map(vec![("return", "cut".into())]))[..9]),
+        tree.put(
+            JID,
+            "db2/return.p",
+            &packed(&map(vec![("return", "cut".into())]))[..9],
+        ),
         tree.put("2", ".load.p", b"\x85\xa3jid"),
         tree.put("3", "web1/return.p", b"\xc0"),
         tree.put_value("4", ".load.p", &list(["no", "map"])),
@@ -162,7 +206,10 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     fs::create_dir(tree.0.join("zz")).unwrap();
     tree.put("4", "jid", b"4");
     tree.put_value("4", "old/return.p", &"the format of 2014".into());
-    let output = run(&cellar, &["import", "local_cache", tree.0.to_str().unwrap()]);
+    let output = run(
+        &cellar,
+        &["import", "local_cache", tree.0.to_str().unwrap()],
+    );
     assert_eq!(
         (output.status.code(), sums(&output)),
         (Some(65), [3, 0, bad.len() as u64]),
@@ -182,9 +229,20 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     }
     let old = cellar.ask("get_jid", vec![("jid", "4".into())]);
     assert_eq!(old["old"]["return"], "the format of 2014".into());
-    let nowhere = run(&cellar, &["import", "local_cache", cellar.state_dir().to_str().unwrap()]);
+    let nowhere = run(
+        &cellar,
+        &[
+            "import",
+            "local_cache",
+            cellar.state_dir().to_str().unwrap(),
+        ],
+    );
     assert_eq!(nowhere.status.code(), Some(1));
-    assert!(stderr(&nowhere).contains("/var/cache/salt/master/jobs"), "{}", stderr(&nowhere));
+    assert!(
+        stderr(&nowhere).contains("/var/cache/salt/master/jobs"),
+        "{}",
+        stderr(&nowhere)
+    );
 }
 
 #[test]
@@ -198,9 +256,16 @@ fn a_killed_import_resumes_without_storing_anything_twice() {
     let args = ["import", "local_cache", tree.0.to_str().unwrap()];
     for upto in [200, 1000] {
         let mut command = program();
-        command.arg("--socket").arg(cellar.socket()).args(args).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("--socket")
+            .arg(cellar.socket())
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        wait_for("some of the jobs", || (cellar.counter("entries_stored") > upto).then_some(()));
+        wait_for("some of the jobs", || {
+            (cellar.counter("entries_stored") > upto).then_some(())
+        });
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -214,8 +279,12 @@ fn a_killed_import_resumes_without_storing_anything_twice() {
     let [new, known, _] = sums(&output);
     assert_eq!((new + known, new < JOBS * 3 - 1000), (JOBS * 3, true));
     let stats = cellar.ask("store_stats", vec![]);
-    let entries: u64 =
-        stats["classes"].as_array().unwrap().iter().map(|c| c["entries"].as_u64().unwrap()).sum();
+    let entries: u64 = stats["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["entries"].as_u64().unwrap())
+        .sum();
     assert_eq!(entries, JOBS * 3, "each once");
 }
 
@@ -227,11 +296,21 @@ fn fill(cellar: &Cellar) {
     let minions = list(["web1", "web2"]);
     cellar.ask(
         "save_load",
-        vec![("jid", JID.into()), ("load", load(JID)), ("minions", minions), at(0), import()],
+        vec![
+            ("jid", JID.into()),
+            ("load", load(JID)),
+            ("minions", minions),
+            at(0),
+            import(),
+        ],
     );
     for (n, answer) in [(1, Value::Binary(vec![0, 0xff])), (2, "another".into())] {
-        let returned =
-            map(vec![("jid", JID.into()), ("id", "web1".into()), ("return", answer), ("retcode", 2.into())]);
+        let returned = map(vec![
+            ("jid", JID.into()),
+            ("id", "web1".into()),
+            ("return", answer),
+            ("retcode", 2.into()),
+        ]);
         cellar.ask("returner", vec![("load", returned), at(n), import()]);
     }
     cellar.ask(
@@ -244,9 +323,28 @@ fn fill(cellar: &Cellar) {
             import(),
         ],
     );
-    cellar.ask("update_endtime", vec![("jid", JID.into()), ("endtime", "soon".into()), at(4), import()]);
-    cellar.ask("prep_jid", vec![("passed_jid", "quiet".into()), ("nocache", true.into()), at(5), import()]);
-    let odd = Value::Map(vec![(1.into(), Value::Nil), ("\u{1f600}\n".into(), f64::INFINITY.into())]);
+    cellar.ask(
+        "update_endtime",
+        vec![
+            ("jid", JID.into()),
+            ("endtime", "soon".into()),
+            at(4),
+            import(),
+        ],
+    );
+    cellar.ask(
+        "prep_jid",
+        vec![
+            ("passed_jid", "quiet".into()),
+            ("nocache", true.into()),
+            at(5),
+            import(),
+        ],
+    );
+    let odd = Value::Map(vec![
+        (1.into(), Value::Nil),
+        ("\u{1f600}\n".into(), f64::INFINITY.into()),
+    ]);
     let on_bus = map(vec![
         ("jid", JID.into()),
         ("id", "web2".into()),
@@ -257,24 +355,39 @@ fn fill(cellar: &Cellar) {
     for n in [6, 7] {
         cellar.ask(
             "event_return",
-            vec![("events", Value::Array(vec![event("my/tag", odd.clone())])), at(n), import()],
+            vec![
+                ("events", Value::Array(vec![event("my/tag", odd.clone())])),
+                at(n),
+                import(),
+            ],
         );
     }
     let events = vec![
         event(&format!("salt/job/{JID}/ret/web2"), on_bus),
         event(
             &format!("salt/job/{JID}/new"),
-            map(vec![("fun", "test.ping".into()), ("minions", list(["web1"]))]),
+            map(vec![
+                ("fun", "test.ping".into()),
+                ("minions", list(["web1"])),
+            ]),
         ),
     ];
-    cellar.ask("event_return", vec![("events", Value::Array(events)), at(8), import()]);
-    cellar.ask("save_reg", vec![("data", map(vec![("thorium", 1.into())])), at(9), import()]);
+    cellar.ask(
+        "event_return",
+        vec![("events", Value::Array(events)), at(8), import()],
+    );
+    cellar.ask(
+        "save_reg",
+        vec![("data", map(vec![("thorium", 1.into())])), at(9), import()],
+    );
 }
 
 /// The lines of an export, without sequence numbers.
 fn lines(path: &Path) -> Vec<Json> {
     let text = fs::read_to_string(path).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
     lines
         .map(|mut line| {
             line.as_object_mut().unwrap().remove("seq");
@@ -287,9 +400,15 @@ fn lines(path: &Path) -> Vec<Json> {
 fn exported_json_lines_import_as_the_same_entries() {
     let (one, two) = (Cellar::start(), Cellar::start());
     fill(&one);
-    let (first, second) = (one.dir.path().join("1.jsonl"), one.dir.path().join("2.jsonl"));
+    let (first, second) = (
+        one.dir.path().join("1.jsonl"),
+        one.dir.path().join("2.jsonl"),
+    );
     let export = |cellar, to: &Path, more: &[&str]| {
-        let output = run(cellar, &[&["export", "jsonl", to.to_str().unwrap()], more].concat());
+        let output = run(
+            cellar,
+            &[&["export", "jsonl", to.to_str().unwrap()], more].concat(),
+        );
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     };
     export(&one, &first, &["--events"]);
@@ -312,7 +431,8 @@ fn exported_json_lines_import_as_the_same_entries() {
     assert_eq!((again.len(), &again[12]["kind"]), (13, &"register".into()));
     for jid in [JID, "quiet"] {
         for call in ["job_show", "get_jid", "get_load"] {
-            let [mut a, mut b] = [&one, &two].map(|cellar| cellar.ask(call, vec![("jid", jid.into())]));
+            let [mut a, mut b] =
+                [&one, &two].map(|cellar| cellar.ask(call, vec![("jid", jid.into())]));
             for job in [&mut a, &mut b] {
                 forget_seq(job);
             }
@@ -321,7 +441,11 @@ fn exported_json_lines_import_as_the_same_entries() {
     }
     let jobs = one.dir.path().join("jobs.jsonl");
     export(&one, &jobs, &[]);
-    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries that belong to no job");
+    assert_eq!(
+        lines(&jobs).len(),
+        1 + 8,
+        "without entries that belong to no job"
+    );
     let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1), "the file exists");
 
@@ -334,7 +458,8 @@ fn exported_json_lines_import_as_the_same_entries() {
     assert_eq!(fs::read_to_string(&jobs).unwrap(), whole);
 
     // Equal events with equal times keep their number.
-    let line = r#"{"kind": "event", "on_bus": true, "time": 1793534407600000, "tag": "twin", "data": {}}"#;
+    let line =
+        r#"{"kind": "event", "on_bus": true, "time": 1793534407600000, "tag": "twin", "data": {}}"#;
     fs::write(&second, format!("{line}\n{line}\n")).unwrap();
     for expected in [[2, 0, 0], [0, 2, 0]] {
         let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
@@ -345,18 +470,31 @@ fn exported_json_lines_import_as_the_same_entries() {
     let small = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n", &[]);
     let event = |n: usize, fill: usize| {
         let data = format!(r#"{{"n": {n}, "fill": "{}"}}"#, "x".repeat(fill));
-        format!(r#"{{"kind": "event", "on_bus": true, "time": {n}, "tag": "t/{n}", "data": {data}}}"#)
+        format!(
+            r#"{{"kind": "event", "on_bus": true, "time": {n}, "tag": "t/{n}", "data": {data}}}"#
+        )
     };
-    let text: Vec<_> = (1..=50).map(|n| event(n, if n == 17 { 70_000 } else { 10 })).collect();
+    let text: Vec<_> = (1..=50)
+        .map(|n| event(n, if n == 17 { 70_000 } else { 10 }))
+        .collect();
     fs::write(&second, text.join("\n")).unwrap();
     let output = run(&small, &["import", "jsonl", second.to_str().unwrap()]);
-    assert_eq!((output.status.code(), sums(&output)), (Some(65), [49, 0, 1]), "{}", stderr(&output));
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(65), [49, 0, 1]),
+        "{}",
+        stderr(&output)
+    );
     assert!(stderr(&output).contains("line 17: "), "{}", stderr(&output));
 
     fs::write(&second, "{\"kind\": \"song\"}\n\nno json\n").unwrap();
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
     assert_eq!((output.status.code(), sums(&output)), (Some(65), [0, 0, 2]));
-    assert!(stderr(&output).contains("2.jsonl, line 3: invalid JSON"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("2.jsonl, line 3: invalid JSON"),
+        "{}",
+        stderr(&output)
+    );
     fs::write(&second, "{\"kind\": \"saltcellar\", \"version\": 3}\n").unwrap();
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
     assert!(stderr(&output).contains("version 3"), "{}", stderr(&output));

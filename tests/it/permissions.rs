@@ -23,7 +23,11 @@ fn all(dir: &Path) -> Vec<PathBuf> {
     let mut at = 0;
     while let Some(path) = found.get(at).cloned() {
         if path.is_dir() && !path.is_symlink() {
-            found.extend(fs::read_dir(&path).unwrap().map(|item| item.unwrap().path()));
+            found.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|item| item.unwrap().path()),
+            );
         }
         at += 1;
     }
@@ -33,13 +37,18 @@ fn all(dir: &Path) -> Vec<PathBuf> {
 /// The paths with any of these permissions.
 fn open_to(dir: &Path, mask: u32) -> Vec<(PathBuf, u32)> {
     let modes = all(dir).into_iter().map(|path| (path.clone(), mode(&path)));
-    modes.filter(|(path, mode)| mode & mask != 0 && !path.is_symlink()).collect()
+    modes
+        .filter(|(path, mode)| mode & mask != 0 && !path.is_symlink())
+        .collect()
 }
 
 /// The daemon and its exports must not depend on the umask of the test run.
 fn with_open_umask(program: &std::process::Command) -> std::process::Command {
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
+    command
+        .args(["-c", "umask 0; exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .args(program.get_args());
     for (key, value) in program.get_envs() {
         match value {
             Some(value) => command.env(key, value),
@@ -83,7 +92,11 @@ fn the_state_directory_in_an_existing_parent_was_readable_by_others() {
     }
     cellar.restart();
     assert_eq!(open_to(&cellar.state_dir(), 0o077), []);
-    assert!(cellar.log().contains("permissions restricted"), "{}", cellar.log());
+    assert!(
+        cellar.log().contains("permissions restricted"),
+        "{}",
+        cellar.log()
+    );
 }
 
 #[test]
@@ -105,9 +118,16 @@ fn a_directory_with_other_files_keeps_its_permissions_and_is_reported() {
     set_mode(&state, 0o755);
     set_mode(&state.join("web site.html"), 0o644);
     let cellar = Cellar::start_on(dir);
-    assert_eq!((mode(&state), mode(&state.join("web site.html"))), (0o755, 0o644));
+    assert_eq!(
+        (mode(&state), mode(&state.join("web site.html"))),
+        (0o755, 0o644)
+    );
     assert_eq!(open_to(&state.join("log"), 0o077), []);
-    assert!(cellar.log().contains("contains foreign files"), "{}", cellar.log());
+    assert!(
+        cellar.log().contains("contains foreign files"),
+        "{}",
+        cellar.log()
+    );
 }
 
 #[test]
@@ -116,8 +136,10 @@ fn exports_and_backups_were_readable_by_others() {
     filled(&cellar);
     let to = |name: &str| cellar.dir.path().join(name);
     let (lines, backup) = (to("lines.jsonl"), to("backup"));
-    for args in [["export", "jsonl", lines.to_str().unwrap()], ["store", "backup", backup.to_str().unwrap()]]
-    {
+    for args in [
+        ["export", "jsonl", lines.to_str().unwrap()],
+        ["store", "backup", backup.to_str().unwrap()],
+    ] {
         let state = cellar.state_dir();
         let args = [&args[..], &["--state-dir", state.to_str().unwrap()]].concat();
         let output = run(&cellar, &args);
@@ -128,7 +150,15 @@ fn exports_and_backups_were_readable_by_others() {
         assert_eq!(open_to(path, 0o077), []);
     }
     let restored = to("restored");
-    let output = run(&cellar, &["store", "restore", backup.to_str().unwrap(), restored.to_str().unwrap()]);
+    let output = run(
+        &cellar,
+        &[
+            "store",
+            "restore",
+            backup.to_str().unwrap(),
+            restored.to_str().unwrap(),
+        ],
+    );
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(open_to(&restored, 0o077), []);
 }
@@ -137,8 +167,14 @@ fn exports_and_backups_were_readable_by_others() {
 fn a_jsonl_export_does_not_follow_links() {
     let cellar = Cellar::start();
     filled(&cellar);
-    let (victim, out) = (cellar.dir.path().join("victim"), cellar.dir.path().join("lines.jsonl"));
-    for content in ["", "{\"kind\": \"saltcellar\", \"version\": 1, \"events\": false}\n"] {
+    let (victim, out) = (
+        cellar.dir.path().join("victim"),
+        cellar.dir.path().join("lines.jsonl"),
+    );
+    for content in [
+        "",
+        "{\"kind\": \"saltcellar\", \"version\": 1, \"events\": false}\n",
+    ] {
         fs::write(&victim, content).unwrap();
         let _ = fs::remove_file(cellar.dir.path().join("lines.jsonl.part"));
         symlink(&victim, cellar.dir.path().join("lines.jsonl.part")).unwrap();
@@ -181,17 +217,31 @@ fn a_backup_followed_a_link_in_its_directory() {
         fs::write(backup.path().join("UNFINISHED"), "").unwrap();
         let link = backup.path().join(link);
         fs::create_dir_all(link.parent().unwrap()).unwrap();
-        let target = if link.extension().is_some() { &victim } else { &elsewhere };
+        let target = if link.extension().is_some() {
+            &victim
+        } else {
+            &elsewhere
+        };
         symlink(target, &link).unwrap();
         if link.ends_with("UNFINISHED.tmp") {
             fs::remove_file(backup.path().join("UNFINISHED")).unwrap();
             fs::write(backup.path().join("MANIFEST.tmp"), "").unwrap();
         }
         let state = cellar.state_dir();
-        let args =
-            ["store", "backup", backup.path().to_str().unwrap(), "--state-dir", state.to_str().unwrap()];
+        let args = [
+            "store",
+            "backup",
+            backup.path().to_str().unwrap(),
+            "--state-dir",
+            state.to_str().unwrap(),
+        ];
         let output = run(&cellar, &args);
-        let what = format!("{}: {} {}", link.display(), stdout(&output), stderr(&output));
+        let what = format!(
+            "{}: {} {}",
+            link.display(),
+            stdout(&output),
+            stderr(&output)
+        );
         assert_eq!(fs::read_to_string(&victim).unwrap(), "not a copy", "{what}");
         assert_eq!(all(&elsewhere).len(), 2, "{what}");
         assert_eq!(output.status.code(), Some(1), "{what}");

@@ -83,7 +83,11 @@ impl Sources {
                 );
                 std::fs::write(&file, format!("{line}\n")).unwrap();
                 let mut import = program();
-                let import = import.arg("--socket").arg(cellar.socket()).args(["import", "jsonl"]).arg(&file);
+                let import = import
+                    .arg("--socket")
+                    .arg(cellar.socket())
+                    .args(["import", "jsonl"])
+                    .arg(&file);
                 let output = import.output().unwrap();
                 assert!(output.status.success(), "{}", stderr(&output));
             }
@@ -94,11 +98,19 @@ impl Sources {
             "https" => {
                 args.push(("load", load));
                 let mut connection = self.server.connect();
-                let answer = post(&mut connection, "a", &signer("minion-a.pem"), &call("returner", args));
+                let answer = post(
+                    &mut connection,
+                    "a",
+                    &signer("minion-a.pem"),
+                    &call("returner", args),
+                );
                 assert_eq!(answer, Ok(Value::Nil));
             }
             "save_load" => {
-                let load = map(vec![("fun", fun.into()), ("arg", Value::Array(vec![value]))]);
+                let load = map(vec![
+                    ("fun", fun.into()),
+                    ("arg", Value::Array(vec![value])),
+                ]);
                 args.extend([("jid", jid.into()), ("load", load)]);
                 cellar.ask("save_load", args);
             }
@@ -113,13 +125,20 @@ impl Sources {
 
 fn json(value: &Value) -> serde_json::Value {
     let pairs = value.as_map().unwrap();
-    pairs.iter().map(|(key, value)| (key.as_str().unwrap(), value.as_str().unwrap())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| (key.as_str().unwrap(), value.as_str().unwrap()))
+        .collect()
 }
 
 fn put_key(dir: &Path, key: &str) {
     std::fs::create_dir_all(dir.join("cache")).unwrap();
     std::fs::write(dir.join("cache/.root_key"), key).unwrap();
-    std::fs::write(dir.join("master"), format!("cachedir: {}/cache\nid: m\n", dir.display())).unwrap();
+    std::fs::write(
+        dir.join("master"),
+        format!("cachedir: {}/cache\nid: m\n", dir.display()),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -134,16 +153,31 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
     );
     let server = Server::open(&config);
     let (stream, push) = (bus.subscriber(), Peer::push(&server.cellar));
-    let mut sources = Sources { server, bus: stream, push, dir };
+    let mut sources = Sources {
+        server,
+        bus: stream,
+        push,
+        dir,
+    };
     for (n, (source, takes)) in SOURCES.iter().enumerate() {
         let jid = |what: u32| format!("202501010000000{n:02}{what:03}");
         let text = |what: &str| format!("{what} by {source}");
-        let kept =
-            map(vec![("password", text("password").into()), ("text", format!("{source}: {KEY}!").into())]);
-        sources.send(source, (&format!("probe/{source}/kept"), &jid(1), "probe.kept"), kept);
+        let kept = map(vec![
+            ("password", text("password").into()),
+            ("text", format!("{source}: {KEY}!").into()),
+        ]);
+        sources.send(
+            source,
+            (&format!("probe/{source}/kept"), &jid(1), "probe.kept"),
+            kept,
+        );
         if matches!(takes, Accepts::Events | Accepts::Returns) {
             let dropped = map(vec![("text", text("dropped").into())]);
-            sources.send(source, (&format!("probe/{source}/dropped"), &jid(2), "probe.dropped"), dropped);
+            sources.send(
+                source,
+                (&format!("probe/{source}/dropped"), &jid(2), "probe.dropped"),
+                dropped,
+            );
         }
         if *takes == Accepts::Events {
             let request = map(vec![("key", text("another master's key").into())]);
@@ -151,11 +185,24 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
             sources.send(source, (&tag, "", ""), request);
         }
     }
-    let expected: u64 = SOURCES.iter().map(|(_, takes)| 1 + u64::from(*takes == Accepts::Events)).sum();
+    let expected: u64 = SOURCES
+        .iter()
+        .map(|(_, takes)| 1 + u64::from(*takes == Accepts::Events))
+        .sum();
     let cellar = &mut sources.server.cellar;
-    wait_for("the store", || (cellar.counter("entries_stored") >= expected).then_some(()));
-    assert_eq!(cellar.counter("entries_redacted"), SOURCES.len() as u64, "by the rule");
-    assert_eq!(cellar.counter("master_keys_redacted"), expected, "without a rule");
+    wait_for("the store", || {
+        (cellar.counter("entries_stored") >= expected).then_some(())
+    });
+    assert_eq!(
+        cellar.counter("entries_redacted"),
+        SOURCES.len() as u64,
+        "by the rule"
+    );
+    assert_eq!(
+        cellar.counter("master_keys_redacted"),
+        expected,
+        "without a rule"
+    );
     assert!(cellar.terminate());
     let stored = unpacked(&cellar.state_dir());
     for (source, _) in SOURCES {
@@ -165,7 +212,10 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
             "{source}: nothing is stored, or it is not redacted"
         );
         for secret in ["password", "dropped", "another master's key"] {
-            assert!(!stored.contains(&format!("{secret} by {source}")), "{secret} by {source} is stored");
+            assert!(
+                !stored.contains(&format!("{secret} by {source}")),
+                "{secret} by {source} is stored"
+            );
         }
     }
     assert!(!stored.contains(KEY) && !cellar.log().contains(KEY));
@@ -175,7 +225,8 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
 fn old_store(dir: &Path, events: &[(String, Value)]) {
     use saltcellar::base::clock::{Clock, Micros};
     let config = saltcellar::config::Config::for_state_dir(dir, "/s");
-    let mut options = saltcellar::cli::serve::store_options(&config, "the test".to_owned(), Clock::real());
+    let mut options =
+        saltcellar::cli::serve::store_options(&config, "the test".to_owned(), Clock::real());
     options.limits.segment_bytes_max = 4096;
     let opened = saltcellar::store::Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);
@@ -196,8 +247,13 @@ fn old_store(dir: &Path, events: &[(String, Value)]) {
         let entry = saltcellar::wire::salt_event::event_entry(tag.as_bytes(), &body, source, at);
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let done = Box::new(move |stored| sender.send(stored).unwrap());
-        intake.submit(saltcellar::model::Batch::of(&entry), Some(done)).unwrap();
-        receiver.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
+        intake
+            .submit(saltcellar::model::Batch::of(&entry), Some(done))
+            .unwrap();
+        receiver
+            .recv_timeout(std::time::Duration::from_secs(30))
+            .unwrap()
+            .unwrap();
     }
     drop((store, intake));
     for thread in threads {
@@ -208,24 +264,54 @@ fn old_store(dir: &Path, events: &[(String, Value)]) {
 /// Events in several segments, some with a master's current or old key.
 fn events_with(old_key: &str) -> Vec<(String, Value)> {
     let noise = |n: u64| {
-        let bytes = (0..60).flat_map(|i| (n * 67 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        let bytes = (0..60).flat_map(|i| {
+            (n * 67 + i)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .to_le_bytes()
+        });
         Value::Binary(bytes.collect())
     };
     let event = |n: u64| match n {
-        3 | 30 => ("salt/run/1/salt/reactors/manage/list", map(vec![("key", KEY.into())])),
-        17 => ("salt/reactors/manage/add", map(vec![("key", old_key.into()), ("event", "x".into())])),
+        3 | 30 => (
+            "salt/run/1/salt/reactors/manage/list",
+            map(vec![("key", KEY.into())]),
+        ),
+        17 => (
+            "salt/reactors/manage/add",
+            map(vec![("key", old_key.into()), ("event", "x".into())]),
+        ),
         20 => ("other", map(vec![("text", format!("it is {KEY}.").into())])),
-        38 => ("other", map(vec![("text", format!("it was {old_key}.").into())])),
-        n => ("plain", map(vec![("key", "of no master".into()), ("n", n.into()), ("noise", noise(n))])),
+        38 => (
+            "other",
+            map(vec![("text", format!("it was {old_key}.").into())]),
+        ),
+        n => (
+            "plain",
+            map(vec![
+                ("key", "of no master".into()),
+                ("n", n.into()),
+                ("noise", noise(n)),
+            ]),
+        ),
     };
-    (0..40).map(event).map(|(tag, data)| (tag.to_owned(), data)).collect()
+    (0..40)
+        .map(event)
+        .map(|(tag, data)| (tag.to_owned(), data))
+        .collect()
 }
 
 /// `saltcellar store redact-keys` on a state directory: its exit code and document.
 fn redact_keys(dir: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
     let mut command = program();
-    command.args(["store", "redact-keys", "--output", "json", "--config"]).arg(dir.join("c.yaml"));
-    let output = command.arg("--state-dir").arg(dir.join("state")).args(more).output().unwrap();
+    command
+        .args(["store", "redact-keys", "--output", "json", "--config"])
+        .arg(dir.join("c.yaml"));
+    let output = command
+        .arg("--state-dir")
+        .arg(dir.join("state"))
+        .args(more)
+        .output()
+        .unwrap();
     let text = crate::fake_daemon::stdout(&output);
     let found = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", stderr(&output)));
     (output.status.code(), found)
@@ -252,7 +338,10 @@ fn only_keys_in_an_existing_store_are_found_and_replaced() {
     assert_eq!(unpacked(&state), before, "a dry run changes nothing");
     let (code, found) = redact_keys(dir.path(), &[]);
     assert_eq!((code, &found["entries"]), (Some(0), &5.into()), "{found}");
-    assert!(found["segments_affected"].as_u64() < found["segments"].as_u64(), "{found}");
+    assert!(
+        found["segments_affected"].as_u64() < found["segments"].as_u64(),
+        "{found}"
+    );
     let (code, found) = redact_keys(dir.path(), &["--dry-run"]);
     assert_eq!((code, &found["entries"]), (Some(0), &0.into()), "{found}");
 
@@ -263,22 +352,46 @@ fn only_keys_in_an_existing_store_are_found_and_replaced() {
             let Value::Map(pairs) = data else { panic!() };
             let pair = |(name, value): &(Value, Value)| {
                 let is_key = name.as_str() == Some("key") && tag.contains("manage");
-                let text = value
-                    .as_str()
-                    .map(|text| text.replace(KEY, &blank(KEY)).replace(old_key, &blank(old_key)));
-                let text = text.map(|text| if is_key { "[redacted]".to_owned() } else { text });
-                (name.clone(), text.map_or_else(|| value.clone(), Value::from))
+                let text = value.as_str().map(|text| {
+                    text.replace(KEY, &blank(KEY))
+                        .replace(old_key, &blank(old_key))
+                });
+                let text = text.map(|text| {
+                    if is_key {
+                        "[redacted]".to_owned()
+                    } else {
+                        text
+                    }
+                });
+                (
+                    name.clone(),
+                    text.map_or_else(|| value.clone(), Value::from),
+                )
             };
             (tag.clone(), Value::Map(pairs.iter().map(pair).collect()))
         })
         .collect();
-    let verify = program().args(["store", "verify", "--state-dir"]).arg(&state).output().unwrap();
-    assert!(verify.status.success(), "{}{}", crate::fake_daemon::stdout(&verify), stderr(&verify));
+    let verify = program()
+        .args(["store", "verify", "--state-dir"])
+        .arg(&state)
+        .output()
+        .unwrap();
+    assert!(
+        verify.status.success(),
+        "{}{}",
+        crate::fake_daemon::stdout(&verify),
+        stderr(&verify)
+    );
     let cellar = Cellar::start_in(dir, &[]);
-    let page = cellar.ask("events_list", vec![("limit", 100.into()), ("newest_first", false.into())]);
+    let page = cellar.ask(
+        "events_list",
+        vec![("limit", 100.into()), ("newest_first", false.into())],
+    );
     let listed = page["events"].as_array().unwrap();
-    let listed: Vec<_> =
-        listed.iter().map(|e| (e["tag"].as_str().unwrap().to_owned(), e["data"].clone())).collect();
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|e| (e["tag"].as_str().unwrap().to_owned(), e["data"].clone()))
+        .collect();
     assert_eq!(listed, expected);
     assert!(
         grep(&cellar.state_dir(), KEY.as_bytes()).is_empty()
@@ -292,11 +405,20 @@ fn stored_events(state_dir: &Path) -> Vec<(String, Value)> {
     let clock = saltcellar::base::clock::Clock::real();
     let options = saltcellar::cli::serve::store_options(&config, "the test".to_owned(), clock);
     let opened = saltcellar::store::Store::open(&options).unwrap();
-    let (filter, before) = (saltcellar::model::EventFilter::default(), saltcellar::model::SeqNo(u64::MAX));
-    let mut found = opened.store.events_before(&filter, before, 1_000, usize::MAX).unwrap();
+    let (filter, before) = (
+        saltcellar::model::EventFilter::default(),
+        saltcellar::model::SeqNo(u64::MAX),
+    );
+    let mut found = opened
+        .store
+        .events_before(&filter, before, 1_000, usize::MAX)
+        .unwrap();
     found.reverse();
     let data = |body: &[u8]| rmpv::decode::read_value(&mut &body[..]).unwrap();
-    found.into_iter().map(|e| (String::from_utf8(e.tag).unwrap(), data(&e.body))).collect()
+    found
+        .into_iter()
+        .map(|e| (String::from_utf8(e.tag).unwrap(), data(&e.body)))
+        .collect()
 }
 
 /// The directory's files and directories, copied.
@@ -324,31 +446,58 @@ fn a_killed_redaction_of_keys_can_be_repeated() {
     // This key can be collected only from the events themselves.
     let old_key = "a key that the master had before, in its time";
     let events = events_with(old_key);
-    let (state, whole, steps) =
-        (dir.path().join("state"), dir.path().join("whole"), dir.path().join("steps"));
+    let (state, whole, steps) = (
+        dir.path().join("state"),
+        dir.path().join("whole"),
+        dir.path().join("steps"),
+    );
     old_store(&whole, &events);
     std::fs::write(&steps, "").unwrap();
     let run_until = |crash_at: u64| {
         let _ = std::fs::remove_dir_all(&state);
         copy_dir(&whole, &state);
         let mut command = program();
-        command.env("LD_PRELOAD", &library).env("CRASH_STEPS", &steps).env("CRASH_AT", crash_at.to_string());
-        command.args(["store", "redact-keys", "--config"]).arg(dir.path().join("c.yaml"));
-        command.arg("--state-dir").arg(&state).output().unwrap().status
+        command
+            .env("LD_PRELOAD", &library)
+            .env("CRASH_STEPS", &steps)
+            .env("CRASH_AT", crash_at.to_string());
+        command
+            .args(["store", "redact-keys", "--config"])
+            .arg(dir.path().join("c.yaml"));
+        command
+            .arg("--state-dir")
+            .arg(&state)
+            .output()
+            .unwrap()
+            .status
     };
     assert!(run_until(0).success());
-    let steps: u64 = std::fs::read_to_string(&steps).unwrap().trim().parse().unwrap();
+    let steps: u64 = std::fs::read_to_string(&steps)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     assert!(steps > 50, "{steps} steps");
     let mut killed = 0;
-    for (round, crash_at) in (1..=steps).step_by(usize::try_from(steps / 40).unwrap()).enumerate() {
+    for (round, crash_at) in (1..=steps)
+        .step_by(usize::try_from(steps / 40).unwrap())
+        .enumerate()
+    {
         use std::os::unix::process::ExitStatusExt as _;
         killed += u64::from(run_until(crash_at).signal() == Some(9));
         let check = |when: &str| {
             let found = stored_events(&state);
             assert_eq!(found.len(), events.len(), "{when} {crash_at} of {steps}");
             for (found, given) in found.iter().zip(&events) {
-                let same = if given.0 == "plain" { found == given } else { found.0 == given.0 };
-                assert!(same, "{when} {crash_at} of {steps}: {found:?} and not {given:?}");
+                let same = if given.0 == "plain" {
+                    found == given
+                } else {
+                    found.0 == given.0
+                };
+                assert!(
+                    same,
+                    "{when} {crash_at} of {steps}: {found:?} and not {given:?}"
+                );
             }
         };
         if round % 2 == 0 {
@@ -372,7 +521,10 @@ fn a_killed_redaction_of_keys_can_be_repeated() {
 /// The files below a directory with these bytes in them.
 fn grep(dir: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
-    for item in std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()) {
+    for item in std::fs::read_dir(dir)
+        .unwrap()
+        .map(|item| item.unwrap().path())
+    {
         if item.is_dir() {
             found.extend(grep(&item, bytes));
         } else if memchr::memmem::find(&std::fs::read(&item).unwrap(), bytes).is_some() {

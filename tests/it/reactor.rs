@@ -30,7 +30,10 @@ impl FakeMaster {
             rmpv::encode::write_value(&mut answer, &reply(&request["load"], &seen)).unwrap();
             answer
         });
-        Self { port: port.unwrap(), asked }
+        Self {
+            port: port.unwrap(),
+            asked,
+        }
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -38,7 +41,9 @@ impl FakeMaster {
     }
 
     pub(crate) fn wait(&self, count: usize) -> Vec<Asked> {
-        wait_for("the master to be asked", || Some(self.asked()).filter(|asked| asked.len() >= count))
+        wait_for("the master to be asked", || {
+            Some(self.asked()).filter(|asked| asked.len() >= count)
+        })
     }
 }
 
@@ -52,9 +57,18 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>) -> Value {
         (_, first) => first,
     };
     let tag = text(first);
-    let asked = (cmd.clone(), text(&load["fun"]), tag.clone(), jid.clone(), text(&load["user"]));
+    let asked = (
+        cmd.clone(),
+        text(&load["fun"]),
+        tag.clone(),
+        jid.clone(),
+        text(&load["user"]),
+    );
     let mut seen = seen.lock();
-    let times = seen.iter().filter(|(_, _, known, ..)| *known == tag).count();
+    let times = seen
+        .iter()
+        .filter(|(_, _, known, ..)| *known == tag)
+        .count();
     seen.push(asked);
     // The first few answers to these are unreadable.
     if times < 2 && tag.starts_with("bad/") || times < 3 && tag.starts_with("worse/") {
@@ -73,14 +87,22 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>) -> Value {
         "runner" => map(vec![("tag", "salt/run/77".into()), ("jid", "77".into())]),
         _ => map(vec![(
             "data",
-            map(vec![("jid", "88".into()), ("success", true.into()), ("return", "done".into())]),
+            map(vec![
+                ("jid", "88".into()),
+                ("success", true.into()),
+                ("return", "done".into()),
+            ]),
         )]),
     }
 }
 
 /// A port without a listener.
 fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 pub(crate) struct Lab {
@@ -108,7 +130,11 @@ pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str)
     let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let stream = bus.subscriber().unwrap();
-    Lab { cellar, bus, stream }
+    Lab {
+        cellar,
+        bus,
+        stream,
+    }
 }
 
 impl Lab {
@@ -121,11 +147,18 @@ impl Lab {
             rmpv::encode::write_value(&mut bytes, &frame).unwrap();
             bytes
         };
-        publish(&mut self.stream, "plain", &events.iter().map(frame).collect::<Vec<_>>());
+        publish(
+            &mut self.stream,
+            "plain",
+            &events.iter().map(frame).collect::<Vec<_>>(),
+        );
     }
 
     pub(crate) fn fire_one(&mut self, tag: &str, id: &str) {
-        self.fire(&[(tag.to_owned(), map(vec![("id", id.into()), ("user", "root".into())]))]);
+        self.fire(&[(
+            tag.to_owned(),
+            map(vec![("id", id.into()), ("user", "root".into())]),
+        )]);
     }
 
     pub(crate) fn restart(&mut self) {
@@ -141,31 +174,47 @@ impl Lab {
     }
 
     pub(crate) fn history(&self) -> Vec<Value> {
-        let answer = self.cellar.ask("reactor_history", vec![("limit", 1000.into())]);
+        let answer = self
+            .cellar
+            .ask("reactor_history", vec![("limit", 1000.into())]);
         answer["reactions"].as_array().unwrap().clone()
     }
 
     pub(crate) fn open(&self) -> u64 {
         let list = self.cellar.ask("reactor_list", vec![]);
-        ["behind", "waiting", "open"].iter().map(|name| list[*name].as_u64().unwrap()).sum()
+        ["behind", "waiting", "open"]
+            .iter()
+            .map(|name| list[*name].as_u64().unwrap())
+            .sum()
     }
 }
 
-pub(crate) const LEGACY: &str =
-    "ping {{ data['id'] }}:\n  local.test.arg:\n    - tgt: {{ data['id'] }}\n    - arg:\n      - {{ tag }}\n";
+pub(crate) const LEGACY: &str = "ping {{ data['id'] }}:\n  local.test.arg:\n    - tgt: {{ data['id'] }}\n    - arg:\n      - {{ tag }}\n";
 
 #[test]
 fn an_event_on_the_bus_becomes_a_job_with_history() {
     let master = FakeMaster::start();
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
-    let files = [("a.sls", LEGACY), ("r.sls", runner), ("bad.sls", "{{ nothing.here }}\n")];
+    let files = [
+        ("a.sls", LEGACY),
+        ("r.sls", runner),
+        ("bad.sls", "{{ nothing.here }}\n"),
+    ];
     let rules = "[{'a/*': [DIR/a.sls]}, {'a/*': DIR/r.sls}, {'b/*': DIR/bad.sls}]";
     let mut lab = lab(master.port, rules, &files, "");
     lab.fire_one("a/1", "web1");
     let asked = master.wait(2);
-    let seen: Vec<_> =
-        asked.iter().map(|(cmd, fun, arg, _, user)| [cmd, fun, arg, user].map(String::as_str)).collect();
-    assert_eq!(seen, [["publish", "test.arg", "a/1", "root"], ["runner", "test.arg", "a/1", "Reactor"]]);
+    let seen: Vec<_> = asked
+        .iter()
+        .map(|(cmd, fun, arg, _, user)| [cmd, fun, arg, user].map(String::as_str))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ["publish", "test.arg", "a/1", "root"],
+            ["runner", "test.arg", "a/1", "Reactor"]
+        ]
+    );
     let jid = asked[0].3.clone();
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     // The job returns; the history shows it.
@@ -189,39 +238,72 @@ fn an_event_on_the_bus_becomes_a_job_with_history() {
     )]);
     let number = lab.history()[0]["seq"].clone();
     let shown = wait_for("the results", || {
-        let shown = lab.cellar.ask("reactor_show", vec![("seq", number.clone())]);
-        (shown["results"][0]["returned"] == 1.into() && shown["results"][1]["success"] == true.into())
-            .then_some(shown)
+        let shown = lab
+            .cellar
+            .ask("reactor_show", vec![("seq", number.clone())]);
+        (shown["results"][0]["returned"] == 1.into()
+            && shown["results"][1]["success"] == true.into())
+        .then_some(shown)
     });
     let record = &shown["reaction"];
     assert_eq!(record["state"], "done".into());
     assert_eq!(record["calls"][0]["outcome"], "published".into());
     assert_eq!(record["calls"][0]["jid"], jid.as_str().into());
-    assert!(record["files"][0][1].as_str().unwrap().contains("- a/1"), "{record}");
+    assert!(
+        record["files"][0][1].as_str().unwrap().contains("- a/1"),
+        "{record}"
+    );
     assert_eq!(shown["results"][1]["return"], 5.into());
     // The result equals that of `jobs show`, also for a job of several functions.
     let strs = |key: &str, items: [(&str, Value); 2]| (key.to_owned(), map(items.to_vec()));
     let several: Vec<(String, Value)> = vec![
         ("id".to_owned(), "web2".into()),
         ("jid".to_owned(), jid.as_str().into()),
-        ("fun".to_owned(), crate::harness::list(["test.arg", "test.false"])),
-        strs("retcode", [("test.arg", 0.into()), ("test.false", 1.into())]),
-        strs("success", [("test.arg", true.into()), ("test.false", false.into())]),
-        strs("return", [("test.arg", true.into()), ("test.false", false.into())]),
+        (
+            "fun".to_owned(),
+            crate::harness::list(["test.arg", "test.false"]),
+        ),
+        strs(
+            "retcode",
+            [("test.arg", 0.into()), ("test.false", 1.into())],
+        ),
+        strs(
+            "success",
+            [("test.arg", true.into()), ("test.false", false.into())],
+        ),
+        strs(
+            "return",
+            [("test.arg", true.into()), ("test.false", false.into())],
+        ),
     ];
-    let several = Value::Map(several.into_iter().map(|(key, value)| (key.into(), value)).collect());
+    let several = Value::Map(
+        several
+            .into_iter()
+            .map(|(key, value)| (key.into(), value))
+            .collect(),
+    );
     lab.fire(&[(format!("salt/job/{jid}/ret/web2"), several)]);
     wait_for("the second return", || {
-        let shown = lab.cellar.ask("reactor_show", vec![("seq", number.clone())]);
+        let shown = lab
+            .cellar
+            .ask("reactor_show", vec![("seq", number.clone())]);
         (shown["results"][0]["returned"] == 2.into()).then(|| {
             assert_eq!(shown["results"][0]["failed"], 1.into(), "{shown}");
         })
     });
     // It is also found by the event's sequence number.
-    let by_event = lab.cellar.ask("reactor_show", vec![("seq", record["event"].clone())]);
+    let by_event = lab
+        .cellar
+        .ask("reactor_show", vec![("seq", record["event"].clone())]);
     assert_eq!(by_event["seq"], number);
     let why = lab.cellar.ask("reactor_why", vec![("tag", "a/1".into())]);
-    assert_eq!((why["rules"][0].as_str(), why["reactions"].as_array().unwrap().len()), (Some("a/*"), 1));
+    assert_eq!(
+        (
+            why["rules"][0].as_str(),
+            why["reactions"].as_array().unwrap().len()
+        ),
+        (Some("a/*"), 1)
+    );
     // A broken file is logged and counted, and does not affect others.
     lab.fire_one("b/1", "web1");
     lab.fire_one("a/2", "web1");
@@ -237,27 +319,52 @@ fn an_event_on_the_bus_becomes_a_job_with_history() {
 fn a_master_that_answers_bad_load_is_retried_and_nothing_is_lost() {
     let master = FakeMaster::start();
     let options = "  options:\n  - {rule: '*', tries: 3, backoff: 1s}\n";
-    let mut lab = lab(master.port, "[{'*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    let mut lab = lab(
+        master.port,
+        "[{'*': DIR/a.sls}]",
+        &[("a.sls", LEGACY)],
+        options,
+    );
     lab.fire_one("bad/1", "web1");
     lab.fire_one("worse/1", "web2");
-    let history = wait_for("both records", || Some(lab.history()).filter(|history| history.len() == 2));
+    let history = wait_for("both records", || {
+        Some(lab.history()).filter(|history| history.len() == 2)
+    });
     let of = |tag: &str| history.iter().find(|row| row["tag"] == tag.into()).unwrap();
     let call = |tag: &str| of(tag)["reaction"]["calls"][0].clone();
     assert_eq!(
-        (of("bad/1")["reaction"]["state"].as_str(), call("bad/1")["tries"].as_u64()),
+        (
+            of("bad/1")["reaction"]["state"].as_str(),
+            call("bad/1")["tries"].as_u64()
+        ),
         (Some("done"), Some(3))
     );
     // Dead-lettered after the tries of its rule, with the master's message; a replay succeeds.
     assert_eq!(
-        (of("worse/1")["reaction"]["state"].as_str(), call("worse/1")["tries"].as_u64()),
+        (
+            of("worse/1")["reaction"]["state"].as_str(),
+            call("worse/1")["tries"].as_u64()
+        ),
         (Some("dead"), Some(3))
     );
-    assert!(call("worse/1")["why"].as_str().unwrap().contains("bad load"), "{}", call("worse/1"));
+    assert!(
+        call("worse/1")["why"]
+            .as_str()
+            .unwrap()
+            .contains("bad load"),
+        "{}",
+        call("worse/1")
+    );
     assert!(lab.cellar.log().contains("call failed, retrying"));
     assert_eq!(lab.cellar.counter("reactor_calls_dead"), 1);
-    lab.cellar.ask("reactor_replay", vec![("seq", of("worse/1")["seq"].clone())]);
+    lab.cellar.ask(
+        "reactor_replay",
+        vec![("seq", of("worse/1")["seq"].clone())],
+    );
     master.wait(7);
-    wait_for("the third record", || (lab.history().len() == 3).then_some(()));
+    wait_for("the third record", || {
+        (lab.history().len() == 3).then_some(())
+    });
     assert_eq!(lab.history()[0]["reaction"]["state"], "done".into());
 }
 
@@ -265,17 +372,33 @@ fn a_master_that_answers_bad_load_is_retried_and_nothing_is_lost() {
 fn a_kill_while_the_master_is_down_leaves_no_call_in_unknown_state() {
     let port = closed_port();
     let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
-    let mut lab = lab(port, "[{'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
-    let event = |n| (format!("once/{n}"), map(vec![("id", format!("web{n}").into())]));
+    let mut lab = lab(
+        port,
+        "[{'once/*': DIR/a.sls}]",
+        &[("a.sls", LEGACY)],
+        options,
+    );
+    let event = |n| {
+        (
+            format!("once/{n}"),
+            map(vec![("id", format!("web{n}").into())]),
+        )
+    };
     lab.fire(&(0..40).map(event).collect::<Vec<_>>());
     // Each has been tried and is waiting.
-    wait_for("the tries", || (lab.cellar.counter("master_connects") > 80).then_some(()));
+    wait_for("the tries", || {
+        (lab.cellar.counter("master_connects") > 80).then_some(())
+    });
     lab.cellar.kill();
     let master = FakeMaster::start();
     lab.has_moved(port, master.port);
     lab.restart();
     wait_for("all to be through", || (lab.open() == 0).then_some(()));
-    let mut asked: Vec<_> = master.asked().into_iter().map(|(_, _, tag, ..)| tag).collect();
+    let mut asked: Vec<_> = master
+        .asked()
+        .into_iter()
+        .map(|(_, _, tag, ..)| tag)
+        .collect();
     asked.sort();
     let mut expected: Vec<_> = (0..40).map(|n| format!("once/{n}")).collect();
     expected.sort();
@@ -287,7 +410,9 @@ fn a_disconnected_event_bus_does_not_use_up_tries() {
     let port = closed_port();
     let mut lab = lab(port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
     lab.fire_one("a/1", "web1");
-    wait_for("a try", || (lab.cellar.counter("master_connects") > 0).then_some(()));
+    wait_for("a try", || {
+        (lab.cellar.counter("master_connects") > 0).then_some(())
+    });
     // The request port of the master is reachable, its publisher is not.
     lab.cellar.kill();
     std::fs::remove_file(lab.cellar.dir.path().join("master_event_pub.ipc")).unwrap();
@@ -303,7 +428,10 @@ fn a_disconnected_event_bus_does_not_use_up_tries() {
     lab.stream = lab.bus.subscriber().unwrap();
     assert_eq!(master.wait(1).len(), 1);
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
-    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["tries"].as_u64(), Some(1));
+    assert_eq!(
+        lab.history()[0]["reaction"]["calls"][0]["tries"].as_u64(),
+        Some(1)
+    );
 }
 
 #[test]
@@ -311,14 +439,21 @@ fn kills_lose_no_reactions_and_repeat_no_runner() {
     // The master is down at first.
     let port = closed_port();
     let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
-    let mut lab = lab(port, "[{'a/*': DIR/a.sls}, {'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    let mut lab = lab(
+        port,
+        "[{'a/*': DIR/a.sls}, {'once/*': DIR/a.sls}]",
+        &[("a.sls", LEGACY)],
+        options,
+    );
     let events: Vec<_> = (0..200)
         .flat_map(|n| ["a", "once"].map(|kind| format!("{kind}/{n}")))
         .enumerate()
         .map(|(n, tag)| (tag, map(vec![("id", format!("web{}", n % 7).into())])))
         .collect();
     lab.fire(&events);
-    wait_for("the events to be on disk", || (lab.cellar.counter("reactor_events") == 400).then_some(()));
+    wait_for("the events to be on disk", || {
+        (lab.cellar.counter("reactor_events") == 400).then_some(())
+    });
     lab.cellar.kill();
     // Killed repeatedly while it works through the backlog.
     let master = FakeMaster::start();
@@ -336,27 +471,51 @@ fn kills_lose_no_reactions_and_repeat_no_runner() {
         of_tag.0 += 1;
         of_tag.1.push(jid);
     }
-    let unknown = lab.cellar.ask("reactor_history", vec![("limit", 1000.into()), ("state", "dead".into())]);
+    let unknown = lab.cellar.ask(
+        "reactor_history",
+        vec![("limit", 1000.into()), ("state", "dead".into())],
+    );
     let unknown = unknown["reactions"].as_array().unwrap().len();
     for n in 0..200 {
-        let (_, jids) = times.get(&format!("a/{n}")).unwrap_or_else(|| panic!("a/{n} was lost"));
-        assert!(jids.iter().all(|jid| *jid == jids[0]), "one job, however often it was asked for");
+        let (_, jids) = times
+            .get(&format!("a/{n}"))
+            .unwrap_or_else(|| panic!("a/{n} was lost"));
+        assert!(
+            jids.iter().all(|jid| *jid == jids[0]),
+            "one job, however often it was asked for"
+        );
     }
-    let once: Vec<u32> =
-        (0..200).filter_map(|n| times.get(&format!("once/{n}")).map(|(times, _)| *times)).collect();
+    let once: Vec<u32> = (0..200)
+        .filter_map(|n| times.get(&format!("once/{n}")).map(|(times, _)| *times))
+        .collect();
     assert!(once.iter().all(|times| *times == 1), "{once:?}");
-    assert!(once.len() + unknown >= 200, "{} made, {unknown} unknown", once.len());
-    assert!(unknown <= 3 * 16, "no more than were under way at each kill: {unknown}");
+    assert!(
+        once.len() + unknown >= 200,
+        "{} made, {unknown} unknown",
+        once.len()
+    );
+    assert!(
+        unknown <= 3 * 16,
+        "no more than were under way at each kill: {unknown}"
+    );
 }
 
 #[test]
 fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
     let master = FakeMaster::start();
     let options = "  allow: [{client: runner, fun: '*'}]\n";
-    let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    let mut lab = lab(
+        master.port,
+        "[{'a/*': DIR/a.sls}]",
+        &[("a.sls", LEGACY)],
+        options,
+    );
     lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
-    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "dead".into());
+    assert_eq!(
+        lab.history()[0]["reaction"]["calls"][0]["outcome"],
+        "dead".into()
+    );
     let run = |words: &[&str]| {
         let out = crate::fake_daemon::program()
             .args(words)
@@ -364,7 +523,10 @@ fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
             .arg(lab.cellar.socket())
             .output()
             .unwrap();
-        (String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(), out.status.code())
+        (
+            String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(),
+            out.status.code(),
+        )
     };
     let (history, _) = run(&["reactor", "history", "--state", "dead"]);
     assert!(history.contains("local.test.arg web1: dead"), "{history}");
@@ -378,18 +540,31 @@ fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
     let (replayed, code) = run(&["reactor", "replay", &number]);
     assert_eq!(
         (replayed.as_str(), code),
-        (format!("1 calls of {number} are being repeated\n").as_str(), Some(0))
+        (
+            format!("1 calls of {number} are being repeated\n").as_str(),
+            Some(0)
+        )
     );
-    wait_for("the record of the replay", || (lab.history().len() == 2).then_some(()));
+    wait_for("the record of the replay", || {
+        (lab.history().len() == 2).then_some(())
+    });
     assert_eq!(master.asked().len(), 0, "it is still not allowed");
     let (nothing, code) = run(&["reactor", "replay", "99999"]);
-    assert!(nothing.contains("no reaction with the number 99999") && code == Some(1), "{nothing}");
+    assert!(
+        nothing.contains("no reaction with the number 99999") && code == Some(1),
+        "{nothing}"
+    );
 }
 
 #[test]
 fn a_master_with_its_own_rules_causes_shadow_mode() {
     let master = FakeMaster::start();
-    let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
+    let mut lab = lab(
+        master.port,
+        "[{'a/*': DIR/a.sls}]",
+        &[("a.sls", LEGACY)],
+        "",
+    );
     let conf = lab.cellar.dir.path().join("master");
     let plain = std::fs::read_to_string(&conf).unwrap();
     std::fs::write(&conf, format!("{plain}reactor:\n  - 'x': /x.sls\n")).unwrap();
@@ -399,10 +574,17 @@ fn a_master_with_its_own_rules_causes_shadow_mode() {
         });
     };
     shadow(&lab, true);
-    assert!(lab.cellar.log().contains("Salt's own reactor runs on this master"));
+    assert!(
+        lab.cellar
+            .log()
+            .contains("Salt's own reactor runs on this master")
+    );
     lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
-    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "shadowed".into());
+    assert_eq!(
+        lab.history()[0]["reaction"]["calls"][0]["outcome"],
+        "shadowed".into()
+    );
     // An unreadable file changes nothing.
     std::fs::write(&conf, "reactor: [\n").unwrap();
     wait_for("the complaint", || {
@@ -422,7 +604,10 @@ fn without_a_reactor_its_calls_are_errors() {
     let cellar = Cellar::start();
     let error = cellar.call("reactor_list", vec![]).unwrap_err().to_string();
     assert!(error.contains("reactor.master"), "{error}");
-    assert_eq!(cellar.ask("reactor_history", vec![])["reactions"], Value::Array(vec![]));
+    assert_eq!(
+        cellar.ask("reactor_history", vec![])["reactions"],
+        Value::Array(vec![])
+    );
 }
 
 /// The short form of `make soak-reactor` and of the other benchmarks: nothing is lost, and they finish.
@@ -442,7 +627,12 @@ fn the_benchmarks_of_the_reactor_run() {
     assert!(soak.contains("\"events\": 3000"), "{soak}");
     let wire: serde_json::Value =
         serde_json::from_str(&run(&["--wire", "--rate", "200", "--seconds", "1"])).unwrap();
-    let requests: Vec<_> = wire.as_array().unwrap().iter().map(|row| row["requests"].as_u64()).collect();
+    let requests: Vec<_> = wire
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["requests"].as_u64())
+        .collect();
     assert_eq!(requests, [Some(2), Some(20), Some(200)]);
     // Some events wait in memory, the others as sequence numbers.
     let backlog = run(&["--backlog", "3000"]);

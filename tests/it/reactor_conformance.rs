@@ -21,15 +21,26 @@ fn salt_python() -> Option<PathBuf> {
 /// Runs only with `SALTCELLAR_SALT_PYTHON`, as in `make test-sls`.
 #[test]
 fn recorded_signatures_are_those_of_salt() {
-    let Some(python) = salt_python() else { return println!("skipped: SALTCELLAR_SALT_PYTHON is not set") };
+    let Some(python) = salt_python() else {
+        return println!("skipped: SALTCELLAR_SALT_PYTHON is not set");
+    };
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("master"), format!("root_dir: {}\n", dir.path().display())).unwrap();
+    std::fs::write(
+        dir.path().join("master"),
+        format!("root_dir: {}\n", dir.path().display()),
+    )
+    .unwrap();
     let helper = Helper::new(HelperOptions::new(&python, dir.path().join("master")));
     let recorded = recorded_signatures();
     for client in [Client::Runner, Client::Wheel] {
         for (fun, signature) in recorded[client.name()].as_object().unwrap() {
             let of_salt = helper.signature(client, fun).unwrap();
-            assert_eq!(of_salt, Signature::from_json(signature), "{} {fun}", client.name());
+            assert_eq!(
+                of_salt,
+                Signature::from_json(signature),
+                "{} {fun}",
+                client.name()
+            );
         }
     }
 }
@@ -38,11 +49,21 @@ fn recorded_signatures_are_those_of_salt() {
 /// Python count only if `SALTCELLAR_SALT_PYTHON` names one, as `make test-sls` does.
 #[test]
 fn every_case_matches_salt() {
-    let mut dirs = vec![data().join("reactor-cases"), data().join("reactor-cases-own")];
+    let mut dirs = vec![
+        data().join("reactor-cases"),
+        data().join("reactor-cases-own"),
+    ];
     if let Ok(more) = std::env::var("REACTOR_CASES") {
-        dirs.extend(more.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from));
+        dirs.extend(
+            more.split(':')
+                .filter(|dir| !dir.is_empty())
+                .map(PathBuf::from),
+        );
     }
-    let options = ConformanceOptions { salt_python: salt_python(), signatures: recorded_signatures() };
+    let options = ConformanceOptions {
+        salt_python: salt_python(),
+        signatures: recorded_signatures(),
+    };
     let report = run(&dirs, &options, |result| {
         if !result.passed() {
             println!("{result}");
@@ -58,5 +79,8 @@ fn every_case_matches_salt() {
         .collect();
     assert!(failing.is_empty(), "{failing:?}");
     let need_salt = report.failing().count();
-    assert!(need_salt <= 75, "{need_salt} cases need Salt's own Python; most must not");
+    assert!(
+        need_salt <= 75,
+        "{need_salt} cases need Salt's own Python; most must not"
+    );
 }

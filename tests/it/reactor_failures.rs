@@ -13,30 +13,68 @@ use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
 /// The program's combined output and its exit code.
 fn run(cellar: &Cellar, words: &[&str]) -> (String, Option<i32>) {
     let mut command = program();
-    command.args(words).arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
-    let out = command.arg("--config").arg(cellar.dir.path().join("c.yaml")).output().unwrap();
-    (String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(), out.status.code())
+    command
+        .args(words)
+        .arg("--socket")
+        .arg(cellar.socket())
+        .arg("--state-dir")
+        .arg(cellar.state_dir());
+    let out = command
+        .arg("--config")
+        .arg(cellar.dir.path().join("c.yaml"))
+        .output()
+        .unwrap();
+    (
+        String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(),
+        out.status.code(),
+    )
 }
 
 /// A check of `doctor`: its verdict and message.
 fn doctor(cellar: &Cellar, check: &str) -> (String, String) {
     let mut command = program();
-    command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
-    command.arg("--config").arg(cellar.dir.path().join("c.yaml"));
-    let out = command.args(["--output", "json", "doctor", "--no-master"]).output().unwrap();
+    command
+        .arg("--socket")
+        .arg(cellar.socket())
+        .arg("--state-dir")
+        .arg(cellar.state_dir());
+    command
+        .arg("--config")
+        .arg(cellar.dir.path().join("c.yaml"));
+    let out = command
+        .args(["--output", "json", "doctor", "--no-master"])
+        .output()
+        .unwrap();
     let document: Json = serde_json::from_slice(&out.stdout).unwrap();
     let checks = document["checks"].as_array().unwrap();
     let found = checks.iter().filter(|one| one["check"] == check);
     // The most severe one.
-    let rank = |one: &&Json| ["ok", "warning", "problem"].iter().position(|word| one["verdict"] == **word);
-    let one = found.max_by_key(rank).unwrap_or_else(|| panic!("{check}: {document}"));
-    let problems = checks.iter().filter(|one| one["verdict"] == "problem").count();
-    assert_eq!(document["summary"], format!("{problems} of {} checks failed", checks.len()));
-    (one["verdict"].as_str().unwrap().to_owned(), one["found"].as_str().unwrap().to_owned())
+    let rank = |one: &&Json| {
+        ["ok", "warning", "problem"]
+            .iter()
+            .position(|word| one["verdict"] == **word)
+    };
+    let one = found
+        .max_by_key(rank)
+        .unwrap_or_else(|| panic!("{check}: {document}"));
+    let problems = checks
+        .iter()
+        .filter(|one| one["verdict"] == "problem")
+        .count();
+    assert_eq!(
+        document["summary"],
+        format!("{problems} of {} checks failed", checks.len())
+    );
+    (
+        one["verdict"].as_str().unwrap().to_owned(),
+        one["found"].as_str().unwrap().to_owned(),
+    )
 }
 
 fn records(lab: &Lab, count: usize) -> Vec<Value> {
-    wait_for("the records", || Some(lab.history()).filter(|history| history.len() == count))
+    wait_for("the records", || {
+        Some(lab.history()).filter(|history| history.len() == count)
+    })
 }
 
 fn put(lab: &Lab, file: &str, text: &str) {
@@ -57,8 +95,14 @@ fn a_reaction_that_cannot_be_rendered_is_failed() {
     assert_eq!(reaction["state"], "failed".into(), "{reaction}");
     let failure = &reaction["failures"][0];
     assert_eq!(failure["file"], format!("{dir}/bad.sls").into());
-    assert_eq!((failure["line"].as_u64(), &failure["rendered"]), (Some(3), &false.into()));
-    assert!(failure["cause"].as_str().unwrap().contains("nothing"), "{failure}");
+    assert_eq!(
+        (failure["line"].as_u64(), &failure["rendered"]),
+        (Some(3), &false.into())
+    );
+    assert!(
+        failure["cause"].as_str().unwrap().contains("nothing"),
+        "{failure}"
+    );
     let counted = ["reactions_done", "reactions_failed"].map(|name| lab.cellar.counter(name));
     assert_eq!(counted, [0, 1]);
     // Reported by all of these.
@@ -72,19 +116,40 @@ fn a_reaction_that_cannot_be_rendered_is_failed() {
     ] {
         let (printed, _) = run(&lab.cellar, words);
         let printed_flat = printed.split_whitespace().collect::<String>();
-        assert!(printed.contains("failed") && printed_flat.contains("bad.sls:3"), "{words:?}: {printed}");
+        assert!(
+            printed.contains("failed") && printed_flat.contains("bad.sls:3"),
+            "{words:?}: {printed}"
+        );
     }
-    assert!(run(&lab.cellar, &["reactor", "show", &number]).0.contains(&place));
-    assert!(run(&lab.cellar, &["reactor", "list"]).0.contains("0 done, 1 failed"), "counted in the list");
+    assert!(
+        run(&lab.cellar, &["reactor", "show", &number])
+            .0
+            .contains(&place)
+    );
+    assert!(
+        run(&lab.cellar, &["reactor", "list"])
+            .0
+            .contains("0 done, 1 failed"),
+        "counted in the list"
+    );
     let (verdict, found) = doctor(&lab.cellar, "reactions");
-    assert!(verdict == "problem" && found.contains(&place) && found.contains(&number), "{verdict}: {found}");
+    assert!(
+        verdict == "problem" && found.contains(&place) && found.contains(&number),
+        "{verdict}: {found}"
+    );
     let (printed, code) = run(&lab.cellar, &["doctor", "--no-master"]);
-    assert!(printed.contains(" checks failed") && !printed.contains("failed to"), "{printed}");
+    assert!(
+        printed.contains(" checks failed") && !printed.contains("failed to"),
+        "{printed}"
+    );
     assert_eq!(code, Some(1));
     // Once the file is fixed, a replay succeeds.
     put(&lab, "bad.sls", LEGACY);
     let (printed, code) = run(&lab.cellar, &["reactor", "replay", &number]);
-    assert!(code == Some(0) && printed.contains("1 rules of"), "{printed}");
+    assert!(
+        code == Some(0) && printed.contains("1 rules of"),
+        "{printed}"
+    );
     assert_eq!(master.wait(1)[0].2, "b/1");
     assert_eq!(records(&lab, 2)[0]["reaction"]["state"], "done".into());
     let (verdict, found) = doctor(&lab.cellar, "reactions");
@@ -96,17 +161,32 @@ fn each_failure_has_its_file_and_cause() {
     let master = FakeMaster::start();
     let files = [
         ("yaml.sls", "a:\n  - b\n c: d\n"),
-        ("type.sls", "{% set x = 1 %}\nodd:\n  carrier.test.arg:\n    - tgt: x\n"),
-        ("tgt.sls", "\n\nnowhere:\n  local.test.arg:\n    - arg: [x]\n"),
+        (
+            "type.sls",
+            "{% set x = 1 %}\nodd:\n  carrier.test.arg:\n    - tgt: x\n",
+        ),
+        (
+            "tgt.sls",
+            "\n\nnowhere:\n  local.test.arg:\n    - arg: [x]\n",
+        ),
         ("fun.sls", "no such:\n  wheel.nothing.such:\n    - a: b\n"),
         ("shape.sls", "- a\n- b\n"),
         ("pipe.sls", "#!jinja|nope\na: b\n"),
         ("blank.sls", "  \n\n"),
-        ("twice.sls", "one:\n  local.test.arg:\n    - tgt: x\n    - require: [{local: absent}]\n"),
+        (
+            "twice.sls",
+            "one:\n  local.test.arg:\n    - tgt: x\n    - require: [{local: absent}]\n",
+        ),
     ];
-    let names: Vec<_> =
-        files.iter().map(|(file, _)| file.split_once('.').unwrap().0).chain(["none"]).collect();
-    let rules: Vec<_> = names.iter().map(|name| format!("{{'{name}/*': DIR/{name}.sls}}")).collect();
+    let names: Vec<_> = files
+        .iter()
+        .map(|(file, _)| file.split_once('.').unwrap().0)
+        .chain(["none"])
+        .collect();
+    let rules: Vec<_> = names
+        .iter()
+        .map(|name| format!("{{'{name}/*': DIR/{name}.sls}}"))
+        .collect();
     let mut lab = lab(master.port, &format!("[{}]", rules.join(", ")), &files, "");
     for name in &names {
         lab.fire_one(&format!("{name}/1"), "web1");
@@ -115,18 +195,31 @@ fn each_failure_has_its_file_and_cause() {
     let history = records(&lab, names.len());
     let mut printed = Vec::new();
     for name in &names {
-        let of = history.iter().find(|row| row["tag"] == format!("{name}/1").into()).unwrap();
+        let of = history
+            .iter()
+            .find(|row| row["tag"] == format!("{name}/1").into())
+            .unwrap();
         let reaction = &of["reaction"];
         let failures = reaction["failures"].as_array().cloned().unwrap_or_default();
         let lines: Vec<_> = failures
             .iter()
             .map(|one| {
-                assert!(one["file"].as_str().unwrap().ends_with(&format!("/{name}.sls")), "{name}: {one}");
+                assert!(
+                    one["file"]
+                        .as_str()
+                        .unwrap()
+                        .ends_with(&format!("/{name}.sls")),
+                    "{name}: {one}"
+                );
                 assert!(!one["cause"].as_str().unwrap().is_empty());
                 format!("{}", one["line"])
             })
             .collect();
-        printed.push(format!("{name} {} {}", reaction["state"].as_str().unwrap(), lines.join(",")));
+        printed.push(format!(
+            "{name} {} {}",
+            reaction["state"].as_str().unwrap(),
+            lines.join(",")
+        ));
     }
     assert_eq!(
         printed.join("\n"),
@@ -139,7 +232,12 @@ fn each_failure_has_its_file_and_cause() {
 fn a_partly_failed_reaction_is_partial_and_its_replay_makes_only_the_rest() {
     let master = FakeMaster::start();
     let files = [("a.sls", LEGACY), ("bad.sls", BAD)];
-    let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/bad.sls]}]", &files, "");
+    let mut lab = lab(
+        master.port,
+        "[{'a/*': [DIR/a.sls, DIR/bad.sls]}]",
+        &files,
+        "",
+    );
     lab.fire_one("a/1", "web1");
     assert_eq!(master.wait(1)[0].2, "a/1");
     let record = records(&lab, 1).remove(0);
@@ -149,11 +247,21 @@ fn a_partly_failed_reaction_is_partial_and_its_replay_makes_only_the_rest() {
     assert_eq!(reaction["failures"].as_array().map(Vec::len), Some(1));
     assert_eq!(lab.cellar.counter("reactions_partial"), 1);
     assert_eq!(doctor(&lab.cellar, "reactions").0, "problem");
-    put(&lab, "bad.sls", "more:\n  local.test.arg:\n    - tgt: web1\n    - arg: [more]\n");
-    let answer = lab.cellar.ask("reactor_replay", vec![("seq", record["seq"].clone())]);
+    put(
+        &lab,
+        "bad.sls",
+        "more:\n  local.test.arg:\n    - tgt: web1\n    - arg: [more]\n",
+    );
+    let answer = lab
+        .cellar
+        .ask("reactor_replay", vec![("seq", record["seq"].clone())]);
     assert_eq!(answer["what"], "rules".into());
     assert_eq!(records(&lab, 2)[0]["reaction"]["state"], "done".into());
-    let asked: Vec<_> = master.asked().into_iter().map(|(_, _, arg, ..)| arg).collect();
+    let asked: Vec<_> = master
+        .asked()
+        .into_iter()
+        .map(|(_, _, arg, ..)| arg)
+        .collect();
     assert_eq!(asked, ["a/1", "more"], "what was made is not made again");
     assert_eq!(doctor(&lab.cellar, "reactions").0, "ok");
 }
@@ -164,7 +272,12 @@ fn a_reaction_with_a_refused_call_is_partial() {
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
     let options = "  allow: [{client: runner, fun: '*'}]\n";
     let files = [("a.sls", LEGACY), ("r.sls", runner)];
-    let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/r.sls]}]", &files, options);
+    let mut lab = lab(
+        master.port,
+        "[{'a/*': [DIR/a.sls, DIR/r.sls]}]",
+        &files,
+        options,
+    );
     lab.fire_one("a/1", "web1");
     let record = records(&lab, 1).remove(0);
     assert_eq!(record["reaction"]["state"], "partial".into(), "{record}");
@@ -175,16 +288,23 @@ fn a_reaction_with_a_refused_call_is_partial() {
 fn acts(cellar: &Cellar) -> (Vec<String>, String) {
     let list = cellar.ask("reactor_list", vec![]);
     let rules = list["rules"].as_array().unwrap();
-    let who = rules.iter().map(|rule| rule["acts"].as_str().unwrap().to_owned());
+    let who = rules
+        .iter()
+        .map(|rule| rule["acts"].as_str().unwrap().to_owned());
     (who.collect(), rules[0]["why"].as_str().unwrap().to_owned())
 }
 
 /// Asserts that no reactor acts, for that reason, in the list and in `doctor`.
 fn assert_no_actor(cellar: &Cellar, why: &str) {
-    let found = wait_for("nobody to act", || Some(acts(cellar)).filter(|(who, _)| *who == ["nobody"]));
+    let found = wait_for("nobody to act", || {
+        Some(acts(cellar)).filter(|(who, _)| *who == ["nobody"])
+    });
     assert!(found.1.contains(why), "{found:?}");
     let (printed, _) = run(cellar, &["reactor", "list"]);
-    assert!(printed.contains("nobody") && printed.contains("inactive: "), "{printed}");
+    assert!(
+        printed.contains("nobody") && printed.contains("inactive: "),
+        "{printed}"
+    );
     let (verdict, words) = doctor(cellar, "reactor");
     assert!(
         verdict == "problem" && words.contains("no reactor acts on 1 of 1 rules (a/*)"),
@@ -199,8 +319,9 @@ fn configured(master: &str, yaml: &str) -> tempfile::TempDir {
     let at = dir.path().to_str().unwrap();
     fs::create_dir_all(dir.path().join("cache")).unwrap();
     fs::write(dir.path().join("cache/.root_key"), "the key").unwrap();
-    let master =
-        format!("interface: 127.0.0.1\nret_port: 1\ncachedir: {at}/cache\nuser: root\nid: m\n{master}");
+    let master = format!(
+        "interface: 127.0.0.1\nret_port: 1\ncachedir: {at}/cache\nuser: root\nid: m\n{master}"
+    );
     fs::write(dir.path().join("master"), master).unwrap();
     fs::write(dir.path().join("a.sls"), LEGACY).unwrap();
     fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", at)).unwrap();
@@ -223,7 +344,9 @@ fn rules_of_a_disconnected_bus_have_no_actor() {
     assert_no_actor(&cellar, "no bus is connected");
     let bus = master_bus(cellar.dir.path());
     let _stream = bus.subscriber().unwrap();
-    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+    wait_for("saltcellar to act", || {
+        (acts(&cellar).0 == ["saltcellar"]).then_some(())
+    });
     assert_eq!(doctor(&cellar, "reactor").0, "ok");
 }
 
@@ -235,14 +358,22 @@ fn in_shadow_mode_salt_acts_if_its_reactor_is_enabled() {
     let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let _stream = bus.subscriber().unwrap();
-    assert_no_actor(&cellar, "`reactor.shadow` is true; Salt's own reactor is off");
+    assert_no_actor(
+        &cellar,
+        "`reactor.shadow` is true; Salt's own reactor is off",
+    );
     // Salt's reactor is enabled.
     let conf = cellar.dir.path().join("master");
     let text = fs::read_to_string(&conf).unwrap();
     fs::write(&conf, text.replace("engines: [saltcellar-reactor]\n", "")).unwrap();
-    wait_for("Salt to act", || (acts(&cellar).0 == ["salt"]).then_some(()));
+    wait_for("Salt to act", || {
+        (acts(&cellar).0 == ["salt"]).then_some(())
+    });
     let (verdict, words) = doctor(&cellar, "reactor");
-    assert!(verdict == "ok" && words.contains("Salt's own reactor acts"), "{words}");
+    assert!(
+        verdict == "ok" && words.contains("Salt's own reactor acts"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -253,24 +384,43 @@ fn a_rule_only_in_the_masters_list_has_no_actor_once_its_reactor_is_disabled() {
     let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let _stream = bus.subscriber().unwrap();
-    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar", "nobody"]).then_some(()));
+    wait_for("saltcellar to act", || {
+        (acts(&cellar).0 == ["saltcellar", "nobody"]).then_some(())
+    });
     let (verdict, words) = doctor(&cellar, "reactor");
-    assert!(verdict == "problem" && words.contains("`reactor.rules` does not have it"), "{words}");
+    assert!(
+        verdict == "problem" && words.contains("`reactor.rules` does not have it"),
+        "{words}"
+    );
 }
 
 #[test]
 fn rules_have_no_actor_if_the_daemon_has_no_reactor() {
-    let dir = configured("reactor: [{'a/*': [/a.sls]}]\nengines: [saltcellar-reactor]\n", "{}");
+    let dir = configured(
+        "reactor: [{'a/*': [/a.sls]}]\nengines: [saltcellar-reactor]\n",
+        "{}",
+    );
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let conf = cellar.dir.path().join("master");
-    let (printed, code) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
+    let (printed, code) = run(
+        &cellar,
+        &["reactor", "list", "--master-config", conf.to_str().unwrap()],
+    );
     assert!(
-        code == Some(0) && printed.contains("nobody") && printed.contains("`reactor.master` is not set"),
+        code == Some(0)
+            && printed.contains("nobody")
+            && printed.contains("`reactor.master` is not set"),
         "{printed}"
     );
     fs::write(&conf, "reactor: [{'a/*': [/a.sls]}]\n").unwrap();
-    let (printed, _) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
-    assert!(printed.contains("salt ") && !printed.contains("nobody"), "{printed}");
+    let (printed, _) = run(
+        &cellar,
+        &["reactor", "list", "--master-config", conf.to_str().unwrap()],
+    );
+    assert!(
+        printed.contains("salt ") && !printed.contains("nobody"),
+        "{printed}"
+    );
 }
 
 #[cfg(debug_assertions)]
@@ -282,7 +432,9 @@ fn rules_have_no_actor_while_the_disk_is_full() {
     fs::write(dir.path().join("disk"), "").unwrap();
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let mut stream = bus.subscriber().unwrap();
-    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+    wait_for("saltcellar to act", || {
+        (acts(&cellar).0 == ["saltcellar"]).then_some(())
+    });
     cellar.plan_disk("write=ENOSPC@1+:log/");
     let mut body = b"a/1\n\n".to_vec();
     rmpv::encode::write_value(&mut body, &map(vec![("id", "web1".into())])).unwrap();
@@ -296,7 +448,9 @@ fn rules_have_no_actor_while_the_disk_is_full() {
         printed.contains("1 records not stored yet").then_some(())
     });
     cellar.plan_disk("");
-    wait_for("saltcellar to act again", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+    wait_for("saltcellar to act again", || {
+        (acts(&cellar).0 == ["saltcellar"]).then_some(())
+    });
 }
 
 #[test]
@@ -308,7 +462,11 @@ fn signatures_are_asked_once_of_salts_python() {
          done\n";
     let dir = tempfile::tempdir().unwrap();
     let (python, asked) = (dir.path().join("python"), dir.path().join("asked"));
-    std::fs::write(&python, program.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+    std::fs::write(
+        &python,
+        program.replace("DIR", dir.path().to_str().unwrap()),
+    )
+    .unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
     let requests = || {
         let lines = std::fs::read_to_string(&asked).unwrap_or_default();
@@ -322,14 +480,26 @@ fn signatures_are_asked_once_of_salts_python() {
     let own = "own:\n  runner.shop.open:\n    - source: {{ tag }}\n";
     let files = [("known.sls", known), ("own.sls", own)];
     let rules = "[{'known/*': DIR/known.sls}, {'own/*': DIR/own.sls}]";
-    let mut lab = lab(master.port, rules, &files, &format!("  python: {}\n", python.display()));
+    let mut lab = lab(
+        master.port,
+        rules,
+        &files,
+        &format!("  python: {}\n", python.display()),
+    );
     lab.fire_one("known/1", "web1");
     master.wait(1);
     assert_eq!(requests(), [""; 0], "the current form needs none");
     lab.fire_one("own/1", "web1");
     let made = master.wait(2);
-    assert_eq!((made[1].1.as_str(), made[1].2.as_str()), ("shop.open", "own/1"));
-    assert!(requests()[0].contains("\"fun\":\"shop.open\""), "{:?}", requests());
+    assert_eq!(
+        (made[1].1.as_str(), made[1].2.as_str()),
+        ("shop.open", "own/1")
+    );
+    assert!(
+        requests()[0].contains("\"fun\":\"shop.open\""),
+        "{:?}",
+        requests()
+    );
     lab.fire_one("own/2", "web1");
     master.wait(3);
     assert_eq!(requests().len(), 1);

@@ -51,20 +51,44 @@ fn a_file_is_tested_without_a_master() {
     let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
     assert_eq!(json["calls"][0]["publish"]["tgt"], "web1");
     assert_eq!(json["low"][0]["fun"], "state.apply");
-    assert!(json["rendered"][0]["text"].as_str().unwrap().contains("tgt: web1"));
+    assert!(
+        json["rendered"][0]["text"]
+            .as_str()
+            .unwrap()
+            .contains("tgt: web1")
+    );
     assert_eq!(json["notes"][0]["level"], "WARNING");
     let printed = stdout(&test(&[]));
     assert!(printed.contains("local state.apply (start)"), "{printed}");
     assert!(printed.contains("`expr_form` is ignored"), "{printed}");
     let missing = program()
-        .args(["reactor", "test", "/no.sls", "--tag", "a", "--master-config", &master])
+        .args([
+            "reactor",
+            "test",
+            "/no.sls",
+            "--tag",
+            "a",
+            "--master-config",
+            &master,
+        ])
         .output()
         .unwrap();
-    assert!(stdout(&missing).contains("ERROR: Can not render SLS /no.sls for tag a"), "{}", stdout(&missing));
+    assert!(
+        stdout(&missing).contains("ERROR: Can not render SLS /no.sls for tag a"),
+        "{}",
+        stdout(&missing)
+    );
     assert_eq!(missing.status.code(), Some(1), "{}", stderr(&missing));
     assert!(test(&[]).status.success());
-    let bad = program().args(["reactor", "test", "/no.sls", "--tag", "a", "--data", "{"]).output().unwrap();
-    assert!(stderr(&bad).contains("read --data as JSON"), "{}", stderr(&bad));
+    let bad = program()
+        .args(["reactor", "test", "/no.sls", "--tag", "a", "--data", "{"])
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&bad).contains("read --data as JSON"),
+        "{}",
+        stderr(&bad)
+    );
 }
 
 #[test]
@@ -72,17 +96,32 @@ fn rules_and_files_are_checked() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path());
     let check = |more: &[&str]| {
-        program().args(["reactor", "check", "--master-config", &master]).args(more).output().unwrap()
+        program()
+            .args(["reactor", "check", "--master-config", &master])
+            .args(more)
+            .output()
+            .unwrap()
     };
     let done = check(&["--output", "json"]);
     assert_eq!(done.status.code(), Some(1));
     let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
-    let states: Vec<&str> =
-        json["files"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
+    let states: Vec<&str> = json["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["state"].as_str().unwrap())
+        .collect();
     assert_eq!(states, ["ok", "broken", "not native", "broken"]);
     assert_eq!(json["files"][2]["why"], "renderer \"py\"");
-    assert_eq!((json["rules"].as_u64(), json["faults"].as_u64()), (Some(2), Some(2)));
-    assert!(stdout(&check(&[])).ends_with("2 rules, 4 files, 2 faults\n"), "{}", stdout(&check(&[])));
+    assert_eq!(
+        (json["rules"].as_u64(), json["faults"].as_u64()),
+        (Some(2), Some(2))
+    );
+    assert!(
+        stdout(&check(&[])).ends_with("2 rules, 4 files, 2 faults\n"),
+        "{}",
+        stdout(&check(&[]))
+    );
 }
 
 #[test]
@@ -91,19 +130,39 @@ fn check_uses_the_master_of_the_configuration() {
     let (master, config) = (master(dir.path()), dir.path().join("c.yaml"));
     let check = |yaml: &str| {
         std::fs::write(&config, yaml).unwrap();
-        program().args(["reactor", "check", "--config"]).arg(&config).output().unwrap()
+        program()
+            .args(["reactor", "check", "--config"])
+            .arg(&config)
+            .output()
+            .unwrap()
     };
     let done = check(&format!("reactor:\n  master: {master}\n"));
-    assert!(stdout(&done).ends_with("2 rules, 4 files, 2 faults\n"), "{}{}", stdout(&done), stderr(&done));
-    let done = check(&format!("reactor:\n  master: {master}\n  rules: [{{a: [/no/such.sls]}}]\n"));
-    assert!(stdout(&done).ends_with("1 rules, 1 files, 1 faults\n"), "{}{}", stdout(&done), stderr(&done));
+    assert!(
+        stdout(&done).ends_with("2 rules, 4 files, 2 faults\n"),
+        "{}{}",
+        stdout(&done),
+        stderr(&done)
+    );
+    let done = check(&format!(
+        "reactor:\n  master: {master}\n  rules: [{{a: [/no/such.sls]}}]\n"
+    ));
+    assert!(
+        stdout(&done).ends_with("1 rules, 1 files, 1 faults\n"),
+        "{}{}",
+        stdout(&done),
+        stderr(&done)
+    );
 }
 
 #[test]
 fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
     let python = Path::new("/usr/bin/python3");
     if !python.exists() {
-        assert!(std::env::var_os("CI").is_none(), "{} is missing", python.display());
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "{} is missing",
+            python.display()
+        );
         eprintln!("skipped: there is no {}", python.display());
         return;
     }
@@ -112,22 +171,47 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
     let master = master(dir.path());
     let (planted, marks) = (at("planted"), at("marks"));
     let version = std::process::Command::new(python)
-        .args(["-I", "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"])
+        .args([
+            "-I",
+            "-c",
+            "import sys; print('python%d.%d' % sys.version_info[:2])",
+        ])
         .output()
         .unwrap();
-    let site = at("home/.local/lib").join(stdout(&version).trim()).join("site-packages");
+    let site = at("home/.local/lib")
+        .join(stdout(&version).trim())
+        .join("site-packages");
     for place in [&planted, &site, &marks] {
         fs::create_dir_all(place).unwrap();
     }
     // Whichever of them is imported, leaves a mark.
-    for name in ["salt", "json", "base64", "pwd", "sitecustomize", "usercustomize"] {
+    for name in [
+        "salt",
+        "json",
+        "base64",
+        "pwd",
+        "sitecustomize",
+        "usercustomize",
+    ] {
         let mark = format!("open({:?}, 'w').close()\n", marks.join(name));
         fs::write(planted.join(format!("{name}.py")), &mark).unwrap();
         fs::write(site.join(format!("{name}.py")), &mark).unwrap();
-        fs::write(site.join(format!("{name}.pth")), format!("import os; {mark}")).unwrap();
+        fs::write(
+            site.join(format!("{name}.pth")),
+            format!("import os; {mark}"),
+        )
+        .unwrap();
     }
     let done = program()
-        .args(["reactor", "test", "../salt/py.sls", "--tag", "a", "--master-config", &master])
+        .args([
+            "reactor",
+            "test",
+            "../salt/py.sls",
+            "--tag",
+            "a",
+            "--master-config",
+            &master,
+        ])
         .args(["--salt-python", python.to_str().unwrap()])
         .current_dir(&planted)
         .env("PYTHONPATH", &planted)
@@ -137,8 +221,15 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
         .output()
         .unwrap();
     assert!(done.status.success(), "{} {}", stdout(&done), stderr(&done));
-    assert!(stdout(&done).contains("rendered by Salt's own Python"), "{}", stdout(&done));
-    let run: Vec<_> = fs::read_dir(&marks).unwrap().map(|mark| mark.unwrap().file_name()).collect();
+    assert!(
+        stdout(&done).contains("rendered by Salt's own Python"),
+        "{}",
+        stdout(&done)
+    );
+    let run: Vec<_> = fs::read_dir(&marks)
+        .unwrap()
+        .map(|mark| mark.unwrap().file_name())
+        .collect();
     assert!(run.is_empty(), "these were run: {run:?}");
 }
 
@@ -149,10 +240,18 @@ fn conformance_names_the_failing_case() {
     let text = fs::read_to_string(cases.join("seed-sync-grains.json")).unwrap();
     fs::write(dir.path().join("seed-sync-grains.json"), &text).unwrap();
     let conformance = |more: &[&str]| {
-        program().args(["reactor", "conformance"]).arg(dir.path()).args(more).output().unwrap()
+        program()
+            .args(["reactor", "conformance"])
+            .arg(dir.path())
+            .args(more)
+            .output()
+            .unwrap()
     };
     let done = conformance(&[]);
-    assert_eq!((stdout(&done).as_str(), done.status.code()), ("1 cases: 1 passed, 0 failed\n", Some(0)));
+    assert_eq!(
+        (stdout(&done).as_str(), done.status.code()),
+        ("1 cases: 1 passed, 0 failed\n", Some(0))
+    );
     let mut case: Json = serde_json::from_str(&text).unwrap();
     case["expect"]["events"][0]["calls"] = Json::Array(Vec::new());
     case["id"] = "mine".into();
@@ -161,11 +260,25 @@ fn conformance_names_the_failing_case() {
     assert_eq!(done.status.code(), Some(1));
     let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
     assert_eq!(
-        (json["passed"].as_u64(), json["failed"].as_u64(), &json["ids"]),
+        (
+            json["passed"].as_u64(),
+            json["failed"].as_u64(),
+            &json["ids"]
+        ),
         (Some(1), Some(1), &serde_json::json!(["mine"]))
     );
     let printed = stdout(&conformance(&[]));
-    assert!(printed.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"), "{printed}");
-    let none = program().args(["reactor", "conformance", "/no/such"]).output().unwrap();
-    assert!(stderr(&none).contains("failed to read the cases: /no/such"), "{}", stderr(&none));
+    assert!(
+        printed.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"),
+        "{printed}"
+    );
+    let none = program()
+        .args(["reactor", "conformance", "/no/such"])
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&none).contains("failed to read the cases: /no/such"),
+        "{}",
+        stderr(&none)
+    );
 }

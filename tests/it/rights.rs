@@ -85,11 +85,19 @@ fn denied(client: &mut Client, call: &str) -> Option<String> {
 /// The calls that a user cannot make, in the order of the table.
 fn all_denied(uid: u32, socket: &Path) -> Vec<&'static str> {
     let mut client = client_of(uid, socket);
-    CALLS.iter().map(|call| call.name).filter(|name| denied(&mut client, name).is_some()).collect()
+    CALLS
+        .iter()
+        .map(|call| call.name)
+        .filter(|name| denied(&mut client, name).is_some())
+        .collect()
 }
 
 fn of_table(lists: &[&[&str]]) -> Vec<&'static str> {
-    CALLS.iter().map(|call| call.name).filter(|name| lists.iter().any(|list| list.contains(name))).collect()
+    CALLS
+        .iter()
+        .map(|call| call.name)
+        .filter(|name| lists.iter().any(|list| list.contains(name)))
+        .collect()
 }
 
 /// A daemon that accepts connections of all users; `DIR` stands for its directory.
@@ -104,7 +112,11 @@ fn every_call_requires_its_right() {
     if !geteuid().is_root() {
         return missing("root, to connect as other users");
     }
-    assert_eq!(of_table(&[&ADMIN, &WRITE]).len(), ADMIN.len() + WRITE.len(), "a call is not in the table");
+    assert_eq!(
+        of_table(&[&ADMIN, &WRITE]).len(),
+        ADMIN.len() + WRITE.len(),
+        "a call is not in the table"
+    );
     let cellar = open_to_all("bus: [DIR/bus]\n");
     let socket = cellar.socket();
     for uid in [NOBODY, MASTER] {
@@ -133,10 +145,17 @@ fn peers_with_the_right_to_read_cannot_write() {
         return missing("root, to connect as other users");
     }
     let cellar = open_to_all("socket_peers: read\n");
-    assert_eq!(all_denied(NOBODY, &cellar.socket()), of_table(&[&ADMIN, &WRITE]));
+    assert_eq!(
+        all_denied(NOBODY, &cellar.socket()),
+        of_table(&[&ADMIN, &WRITE])
+    );
     assert_eq!(all_denied(0, &cellar.socket()), [""; 0]);
     let mut client = client_of(NOBODY, &cellar.socket());
-    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    let load = map(vec![
+        ("jid", "20261121030955505683".into()),
+        ("id", "web1".into()),
+        ("return", 1.into()),
+    ]);
     let stored = cellar.counter("entries_stored");
     assert!(client.call("returner", map(vec![("load", load)])).is_err());
     assert_eq!(cellar.counter("entries_stored"), stored);
@@ -154,13 +173,18 @@ fn a_denial_names_the_required_right_and_its_holders() {
     let _listener = UnixListener::bind(&path).unwrap();
     std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
     let mut client = client_of(NOBODY, &cellar.socket());
-    let admins =
-        format!("root, the daemon's user (uid 0), the owner of {} (uid {MASTER}) have it", path.display());
+    let admins = format!(
+        "root, the daemon's user (uid 0), the owner of {} (uid {MASTER}) have it",
+        path.display()
+    );
     assert_eq!(
         denied(&mut client, "store_hold").unwrap(),
         format!("call `store_hold` needs the right `admin`, uid {NOBODY} has `write`: {admins}")
     );
-    let import = client.call("returner", map(vec![("import", true.into())])).unwrap_err().to_string();
+    let import = client
+        .call("returner", map(vec![("import", true.into())]))
+        .unwrap_err()
+        .to_string();
     assert!(
         import.contains(&format!(
             "call `returner` for an import needs the right `admin`, uid {NOBODY} has `write`: {admins}"
@@ -184,7 +208,11 @@ fn the_daemons_own_user_is_an_administrator() {
     if !geteuid().is_root() {
         let cellar = Cellar::start();
         let mut client = cellar.client();
-        assert!(CALLS.iter().all(|call| denied(&mut client, call.name).is_none()));
+        assert!(
+            CALLS
+                .iter()
+                .all(|call| denied(&mut client, call.name).is_none())
+        );
         return;
     }
     // Clients trust the owner of a directory that no other user can replace.
@@ -193,11 +221,20 @@ fn the_daemons_own_user_is_an_administrator() {
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(dir.path().join("c.yaml"), "socket_mode: \"0777\"\n").unwrap();
     let mut command = serve_command(dir.path());
-    command.arg("--config").arg(dir.path().join("c.yaml")).uid(MASTER).gid(MASTER);
+    command
+        .arg("--config")
+        .arg(dir.path().join("c.yaml"))
+        .uid(MASTER)
+        .gid(MASTER);
     let log = std::fs::File::create(dir.path().join("log")).unwrap();
     let mut child = command.stderr(log).spawn().unwrap();
     let socket = dir.path().join("s.sock");
-    wait_for("the daemon", || Client::connect(&socket).ok()?.call("status", map(vec![])).ok());
+    wait_for("the daemon", || {
+        Client::connect(&socket)
+            .ok()?
+            .call("status", map(vec![]))
+            .ok()
+    });
     let found = [MASTER, 0, NOBODY].map(|uid| all_denied(uid, &socket));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -211,7 +248,9 @@ fn stored_at(client: &mut Client, tag: &str, own: Option<i64>, more: Vec<(&str, 
     let mut args = vec![("events", Value::Array(vec![map(event)]))];
     args.extend(more);
     client.call("event_return", map(args)).unwrap();
-    let list = client.call("events_list", map(vec![("tag", tag.into())])).unwrap();
+    let list = client
+        .call("events_list", map(vec![("tag", tag.into())]))
+        .unwrap();
     list["events"][0]["time"].as_i64().unwrap()
 }
 
@@ -238,14 +277,24 @@ fn a_caller_cannot_set_a_future_or_very_old_time() {
         for (own, args) in [(None, vec![("at", at.into())]), (Some(at), vec![])] {
             let before = now();
             let stored = stored_at(&mut client, &tag(), own, args);
-            assert!((before - YEAR..=now() - YEAR).contains(&stored), "{at} became {stored}");
+            assert!(
+                (before - YEAR..=now() - YEAR).contains(&stored),
+                "{at} became {stored}"
+            );
         }
     }
     let recent = now() - YEAR + 3_600_000_000;
-    assert_eq!(stored_at(&mut client, &tag(), None, vec![("at", recent.into())]), recent);
-    for (at, stored) in
-        [(i64::MIN, 0), (-1, 0), (1, 1), (CALENDAR_END, CALENDAR_END), (i64::MAX, CALENDAR_END)]
-    {
+    assert_eq!(
+        stored_at(&mut client, &tag(), None, vec![("at", recent.into())]),
+        recent
+    );
+    for (at, stored) in [
+        (i64::MIN, 0),
+        (-1, 0),
+        (1, 1),
+        (CALENDAR_END, CALENDAR_END),
+        (i64::MAX, CALENDAR_END),
+    ] {
         let found = stored_at(&mut client, &tag(), Some(at), vec![("import", true.into())]);
         assert_eq!(found, stored, "an import sets {at}");
     }
@@ -257,9 +306,16 @@ fn a_caller_cannot_set_a_future_or_very_old_time() {
             args.extend(more);
             map(args)
         };
-        let load = map(vec![jid.clone(), ("id", "web1".into()), ("return", 1.into())]);
+        let load = map(vec![
+            jid.clone(),
+            ("id", "web1".into()),
+            ("return", 1.into()),
+        ]);
         for (call, more) in [
-            ("prep_jid", vec![("nocache", true.into()), ("passed_jid", "a jid".into())]),
+            (
+                "prep_jid",
+                vec![("nocache", true.into()), ("passed_jid", "a jid".into())],
+            ),
             ("save_load", vec![("load", load.clone())]),
             ("save_minions", vec![("minions", Value::Array(vec![]))]),
             ("returner", vec![("load", load), ("endtime", "x".into())]),
@@ -269,11 +325,26 @@ fn a_caller_cannot_set_a_future_or_very_old_time() {
             client.call(call, args(more)).unwrap();
         }
     }
-    let all = client.call("entries", map(vec![("all", true.into())])).unwrap();
-    let times: Vec<i64> =
-        all["entries"].as_array().unwrap().iter().map(|e| e["time"].as_i64().unwrap()).collect();
-    assert!(times.len() > 20 && times.iter().all(|at| (0..=CALENDAR_END).contains(at)), "{times:?}");
-    for call in ["get_jids", "jobs_list", "store_stats", "status", "store_prune"] {
+    let all = client
+        .call("entries", map(vec![("all", true.into())]))
+        .unwrap();
+    let times: Vec<i64> = all["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["time"].as_i64().unwrap())
+        .collect();
+    assert!(
+        times.len() > 20 && times.iter().all(|at| (0..=CALENDAR_END).contains(at)),
+        "{times:?}"
+    );
+    for call in [
+        "get_jids",
+        "jobs_list",
+        "store_stats",
+        "status",
+        "store_prune",
+    ] {
         client.call(call, map(vec![])).unwrap();
     }
 }

@@ -17,10 +17,22 @@ const JID: &str = "20261121030955505683";
 pub(crate) fn attacks() -> Vec<(&'static str, Value)> {
     vec![
         ("ext -1 is not a timestamp", Value::Ext(-1, vec![0; 5])),
-        ("ext 78 is not a date", Value::Ext(78, b"yesterday".to_vec())),
-        ("ext 79 is not a constant", Value::Ext(79, b"\xc1garbage".to_vec())),
-        ("a map key is an array", Value::Map(vec![(list(["a", "b"]), 1.into())])),
-        ("nested deeper than 512", (0..1100).fold(Value::Nil, |inner, _| Value::Array(vec![inner]))),
+        (
+            "ext 78 is not a date",
+            Value::Ext(78, b"yesterday".to_vec()),
+        ),
+        (
+            "ext 79 is not a constant",
+            Value::Ext(79, b"\xc1garbage".to_vec()),
+        ),
+        (
+            "a map key is an array",
+            Value::Map(vec![(list(["a", "b"]), 1.into())]),
+        ),
+        (
+            "nested deeper than 512",
+            (0..1100).fold(Value::Nil, |inner, _| Value::Array(vec![inner])),
+        ),
     ]
 }
 
@@ -31,7 +43,10 @@ pub(crate) fn returned(minion: &str, odd: &Value) -> Value {
         ("jid", JID.into()),
         ("fun", "test.echo".into()),
         ("fun_args", Value::Array(vec![odd.clone()])),
-        ("return", map(vec![("odd", odd.clone()), ("even", "kept".into())])),
+        (
+            "return",
+            map(vec![("odd", odd.clone()), ("even", "kept".into())]),
+        ),
         ("retcode", 0.into()),
         ("success", true.into()),
     ])
@@ -52,13 +67,23 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
         for replay in [false, true] {
             let load = returned("bad", &odd);
             let event = map(vec![("tag", "test/bad".into()), ("data", load.clone())]);
-            let good = map(vec![("tag", "test/good".into()), ("data", map(vec![("n", rejected.into())]))]);
+            let good = map(vec![
+                ("tag", "test/good".into()),
+                ("data", map(vec![("n", rejected.into())])),
+            ]);
             for (call, args) in [
                 ("returner", vec![("load", load.clone())]),
-                ("save_load", vec![("jid", "20261121030955505684".into()), ("load", load)]),
+                (
+                    "save_load",
+                    vec![("jid", "20261121030955505684".into()), ("load", load)],
+                ),
                 (
                     "save_minions",
-                    vec![("jid", JID.into()), ("minions", list(["a"])), ("syndic_id", odd.clone())],
+                    vec![
+                        ("jid", JID.into()),
+                        ("minions", list(["a"])),
+                        ("syndic_id", odd.clone()),
+                    ],
                 ),
                 ("save_reg", vec![("data", odd.clone())]),
             ] {
@@ -72,12 +97,21 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
             }
             // It is not fired either: the error differs from that of a missing bus.
             let data = map(vec![("odd", odd.clone())]);
-            let fired = cellar.call("event_send", vec![("tag", "test/bad".into()), ("data", data)]);
+            let fired = cellar.call(
+                "event_send",
+                vec![("tag", "test/bad".into()), ("data", data)],
+            );
             let error = fired.unwrap_err().to_string();
-            assert!(error.contains("Salt's codec cannot read the data") && error.contains(words), "{error}");
+            assert!(
+                error.contains("Salt's codec cannot read the data") && error.contains(words),
+                "{error}"
+            );
             // The other events of a batch are stored.
             let events = Value::Array(vec![event.clone(), good, event]);
-            let taken = cellar.ask("event_return", vec![("events", events), ("replay", replay.into())]);
+            let taken = cellar.ask(
+                "event_return",
+                vec![("events", events), ("replay", replay.into())],
+            );
             assert_eq!(taken, 1.into(), "{words}");
             rejected += 2;
         }
@@ -88,7 +122,10 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
     assert_eq!(cellar.ask("get_jids", vec![]).as_map().unwrap().len(), 1);
     assert_eq!(cellar.ask("load_reg", vec![]), Value::Nil);
     let log = cellar.log();
-    assert!(log.contains("entry rejected: Salt's codec cannot read its data"), "{log}");
+    assert!(
+        log.contains("entry rejected: Salt's codec cannot read its data"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -105,7 +142,10 @@ fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
     publish(
         &mut to,
         "len32",
-        &[frame(&format!("salt/job/{JID}/ret/good"), &returned("good", &"fine".into()))],
+        &[frame(
+            &format!("salt/job/{JID}/ret/good"),
+            &returned("good", &"fine".into()),
+        )],
     );
     let job = wait_for("the good return", || {
         let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
@@ -128,14 +168,24 @@ fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
     fill(&mut batch);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let done: saltcellar::store::Done = Box::new(move |outcome| sender.send(outcome).unwrap());
-    let saltcellar::store::Opened { store, intake, appender, committer, sealer, retainer } = opened;
+    let saltcellar::store::Opened {
+        store,
+        intake,
+        appender,
+        committer,
+        sealer,
+        retainer,
+    } = opened;
     std::thread::scope(|threads| {
         threads.spawn(|| appender.run());
         threads.spawn(|| committer.run());
         threads.spawn(|| sealer.run());
         threads.spawn(|| retainer.run());
         intake.submit(batch, Some(done)).unwrap();
-        receiver.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
+        receiver
+            .recv_timeout(std::time::Duration::from_secs(30))
+            .unwrap()
+            .unwrap();
         drop((store, intake));
     });
 }
@@ -160,17 +210,34 @@ fn store_of_an_earlier_release() -> Cellar {
         }
         let at = Micros(1_795_230_595_505_683);
         let mut of_minion = |minion: &str, odd: &Value| {
-            let (tag, body) = (format!("salt/job/{JID}/ret/{minion}"), packed(&returned(minion, odd)));
+            let (tag, body) = (
+                format!("salt/job/{JID}/ret/{minion}"),
+                packed(&returned(minion, odd)),
+            );
             let entry = of_call(Kind::Return, JID, &body, at);
             let flags = Flags::ON_BUS;
-            batch.push(&Entry { tag: tag.as_bytes(), minion, fun: "test.echo", flags, ..entry }, None);
+            batch.push(
+                &Entry {
+                    tag: tag.as_bytes(),
+                    minion,
+                    fun: "test.echo",
+                    flags,
+                    ..entry
+                },
+                None,
+            );
         };
         of_minion("good", &"fine".into());
         for (n, (_, odd)) in attacks().iter().enumerate() {
             of_minion(&format!("bad{n}"), odd);
         }
-        for (jid, (_, odd)) in
-            ["20261121030955505690", "20261121030955505691", "20261121030955505692"].iter().zip(attacks())
+        for (jid, (_, odd)) in [
+            "20261121030955505690",
+            "20261121030955505691",
+            "20261121030955505692",
+        ]
+        .iter()
+        .zip(attacks())
         {
             let load = map(vec![
                 ("jid", (*jid).into()),
@@ -182,11 +249,21 @@ fn store_of_an_earlier_release() -> Cellar {
             batch.push(&of_call(Kind::Load, jid, &body, at), None);
         }
         batch.push(
-            &of_call(Kind::Register, "", &packed(&map(vec![("odd", attacks()[0].1.clone())])), at),
+            &of_call(
+                Kind::Register,
+                "",
+                &packed(&map(vec![("odd", attacks()[0].1.clone())])),
+                at,
+            ),
             None,
         );
         batch.push(
-            &event_entry(b"salt/job/20261121030955505690/prog/good/1", b"\x82\xa1", Source::Bus, at),
+            &event_entry(
+                b"salt/job/20261121030955505690/prog/good/1",
+                b"\x82\xa1",
+                Source::Bus,
+                at,
+            ),
             None,
         );
         batch.push(&event_entry(b"broken", b"\x82\xa1", Source::Bus, at), None);
@@ -203,38 +280,92 @@ fn only_a_stored_value_unreadable_to_salt_is_replaced() {
     let full = cellar.ask("get_jid", vec![("jid", JID.into()), ("full", true.into())]);
     for (n, (words, odd)) in attacks().into_iter().enumerate() {
         let minion = format!("bad{n}");
-        assert_eq!(job[minion.as_str()]["return"]["even"], "kept".into(), "{minion}");
+        assert_eq!(
+            job[minion.as_str()]["return"]["even"],
+            "kept".into(),
+            "{minion}"
+        );
         assert_eq!(job[minion.as_str()]["retcode"], 0.into(), "{minion}");
-        for shown in [&job[minion.as_str()]["return"]["odd"], &full[minion.as_str()]["fun_args"][0]] {
+        for shown in [
+            &job[minion.as_str()]["return"]["odd"],
+            &full[minion.as_str()]["fun_args"][0],
+        ] {
             match &odd {
                 Value::Ext(..) => {
                     let shown = shown.as_str().unwrap();
-                    assert!(shown.starts_with("<unreadable: ") && shown.contains(words), "{shown}");
+                    assert!(
+                        shown.starts_with("<unreadable: ") && shown.contains(words),
+                        "{shown}"
+                    );
                 }
                 // The extension reads a key of any type.
                 Value::Map(_) => assert_eq!(shown, &odd),
-                _ => assert!(shown.to_string().contains("<unreadable: nested deeper"), "{shown}"),
+                _ => assert!(
+                    shown.to_string().contains("<unreadable: nested deeper"),
+                    "{shown}"
+                ),
             }
         }
     }
     let jobs = cellar.ask("get_jids", vec![]);
     assert_eq!(jobs.as_map().unwrap().len(), 4, "{jobs}");
     assert_eq!(jobs["20261121030955505690"]["Arguments"][1], "kept".into());
-    assert!(jobs["20261121030955505690"]["Arguments"][0].as_str().unwrap().starts_with("<unreadable: "));
-    assert_eq!(cellar.ask("get_jids_filter", vec![("count", 9.into())]).as_array().unwrap().len(), 4);
-    assert_eq!(cellar.ask("get_load", vec![("jid", "20261121030955505691".into())])["arg"][1], "kept".into());
-    assert!(cellar.ask("load_reg", vec![])["odd"].as_str().unwrap().starts_with("<unreadable: "));
+    assert!(
+        jobs["20261121030955505690"]["Arguments"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("<unreadable: ")
+    );
+    assert_eq!(
+        cellar
+            .ask("get_jids_filter", vec![("count", 9.into())])
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    assert_eq!(
+        cellar.ask("get_load", vec![("jid", "20261121030955505691".into())])["arg"][1],
+        "kept".into()
+    );
+    assert!(
+        cellar.ask("load_reg", vec![])["odd"]
+            .as_str()
+            .unwrap()
+            .starts_with("<unreadable: ")
+    );
     let events = cellar.ask("events_list", vec![("limit", 100.into())]);
-    assert_eq!(events["events"].as_array().unwrap().len(), 3 + attacks().len());
+    assert_eq!(
+        events["events"].as_array().unwrap().len(),
+        3 + attacks().len()
+    );
     for (call, args) in [
-        ("get_fun", vec![("fun", "test.echo".into()), ("full", true.into())]),
+        (
+            "get_fun",
+            vec![("fun", "test.echo".into()), ("full", true.into())],
+        ),
         ("job_show", vec![("jid", JID.into())]),
         ("job_states", vec![("jid", JID.into())]),
         ("jobs_list", vec![]),
         ("entries", vec![("all", true.into())]),
-        ("job_watch", vec![("jid", JID.into()), ("wait_ms", 0.into())]),
-        ("job_watch", vec![("jid", "20261121030955505690".into()), ("wait_ms", 0.into())]),
-        ("job_diff", vec![("jid", "20261121030955505691".into()), ("with", "20261121030955505690".into())]),
+        (
+            "job_watch",
+            vec![("jid", JID.into()), ("wait_ms", 0.into())],
+        ),
+        (
+            "job_watch",
+            vec![
+                ("jid", "20261121030955505690".into()),
+                ("wait_ms", 0.into()),
+            ],
+        ),
+        (
+            "job_diff",
+            vec![
+                ("jid", "20261121030955505691".into()),
+                ("with", "20261121030955505690".into()),
+            ],
+        ),
     ] {
         assert_ne!(cellar.ask(call, args), Value::Nil, "{call}");
     }
@@ -246,9 +377,22 @@ fn only_a_stored_value_unreadable_to_salt_is_replaced() {
         &["jobs", "show", JID, "--output", "json"],
         &["events", "list", "--output", "jsonl"],
     ] {
-        let output = program().arg("--socket").arg(cellar.socket()).args(verb).output().unwrap();
-        assert!(output.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = program()
+            .arg("--socket")
+            .arg(cellar.socket())
+            .args(verb)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{verb:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let is_of_job = verb.contains(&JID);
-        assert!(!is_of_job || stdout(&output).contains("good"), "{verb:?}: {}", stdout(&output));
+        assert!(
+            !is_of_job || stdout(&output).contains("good"),
+            "{verb:?}: {}",
+            stdout(&output)
+        );
     }
 }

@@ -9,8 +9,15 @@ use crate::fake_daemon::{program, stderr, stdout};
 
 fn setup(shop: &Shop, flags: &[&str]) -> Output {
     let mut command = program();
-    command.arg("--config").arg(shop.path("c.yaml")).arg("--socket").arg(shop.path("s.sock"));
-    command.arg("setup").arg("--salt-config").arg(shop.path("salt"));
+    command
+        .arg("--config")
+        .arg(shop.path("c.yaml"))
+        .arg("--socket")
+        .arg(shop.path("s.sock"));
+    command
+        .arg("setup")
+        .arg("--salt-config")
+        .arg(shop.path("salt"));
     if !flags.contains(&"--minion") {
         command.arg("--master-only");
         if !flags.contains(&"--extension") {
@@ -43,9 +50,15 @@ fn without_permission_setup_only_shows_the_plan() {
         assert_eq!(code(&output), expected, "{}", stderr(&output));
         let text = stdout(&output);
         let file = shop.path("salt/master.d/saltcellar.conf");
-        assert!(text.contains(&format!("will      write {}\n", file.display())), "{text}");
+        assert!(
+            text.contains(&format!("will      write {}\n", file.display())),
+            "{text}"
+        );
         let socket = format!("| saltcellar.socket: {}\n", shop.path("s.sock").display());
-        assert!(text.contains("| master_job_cache: saltcellar\n") && text.contains(&socket), "{text}");
+        assert!(
+            text.contains("| master_job_cache: saltcellar\n") && text.contains(&socket),
+            "{text}"
+        );
         assert!(!shop.path("salt/master.d").exists());
     }
     let refused = stderr(&setup(&shop, &[]));
@@ -63,11 +76,17 @@ fn a_bus_is_known_by_any_of_its_names() {
     std::os::unix::fs::symlink("real", shop.path("name")).unwrap();
     shop.put("c.yaml", "bus: [DIR/name]\n");
     let text = stdout(&setup(&shop, &["--yes"]));
-    assert!(text.contains("master_job_cache") && !text.contains("bus: ["), "{text}");
+    assert!(
+        text.contains("master_job_cache") && !text.contains("bus: ["),
+        "{text}"
+    );
     shop.put("c.yaml", "{}");
     fs::remove_dir_all(shop.path("salt/master.d")).unwrap();
     let text = stdout(&setup(&shop, &["--yes"]));
-    assert!(text.contains("next      for events, add to the daemon's configuration: `bus: ["), "{text}");
+    assert!(
+        text.contains("next      for events, add to the daemon's configuration: `bus: ["),
+        "{text}"
+    );
 }
 
 #[test]
@@ -77,42 +96,72 @@ fn setup_writes_recognises_and_removes_its_file() {
     assert_eq!(code(&setup(&shop, &["--check"])), 1);
     let output = setup(&shop, &["--yes"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stdout(&output).contains("restart the master"), "{}", stdout(&output));
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    assert!(
+        stdout(&output).contains("restart the master"),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o644
+    );
     assert_eq!(code(&setup(&shop, &["--check"])), 0);
     let inode = fs::metadata(&file).unwrap().ino();
     assert_eq!(code(&setup(&shop, &["--yes"])), 0);
-    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "the file was correct already");
+    assert_eq!(
+        fs::metadata(&file).unwrap().ino(),
+        inode,
+        "the file was correct already"
+    );
     let again = stdout(&setup(&shop, &["--yes"]));
-    assert!(again.ends_with("everything is in place, nothing was changed\n"), "{again}");
+    assert!(
+        again.ends_with("everything is in place, nothing was changed\n"),
+        "{again}"
+    );
 
     let more = ["--events", "event-return"];
     let output = setup(&shop, &[&more[..], &["--check"]].concat());
     assert_eq!(code(&output), 1);
-    assert_eq!(stderr(&output), "saltcellar: not in place: master (`saltcellar setup`)\n");
+    assert_eq!(
+        stderr(&output),
+        "saltcellar: not in place: master (`saltcellar setup`)\n"
+    );
     assert_eq!(code(&setup(&shop, &[&more[..], &["--yes"]].concat())), 0);
     let text = written(&shop);
-    for line in
-        ["event_return: [saltcellar]", "event_return_queue: 1000", "event_return_queue_max_seconds: 1"]
-    {
+    for line in [
+        "event_return: [saltcellar]",
+        "event_return_queue: 1000",
+        "event_return_queue_max_seconds: 1",
+    ] {
         assert!(text.lines().any(|one| one == line), "{text}");
     }
 
     assert_eq!(code(&setup(&shop, &["--remove", "--yes"])), 0);
     assert!(!file.exists());
     let output = setup(&shop, &["--remove", "--yes"]);
-    assert!(code(&output) == 0 && stdout(&output).contains("it does not exist"), "{output:?}");
+    assert!(
+        code(&output) == 0 && stdout(&output).contains("it does not exist"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn files_of_an_administrator_are_neither_overwritten_nor_removed() {
     let shop = shop();
-    for text in ["timeout: 5\n", "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n", ""] {
+    for text in [
+        "timeout: 5\n",
+        "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n",
+        "",
+    ] {
         shop.put("salt/master.d/saltcellar.conf", text);
         for act in [&["--yes"][..], &["--remove", "--yes"]] {
             let output = setup(&shop, act);
             assert_eq!(code(&output), 1, "{act:?} {text:?}");
-            assert!(stderr(&output).contains("move it away first"), "{}", stderr(&output));
+            assert!(
+                stderr(&output).contains("move it away first"),
+                "{}",
+                stderr(&output)
+            );
             assert_eq!(written(&shop), text);
         }
         assert_eq!(code(&setup(&shop, &["--check"])), 1);
@@ -122,12 +171,27 @@ fn files_of_an_administrator_are_neither_overwritten_nor_removed() {
 #[test]
 fn an_existing_returner_stays_and_a_replaced_one_is_named() {
     let shop = shop();
-    shop.put("salt/master", "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n");
+    shop.put(
+        "salt/master",
+        "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n",
+    );
     let output = setup(&shop, &["--yes", "--events", "event-return"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stdout(&output).contains("master_job_cache is currently redis"), "{}", stdout(&output));
-    assert!(written(&shop).contains("\nevent_return: [mysql, saltcellar]\n"), "{}", written(&shop));
-    assert_eq!(code(&setup(&shop, &["--check", "--events", "event-return"])), 0, "also once it is in effect");
+    assert!(
+        stdout(&output).contains("master_job_cache is currently redis"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        written(&shop).contains("\nevent_return: [mysql, saltcellar]\n"),
+        "{}",
+        written(&shop)
+    );
+    assert_eq!(
+        code(&setup(&shop, &["--check", "--events", "event-return"])),
+        0,
+        "also once it is in effect"
+    );
 }
 
 #[test]
@@ -155,7 +219,13 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
     shop.salt_python("exit 3", "{}");
     let share = shop.path("share");
     let python = shop.path("python");
-    let flags = ["--extension", share.to_str().unwrap(), "--salt-python", python.to_str().unwrap(), "--yes"];
+    let flags = [
+        "--extension",
+        share.to_str().unwrap(),
+        "--salt-python",
+        python.to_str().unwrap(),
+        "--yes",
+    ];
     let output = setup(&shop, &flags);
     assert_eq!(code(&output), 1, "{}", stdout(&output));
     let expected = format!(
@@ -169,9 +239,17 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
     shop.put("salt/master", "root_dir: DIR\nmodule_dirs: [/srv/mine]\n");
     let output = setup(&shop, &flags);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stdout(&output).contains("done      Salt 3008.3 loads it\n"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("done      Salt 3008.3 loads it\n"),
+        "{}",
+        stdout(&output)
+    );
     let line = format!("module_dirs: [/srv/mine, {}]", share.display());
-    assert!(written(&shop).lines().any(|one| one == line), "{}", written(&shop));
+    assert!(
+        written(&shop).lines().any(|one| one == line),
+        "{}",
+        written(&shop)
+    );
     let output = setup(&shop, &flags);
     assert!(
         stdout(&output).ends_with("everything is in place, nothing was changed\n"),
@@ -187,11 +265,19 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
     shop.put("salt/master", &format!("{rules}engines: [logs, reactor]\n"));
     let output = setup(&shop, &["--reactor", "--yes"]);
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("names `reactor`; remove it there"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("names `reactor`; remove it there"),
+        "{}",
+        stderr(&output)
+    );
     shop.put("salt/master", &format!("{rules}engines: [logs]\n"));
     let output = setup(&shop, &["--reactor", "--yes"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(written(&shop).contains("\nengines: [logs, saltcellar_reactor]\n"), "{}", written(&shop));
+    assert!(
+        written(&shop).contains("\nengines: [logs, saltcellar_reactor]\n"),
+        "{}",
+        written(&shop)
+    );
 
     shop.put("salt/master.d/own.conf", "engines: [saltcellar_reactor]\n");
     let output = setup(&shop, &["--remove", "--yes"]);
@@ -210,43 +296,87 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
         text.contains("note      Salt uses its own job cache (local_cache) and reactor again\n"),
         "{text}"
     );
-    assert!(text.contains("run `saltcellar export`") && text.contains("next      these stay"), "{text}");
+    assert!(
+        text.contains("run `saltcellar export`") && text.contains("next      these stay"),
+        "{text}"
+    );
 }
 
 #[test]
 fn the_file_is_written_to_the_masters_include_directory() {
     let shop = shop();
-    shop.put("salt/master", "root_dir: DIR\ndefault_include: conf.d/*.conf\n");
+    shop.put(
+        "salt/master",
+        "root_dir: DIR\ndefault_include: conf.d/*.conf\n",
+    );
     assert_eq!(code(&setup(&shop, &["--yes"])), 0);
     assert!(shop.path("salt/conf.d/saltcellar.conf").exists());
-    shop.put("salt/master", "root_dir: DIR\ndefault_include: master.d/one.conf\n");
+    shop.put(
+        "salt/master",
+        "root_dir: DIR\ndefault_include: master.d/one.conf\n",
+    );
     let output = setup(&shop, &["--yes"]);
-    assert!(code(&output) == 1 && stderr(&output).contains("default_include"), "{}", stderr(&output));
+    assert!(
+        code(&output) == 1 && stderr(&output).contains("default_include"),
+        "{}",
+        stderr(&output)
+    );
     fs::remove_file(shop.path("salt/master")).unwrap();
     let output = setup(&shop, &["--dry-run"]);
-    assert!(code(&output) == 1 && stderr(&output).contains("--salt-config"), "{}", stderr(&output));
+    assert!(
+        code(&output) == 1 && stderr(&output).contains("--salt-config"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn minions_have_a_separate_file() {
     let shop = shop();
-    let flags = ["--minion", "https://master.example:4580", "--ca", "/etc/ca.pem"];
-    let output = setup(&shop, &[&flags[..], &["--yes", "--output", "json"]].concat());
+    let flags = [
+        "--minion",
+        "https://master.example:4580",
+        "--ca",
+        "/etc/ca.pem",
+    ];
+    let output = setup(
+        &shop,
+        &[&flags[..], &["--yes", "--output", "json"]].concat(),
+    );
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let (step, result) = (&document["steps"][0], &document["results"][0]["result"]);
-    assert_eq!((&step["step"], &step["state"]), (&"minion".into(), &"needed".into()), "{document}");
-    assert!(result.as_str().unwrap().ends_with("minion.d/saltcellar.conf is written"), "{document}");
+    assert_eq!(
+        (&step["step"], &step["state"]),
+        (&"minion".into(), &"needed".into()),
+        "{document}"
+    );
+    assert!(
+        result
+            .as_str()
+            .unwrap()
+            .ends_with("minion.d/saltcellar.conf is written"),
+        "{document}"
+    );
     let text = fs::read_to_string(shop.path("salt/minion.d/saltcellar.conf")).unwrap();
     assert_eq!(document["text"], text);
     assert!(
-        text.ends_with("\nsaltcellar.url: \"https://master.example:4580\"\nsaltcellar.ca: /etc/ca.pem\n"),
+        text.ends_with(
+            "\nsaltcellar.url: \"https://master.example:4580\"\nsaltcellar.ca: /etc/ca.pem\n"
+        ),
         "{text}"
     );
     assert_eq!(code(&setup(&shop, &[&flags[..], &["--check"]].concat())), 0);
-    for (url, ca) in
-        [("http://master:4580", "/c"), ("https://", "/c"), ("https://a\"b", "/c"), ("https://a", "c.pem")]
-    {
-        assert_eq!(code(&setup(&shop, &["--minion", url, "--ca", ca])), 64, "{url} {ca}");
+    for (url, ca) in [
+        ("http://master:4580", "/c"),
+        ("https://", "/c"),
+        ("https://a\"b", "/c"),
+        ("https://a", "c.pem"),
+    ] {
+        assert_eq!(
+            code(&setup(&shop, &["--minion", url, "--ca", ca])),
+            64,
+            "{url} {ca}"
+        );
     }
 }

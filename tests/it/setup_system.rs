@@ -65,12 +65,19 @@ impl Machine {
     fn new() -> Self {
         let shop = Shop::new();
         shop.put("salt/master", "root_dir: DIR\n");
-        shop.put("bin/systemctl", &SYSTEMCTL.replace("PROGRAM", env!("CARGO_BIN_EXE_saltcellar")));
+        shop.put(
+            "bin/systemctl",
+            &SYSTEMCTL.replace("PROGRAM", env!("CARGO_BIN_EXE_saltcellar")),
+        );
         for name in ["systemd-sysusers", "systemd-tmpfiles"] {
-            shop.put(&format!("bin/{name}"), &format!("#!/bin/sh\necho \"{name} $*\" >> DIR/log\n"));
+            shop.put(
+                &format!("bin/{name}"),
+                &format!("#!/bin/sh\necho \"{name} $*\" >> DIR/log\n"),
+            );
         }
         for program in fs::read_dir(shop.path("bin")).unwrap() {
-            fs::set_permissions(program.unwrap().path(), fs::Permissions::from_mode(0o755)).unwrap();
+            fs::set_permissions(program.unwrap().path(), fs::Permissions::from_mode(0o755))
+                .unwrap();
         }
         for name in [
             "units/saltcellar.service",
@@ -82,8 +89,7 @@ impl Machine {
             shop.put(name, "");
         }
         let version = env!("CARGO_PKG_VERSION");
-        let found =
-            r#"{"salt": "3008.3", "python": "3.11", "extension": null, "module": null, "entry": false}"#;
+        let found = r#"{"salt": "3008.3", "python": "3.11", "extension": null, "module": null, "entry": false}"#;
         shop.salt_python("echo 3008.3", found);
         fs::remove_dir_all(shop.path("ext")).unwrap();
         shop.put(
@@ -97,7 +103,11 @@ impl Machine {
     }
 
     fn path_variable(&self) -> String {
-        format!("{}:{}", self.shop.path("bin").display(), std::env::var("PATH").unwrap())
+        format!(
+            "{}:{}",
+            self.shop.path("bin").display(),
+            std::env::var("PATH").unwrap()
+        )
     }
 
     fn systemctl(&self, args: &[&str]) {
@@ -112,8 +122,14 @@ impl Machine {
 
     fn setup(&self, flags: &[&str]) -> Output {
         let mut command = program();
-        command.env("PATH", self.path_variable()).current_dir(self.shop.dir.path());
-        command.arg("--config").arg(self.shop.path("c.yaml")).arg("--socket").arg(self.shop.path("s.sock"));
+        command
+            .env("PATH", self.path_variable())
+            .current_dir(self.shop.dir.path());
+        command
+            .arg("--config")
+            .arg(self.shop.path("c.yaml"))
+            .arg("--socket")
+            .arg(self.shop.path("s.sock"));
         command.arg("--state-dir").arg(self.shop.path("state"));
         command
             .arg("setup")
@@ -124,7 +140,12 @@ impl Machine {
         if !flags.contains(&"--extension") {
             command.arg("--extension").arg(self.shop.path("share"));
         }
-        command.arg("--salt-python").arg(self.shop.path("python")).args(flags).output().unwrap()
+        command
+            .arg("--salt-python")
+            .arg(self.shop.path("python"))
+            .args(flags)
+            .output()
+            .unwrap()
     }
 
     fn read(&self, name: &str) -> String {
@@ -140,7 +161,10 @@ impl Machine {
         let log = self.read("log");
         fs::write(self.shop.path("log"), "").unwrap();
         let asks = |line: &&str| line.starts_with("is-") || line.starts_with("cat ");
-        log.lines().filter(|line| !asks(line)).map(str::to_owned).collect()
+        log.lines()
+            .filter(|line| !asks(line))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -155,7 +179,10 @@ fn setup_installs_everything_once_and_removes_it() {
             && text.contains("done      salt-master.service runs with it\n"),
         "{text}"
     );
-    assert!(text.contains(" checks failed\n"), "doctor at the end: {text}");
+    assert!(
+        text.contains(" checks failed\n"),
+        "doctor at the end: {text}"
+    );
     assert_eq!(
         machine.changes(),
         [
@@ -169,19 +196,38 @@ fn setup_installs_everything_once_and_removes_it() {
     );
     assert_eq!(
         machine.read("c.yaml"),
-        format!("bus: [{}]\n", machine.shop.path("var/run/salt/master").display())
+        format!(
+            "bus: [{}]\n",
+            machine.shop.path("var/run/salt/master").display()
+        )
     );
     let conf = machine.read("salt/master.d/saltcellar.conf");
     assert!(conf.contains("\nmaster_job_cache: saltcellar\n"), "{conf}");
-    assert!(conf.contains(&format!("\nmodule_dirs: [{}]\n", machine.shop.path("share").display())), "{conf}");
+    assert!(
+        conf.contains(&format!(
+            "\nmodule_dirs: [{}]\n",
+            machine.shop.path("share").display()
+        )),
+        "{conf}"
+    );
 
     let again = machine.setup(&["--yes"]);
-    assert!(stdout(&again).ends_with("everything is in place, nothing was changed\n"), "{}", stdout(&again));
-    assert_eq!((again.status.code(), machine.changes()), (Some(0), Vec::new()));
+    assert!(
+        stdout(&again).ends_with("everything is in place, nothing was changed\n"),
+        "{}",
+        stdout(&again)
+    );
+    assert_eq!(
+        (again.status.code(), machine.changes()),
+        (Some(0), Vec::new())
+    );
     assert_eq!(machine.setup(&["--check"]).status.code(), Some(0));
 
     // One entry waits in the spool; the fake Salt does not deliver it.
-    machine.shop.put("var/cache/salt/master/saltcellar/spool", "12345678901234567890");
+    machine.shop.put(
+        "var/cache/salt/master/saltcellar/spool",
+        "12345678901234567890",
+    );
     let shown = machine.setup(&["--remove", "--dry-run"]);
     assert!(
         machine.changes().is_empty() && machine.exists("salt/master.d/saltcellar.conf"),
@@ -194,10 +240,16 @@ fn setup_installs_everything_once_and_removes_it() {
     let left = format!(
         "done      20 bytes of entries are left in {} (the daemon accepts none of them: `saltcellar doctor`): they are delivered if \
          saltcellar is set up again\n",
-        machine.shop.path("var/cache/salt/master/saltcellar").display()
+        machine
+            .shop
+            .path("var/cache/salt/master/saltcellar")
+            .display()
     );
     assert!(text.contains(&left), "{text}");
-    assert!(text.contains("note      Salt uses its own job cache (local_cache) again\n"), "{text}");
+    assert!(
+        text.contains("note      Salt uses its own job cache (local_cache) again\n"),
+        "{text}"
+    );
     let stays = format!(
         "next      these stay, and can be deleted once nothing in them is needed: {}, ",
         machine.shop.path("state").display()
@@ -213,7 +265,10 @@ fn setup_installs_everything_once_and_removes_it() {
         ]
     );
     let again = machine.setup(&["--remove", "--yes"]);
-    assert_eq!((again.status.code(), machine.changes()), (Some(0), Vec::new()));
+    assert_eq!(
+        (again.status.code(), machine.changes()),
+        (Some(0), Vec::new())
+    );
 }
 
 #[test]
@@ -239,15 +294,22 @@ fn a_failed_step_leaves_nothing_behind() {
         let printed = stderr(&output);
         assert!(printed.ends_with(message), "{printed}");
         assert!(
-            printed.contains(&format!("undone    restore {}\n", machine.shop.path("c.yaml").display())),
+            printed.contains(&format!(
+                "undone    restore {}\n",
+                machine.shop.path("c.yaml").display()
+            )),
             "{printed}"
         );
         assert_eq!(machine.read("c.yaml"), "log.level: debug\n");
         assert!(!machine.exists("salt/master.d/saltcellar.conf"));
         assert!(
-            !machine.exists("enabled/saltcellar.service") && !machine.exists("active/saltcellar.service")
+            !machine.exists("enabled/saltcellar.service")
+                && !machine.exists("active/saltcellar.service")
         );
-        assert!(machine.exists("active/salt-master.service"), "the master runs as before");
+        assert!(
+            machine.exists("active/salt-master.service"),
+            "the master runs as before"
+        );
     }
 }
 
@@ -260,9 +322,16 @@ fn a_running_daemon_continues_with_its_old_configuration_if_a_step_fails() {
     machine.shop.put("fail", "restart saltcellar.service");
     let output = machine.setup(&["--yes"]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    assert!(machine.exists("active/saltcellar.service") && machine.exists("s.sock"), "{}", stderr(&output));
+    assert!(
+        machine.exists("active/saltcellar.service") && machine.exists("s.sock"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(machine.read("c.yaml"), "log.level: debug\n");
-    assert_eq!(machine.changes().last().unwrap(), "restart saltcellar.service");
+    assert_eq!(
+        machine.changes().last().unwrap(),
+        "restart saltcellar.service"
+    );
 }
 
 #[test]
@@ -279,13 +348,19 @@ fn without_a_package_the_units_come_from_its_directory() {
     );
     assert_eq!(stderr(&output), expected);
 
-    machine.shop.put("share/systemd/saltcellar.service", include_str!("../../systemd/saltcellar.service"));
-    machine.shop.put("share/systemd/saltcellar.sysusers", "g saltcellar - -\n");
+    machine.shop.put(
+        "share/systemd/saltcellar.service",
+        include_str!("../../systemd/saltcellar.service"),
+    );
+    machine
+        .shop
+        .put("share/systemd/saltcellar.sysusers", "g saltcellar - -\n");
     let output = machine.setup(&["--dry-run"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(
-        text.contains("will      install ") && text.contains("etc/systemd/system/saltcellar.service, "),
+        text.contains("will      install ")
+            && text.contains("etc/systemd/system/saltcellar.service, "),
         "{text}"
     );
     assert!(!machine.exists("etc"), "a dry run");
@@ -297,16 +372,42 @@ fn without_a_package_the_units_come_from_its_directory() {
         "{}",
         stderr(&output)
     );
-    assert!(!machine.exists("etc/systemd/system/saltcellar.service"), "{}", stderr(&output));
+    assert!(
+        !machine.exists("etc/systemd/system/saltcellar.service"),
+        "{}",
+        stderr(&output)
+    );
 
     machine.changes();
     let output = machine.setup(&["--yes"]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
     let unit = machine.read("etc/systemd/system/saltcellar.service");
-    assert!(unit.contains(&format!("ExecStart={} serve\n", env!("CARGO_BIN_EXE_saltcellar"))), "{unit}");
-    assert_eq!(machine.read("etc/sysusers.d/saltcellar.conf"), "g saltcellar - -\n");
+    assert!(
+        unit.contains(&format!(
+            "ExecStart={} serve\n",
+            env!("CARGO_BIN_EXE_saltcellar")
+        )),
+        "{unit}"
+    );
+    assert_eq!(
+        machine.read("etc/sysusers.d/saltcellar.conf"),
+        "g saltcellar - -\n"
+    );
     let changes = machine.changes();
-    assert_eq!(changes[..3], ["systemd-sysusers ", "systemd-tmpfiles --create", "daemon-reload"]);
+    assert_eq!(
+        changes[..3],
+        [
+            "systemd-sysusers ",
+            "systemd-tmpfiles --create",
+            "daemon-reload"
+        ]
+    );
 }
 
 #[test]
@@ -329,8 +430,15 @@ fn missing_files_and_programs_are_named_with_the_remedy() {
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));
     fs::remove_file(machine.shop.path("bin/systemctl")).unwrap();
     let mut command = program();
-    command.env("PATH", machine.shop.path("bin")).arg("--config").arg(machine.shop.path("c.yaml"));
-    command.arg("setup").arg("--yes").arg("--salt-config").arg(machine.shop.path("salt"));
+    command
+        .env("PATH", machine.shop.path("bin"))
+        .arg("--config")
+        .arg(machine.shop.path("c.yaml"));
+    command
+        .arg("setup")
+        .arg("--yes")
+        .arg("--salt-config")
+        .arg(machine.shop.path("salt"));
     command
         .arg("--extension")
         .arg(machine.shop.path("share"))
@@ -352,5 +460,9 @@ fn missing_files_and_programs_are_named_with_the_remedy() {
         stderr(&output)
     );
     machine.shop.put("bin/systemctl", "#!/bin/sh\nexit 0\n");
-    fs::set_permissions(machine.shop.path("bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(
+        machine.shop.path("bin/systemctl"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
 }

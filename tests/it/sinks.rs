@@ -19,12 +19,18 @@ use crate::harness::{Cellar, in_dir, map, wait_for};
 /// Stores events with these numbers and the tag `test/<n>`, in one call.
 fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
     let event = |n: u64| {
-        let data =
-            map(vec![("n", n.into()), ("id", format!("web{}", n % 3).into()), ("password", "pa55".into())]);
+        let data = map(vec![
+            ("n", n.into()),
+            ("id", format!("web{}", n % 3).into()),
+            ("password", "pa55".into()),
+        ]);
         map(vec![("tag", format!("test/{n}").into()), ("data", data)])
     };
     let events = Value::Array(numbers.map(event).collect());
-    cellar.client().call("event_return", map(vec![("events", events)])).unwrap();
+    cellar
+        .client()
+        .call("event_return", map(vec![("events", events)]))
+        .unwrap();
 }
 
 /// The lines of a file, as JSON, without one that is being written.
@@ -38,17 +44,30 @@ fn lines(path: &Path) -> Vec<Json> {
 }
 
 fn numbers(lines: &[Json]) -> Vec<u64> {
-    lines.iter().filter_map(|line| line["data"]["n"].as_u64()).collect()
+    lines
+        .iter()
+        .filter_map(|line| line["data"]["n"].as_u64())
+        .collect()
 }
 
 fn verb(cellar: &Cellar, args: &[&str]) -> Output {
-    program().args(args).arg("--socket").arg(cellar.socket()).output().unwrap()
+    program()
+        .args(args)
+        .arg("--socket")
+        .arg(cellar.socket())
+        .output()
+        .unwrap()
 }
 
 /// Standard output of a verb that must succeed.
 fn done(cellar: &Cellar, args: &[&str]) -> String {
     let output = verb(cellar, args);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        stderr(&output)
+    );
     stdout(&output)
 }
 
@@ -59,13 +78,19 @@ fn sink(cellar: &Cellar, name: &str) -> Json {
 
 /// Replaces the configuration and reloads it.
 fn reload(cellar: &Cellar, yaml: &str) {
-    std::fs::write(cellar.dir.path().join("c.yaml"), in_dir(yaml, cellar.dir.path())).unwrap();
+    std::fs::write(
+        cellar.dir.path().join("c.yaml"),
+        in_dir(yaml, cellar.dir.path()),
+    )
+    .unwrap();
     let pid = Pid::from_raw(i32::try_from(cellar.process.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::HUP).unwrap();
 }
 
 /// An HTTP service that answers the `n`-th request by `answer(n, body)`; an empty answer closes the connection.
-fn service(answer: impl Fn(usize, &str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+fn service(
+    answer: impl Fn(usize, &str) -> String + Send + Sync + 'static,
+) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let count = Arc::new(AtomicUsize::new(0));
@@ -73,11 +98,18 @@ fn service(answer: impl Fn(usize, &str) -> String + Send + Sync + 'static) -> (u
     let serve = move || {
         for stream in listener.incoming() {
             let (requests, answer) = (requests.clone(), answer.clone());
-            let talk = move || while converse(stream.as_ref().unwrap(), &requests, &*answer).is_some() {};
-            std::thread::Builder::new().name("service".to_owned()).spawn(talk).unwrap();
+            let talk =
+                move || while converse(stream.as_ref().unwrap(), &requests, &*answer).is_some() {};
+            std::thread::Builder::new()
+                .name("service".to_owned())
+                .spawn(talk)
+                .unwrap();
         }
     };
-    std::thread::Builder::new().name("listener".to_owned()).spawn(serve).unwrap();
+    std::thread::Builder::new()
+        .name("listener".to_owned())
+        .spawn(serve)
+        .unwrap();
     (port, count)
 }
 
@@ -103,7 +135,10 @@ fn converse(
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    let text = answer(requests.fetch_add(1, Ordering::SeqCst), &String::from_utf8_lossy(&body));
+    let text = answer(
+        requests.fetch_add(1, Ordering::SeqCst),
+        &String::from_utf8_lossy(&body),
+    );
     let mut stream = stream;
     stream.write_all(text.as_bytes()).ok()?;
     (!text.is_empty()).then_some(())
@@ -130,8 +165,13 @@ fn kills_lose_no_event_and_repeat_only_those_of_a_batch_with_the_same_id() {
         cellar.kill();
         cellar.restart();
     }
-    wait_for("all lines", || (numbers(&lines(&out)).last() == Some(&799)).then_some(()));
-    assert!(std::fs::read_to_string(&out).unwrap().ends_with('\n'), "no line was left incomplete");
+    wait_for("all lines", || {
+        (numbers(&lines(&out)).last() == Some(&799)).then_some(())
+    });
+    assert!(
+        std::fs::read_to_string(&out).unwrap().ends_with('\n'),
+        "no line was left incomplete"
+    );
     let lines = lines(&out);
     let mut found = numbers(&lines);
     found.sort_unstable();
@@ -139,7 +179,9 @@ fn kills_lose_no_event_and_repeat_only_those_of_a_batch_with_the_same_id() {
     assert_eq!(found, (0..800).collect::<Vec<_>>());
     let mut ids = HashMap::new();
     for line in &lines {
-        let id = ids.entry(line["data"]["n"].as_u64()).or_insert_with(|| line["id"].clone());
+        let id = ids
+            .entry(line["data"]["n"].as_u64())
+            .or_insert_with(|| line["id"].clone());
         assert_eq!(*id, line["id"], "the id of an event is stable");
     }
     assert_eq!(lines[0]["tag"], "test/0");
@@ -169,25 +211,50 @@ fn a_destination_that_fails_in_every_way_gets_each_event() {
     );
     let cellar = Cellar::start_configured(&yaml, &[]);
     put(&cellar, 0..8);
-    wait_for("the delivery", || (sink(&cellar, "hook")["lag_entries"] == 0).then_some(()));
+    wait_for("the delivery", || {
+        (sink(&cellar, "hook")["lag_entries"] == 0).then_some(())
+    });
     let shown = sink(&cellar, "hook");
     assert_eq!(shown["dead_letters"], 1, "{shown}");
     assert_eq!(shown["counters"]["delivered"], 7);
     assert!(requests.load(Ordering::SeqCst) > 8);
-    let letters = done(&cellar, &["sinks", "dead-letters", "list", "hook", "--output", "jsonl"]);
+    let letters = done(
+        &cellar,
+        &["sinks", "dead-letters", "list", "hook", "--output", "jsonl"],
+    );
     let letter: Json = serde_json::from_str(letters.trim()).unwrap();
-    assert_eq!((&letter["tag"], &letter["reason"]), (&Json::from("test/5"), &Json::from("400 Bad Request")));
+    assert_eq!(
+        (&letter["tag"], &letter["reason"]),
+        (&Json::from("test/5"), &Json::from("400 Bad Request"))
+    );
     let seq = letter["seq"].to_string();
     assert!(done(&cellar, &["sinks", "dead-letters", "show", "hook", &seq]).contains("\"n\":5"));
-    let retried = done(&cellar, &["sinks", "dead-letters", "retry", "hook", "--all"]);
-    assert!(retried.starts_with("1 dead letters of hook are delivered again"), "{retried}");
+    let retried = done(
+        &cellar,
+        &["sinks", "dead-letters", "retry", "hook", "--all"],
+    );
+    assert!(
+        retried.starts_with("1 dead letters of hook are delivered again"),
+        "{retried}"
+    );
     wait_for("the second rejection", || {
-        let text = done(&cellar, &["sinks", "dead-letters", "list", "hook", "--output", "jsonl"]);
+        let text = done(
+            &cellar,
+            &["sinks", "dead-letters", "list", "hook", "--output", "jsonl"],
+        );
         text.contains("\"attempts\":2").then_some(())
     });
     let doctor = verb(&cellar, &["doctor", "--no-master"]);
-    assert!(stdout(&doctor).contains("hook: 1 dead letters"), "{}", stdout(&doctor));
-    assert!(stdout(&doctor).contains("answers (status "), "{}", stdout(&doctor));
+    assert!(
+        stdout(&doctor).contains("hook: 1 dead letters"),
+        "{}",
+        stdout(&doctor)
+    );
+    assert!(
+        stdout(&doctor).contains("answers (status "),
+        "{}",
+        stdout(&doctor)
+    );
     assert_eq!(
         done(&cellar, &["sinks", "dead-letters", "drop", "hook", &seq]),
         "1 dead letters of hook are deleted\n"
@@ -200,21 +267,36 @@ fn a_destination_that_fails_in_every_way_gets_each_event() {
 fn a_sink_is_paused_moved_and_tested_from_the_command_line() {
     let mut cellar = Cellar::start_configured(FILE, &[]);
     let out = cellar.dir.path().join("out.jsonl");
-    assert_eq!(done(&cellar, &["sinks", "pause", "audit"]), "audit is paused\n");
+    assert_eq!(
+        done(&cellar, &["sinks", "pause", "audit"]),
+        "audit is paused\n"
+    );
     put(&cellar, 0..5);
     cellar.terminate();
     cellar.restart();
-    assert_eq!(sink(&cellar, "audit")["state"], "paused", "also after a restart");
+    assert_eq!(
+        sink(&cellar, "audit")["state"],
+        "paused",
+        "also after a restart"
+    );
     assert_eq!(lines_of(&out), 0);
     done(&cellar, &["sinks", "resume", "audit"]);
     wait_for("the lines", || (lines_of(&out) == 5).then_some(()));
-    assert!(done(&cellar, &["sinks", "seek", "audit", "oldest"]).starts_with("audit continues with "));
+    assert!(
+        done(&cellar, &["sinks", "seek", "audit", "oldest"]).starts_with("audit continues with ")
+    );
     wait_for("the lines again", || (lines_of(&out) == 10).then_some(()));
     let test = done(&cellar, &["sinks", "test", "audit"]);
-    assert!(test.contains("test/4, 1 items") && test.contains("bytes written to"), "{test}");
+    assert!(
+        test.contains("test/4, 1 items") && test.contains("bytes written to"),
+        "{test}"
+    );
     assert_eq!(lines_of(&out), 11);
     let list = done(&cellar, &["sinks", "list"]);
-    assert!(list.contains("audit") && list.contains("out.jsonl"), "{list}");
+    assert!(
+        list.contains("audit") && list.contains("out.jsonl"),
+        "{list}"
+    );
     let unknown = verb(&cellar, &["sinks", "pause", "nothing"]);
     assert!(
         stderr(&unknown).contains("no sink \"nothing\" is configured; configured are: audit"),
@@ -228,20 +310,42 @@ fn a_reload_applies_valid_sinks_and_an_invalid_one_changes_nothing() {
     let cellar = Cellar::start_configured(FILE, &[]);
     let dir = cellar.dir.path();
     put(&cellar, 0..1);
-    wait_for("a line", || (lines_of(&dir.join("out.jsonl")) == 1).then_some(()));
+    wait_for("a line", || {
+        (lines_of(&dir.join("out.jsonl")) == 1).then_some(())
+    });
     reload(&cellar, &FILE.replace("json\n", "jsno\n"));
-    wait_for("the error", || cellar.log().contains("changed sinks are invalid").then_some(()));
-    assert!(cellar.log().contains("c.yaml:4: sinks.audit.encoder: "), "{}", cellar.log());
+    wait_for("the error", || {
+        cellar
+            .log()
+            .contains("changed sinks are invalid")
+            .then_some(())
+    });
+    assert!(
+        cellar.log().contains("c.yaml:4: sinks.audit.encoder: "),
+        "{}",
+        cellar.log()
+    );
     let more = "  states: {match: [{tag: 'test/*'}], encoder: {template: {text: '{{ data.n }}'}}, transport: {file: {path: DIR/n}}}\n";
-    reload(&cellar, &format!("{}{more}", FILE.replace("out.jsonl", "new.jsonl")));
-    wait_for("both sinks", || (done(&cellar, &["sinks", "list"]).contains("new.jsonl")).then_some(()));
-    wait_for("the start of the new sink", || (sink(&cellar, "states")["state"] == "idle").then_some(()));
+    reload(
+        &cellar,
+        &format!("{}{more}", FILE.replace("out.jsonl", "new.jsonl")),
+    );
+    wait_for("both sinks", || {
+        (done(&cellar, &["sinks", "list"]).contains("new.jsonl")).then_some(())
+    });
+    wait_for("the start of the new sink", || {
+        (sink(&cellar, "states")["state"] == "idle").then_some(())
+    });
     put(&cellar, 1..3);
     wait_for("the new files", || {
         (lines_of(&dir.join("n")) == 2 && lines_of(&dir.join("new.jsonl")) == 2).then_some(())
     });
     assert_eq!(lines_of(&dir.join("out.jsonl")), 1);
-    assert!(!cellar.log().contains("take effect after a restart"), "{}", cellar.log());
+    assert!(
+        !cellar.log().contains("take effect after a restart"),
+        "{}",
+        cellar.log()
+    );
 }
 
 #[test]
@@ -252,25 +356,44 @@ fn a_sink_waits_while_another_process_holds_its_name() {
     cellar.ask("consumer_next", held());
     let more = "  late: {encoder: json, transport: {file: {path: DIR/late}}}\n";
     reload(&cellar, &format!("{FILE}{more}"));
-    let show = || stdout(&verb(&cellar, &["sinks", "show", "late", "--output", "json"]));
+    let show = || {
+        stdout(&verb(
+            &cellar,
+            &["sinks", "show", "late", "--output", "json"],
+        ))
+    };
     wait_for("the error", || show().contains("in use by").then_some(()));
     put(&cellar, 0..3);
     assert_eq!(lines_of(&cellar.dir.path().join("late")), 0);
     cellar.ask("consumer_release", held());
-    wait_for("the events", || (numbers(&lines(&cellar.dir.path().join("late"))) == [0, 1, 2]).then_some(()));
+    wait_for("the events", || {
+        (numbers(&lines(&cellar.dir.path().join("late"))) == [0, 1, 2]).then_some(())
+    });
 }
 
 #[test]
 fn an_invalid_sink_ends_the_start_with_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.yaml");
-    std::fs::write(&path, "sinks:\n  audit:\n    encoder: json\n    transport: {file: {path: relative}}\n")
-        .unwrap();
+    std::fs::write(
+        &path,
+        "sinks:\n  audit:\n    encoder: json\n    transport: {file: {path: relative}}\n",
+    )
+    .unwrap();
     for name in ["serve", "check"] {
-        let output = program().arg(name).arg("--config").arg(&path).output().unwrap();
-        assert_eq!(output.status.code(), Some(64), "{name}: {}", stderr(&output));
-        let expected =
-            "c.yaml:4: sinks.audit.transport.file.path: \"relative\" is not accepted; give an absolute path";
+        let output = program()
+            .arg(name)
+            .arg("--config")
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(64),
+            "{name}: {}",
+            stderr(&output)
+        );
+        let expected = "c.yaml:4: sinks.audit.transport.file.path: \"relative\" is not accepted; give an absolute path";
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
 }
@@ -279,7 +402,10 @@ fn an_invalid_sink_ends_the_start_with_line_and_key() {
 fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
     let (port, _) = service(|n, body| {
         // A check of the destination has no body.
-        assert!(body.is_empty() || !body.contains("pa55") && body.contains("[redacted]"), "{body}");
+        assert!(
+            body.is_empty() || !body.contains("pa55") && body.contains("[redacted]"),
+            "{body}"
+        );
         match n {
             0 => status("401 Unauthorized", "x-echo: t0ps3cret\r\n"),
             _ => status("200 OK", ""),
@@ -294,11 +420,17 @@ fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
     std::fs::write(dir.path().join("c.yaml"), in_dir(&yaml, dir.path())).unwrap();
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml", "--log-level", "debug"]);
     put(&cellar, 0..1);
-    wait_for("the delivery", || (sink(&cellar, "hook")["counters"]["delivered"] == 1).then_some(()));
+    wait_for("the delivery", || {
+        (sink(&cellar, "hook")["counters"]["delivered"] == 1).then_some(())
+    });
     let config = cellar.dir.path().join("c.yaml");
     let test = done(&cellar, &["sinks", "test", "hook"]);
     assert!(test.contains("authorization: Bearer [redacted]"), "{test}");
-    let check = program().args(["check", "--config"]).arg(config).output().unwrap();
+    let check = program()
+        .args(["check", "--config"])
+        .arg(config)
+        .output()
+        .unwrap();
     let shown = [
         test,
         stdout(&check),
@@ -320,7 +452,9 @@ fn a_full_disk_for_a_file_pauses_only_that_sink() {
     let cellar = Cellar::start_configured_on_disk(&yaml, "write=ENOSPC@1+:out.jsonl");
     let dir = cellar.dir.path();
     put(&cellar, 0..3);
-    wait_for("the other sink", || (lines_of(&dir.join("other")) == 3).then_some(()));
+    wait_for("the other sink", || {
+        (lines_of(&dir.join("other")) == 3).then_some(())
+    });
     wait_for("the error", || {
         sink(&cellar, "audit")["error"]["message"]
             .as_str()
@@ -330,6 +464,8 @@ fn a_full_disk_for_a_file_pauses_only_that_sink() {
     });
     assert_eq!(lines_of(&dir.join("out.jsonl")), 0);
     cellar.plan_disk("");
-    wait_for("the lines", || (lines_of(&dir.join("out.jsonl")) == 3).then_some(()));
+    wait_for("the lines", || {
+        (lines_of(&dir.join("out.jsonl")) == 3).then_some(())
+    });
     assert_eq!(numbers(&lines(&dir.join("out.jsonl"))), [0, 1, 2]);
 }

@@ -15,12 +15,16 @@ use saltcellar::wire::python::{json, yaml};
 use serde_json::{Value as Json, json};
 
 fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(path)
 }
 
 fn lines(name: &str) -> Vec<Json> {
     let text = fs::read_to_string(data("sls").join(name)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Encodes a value in the JSON format of the cases.
@@ -48,7 +52,10 @@ fn spell(value: &Value) -> Json {
 }
 
 fn spell_map(map: &Map) -> Json {
-    if map.keys().all(|key| key.as_str().is_some_and(|key| !key.starts_with('$'))) {
+    if map
+        .keys()
+        .all(|key| key.as_str().is_some_and(|key| !key.starts_with('$')))
+    {
         let pair = |(key, value): (&Key, &Value)| (key.as_str().unwrap().to_owned(), spell(value));
         return Json::Object(map.iter().map(pair).collect());
     }
@@ -57,17 +64,27 @@ fn spell_map(map: &Map) -> Json {
 
 /// Decodes a value from the JSON format of the cases.
 fn read(json: &Json) -> Value {
-    let list = |json: &Json| json.as_array().unwrap().iter().map(read).collect::<Vec<_>>();
+    let list = |json: &Json| {
+        json.as_array()
+            .unwrap()
+            .iter()
+            .map(read)
+            .collect::<Vec<_>>()
+    };
     match json {
         Json::Null => Value::Null,
         Json::Bool(b) => Value::Bool(*b),
-        Json::Number(n) => n.as_i64().map_or_else(|| Value::Float(n.as_f64().unwrap()), Value::Int),
+        Json::Number(n) => n
+            .as_i64()
+            .map_or_else(|| Value::Float(n.as_f64().unwrap()), Value::Int),
         Json::String(text) => Value::Str(text.clone()),
         Json::Array(_) => Value::List(list(json)),
         Json::Object(map) => match map.iter().next().map(|(key, value)| (key.as_str(), value)) {
             Some(("$int", digits)) => json::load(digits.as_str().unwrap()).unwrap(),
             Some(("$float", text)) => Value::Float(text.as_str().unwrap().parse().unwrap()),
-            Some(("$bytes", text)) => Value::Bytes(STANDARD.decode(text.as_str().unwrap()).unwrap()),
+            Some(("$bytes", text)) => {
+                Value::Bytes(STANDARD.decode(text.as_str().unwrap()).unwrap())
+            }
             Some(("$tuple", items)) => Value::Tuple(list(items)),
             Some(("$set", items)) => Value::Set(list(items)),
             Some(("$map", pairs)) => {
@@ -82,9 +99,12 @@ fn read(json: &Json) -> Value {
 fn read_map(json: &Json) -> Map {
     match json.get("$map") {
         Some(_) => read(json).as_map().unwrap().clone(),
-        None => {
-            json.as_object().unwrap().iter().map(|(key, value)| (key.as_str().into(), read(value))).collect()
-        }
+        None => json
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), read(value)))
+            .collect(),
     }
 }
 
@@ -97,7 +117,12 @@ fn alike(found: &Json, expected: &Json) -> bool {
 /// The differences, one per line; empty for a pass.
 fn assert_none(wrong: &[String], of: usize) {
     assert!(of > 0);
-    assert!(wrong.is_empty(), "{} of {of}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {of}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 fn check_texts(name: &str, load: impl Fn(&str) -> Result<Value, String>) {
@@ -124,15 +149,21 @@ fn check_texts(name: &str, load: impl Fn(&str) -> Result<Value, String>) {
 
 #[test]
 fn yaml_is_parsed_as_by_salt() {
-    check_texts("yaml.jsonl", |text| yaml::load(text).map_err(|error| error.to_string()));
+    check_texts("yaml.jsonl", |text| {
+        yaml::load(text).map_err(|error| error.to_string())
+    });
 }
 
 #[test]
 fn json_is_parsed_as_by_python() {
-    check_texts("json.jsonl", |text| json::load(text).map_err(|error| error.to_string()));
+    check_texts("json.jsonl", |text| {
+        json::load(text).map_err(|error| error.to_string())
+    });
     for row in lines("json.jsonl") {
-        let (Err(error), Some(expected)) = (json::load(row["text"].as_str().unwrap()), row["fails"].as_str())
-        else {
+        let (Err(error), Some(expected)) = (
+            json::load(row["text"].as_str().unwrap()),
+            row["fails"].as_str(),
+        ) else {
             continue;
         };
         if expected.contains(": line") {
@@ -145,7 +176,11 @@ fn json_is_parsed_as_by_python() {
 fn globs_match_as_in_python() {
     for row in lines("fnmatch.jsonl") {
         let glob = Glob::new(row["pattern"].as_str().unwrap());
-        assert_eq!(glob.matches(row["name"].as_str().unwrap()), row["matches"].as_bool().unwrap(), "{row}");
+        assert_eq!(
+            glob.matches(row["name"].as_str().unwrap()),
+            row["matches"].as_bool().unwrap(),
+            "{row}"
+        );
     }
 }
 
@@ -156,7 +191,8 @@ fn spell_low(low: &Json) -> Vec<String> {
         pairs.sort_by_key(|(key, _)| key.as_str());
         json!(pairs).to_string()
     };
-    low.as_array().map_or(vec![], |low| low.iter().map(chunk).collect())
+    low.as_array()
+        .map_or(vec![], |low| low.iter().map(chunk).collect())
 }
 
 fn low_of(files: Vec<Map>) -> Result<Json, Refused> {
@@ -169,18 +205,28 @@ fn events_compile_as_in_salt() {
     let mut wrong = Vec::new();
     for row in &rows {
         let mut files = Vec::new();
-        for (file, expected) in row["files"].as_array().unwrap().iter().zip(row["high"].as_array().unwrap()) {
+        for (file, expected) in row["files"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(row["high"].as_array().unwrap())
+        {
             let (path, text) = (file[0].as_str().unwrap(), file[1].as_str().unwrap());
             let high = compile::high(text, path);
             let found = high.as_ref().map_or(Json::Null, spell_map);
             if !alike(&found, expected) {
-                wrong.push(format!("{text}\n  Salt: {expected}\n  here: {found} {:?}", high.as_ref().err()));
+                wrong.push(format!(
+                    "{text}\n  Salt: {expected}\n  here: {found} {:?}",
+                    high.as_ref().err()
+                ));
             }
             files.extend(high);
         }
         let found = low_of(files);
         let same = match &found {
-            Ok(low) => row.get("low").is_some_and(|expected| spell_low(low) == spell_low(expected)),
+            Ok(low) => row
+                .get("low")
+                .is_some_and(|expected| spell_low(low) == spell_low(expected)),
             Err(Refused::Errors(errors)) => row.get("errors") == Some(&json!(errors)),
             Err(Refused::Exception(_)) => row.get("raises").is_some(),
         };
@@ -193,13 +239,23 @@ fn events_compile_as_in_salt() {
 
 /// Replaces the placeholders of a case by the paths of the recording.
 fn cases() -> Vec<Json> {
-    let mut paths: Vec<_> =
-        fs::read_dir(data("reactor-cases")).unwrap().map(|file| file.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let mut paths: Vec<_> = fs::read_dir(data("reactor-cases"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "json")
+    });
     paths.sort();
     let case = |path: &PathBuf| {
         let text = fs::read_to_string(path).unwrap();
-        serde_json::from_str(&text.replace("${ROOT}", "/case").replace("${CACHE}", "/case/cache")).unwrap()
+        serde_json::from_str(
+            &text
+                .replace("${ROOT}", "/case")
+                .replace("${CACHE}", "/case/cache"),
+        )
+        .unwrap()
     };
     paths.iter().map(case).collect()
 }
@@ -209,17 +265,24 @@ fn last_renderer(case: &Json, text: &str) -> Option<String> {
     let line = text.lines().next().unwrap_or_default();
     let config = yaml::load(case["input"]["master_config"].as_str().unwrap_or_default()).unwrap();
     let option = |key: &str| config.as_map().and_then(|config| config.get(key));
-    if option("renderer_whitelist").or(option("renderer_blacklist")).is_some() {
+    if option("renderer_whitelist")
+        .or(option("renderer_blacklist"))
+        .is_some()
+    {
         return None;
     }
     let pipe = match line.strip_prefix("#!") {
         Some(pipe) if !pipe.starts_with('/') => pipe,
-        _ => option("renderer").and_then(Value::as_str).unwrap_or("jinja|yaml"),
+        _ => option("renderer")
+            .and_then(Value::as_str)
+            .unwrap_or("jinja|yaml"),
     };
     // `yaml_jinja` and the like are pipes in reverse order.
     let last = pipe.rsplit('|').next().unwrap_or_default().trim();
     let last = last.split(['_', ' ']).next().unwrap_or_default();
-    ["yaml", "json", "jinja"].contains(&last).then(|| last.to_owned())
+    ["yaml", "json", "jinja"]
+        .contains(&last)
+        .then(|| last.to_owned())
 }
 
 fn high_of(last: &str, text: &str, path: &str) -> Result<Map, FileError> {
@@ -240,7 +303,13 @@ fn high_of(last: &str, text: &str, path: &str) -> Result<Map, FileError> {
 
 /// Whether Salt's log has a record of this level with this start.
 fn is_logged(note: &Note, logs: &Json) -> bool {
-    let begin = |message: &str| message.split([':', '"', '\'']).next().unwrap_or_default().to_owned();
+    let begin = |message: &str| {
+        message
+            .split([':', '"', '\''])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     logs.as_array().unwrap().iter().any(|log| {
         log["level"] == note.level.name()
             && log["logger"] == note.logger
@@ -263,24 +332,37 @@ fn rendered_files_of_the_cases_give_their_high_data() {
     for case in cases() {
         for event in case["expect"]["events"].as_array().unwrap() {
             let empty = vec![];
-            let mut renders = event["renders"].as_array().unwrap_or(&empty).iter().peekable();
+            let mut renders = event["renders"]
+                .as_array()
+                .unwrap_or(&empty)
+                .iter()
+                .peekable();
             let references = event["matched"].as_array().unwrap_or(&empty).iter();
-            for (reference, expected) in references.zip(event["high"].as_array().unwrap_or(&empty)) {
+            for (reference, expected) in references.zip(event["high"].as_array().unwrap_or(&empty))
+            {
                 let mut high = Map::default();
                 let mut seen = 0;
                 let means = |render: &&Json| {
-                    refers(reference.as_str().unwrap_or_default(), render["file"].as_str().unwrap())
+                    refers(
+                        reference.as_str().unwrap_or_default(),
+                        render["file"].as_str().unwrap(),
+                    )
                 };
                 while let Some(render) = renders.next_if(means) {
-                    let Some(text) = render["text"].as_str() else { continue };
+                    let Some(text) = render["text"].as_str() else {
+                        continue;
+                    };
                     let path = render["file"].as_str().unwrap();
-                    let Some(last) = last_renderer(&case, text) else { continue };
+                    let Some(last) = last_renderer(&case, text) else {
+                        continue;
+                    };
                     seen += 1;
                     match high_of(&last, text, path) {
                         Ok(one) => high.extend(one),
                         Err(error) => {
                             let words = format!("Failed to render \"{path}\": {error}");
-                            if !is_logged(&Note::error("salt.utils.reactor", words), &event["logs"]) {
+                            if !is_logged(&Note::error("salt.utils.reactor", words), &event["logs"])
+                            {
                                 wrong.push(format!("{} {path}: {error}", case["id"]));
                             }
                         }
@@ -291,7 +373,11 @@ fn rendered_files_of_the_cases_give_their_high_data() {
                 // The order of directory entries is undefined.
                 let unordered = case["input"]["unordered_renders"] == true && found == *expected;
                 if seen > 0 && !unordered && !alike(&found, expected) {
-                    wrong.push(format!("{}\n  Salt: {expected}\n  here: {}", case["id"], spell_map(&high)));
+                    wrong.push(format!(
+                        "{}\n  Salt: {expected}\n  here: {}",
+                        case["id"],
+                        spell_map(&high)
+                    ));
                 }
             }
         }
@@ -305,8 +391,15 @@ fn high_data_of_the_cases_gives_their_low_chunks() {
     let mut events = 0;
     for case in cases() {
         let sent = case["input"]["events"].as_array().unwrap();
-        for (event, sent) in case["expect"]["events"].as_array().unwrap().iter().zip(sent) {
-            let Some(high) = event["high"].as_array() else { continue };
+        for (event, sent) in case["expect"]["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(sent)
+        {
+            let Some(high) = event["high"].as_array() else {
+                continue;
+            };
             events += 1;
             let low = low_of(high.iter().map(read_map).collect());
             if let Err(refused) = &low {
@@ -320,14 +413,21 @@ fn high_data_of_the_cases_gives_their_low_chunks() {
                 let whole = matches!(refused, Refused::Errors(_));
                 let matches_message = |log: &Json| !whole || log["message"] == note.message;
                 if !is_logged(&note, &event["logs"])
-                    || !event["logs"].as_array().unwrap().iter().any(matches_message)
+                    || !event["logs"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .any(matches_message)
                 {
                     wrong.push(format!("{}: not logged: {}", case["id"], note.message));
                 }
             }
             let low = low.unwrap_or_default();
             if spell_low(&low) != spell_low(&event["low"]) {
-                wrong.push(format!("{}\n  Salt: {}\n  here: {low}", case["id"], event["low"]));
+                wrong.push(format!(
+                    "{}\n  Salt: {}\n  here: {low}",
+                    case["id"], event["low"]
+                ));
             }
         }
     }
@@ -336,26 +436,59 @@ fn high_data_of_the_cases_gives_their_low_chunks() {
 
 #[test]
 fn a_small_document_with_many_aliases_is_refused() {
-    let level = |n: usize| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", "));
-    let bomb: String = std::iter::once("a0: &a0 [lol]\n".to_owned()).chain((1..9).map(level)).collect();
+    let level = |n: usize| {
+        format!(
+            "a{n}: &a{n} [{}]\n",
+            vec![format!("*a{}", n - 1); 10].join(", ")
+        )
+    };
+    let bomb: String = std::iter::once("a0: &a0 [lol]\n".to_owned())
+        .chain((1..9).map(level))
+        .collect();
     assert!(yaml::load(&bomb).unwrap_err().message.contains("aliases"));
 
-    let level = |n: usize| format!("m{n}: &m{n} {{<<: [{}]}}\n", vec![format!("*m{}", n - 1); 10].join(", "));
-    let bomb: String = std::iter::once("m0: &m0 {a: b}\n".to_owned()).chain((1..9).map(level)).collect();
+    let level = |n: usize| {
+        format!(
+            "m{n}: &m{n} {{<<: [{}]}}\n",
+            vec![format!("*m{}", n - 1); 10].join(", ")
+        )
+    };
+    let bomb: String = std::iter::once("m0: &m0 {a: b}\n".to_owned())
+        .chain((1..9).map(level))
+        .collect();
     yaml::load(&bomb).unwrap_err();
 
-    let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 100].join(", "));
+    let text = format!(
+        "a: &a {}\nb: [{}]\n",
+        "x".repeat(1 << 20),
+        vec!["*a"; 100].join(", ")
+    );
     assert!(yaml::load(&text).unwrap_err().message.contains("aliases"));
 }
 
 #[test]
 fn deep_nesting_is_refused() {
-    for deep in ["[".repeat(100_000), "{a: ".repeat(100_000), "- ".repeat(100_000), "[[a]: ".repeat(1000)] {
+    for deep in [
+        "[".repeat(100_000),
+        "{a: ".repeat(100_000),
+        "- ".repeat(100_000),
+        "[[a]: ".repeat(1000),
+    ] {
         yaml::load(&deep).unwrap_err();
     }
     let blocks: Vec<String> = (0..1000).map(|n| format!("{}a:", " ".repeat(n))).collect();
-    assert!(yaml::load(&blocks.join("\n")).unwrap_err().message.contains("deep"));
-    assert!(json::load(&"[".repeat(100_000)).unwrap_err().message.contains("deep"));
+    assert!(
+        yaml::load(&blocks.join("\n"))
+            .unwrap_err()
+            .message
+            .contains("deep")
+    );
+    assert!(
+        json::load(&"[".repeat(100_000))
+            .unwrap_err()
+            .message
+            .contains("deep")
+    );
     let deepest = format!("{}{}", "[".repeat(SLS_DEPTH_MAX), "]".repeat(SLS_DEPTH_MAX));
     assert_eq!(yaml::load(&deepest), Ok(json::load(&deepest).unwrap()));
 }
@@ -365,7 +498,10 @@ fn yaml_errors_contain_line_and_column() {
     let error = yaml::load("a: b\né: [c\nd: e\n").unwrap_err();
     assert_eq!((error.line, error.column), (3, 2), "{error}");
     let error = yaml::load("a: b\nc: d\na: e\n").unwrap_err();
-    assert_eq!(error.to_string(), "line 3, column 1: while constructing a mapping: found conflicting ID 'a'");
+    assert_eq!(
+        error.to_string(),
+        "line 3, column 1: while constructing a mapping: found conflicting ID 'a'"
+    );
 }
 
 /// Measures one event of Salt's benchmark file, from rendered text to low chunks.
@@ -380,7 +516,10 @@ fn speed_of_yaml_and_compile() {
         let cpu = |run: &dyn Fn()| {
             let now = || {
                 let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-                std::time::Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+                std::time::Duration::new(
+                    time.tv_sec.unsigned_abs(),
+                    u32::try_from(time.tv_nsec).unwrap(),
+                )
             };
             let begin = now();
             (0..rounds).for_each(|_| run());

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use saltcellar::reactor::render::jinja::{
-    Ambient, Context, Data, Engine, EngineOptions, NoFunctions, RenderError, RenderErrorKind, RenderLimits,
-    SaltFunctions, Source,
+    Ambient, Context, Data, Engine, EngineOptions, NoFunctions, RenderError, RenderErrorKind,
+    RenderLimits, SaltFunctions, Source,
 };
 use saltcellar::wire::python::value::{Key, Map};
 use saltcellar::wire::python::{Value, yaml};
@@ -32,11 +32,15 @@ fn value(json: &Json) -> Value {
         Json::Object(items) => match items.iter().next() {
             Some((key, of)) if items.len() == 1 && key.starts_with('$') => match key.as_str() {
                 "$bytes" => Value::Bytes(
-                    base64::engine::general_purpose::STANDARD.decode(of.as_str().unwrap()).unwrap(),
+                    base64::engine::general_purpose::STANDARD
+                        .decode(of.as_str().unwrap())
+                        .unwrap(),
                 ),
                 "$int" => {
                     let digits = of.as_str().unwrap();
-                    digits.parse().map_or_else(|_| Value::BigInt(digits.to_owned()), Value::Int)
+                    digits
+                        .parse()
+                        .map_or_else(|_| Value::BigInt(digits.to_owned()), Value::Int)
                 }
                 "$float" => Value::Float(of.as_str().unwrap().parse().unwrap()),
                 "$map" => Value::Map(
@@ -49,21 +53,37 @@ fn value(json: &Json) -> Value {
                 "$tuple" => Value::Tuple(of.as_array().unwrap().iter().map(value).collect()),
                 _ => Value::Str(of.to_string()),
             },
-            _ => {
-                Value::Map(items.iter().map(|(key, of)| (Key(Value::Str(key.clone())), value(of))).collect())
-            }
+            _ => Value::Map(
+                items
+                    .iter()
+                    .map(|(key, of)| (Key(Value::Str(key.clone())), value(of)))
+                    .collect(),
+            ),
         },
     }
 }
 
 fn map(pairs: &[(&str, &str)]) -> Arc<Value> {
-    Arc::new(Value::Map(pairs.iter().map(|(key, of)| (Key::from(*key), Value::from(*of))).collect()))
+    Arc::new(Value::Map(
+        pairs
+            .iter()
+            .map(|(key, of)| (Key::from(*key), Value::from(*of)))
+            .collect(),
+    ))
 }
 
 fn ambient() -> Arc<Ambient> {
     Arc::new(Ambient::new(
-        map(&[("id", "saltmaster_master"), ("kernel", "Linux"), ("os", "Debian")]),
-        map(&[("id", "saltmaster_master"), ("file_client", "local"), ("__role", "master")]),
+        map(&[
+            ("id", "saltmaster_master"),
+            ("kernel", "Linux"),
+            ("os", "Debian"),
+        ]),
+        map(&[
+            ("id", "saltmaster_master"),
+            ("file_client", "local"),
+            ("__role", "master"),
+        ]),
         false,
     ))
 }
@@ -93,18 +113,31 @@ fn engine(options: &Value) -> Engine {
 }
 
 /// A thirtieth of the limits, which a debug build reaches quickly.
-const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
+const FEW: RenderLimits = RenderLimits {
+    steps: 60_000,
+    bytes: 2 << 20,
+};
 
 fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
     let options = options.as_map().cloned().unwrap_or_default();
-    let jinja_env = options.get("jinja_env").and_then(|env| env.as_map()).cloned().unwrap_or_default();
+    let jinja_env = options
+        .get("jinja_env")
+        .and_then(|env| env.as_map())
+        .cloned()
+        .unwrap_or_default();
     Engine::new(EngineOptions {
         jinja_env,
         allow_undefined: options.get("allow_undefined").is_some_and(Value::truthy),
         limits,
-        functions: ["pillar.get", "grains.get", "environ.get", "test.ping", "log.info"]
-            .map(str::to_owned)
-            .to_vec(),
+        functions: [
+            "pillar.get",
+            "grains.get",
+            "environ.get",
+            "test.ping",
+            "log.info",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     })
 }
 
@@ -121,8 +154,10 @@ fn difference(got: &Result<String, RenderError>, expected: Option<&str>) -> Opti
 
 #[test]
 fn the_cases_of_the_reactor_render_as_in_salt() {
-    let mut paths: Vec<_> =
-        fs::read_dir(data_dir().join("reactor-cases")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> = fs::read_dir(data_dir().join("reactor-cases"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "json"));
     paths.sort();
     assert!(paths.len() > 300);
@@ -131,47 +166,77 @@ fn the_cases_of_the_reactor_render_as_in_salt() {
         let case: Json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
         let input = &case["input"];
         let files = input["files"].as_object().cloned().unwrap_or_default();
-        let config = yaml::load(input["master_config"].as_str().unwrap_or_default()).unwrap_or(Value::Null);
+        let config =
+            yaml::load(input["master_config"].as_str().unwrap_or_default()).unwrap_or(Value::Null);
         let engine = engine(&config);
         let ambient = ambient();
         let none = Vec::new();
-        for (event, expected) in
-            input["events"].as_array().unwrap().iter().zip(case["expect"]["events"].as_array().unwrap())
+        for (event, expected) in input["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(case["expect"]["events"].as_array().unwrap())
         {
             let data = Data::from_value(&value(&event["data"]));
-            let salt: Arc<dyn SaltFunctions> =
-                Arc::new(Recorded(expected["salt_calls"].as_array().cloned().unwrap_or_default()));
+            let salt: Arc<dyn SaltFunctions> = Arc::new(Recorded(
+                expected["salt_calls"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default(),
+            ));
             let tag = event["tag"].as_str().unwrap();
-            let context = Context { tag, data: &data, ambient: &ambient, salt: &salt };
+            let context = Context {
+                tag,
+                data: &data,
+                ambient: &ambient,
+                salt: &salt,
+            };
             for render in expected["renders"].as_array().unwrap_or(&none) {
-                let Some(path) = render["file"].as_str() else { continue };
+                let Some(path) = render["file"].as_str() else {
+                    continue;
+                };
                 let name = path
                     .replace("${ROOT}/", "")
                     .replace("${CACHE}/files/base/", "srv/salt/")
                     .replace("${CACHE}/files/dev/", "srv/salt-dev/");
                 // Files that are not text have no template.
-                let Some(text) = files.get(&name).and_then(Json::as_str) else { continue };
-                let got = engine.render(&Source { path, text }, &context).map(|rendered| rendered.text);
+                let Some(text) = files.get(&name).and_then(Json::as_str) else {
+                    continue;
+                };
+                let got = engine
+                    .render(&Source { path, text }, &context)
+                    .map(|rendered| rendered.text);
                 rendered += 1;
                 native += usize::from(got.is_ok());
                 let id = case["id"].as_str().unwrap();
                 wrong.extend(
-                    difference(&got, render["text"].as_str()).map(|what| format!("{id}: {name} {what}")),
+                    difference(&got, render["text"].as_str())
+                        .map(|what| format!("{id}: {name} {what}")),
                 );
             }
         }
     }
     assert!(rendered > 330, "only {rendered} files were rendered");
     println!("{native} of {rendered} native");
-    assert!(native * 100 > rendered * 78, "only {native} of {rendered} are native");
-    assert!(wrong.is_empty(), "{} of {rendered}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        native * 100 > rendered * 78,
+        "only {native} of {rendered} are native"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} of {rendered}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// `tests/lab/jinja_oracle.py` writes this file by running Salt. Most rows test rare filters, which are not native.
 #[test]
 fn expressions_render_as_in_salt() {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
-    let mut lines = lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let mut lines = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
     let first = lines.next().unwrap();
     let (ambient, salt) = (ambient(), no_functions());
     let (mut count, mut native, mut wrong) = (0, 0, Vec::new());
@@ -179,18 +244,38 @@ fn expressions_render_as_in_salt() {
         count += 1;
         let engine = engine(&value(&case["opts"]));
         let data = Data::from_value(&value(&first["data"]));
-        let context = Context { tag: "test/tag", data: &data, ambient: &ambient, salt: &salt };
+        let context = Context {
+            tag: "test/tag",
+            data: &data,
+            ambient: &ambient,
+            salt: &salt,
+        };
         let text = case["t"].as_str().unwrap();
         let got = engine
-            .render(&Source { path: "${ROOT}/srv/reactor/r.sls", text }, &context)
+            .render(
+                &Source {
+                    path: "${ROOT}/srv/reactor/r.sls",
+                    text,
+                },
+                &context,
+            )
             .map(|rendered| rendered.text);
         native += usize::from(got.is_ok());
-        wrong.extend(difference(&got, case["text"].as_str()).map(|what| format!("{text:?} {what}")));
+        wrong
+            .extend(difference(&got, case["text"].as_str()).map(|what| format!("{text:?} {what}")));
     }
     assert!(count > 1500, "only {count} expressions");
     println!("{native} of {count} native");
-    assert!(native * 100 > count * 15, "only {native} of {count} are native");
-    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        native * 100 > count * 15,
+        "only {native} of {count} are native"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// Native functions that return their default.
@@ -210,7 +295,9 @@ impl SaltFunctions for Defaults {
 #[test]
 fn realistic_files_are_native() {
     let lines = fs::read_to_string(data_dir().join("sls/realistic.jsonl")).unwrap();
-    let mut lines = lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let mut lines = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
     let first = lines.next().unwrap();
     let engine = engine(&Value::Null);
     let (ambient, salt): (_, Arc<dyn SaltFunctions>) = (ambient(), Arc::new(Defaults));
@@ -218,16 +305,32 @@ fn realistic_files_are_native() {
     for case in lines {
         count += 1;
         let data = Data::from_value(&value(&first["data"]));
-        let context = Context { tag: "test/tag", data: &data, ambient: &ambient, salt: &salt };
+        let context = Context {
+            tag: "test/tag",
+            data: &data,
+            ambient: &ambient,
+            salt: &salt,
+        };
         let (path, text) = (case["name"].as_str().unwrap(), case["t"].as_str().unwrap());
-        let got = engine.render(&Source { path, text }, &context).map(|rendered| rendered.text);
+        let got = engine
+            .render(&Source { path, text }, &context)
+            .map(|rendered| rendered.text);
         if let Some(what) = difference(&got, case["text"].as_str()) {
             wrong.push(format!("{path}: {what}"));
         }
         not_native.extend(got.err().map(|error| error.to_string()));
     }
-    assert!(count >= 60 && wrong.is_empty(), "{count} files, differences:\n{}", wrong.join("\n"));
-    assert!(not_native.len() * 20 <= count, "{} of {count}:\n{}", not_native.len(), not_native.join("\n"));
+    assert!(
+        count >= 60 && wrong.is_empty(),
+        "{count} files, differences:\n{}",
+        wrong.join("\n")
+    );
+    assert!(
+        not_native.len() * 20 <= count,
+        "{} of {count}:\n{}",
+        not_native.len(),
+        not_native.join("\n")
+    );
 }
 
 /// A part of `make fuzz-sls`: renders the templates of `$SLS_FUZZ/templates.jsonl`, and writes those that are native to `native.jsonl`.
@@ -248,8 +351,16 @@ fn write_native_renderings() {
         let mut case: Json = serde_json::from_str(line).unwrap();
         let own = case.get("opts").map(|opts| engine(&value(opts)));
         let data = Data::from_value(&data);
-        let context = Context { tag: "test/tag", data: &data, ambient: &ambient, salt: &salt };
-        let source = Source { path: "r.sls", text: case["t"].as_str().unwrap() };
+        let context = Context {
+            tag: "test/tag",
+            data: &data,
+            ambient: &ambient,
+            salt: &salt,
+        };
+        let source = Source {
+            path: "r.sls",
+            text: case["t"].as_str().unwrap(),
+        };
         match own.as_ref().unwrap_or(&plain).render(&source, &context) {
             Ok(rendered) => {
                 case["native"] = rendered.text.into();
@@ -259,7 +370,10 @@ fn write_native_renderings() {
             Err(error) => assert!(!error.message.is_empty(), "{source:?}"),
         }
     }
-    println!("{} of {count} templates are native", out.lines().count() - 1);
+    println!(
+        "{} of {count} templates are native",
+        out.lines().count() - 1
+    );
     fs::write(dir.join("native.jsonl"), out).unwrap();
 }
 
@@ -271,14 +385,30 @@ fn rendered_within(limits: RenderLimits, text: &str) -> Result<String, RenderErr
     let engine = engine_with(&Value::Null, limits);
     let data = Data::from_msgpack(b"\x81\xa2id\xa4web1").unwrap();
     let (ambient, salt) = (Arc::new(Ambient::default()), no_functions());
-    let context = Context { tag: "salt/key", data: &data, ambient: &ambient, salt: &salt };
-    engine.render(&Source { path: "r.sls", text }, &context).map(|rendered| rendered.text)
+    let context = Context {
+        tag: "salt/key",
+        data: &data,
+        ambient: &ambient,
+        salt: &salt,
+    };
+    engine
+        .render(
+            &Source {
+                path: "r.sls",
+                text,
+            },
+            &context,
+        )
+        .map(|rendered| rendered.text)
 }
 
 /// The template exceeds a limit or is not native; Salt's process has limits of its own.
 fn assert_bounded(text: &str) {
     let error = rendered_within(FEW, text).expect_err(text);
-    assert!(error.kind == RenderErrorKind::Limit || error.not_native(), "{text}: {error}");
+    assert!(
+        error.kind == RenderErrorKind::Limit || error.not_native(),
+        "{text}: {error}"
+    );
 }
 
 #[test]
@@ -318,9 +448,15 @@ fn limits_are_the_documented_ones_or_those_of_the_options() {
         ("{{ 'x' * 99999999 }}", format!("{bytes} bytes")),
     ] {
         let error = rendered(text).expect_err(text);
-        assert!(error.kind == RenderErrorKind::Limit && error.to_string().contains(&stated), "{error}");
+        assert!(
+            error.kind == RenderErrorKind::Limit && error.to_string().contains(&stated),
+            "{error}"
+        );
         let error = rendered_within(FEW, text).expect_err(text);
-        assert!(error.kind == RenderErrorKind::Limit && !error.to_string().contains(&stated), "{error}");
+        assert!(
+            error.kind == RenderErrorKind::Limit && !error.to_string().contains(&stated),
+            "{error}"
+        );
     }
 }
 
@@ -396,7 +532,13 @@ fn values_with_shared_members_are_limited() {
             assert_bounded(&text);
         }
     }
-    for key in ["{v: 1}", "{v: v}|pprint", "{v: 1} == {v: 1}", "v|unique|list", "{v: 1}|dictsort|list"] {
+    for key in [
+        "{v: 1}",
+        "{v: v}|pprint",
+        "{v: 1} == {v: 1}",
+        "v|unique|list",
+        "{v: 1}|dictsort|list",
+    ] {
         let text = format!("{}{{{{ {key} }}}}", nested("(", ")"));
         assert_bounded(&text);
     }
@@ -418,7 +560,9 @@ fn padding_and_long_texts_are_limited() {
 
 #[test]
 fn nesting_is_limited() {
-    let deep = |open: &str, middle: &str, close: &str, n: usize| open.repeat(n) + middle + &close.repeat(n);
+    let deep = |open: &str, middle: &str, close: &str, n: usize| {
+        open.repeat(n) + middle + &close.repeat(n)
+    };
     for text in [
         format!("{{{{ {} }}}}", deep("(", "1", ")", 50_000)),
         format!("{{{{ {} }}}}", deep("[", "1", "]", 50_000)),
@@ -435,8 +579,7 @@ fn nesting_is_limited() {
         assert!(error.kind == RenderErrorKind::Limit || error.not_native(), "{error}");
     }
     // Deep values that are not traversed are permitted, and dropped without recursion.
-    let text =
-        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}x";
+    let text = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}x";
     assert_eq!(rendered(text).unwrap(), "x");
     let text = "{% set ns = namespace(x={}) %}{% for i in range(50000) %}{% set d = {} %}{% do ns.x.update(d=d) %}{% set ns.x = d %}{% endfor %}x";
     assert_eq!(rendered(text).unwrap(), "x");
@@ -448,7 +591,12 @@ fn nesting_is_limited() {
 fn printed_collections_have_at_most_1_mib() {
     let text = |len: usize| format!("{{{{ ['x' * {len}, 'x' * {len}] }}}}");
     assert_eq!(rendered(&text(500_000)).unwrap().len(), 1_000_008);
-    assert!(rendered(&text(600_000)).unwrap_err().message.contains("1 MiB"));
+    assert!(
+        rendered(&text(600_000))
+            .unwrap_err()
+            .message
+            .contains("1 MiB")
+    );
 }
 
 #[test]
@@ -459,8 +607,21 @@ fn event_data_is_never_parsed_as_a_template() {
         (Key::from("format"), Value::from("{0.__class__}")),
     ])));
     let (ambient, salt) = (Arc::new(Ambient::default()), no_functions());
-    let context = Context { tag: hostile, data: &data, ambient: &ambient, salt: &salt };
-    let render = |text: &str| engine(&Value::Null).render(&Source { path: "r.sls", text }, &context);
+    let context = Context {
+        tag: hostile,
+        data: &data,
+        ambient: &ambient,
+        salt: &salt,
+    };
+    let render = |text: &str| {
+        engine(&Value::Null).render(
+            &Source {
+                path: "r.sls",
+                text,
+            },
+            &context,
+        )
+    };
     for text in [
         "{{ data.x }}",
         "{{ tag }}",
@@ -470,7 +631,11 @@ fn event_data_is_never_parsed_as_a_template() {
     ] {
         assert_eq!(render(text).unwrap().text, hostile, "{text}");
     }
-    assert!(render("{{ data['format'].format(1) }}").unwrap_err().not_native());
+    assert!(
+        render("{{ data['format'].format(1) }}")
+            .unwrap_err()
+            .not_native()
+    );
 }
 
 #[test]
@@ -496,32 +661,58 @@ fn collections_cannot_contain_themselves() {
         "{% set ns = namespace() %}{% set ns.x = [ns] %}",
         "{% do data.update(x=data) %}",
     ] {
-        assert_eq!(rendered(text).expect_err(text).kind, RenderErrorKind::NotNative, "{text}");
+        assert_eq!(
+            rendered(text).expect_err(text).kind,
+            RenderErrorKind::NotNative,
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn errors_have_file_line_and_construct() {
     let error = rendered("a\nb {{ nope }}\n").unwrap_err();
-    assert_eq!((error.file.as_str(), error.line, error.message.as_str()), ("r.sls", 2, "the name \"nope\""));
+    assert_eq!(
+        (error.file.as_str(), error.line, error.message.as_str()),
+        ("r.sls", 2, "the name \"nope\"")
+    );
     let error = rendered("a\n{% if %}").unwrap_err();
     assert_eq!((error.file.as_str(), error.line), ("r.sls", 2), "{error}");
     let error = rendered("{% if true %}\n\n{{ data.id / 0 }}{% endif %}\n").unwrap_err();
-    assert_eq!((error.line, error.message.as_str()), (3, "the operator `/`"));
-    assert!(error.to_string().starts_with("r.sls:3: ") && error.not_native(), "{error}");
+    assert_eq!(
+        (error.line, error.message.as_str()),
+        (3, "the operator `/`")
+    );
+    assert!(
+        error.to_string().starts_with("r.sls:3: ") && error.not_native(),
+        "{error}"
+    );
 }
 
 #[test]
 fn check_lists_the_constructs_that_are_not_native() {
     let text = "{% if data.x %}{{ 1|custom }}{% endif %}\n{{ salt['pillar.get']('x') }} {{ salt.mine.get('y') }} {% if 1 is odder %}{% endif %}";
     let engine = engine(&Value::Null);
-    let found = engine.check(&Source { path: "r.sls", text });
-    let found: Vec<_> = found.iter().map(|found| (found.line, found.what.as_str())).collect();
-    let expected = [(1, "filter \"custom\""), (2, "salt[\"mine.get\"]"), (2, "test \"odder\"")];
+    let found = engine.check(&Source {
+        path: "r.sls",
+        text,
+    });
+    let found: Vec<_> = found
+        .iter()
+        .map(|found| (found.line, found.what.as_str()))
+        .collect();
+    let expected = [
+        (1, "filter \"custom\""),
+        (2, "salt[\"mine.get\"]"),
+        (2, "test \"odder\""),
+    ];
     assert_eq!(found, expected);
-    for text in
-        ["{{ 1|custom }}", "{{ salt['pillar.get']('x') }}", "{{ salt.pillar.get('x') }}", "{{ 2 ** 1000 }}"]
-    {
+    for text in [
+        "{{ 1|custom }}",
+        "{{ salt['pillar.get']('x') }}",
+        "{{ salt.pillar.get('x') }}",
+        "{{ 2 ** 1000 }}",
+    ] {
         assert!(rendered(text).expect_err(text).not_native(), "{text}");
     }
 }
@@ -576,19 +767,38 @@ fn constructs_that_differ_from_jinja_are_not_native() {
 #[test]
 fn a_line_beyond_the_columns_of_minijinja_is_not_native() {
     let error = rendered(&format!("a: 1\n{{{{ '{}", " ".repeat(65_531))).expect_err("a long line");
-    let expected = (RenderErrorKind::NotNative, 2, "a line of 65,535 bytes or more");
+    let expected = (
+        RenderErrorKind::NotNative,
+        2,
+        "a line of 65,535 bytes or more",
+    );
     assert_eq!((error.kind, error.line, error.message.as_str()), expected);
 }
 
 #[test]
 fn options_other_than_trimming_are_not_native() {
-    let source = Source { path: "r.sls", text: "{% if true %}\nx\n  {% endif %}\ny\n" };
-    let (ambient, salt, data) = (ambient(), no_functions(), Data::from_msgpack(b"\x80").unwrap());
-    let context = Context { tag: "t", data: &data, ambient: &ambient, salt: &salt };
+    let source = Source {
+        path: "r.sls",
+        text: "{% if true %}\nx\n  {% endif %}\ny\n",
+    };
+    let (ambient, salt, data) = (
+        ambient(),
+        no_functions(),
+        Data::from_msgpack(b"\x80").unwrap(),
+    );
+    let context = Context {
+        tag: "t",
+        data: &data,
+        ambient: &ambient,
+        salt: &salt,
+    };
     let render = |options: &str| engine(&yaml::load(options).unwrap()).render(&source, &context);
     let trimmed = render("jinja_env: {trim_blocks: true, lstrip_blocks: true}").unwrap();
     assert_eq!(trimmed.text, "x\ny\n");
-    for options in ["jinja_env: {variable_start_string: '<<'}", "allow_undefined: true"] {
+    for options in [
+        "jinja_env: {variable_start_string: '<<'}",
+        "allow_undefined: true",
+    ] {
         let error = render(options).expect_err(options);
         assert!(error.not_native() && error.line == 0, "{options}: {error}");
     }
@@ -605,15 +815,37 @@ fn the_files_of_an_event_share_its_data() {
     let engine = engine(&Value::Null);
     let data = Data::from_msgpack(b"\x81\xa2id\xa4web1").unwrap();
     let (ambient, salt) = (Arc::new(Ambient::default()), no_functions());
-    let context = Context { tag: "t", data: &data, ambient: &ambient, salt: &salt };
-    let one = engine.render(&Source { path: "a", text: "{% do data.update(n=[1]) %}" }, &context).unwrap();
+    let context = Context {
+        tag: "t",
+        data: &data,
+        ambient: &ambient,
+        salt: &salt,
+    };
+    let one = engine
+        .render(
+            &Source {
+                path: "a",
+                text: "{% do data.update(n=[1]) %}",
+            },
+            &context,
+        )
+        .unwrap();
     assert_eq!(one.text, "");
     let two = engine
-        .render(&Source { path: "b", text: "{{ data.n }}{% do data.n.append(2) %}" }, &context)
+        .render(
+            &Source {
+                path: "b",
+                text: "{{ data.n }}{% do data.n.append(2) %}",
+            },
+            &context,
+        )
         .unwrap();
     assert_eq!(two.text, "[1]");
     let expected = r#"{"id":"web1","n":[1,2]}"#;
-    assert!(data.to_value().python_eq(&value(&serde_json::from_str(expected).unwrap())));
+    assert!(
+        data.to_value()
+            .python_eq(&value(&serde_json::from_str(expected).unwrap()))
+    );
 }
 
 /// A measurement: `cargo test --release --test it sls_jinja::speed -- --ignored --nocapture`.
@@ -622,17 +854,36 @@ fn the_files_of_an_event_share_its_data() {
 fn speed() {
     let text = "{% if data['id'].startswith('web') and data['act'] == 'accept' %}\nrefresh_pool_{{ data['id'] }}:\n  local.state.apply:\n    \
                 - tgt: 'haproxy*'\n    - args:\n      - mods: haproxy.refresh_pool\n      - pillar:\n          new_minion: {{ data['id'] }}\n{% endif %}\n";
-    let event = b"\x84\xa2id\xa4web1\xa3act\xa6accept\xa6result\xc3\xa6_stamp\xb32030-01-01T00:00:00";
+    let event =
+        b"\x84\xa2id\xa4web1\xa3act\xa6accept\xa6result\xc3\xa6_stamp\xb32030-01-01T00:00:00";
     let engine = engine(&Value::Null);
     let (ambient, salt) = (Arc::new(Ambient::default()), no_functions());
-    let (source, compiled) = (Source { path: "r.sls", text }, OnceLock::new());
+    let (source, compiled) = (
+        Source {
+            path: "r.sls",
+            text,
+        },
+        OnceLock::new(),
+    );
     let rounds: u32 = 200_000;
     for _ in 0..3 {
         let begin = std::time::Instant::now();
         for _ in 0..rounds {
             let data = Data::from_msgpack(event).unwrap();
-            let context = Context { tag: "salt/key", data: &data, ambient: &ambient, salt: &salt };
-            assert!(engine.render_cached(&source, &compiled, &context).unwrap().text.len() > 100);
+            let context = Context {
+                tag: "salt/key",
+                data: &data,
+                ambient: &ambient,
+                salt: &salt,
+            };
+            assert!(
+                engine
+                    .render_cached(&source, &compiled, &context)
+                    .unwrap()
+                    .text
+                    .len()
+                    > 100
+            );
         }
         println!("{:?} for one event", begin.elapsed() / rounds);
     }

@@ -12,7 +12,12 @@ use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, wait_for};
 
 fn store(args: &[&str], paths: &[&Path]) -> Output {
-    program().arg("store").args(args).args(paths).output().unwrap()
+    program()
+        .arg("store")
+        .args(args)
+        .args(paths)
+        .output()
+        .unwrap()
 }
 
 fn json(output: &Output) -> Json {
@@ -33,18 +38,28 @@ fn filled() -> (Cellar, u64) {
         } else {
             format!("salt/job/{}/ret/web1", 4711 + n)
         };
-        map(vec![("tag", tag.into()), ("data", map(vec![("blob", Value::Binary(bytes))]))])
+        map(vec![
+            ("tag", tag.into()),
+            ("data", map(vec![("blob", Value::Binary(bytes))])),
+        ])
     };
     for n in 0..80 {
-        cellar.ask("event_return", vec![("events", Value::Array(vec![event(n)]))]);
+        cellar.ask(
+            "event_return",
+            vec![("events", Value::Array(vec![event(n)]))],
+        );
     }
-    wait_for("a sealed segment", || (cellar.counter("segments_sealed") >= 2).then_some(()));
+    wait_for("a sealed segment", || {
+        (cellar.counter("segments_sealed") >= 2).then_some(())
+    });
     (cellar, 80)
 }
 
 fn a_log(state: &Path) -> PathBuf {
-    let mut segments: Vec<_> =
-        fs::read_dir(state.join("log/jobs")).unwrap().map(|item| item.unwrap().path()).collect();
+    let mut segments: Vec<_> = fs::read_dir(state.join("log/jobs"))
+        .unwrap()
+        .map(|item| item.unwrap().path())
+        .collect();
     segments.sort();
     segments.remove(0).join("log")
 }
@@ -53,18 +68,40 @@ fn a_log(state: &Path) -> PathBuf {
 fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
     let (mut cellar, entries) = filled();
     let state = cellar.state_dir();
-    let (to, new) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new"));
+    let (to, new) = (
+        cellar.dir.path().join("backup"),
+        cellar.dir.path().join("new"),
+    );
     let flag = ["--state-dir", state.to_str().unwrap(), "--output", "json"];
 
     let verified = store(&["verify"], &[]);
-    assert_eq!(verified.status.code(), Some(64), "no store in the default directory: {}", stderr(&verified));
-    let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
+    assert_eq!(
+        verified.status.code(),
+        Some(64),
+        "no store in the default directory: {}",
+        stderr(&verified)
+    );
+    let verified = program()
+        .args(["store", "verify"])
+        .args(flag)
+        .output()
+        .unwrap();
     assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
     let report = json(&verified);
     assert_eq!(report["entries"], entries);
-    assert!(report["indexes"]["skipped"].as_str().unwrap().contains("stop it to compare"), "{report}");
+    assert!(
+        report["indexes"]["skipped"]
+            .as_str()
+            .unwrap()
+            .contains("stop it to compare"),
+        "{report}"
+    );
 
-    let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
+    let rebuilt = program()
+        .args(["store", "rebuild"])
+        .args(flag)
+        .output()
+        .unwrap();
     assert_eq!(rebuilt.status.code(), Some(75));
     assert!(
         stderr(&rebuilt).contains(&format!("in use by pid {}", cellar.process.0.id())),
@@ -72,49 +109,98 @@ fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
         stderr(&rebuilt)
     );
 
-    let backed_up = program().args(["store", "backup"]).args(flag).arg(&to).output().unwrap();
+    let backed_up = program()
+        .args(["store", "backup"])
+        .args(flag)
+        .arg(&to)
+        .output()
+        .unwrap();
     assert_eq!(backed_up.status.code(), Some(0), "{}", stderr(&backed_up));
     let first = json(&backed_up)["segments_copied"].as_u64().unwrap();
     assert!(first >= 4);
-    let again = program().args(["store", "backup"]).args(flag).arg(&to).output().unwrap();
+    let again = program()
+        .args(["store", "backup"])
+        .args(flag)
+        .arg(&to)
+        .output()
+        .unwrap();
     assert_eq!(json(&again)["segments_copied"], 0);
 
     let restored = store(&["restore"], &[&to, &new]);
     assert_eq!(restored.status.code(), Some(0), "{}", stderr(&restored));
     let verified = store(&["verify", "--state-dir"], &[&new]);
-    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
-    assert!(stdout(&verified).contains("damage     none"), "{}", stdout(&verified));
-    assert!(stdout(&verified).lines().all(|line| line.contains("/tmp") || line.chars().count() <= 80));
+    assert_eq!(
+        verified.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&verified),
+        stderr(&verified)
+    );
+    assert!(
+        stdout(&verified).contains("damage     none"),
+        "{}",
+        stdout(&verified)
+    );
+    assert!(
+        stdout(&verified)
+            .lines()
+            .all(|line| line.contains("/tmp") || line.chars().count() <= 80)
+    );
     let refused = store(&["restore"], &[&to, &new]);
     assert_eq!(refused.status.code(), Some(64));
 
     assert!(cellar.terminate());
-    let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
+    let rebuilt = program()
+        .args(["store", "rebuild"])
+        .args(flag)
+        .output()
+        .unwrap();
     assert_eq!(rebuilt.status.code(), Some(0), "{}", stderr(&rebuilt));
     assert!(json(&rebuilt)["segments_rebuilt"].as_u64().unwrap() >= 2);
-    let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
+    let verified = program()
+        .args(["store", "verify"])
+        .args(flag)
+        .output()
+        .unwrap();
     assert!(json(&verified)["indexes"]["compared"].as_u64().unwrap() >= 2);
 }
 
 #[test]
 fn a_backup_gets_the_state_directory_from_the_daemon() {
     let cellar = Cellar::start();
-    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    let load = map(vec![
+        ("jid", "20261121030955505683".into()),
+        ("id", "web1".into()),
+        ("return", 1.into()),
+    ]);
     cellar.ask("returner", vec![("load", load)]);
     let home = tempfile::tempdir().unwrap();
     let to = cellar.dir.path().join("backup");
     let backup = |socket: &Path| {
         let mut command = program();
         command.env("HOME", home.path()).arg("--socket").arg(socket);
-        command.args(["--output", "json", "store", "backup"]).arg(&to).output().unwrap()
+        command
+            .args(["--output", "json", "store", "backup"])
+            .arg(&to)
+            .output()
+            .unwrap()
     };
     let output = backup(&cellar.socket());
-    assert_eq!(json(&output)["state_dir"], cellar.state_dir().to_str().unwrap(), "{}", stderr(&output));
+    assert_eq!(
+        json(&output)["state_dir"],
+        cellar.state_dir().to_str().unwrap(),
+        "{}",
+        stderr(&output)
+    );
     assert!(to.join("MANIFEST").exists());
     let output = backup(&cellar.dir.path().join("no-daemon"));
     assert!(!output.status.success());
     // Without a daemon the default state directory is used, of this user or of root.
-    assert!(stderr(&output).contains("/saltcellar is not a store"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("/saltcellar is not a store"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -128,25 +214,47 @@ fn damage_is_reported_by_file_and_offset_and_the_rest_is_salvaged() {
     bytes[at] ^= 1;
     fs::write(&log, bytes).unwrap();
 
-    let verified =
-        program().args(["store", "verify", "--output", "json", "--state-dir"]).arg(&state).output().unwrap();
+    let verified = program()
+        .args(["store", "verify", "--output", "json", "--state-dir"])
+        .arg(&state)
+        .output()
+        .unwrap();
     assert_eq!(verified.status.code(), Some(1));
-    assert!(stderr(&verified).contains(" problems found, at most "), "{}", stderr(&verified));
+    assert!(
+        stderr(&verified).contains(" problems found, at most "),
+        "{}",
+        stderr(&verified)
+    );
     let problem = &json(&verified)["problems"][0];
     assert_eq!(problem["path"], log.to_str().unwrap());
     let offset = problem["offset"].as_u64().unwrap();
-    assert!((offset..offset + problem["bytes"].as_u64().unwrap()).contains(&(at as u64)), "{problem}");
+    assert!(
+        (offset..offset + problem["bytes"].as_u64().unwrap()).contains(&(at as u64)),
+        "{problem}"
+    );
     let lost = problem["entries_lost"].as_u64().unwrap();
     assert!((1..=5).contains(&lost), "{problem}");
 
-    let salvaged =
-        program().args(["store", "salvage", "--output", "json"]).args([&state, &new]).output().unwrap();
+    let salvaged = program()
+        .args(["store", "salvage", "--output", "json"])
+        .args([&state, &new])
+        .output()
+        .unwrap();
     assert_eq!(salvaged.status.code(), Some(1), "{}", stderr(&salvaged));
     let report = json(&salvaged);
-    assert_eq!((&report["entries"], &report["entries_lost"]), (&(entries - lost).into(), &lost.into()));
+    assert_eq!(
+        (&report["entries"], &report["entries_lost"]),
+        (&(entries - lost).into(), &lost.into())
+    );
     assert_eq!(report["losses"][0]["offset"], offset);
     let verified = store(&["verify", "--state-dir"], &[&new]);
-    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+    assert_eq!(
+        verified.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&verified),
+        stderr(&verified)
+    );
 }
 
 #[test]
@@ -155,7 +263,10 @@ fn every_tool_has_help_with_examples() {
         let output = program().args(["store", tool, "--help"]).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         let help = stdout(&output);
-        assert!(help.contains("Examples:") && help.contains(&format!("saltcellar store {tool}")), "{help}");
+        assert!(
+            help.contains("Examples:") && help.contains(&format!("saltcellar store {tool}")),
+            "{help}"
+        );
     }
 }
 
@@ -163,7 +274,11 @@ fn every_tool_has_help_with_examples() {
 fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap();
-    fs::write(dir.path().join("master"), format!("cachedir: {at}/cache\nid: m\n")).unwrap();
+    fs::write(
+        dir.path().join("master"),
+        format!("cachedir: {at}/cache\nid: m\n"),
+    )
+    .unwrap();
     fs::write(
         dir.path().join("c.yaml"),
         format!("bus: [{at}]\nreactor: {{master: {at}/master, rules: [{{a: /a}}]}}\n"),
@@ -187,13 +302,27 @@ fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
 fn an_unreported_keep_jobs_seconds_is_not_shown_as_forever() {
     let cellar = Cellar::start();
     let keeps = || {
-        let output = program().args(["store", "stats", "--socket"]).arg(cellar.socket()).output().unwrap();
+        let output = program()
+            .args(["store", "stats", "--socket"])
+            .arg(cellar.socket())
+            .output()
+            .unwrap();
         let stats = cellar.ask("store_stats", vec![]);
-        let jobs = stats["classes"].as_array().unwrap().iter().find(|class| class["class"] == "jobs".into());
-        (stdout(&output), jobs.unwrap()["keep_age_known"].as_bool().unwrap())
+        let jobs = stats["classes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|class| class["class"] == "jobs".into());
+        (
+            stdout(&output),
+            jobs.unwrap()["keep_age_known"].as_bool().unwrap(),
+        )
     };
     let (printed, known) = keeps();
-    assert!(printed.contains("not reported yet (salt)") && !printed.contains("forever (salt)"), "{printed}");
+    assert!(
+        printed.contains("not reported yet (salt)") && !printed.contains("forever (salt)"),
+        "{printed}"
+    );
     assert!(!known);
     cellar.ask("clean_old_jobs", vec![("keep_jobs_seconds", 0.into())]);
     let (printed, known) = keeps();

@@ -18,9 +18,16 @@ pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
     std::fs::write(&source, include_str!("sync_order.c")).unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(&source).arg("-ldl");
+    cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .arg("-ldl");
     let output = cc.output().ok()?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Some(library)
 }
 
@@ -29,7 +36,9 @@ fn operations(trace: &Path, log: &Path) -> Vec<(String, PathBuf)> {
     let text = std::fs::read_to_string(trace).unwrap();
     let operations = text.lines().map(|line| line.split_once(' ').unwrap());
     let operations = operations.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
-    operations.filter(|(_, path)| path.starts_with(log)).collect()
+    operations
+        .filter(|(_, path)| path.starts_with(log))
+        .collect()
 }
 
 #[test]
@@ -46,14 +55,22 @@ fn an_entry_is_acknowledged_after_its_sync() {
         .stderr(std::process::Stdio::null())
         .spawn();
     let _child = Process(child.unwrap());
-    let mut client = wait_for("the daemon", || Client::connect(&dir.path().join("s.sock")).ok());
+    let mut client = wait_for("the daemon", || {
+        Client::connect(&dir.path().join("s.sock")).ok()
+    });
     let mut known = 0;
     let mut new_names = 0;
     for n in 0..12_u64 {
         let jid = format!("20261121030955{n:06}");
         let (name, args) = match n % 3 {
             0 => ("save_reg", vec![("data", n.into())]),
-            1 => ("save_load", vec![("jid", jid.into()), ("load", map(vec![("fun", "test.ping".into())]))]),
+            1 => (
+                "save_load",
+                vec![
+                    ("jid", jid.into()),
+                    ("load", map(vec![("fun", "test.ping".into())])),
+                ],
+            ),
             _ => {
                 let answer = vec![
                     ("jid", jid.into()),
@@ -76,7 +93,10 @@ fn an_entry_is_acknowledged_after_its_sync() {
             new_names += usize::from(at >= known && act == "name");
         }
         assert!(written > 0, "no writes of {name} {n} were recorded");
-        assert!(unsynced.is_empty(), "{name} {n} was acknowledged before the sync of {unsynced:?}");
+        assert!(
+            unsynced.is_empty(),
+            "{name} {n} was acknowledged before the sync of {unsynced:?}"
+        );
         known = operations.len();
     }
     assert!(new_names > 0, "no new names were recorded");

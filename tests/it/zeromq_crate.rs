@@ -7,15 +7,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use zeromq::{PushSocket, ReqSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket, ZmqMessage};
+use zeromq::{
+    PushSocket, ReqSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket, ZmqMessage,
+};
 
 use crate::harness::{Cellar, wait_for};
 use crate::zeromq_sockets::hello;
 
 #[tokio::test]
 async fn push_and_sub_of_the_zeromq_crate_interoperate() {
-    let cellar =
-        Cellar::start_configured("zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n", &[]);
+    let cellar = Cellar::start_configured(
+        "zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n",
+        &[],
+    );
     let address = |name: &str| format!("ipc://{}", cellar.dir.path().join(name).display());
     let mut sub = SubSocket::new();
     sub.connect(&address("out.sock")).await.unwrap();
@@ -37,14 +41,22 @@ async fn push_and_sub_of_the_zeromq_crate_interoperate() {
         push.send(message).await.unwrap();
     }
     let last = loop {
-        let received =
-            tokio::time::timeout(Duration::from_secs(20), sub.recv()).await.unwrap().unwrap().into_vec();
+        let received = tokio::time::timeout(Duration::from_secs(20), sub.recv())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_vec();
         if received != [event("a/first")] {
             break received;
         }
     };
     assert_eq!(last, [event("a/two")]);
-    let tags = || cellar.ask("events_list", vec![("tag", "b/*".into())])["events"].as_array().unwrap().len();
+    let tags = || {
+        cellar.ask("events_list", vec![("tag", "b/*".into())])["events"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
     wait_for("the other event", || (tags() == 1).then_some(()));
 }
 
@@ -56,7 +68,14 @@ const PEER: &str = "SALTCELLAR_TEST_REQ_PEER";
 #[test]
 fn a_peer_aborts_a_process_with_the_crates_req_socket() {
     if let Ok(peer) = std::env::var(PEER) {
-        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+        setrlimit(
+            Resource::Core,
+            Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            },
+        )
+        .unwrap();
         let outcome = tokio::runtime::Runtime::new().unwrap().block_on(async {
             let mut req = ReqSocket::new();
             req.connect(&peer).await.unwrap();
@@ -69,7 +88,11 @@ fn a_peer_aborts_a_process_with_the_crates_req_socket() {
     let path = dir.path().join("router.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "zeromq_crate::a_peer_aborts_a_process_with_the_crates_req_socket", "--nocapture"])
+        .args([
+            "--exact",
+            "zeromq_crate::a_peer_aborts_a_process_with_the_crates_req_socket",
+            "--nocapture",
+        ])
         .env(PEER, format!("ipc://{}", path.display()))
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -84,7 +107,9 @@ fn a_peer_aborts_a_process_with_the_crates_req_socket() {
         received.extend_from_slice(&bytes[..n]);
     }
     // A header only: the length exceeds the address space of any machine, so that the result depends on no allocator.
-    stream.write_all(&[&[2][..], &(1_u64 << 62).to_be_bytes()].concat()).unwrap();
+    stream
+        .write_all(&[&[2][..], &(1_u64 << 62).to_be_bytes()].concat())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(6), "{stderr}");

@@ -25,7 +25,12 @@ fn place(cellar: &Cellar, name: &str) -> PathBuf {
 pub(crate) fn hello(socket_type: &str) -> Vec<u8> {
     let mut hello = zmtp::greeting().to_vec();
     let len = u8::try_from(socket_type.len()).unwrap();
-    let ready = [b"\x05READY\x0bSocket-Type\0\0\0", &[len][..], socket_type.as_bytes()].concat();
+    let ready = [
+        b"\x05READY\x0bSocket-Type\0\0\0",
+        &[len][..],
+        socket_type.as_bytes(),
+    ]
+    .concat();
     hello.extend_from_slice(&[4, u8::try_from(ready.len()).unwrap()]);
     hello.extend_from_slice(&ready);
     hello
@@ -78,13 +83,17 @@ impl Peer {
             peer.send(&message(&[&[1], prefix.as_bytes()]));
         }
         let mut sent = 0;
-        peer.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        peer.0
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
         wait_for("the subscription", || {
             sent += 1;
             push.send(&event(&mark, sent));
             peer.0.peek_one().then_some(())
         });
-        peer.0.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        peer.0
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         while peer.receive() != (mark.clone(), sent) {}
         peer
     }
@@ -102,7 +111,10 @@ impl Peer {
         self.0.read_exact(&mut body).unwrap();
         let at = body.windows(2).position(|two| two == b"\n\n").unwrap();
         let data = rmpv::decode::read_value(&mut &body[at + 2..]).unwrap();
-        (String::from_utf8(body[..at].to_vec()).unwrap(), data["n"].as_u64().unwrap())
+        (
+            String::from_utf8(body[..at].to_vec()).unwrap(),
+            data["n"].as_u64().unwrap(),
+        )
     }
 }
 
@@ -114,31 +126,56 @@ trait PeekOne {
 impl PeekOne for UnixStream {
     fn peek_one(&self) -> bool {
         let mut one = [0];
-        rustix::net::recv(self, &mut one, rustix::net::RecvFlags::PEEK).is_ok_and(|(bytes, _)| bytes > 0)
+        rustix::net::recv(self, &mut one, rustix::net::RecvFlags::PEEK)
+            .is_ok_and(|(bytes, _)| bytes > 0)
     }
 }
 
 /// The process of a socket.
 fn process(cellar: &Cellar, kind: &str) -> Option<u32> {
     let status = cellar.ask("status", vec![]);
-    let socket = status["zeromq"].as_array().unwrap().iter().find(|socket| socket["source"] == kind.into());
-    socket.unwrap()["process"].as_u64().map(|pid| u32::try_from(pid).unwrap())
+    let socket = status["zeromq"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|socket| socket["source"] == kind.into());
+    socket.unwrap()["process"]
+        .as_u64()
+        .map(|pid| u32::try_from(pid).unwrap())
 }
 
 fn stored(cellar: &Cellar, count: u64) {
-    wait_for("the store", || (cellar.counter("entries_stored") >= count).then_some(()));
+    wait_for("the store", || {
+        (cellar.counter("entries_stored") >= count).then_some(())
+    });
 }
 
 /// Tag and number of each event, in order.
 fn archived(cellar: &Cellar) -> Vec<(String, u64)> {
-    let page = cellar.ask("events_list", vec![("limit", 10_000.into()), ("newest_first", false.into())]);
-    let event = |e: &Value| (e["tag"].as_str().unwrap().to_owned(), e["data"]["n"].as_u64().unwrap());
-    page["events"].as_array().unwrap().iter().map(event).collect()
+    let page = cellar.ask(
+        "events_list",
+        vec![("limit", 10_000.into()), ("newest_first", false.into())],
+    );
+    let event = |e: &Value| {
+        (
+            e["tag"].as_str().unwrap().to_owned(),
+            e["data"]["n"].as_u64().unwrap(),
+        )
+    };
+    page["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(event)
+        .collect()
 }
 
 fn rss_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let rss = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     rss.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
@@ -173,16 +210,25 @@ fn events_unreadable_to_salt_are_rejected_and_the_connection_stays_open() {
     peer.send(&event("good", 1));
     stored(&cellar, 1);
     assert_eq!(archived(&cellar), [("good".to_owned(), 1)]);
-    cellar.counted("entries_unreadable", crate::salt_codec::attacks().len() as u64);
+    cellar.counted(
+        "entries_unreadable",
+        crate::salt_codec::attacks().len() as u64,
+    );
 }
 
 #[test]
 fn malformed_events_are_counted_and_the_connection_stays_open() {
     let cellar = start();
     let mut peer = Peer::push(&cellar);
-    for wrong in
-        [&b""[..], b"no newlines", b"\n\n\x80", b"a\n\n", b"a\n\n\x90", b"a\n\n\x80\x80", b"a\n\n{\"n\": 1}"]
-    {
+    for wrong in [
+        &b""[..],
+        b"no newlines",
+        b"\n\n\x80",
+        b"a\n\n",
+        b"a\n\n\x90",
+        b"a\n\n\x80\x80",
+        b"a\n\n{\"n\": 1}",
+    ] {
         peer.send(&message(&[wrong]));
     }
     peer.send(b"\x01\x01a\x01\x01\x80\x00\x01\x80");
@@ -195,11 +241,15 @@ fn malformed_events_are_counted_and_the_connection_stays_open() {
 
 #[test]
 fn an_oversized_event_is_skipped_and_one_at_the_limit_is_stored() {
-    let cellar = Cellar::start_configured(&format!("{SOCKETS}store: {{entry_bytes_max: 1MiB}}\n"), &[]);
+    let cellar =
+        Cellar::start_configured(&format!("{SOCKETS}store: {{entry_bytes_max: 1MiB}}\n"), &[]);
     let mut peer = Peer::push(&cellar);
     let body = |bytes: usize| {
         let mut data = Vec::new();
-        let pairs = vec![("n".into(), 1.into()), ("fill".into(), Value::Binary(vec![7; bytes]))];
+        let pairs = vec![
+            ("n".into(), 1.into()),
+            ("fill".into(), Value::Binary(vec![7; bytes])),
+        ];
         rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();
         message(&[b"large\n\n", &data])
     };
@@ -208,7 +258,10 @@ fn an_oversized_event_is_skipped_and_one_at_the_limit_is_stored() {
     }
     peer.send(&event("after", 2));
     stored(&cellar, 2);
-    assert_eq!(archived(&cellar), [("large".to_owned(), 1), ("after".to_owned(), 2)]);
+    assert_eq!(
+        archived(&cellar),
+        [("large".to_owned(), 1), ("after".to_owned(), 2)]
+    );
     assert_eq!(cellar.counter("entries_too_large"), 2);
 }
 
@@ -227,7 +280,9 @@ fn no_peer_ends_the_daemon_and_others_connect_again() {
     // The crate reserves the announced length, which ends the process.
     let beyond_memory = [&[2][..], &(1_u64 << 62).to_be_bytes()].concat();
     let many_frames = [1, 0].repeat(100);
-    let many_prefixes: Vec<u8> = (0..10_000_u32).flat_map(|n| message(&[&[1], &n.to_be_bytes()])).collect();
+    let many_prefixes: Vec<u8> = (0..10_000_u32)
+        .flat_map(|n| message(&[&[1], &n.to_be_bytes()]))
+        .collect();
     let (version, curve) = (with(10, &[1]), with(12, b"CURVE"));
     let cases: Vec<Vec<&[u8]>> = vec![
         vec![b"GET / HTTP/1.1\r\n\r\n"],
@@ -263,11 +318,15 @@ fn no_peer_ends_the_daemon_and_others_connect_again() {
             peer.0.write_all(&event("good", n)).ok()?;
             (0..20).find_map(|_| {
                 std::thread::sleep(Duration::from_millis(20));
-                archived(&cellar).contains(&("good".to_owned(), n)).then_some(())
+                archived(&cellar)
+                    .contains(&("good".to_owned(), n))
+                    .then_some(())
             })
         });
     }
-    wait_for("ended processes to be counted", || (cellar.counter("zmq_restarts") >= 2).then_some(()));
+    wait_for("ended processes to be counted", || {
+        (cellar.counter("zmq_restarts") >= 2).then_some(())
+    });
     assert!(rss_kb(cellar.process.0.id()) < 200_000);
 }
 
@@ -281,9 +340,14 @@ fn a_message_without_an_end_exhausts_the_memory_of_its_process_only() {
     let mut sent = 0;
     while stream.write_all(&frame).is_ok() {
         sent += 1;
-        assert!(sent < 2000, "a process with a limit of 512 MiB takes everything");
+        assert!(
+            sent < 2000,
+            "a process with a limit of 512 MiB takes everything"
+        );
     }
-    let after = wait_for("another process", || process(&cellar, "pull").filter(|pid| *pid != before));
+    let after = wait_for("another process", || {
+        process(&cellar, "pull").filter(|pid| *pid != before)
+    });
     assert!(rss_kb(after) < 200_000);
     Peer::push(&cellar).send(&event("good", 1));
     stored(&cellar, 1);
@@ -297,11 +361,16 @@ fn a_killed_process_is_replaced_and_ends_with_its_daemon() {
         let killed = wait_for("a process", || process(&cellar, kind));
         let pid = rustix::process::Pid::from_raw(i32::try_from(killed).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        wait_for("another process", || process(&cellar, kind).filter(|pid| *pid != killed));
+        wait_for("another process", || {
+            process(&cellar, kind).filter(|pid| *pid != killed)
+        });
     }
     assert_eq!(cellar.counter("zmq_restarts"), 2);
     let log = cellar.log();
-    assert!(log.contains("the ZeroMQ process ended, starting another"), "{log}");
+    assert!(
+        log.contains("the ZeroMQ process ended, starting another"),
+        "{log}"
+    );
     let mut push = Peer::push(&cellar);
     let mut sub = Peer::sub(&cellar, &mut push, &["a"]);
     push.send(&event("a", 7));
@@ -321,8 +390,14 @@ fn stalled_peers_do_not_block_others() {
     let push = hello("PUSH");
     let giant = [&push[..], &[2], &6_000_000_u64.to_be_bytes(), b"tag\n\n"].concat();
     let mut held = Vec::new();
-    for words in [&b""[..], &push[..5], &push[..64], &push[..70], &[&push[..], &[0, 200, 1]].concat(), &giant]
-    {
+    for words in [
+        &b""[..],
+        &push[..5],
+        &push[..64],
+        &push[..70],
+        &[&push[..], &[0, 200, 1]].concat(),
+        &giant,
+    ] {
         for _ in 0..5 {
             let mut stream = UnixStream::connect(place(&cellar, "in.sock")).unwrap();
             stream.write_all(words).unwrap();
@@ -338,12 +413,17 @@ fn stalled_peers_do_not_block_others() {
 fn flood(peer: &mut Peer, tag: &str) -> (u64, Vec<u8>) {
     // Incompressible, because compressible data would not fill the store's queues.
     let mut random = Random::new(1);
-    peer.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    peer.0
+        .set_write_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
     let mut events = 0;
     loop {
         let fill = random.bytes(10_000);
         let mut data = Vec::new();
-        let pairs = vec![("n".into(), events.into()), ("fill".into(), Value::Binary(fill))];
+        let pairs = vec![
+            ("n".into(), events.into()),
+            ("fill".into(), Value::Binary(fill)),
+        ];
         rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();
         let bytes = message(&[tag.as_bytes(), b"\n\n", &data]);
         let mut written = 0;
@@ -391,7 +471,11 @@ fn an_orderly_stop_stores_all_written_events() {
     // The store is slow; its queue and the socket buffers fill up.
     cellar.plan_disk("sync_delay_ms=2500");
     let [(first, _), (second, _)] = ["first", "second"].map(|tag| {
-        let peer = if tag == "first" { &mut peers[0] } else { &mut peers[1] };
+        let peer = if tag == "first" {
+            &mut peers[0]
+        } else {
+            &mut peers[1]
+        };
         flood(peer, tag)
     });
     cellar.plan_disk("");
@@ -400,7 +484,11 @@ fn an_orderly_stop_stores_all_written_events() {
     cellar.restart();
     let found = archived(&cellar);
     for (tag, count) in [("first", first), ("second", second)] {
-        let numbers: Vec<_> = found.iter().filter(|(found, _)| found == tag).map(|(_, n)| *n).collect();
+        let numbers: Vec<_> = found
+            .iter()
+            .filter(|(found, _)| found == tag)
+            .map(|(_, n)| *n)
+            .collect();
         assert_eq!(numbers, (0..count).collect::<Vec<_>>(), "{tag}");
     }
 }
@@ -413,13 +501,22 @@ fn subscribers_receive_matching_events_once_and_in_order() {
     stored(&cellar, 1);
     let mut all = Peer::sub(&cellar, &mut push, &[""]);
     let mut jobs = Peer::sub(&cellar, &mut push, &["salt/job/", "salt/job/1", "other"]);
-    let tags = ["salt/job/1/new", "salt/auth", "salt/job/2/new", "other/x", "salt/jobs"];
+    let tags = [
+        "salt/job/1/new",
+        "salt/auth",
+        "salt/job/2/new",
+        "other/x",
+        "salt/jobs",
+    ];
     for n in 0..100 {
         push.send(&event(tags[n % 5], n as u64));
     }
     let expected = |wanted: &[&str]| -> Vec<(String, u64)> {
         let of = |n: usize| (tags[n % 5].to_owned(), n as u64);
-        (0..100).map(of).filter(|(tag, _)| wanted.contains(&tag.as_str())).collect()
+        (0..100)
+            .map(of)
+            .filter(|(tag, _)| wanted.contains(&tag.as_str()))
+            .collect()
     };
     let received = |peer: &mut Peer, wanted: &[&str]| {
         let expected = expected(wanted);
@@ -471,7 +568,10 @@ fn a_subscriber_that_does_not_read_delays_no_other() {
     let fill = "x".repeat(20_000);
     for n in 0..1000_u64 {
         let mut data = Vec::new();
-        let pairs = vec![("n".into(), n.into()), ("fill".into(), fill.as_str().into())];
+        let pairs = vec![
+            ("n".into(), n.into()),
+            ("fill".into(), fill.as_str().into()),
+        ];
         rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();
         push.send(&message(&[b"fill\n\n", &data]));
         push.send(&event("tick", n));

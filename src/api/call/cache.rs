@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::{Ctx, failed};
 use crate::api::query::{
-    Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
+    Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs,
+    row_load,
 };
 use crate::base::limits::WIRE_ANSWER_BYTES_MAX;
 use crate::model::start_time;
@@ -30,7 +31,9 @@ pub(super) fn get_load(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
 pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
     let minions = job.minions.as_ref().filter(|minions| !minions.is_empty());
     let is_minions = |key: &[u8]| minions.is_some() && msgpack::as_text(key) == Some("Minions");
-    let pairs: Vec<_> = msgpack::pairs(&job.load).filter(|(key, _)| !is_minions(key)).collect();
+    let pairs: Vec<_> = msgpack::pairs(&job.load)
+        .filter(|(key, _)| !is_minions(key))
+        .collect();
     w.map(pairs.len() + usize::from(minions.is_some()));
     for (key, value) in pairs {
         w.raw(key).raw(value);
@@ -45,7 +48,9 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
 
 /// Reads a job; with `confirmed` only the answers confirmed by a returner call.
 fn job_of(ctx: &Ctx, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
-    let mut job = Job::read(&ctx.store, jid).map_err(failed)?.unwrap_or_default();
+    let mut job = Job::read(&ctx.store, jid)
+        .map_err(failed)?
+        .unwrap_or_default();
     if args.flag("confirmed")? {
         job.keep_confirmed();
     }
@@ -107,7 +112,10 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 }
 
 pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let filter = JobFilter { find_job: true, ..JobFilter::default() };
+    let filter = JobFilter {
+        find_job: true,
+        ..JobFilter::default()
+    };
     let mut answer = Backwards::default();
     let mut scratch = Vec::new();
     each_job_before(
@@ -155,8 +163,12 @@ impl Backwards {
     /// Reserves memory for `pairs` pairs of the average size so far; unused memory is never touched.
     fn reserve_for(&mut self, pairs: u64) {
         let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
-        let bytes = pairs.saturating_mul(each + each / 16).min(WIRE_ANSWER_BYTES_MAX as u64);
-        let more = usize::try_from(bytes).unwrap_or(0).saturating_sub(self.bytes.len());
+        let bytes = pairs
+            .saturating_mul(each + each / 16)
+            .min(WIRE_ANSWER_BYTES_MAX as u64);
+        let more = usize::try_from(bytes)
+            .unwrap_or(0)
+            .saturating_sub(self.bytes.len());
         self.bytes.reserve_exact(more);
     }
 
@@ -172,8 +184,13 @@ impl Backwards {
 
 pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
-    let filter = JobFilter { find_job: !args.flag("filter_find_job")?, ..JobFilter::default() };
-    let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count)).map_err(failed)?.jobs;
+    let filter = JobFilter {
+        find_job: !args.flag("filter_find_job")?,
+        ..JobFilter::default()
+    };
+    let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count))
+        .map_err(failed)?
+        .jobs;
     let mut w = Writer::new();
     w.array(jobs.len());
     for listed in jobs.iter().rev() {
@@ -234,7 +251,11 @@ pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 }
 
 /// The return of each minion for the job given with it.
-fn full_returns(ctx: &Ctx, args: &Args<'_>, whose: BTreeMap<String, String>) -> Result<Vec<u8>, CallError> {
+fn full_returns(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    whose: BTreeMap<String, String>,
+) -> Result<Vec<u8>, CallError> {
     let mut by_job = BTreeMap::<String, Vec<String>>::new();
     for (minion, jid) in whose {
         by_job.entry(jid).or_default().push(minion);
@@ -268,7 +289,10 @@ pub(super) fn get_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
 
 /// The text, or false, because `salt/runners/jobs.py` tests its truth value.
 pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let row = ctx.store.job_row(&args.required_id("jid")?).map_err(failed)?;
+    let row = ctx
+        .store
+        .job_row(&args.required_id("jid")?)
+        .map_err(failed)?;
     let mut w = Writer::new();
     match row.filter(|row| !row.endtime.is_empty()) {
         Some(row) => w.str(&row.endtime),
@@ -278,7 +302,11 @@ pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
 }
 
 pub(super) fn load_reg(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    Ok(ctx.store.register().map_err(failed)?.unwrap_or_else(|| vec![0xc0]))
+    Ok(ctx
+        .store
+        .register()
+        .map_err(failed)?
+        .unwrap_or_else(|| vec![0xc0]))
 }
 
 #[cfg(test)]
@@ -303,7 +331,10 @@ mod tests {
                 }
             }
             let bytes = backwards.into_bytes();
-            assert!(bytes.capacity() - bytes.len() >= ANSWER_HEAD_BYTES_MAX, "room for the frame header");
+            assert!(
+                bytes.capacity() - bytes.len() >= ANSWER_HEAD_BYTES_MAX,
+                "room for the frame header"
+            );
             assert_eq!(bytes, forwards.into_bytes(), "{count}");
         }
     }

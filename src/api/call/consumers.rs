@@ -16,7 +16,9 @@ use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
 use crate::model::SeqNo;
-use crate::store::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoredEntry};
+use crate::store::{
+    BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoredEntry,
+};
 use crate::wire::call::{Args, CallError};
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::{Time, Writer, or_absent};
@@ -34,12 +36,19 @@ impl StartArgs {
     pub(super) fn start(&self) -> Result<Option<Start>, CallError> {
         let given = [self.to.is_some(), self.time.is_some(), self.seq.is_some()];
         if given.iter().filter(|given| **given).count() > 1 {
-            return Err(CallError::Argument("give only one of `to`, `time` and `seq`".to_owned()));
+            return Err(CallError::Argument(
+                "give only one of `to`, `time` and `seq`".to_owned(),
+            ));
         }
         Ok(match (self.to.as_deref(), self.time, self.seq) {
             (Some("oldest"), ..) => Some(Start::Oldest),
             (Some("newest"), ..) => Some(Start::Newest),
-            (Some(_), ..) => return Err(CallError::BadArgs { key: "to", expected: "oldest or newest" }),
+            (Some(_), ..) => {
+                return Err(CallError::BadArgs {
+                    key: "to",
+                    expected: "oldest or newest",
+                });
+            }
             (None, Some(time), _) => Some(Start::Time(Micros(time))),
             (None, None, Some(seq)) => Some(Start::Seq(SeqNo(seq))),
             (None, None, None) => None,
@@ -140,13 +149,18 @@ pub(super) struct FilterArgs {
 impl FilterArgs {
     pub(super) fn filter(self) -> Result<EntryFilter, CallError> {
         let mut filter = serde_json::Map::new();
-        for (key, value) in [("match", self.scopes), ("search", self.search), ("where", self.condition)] {
+        for (key, value) in [
+            ("match", self.scopes),
+            ("search", self.search),
+            ("where", self.condition),
+        ] {
             if !value.is_null() {
                 filter.insert(key.to_owned(), value);
             }
         }
-        serde_path_to_error::deserialize(Json::Object(filter))
-            .map_err(|error| CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner())))
+        serde_path_to_error::deserialize(Json::Object(filter)).map_err(|error| {
+            CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
+        })
     }
 }
 
@@ -231,7 +245,12 @@ impl GroupBy {
         match self {
             Self::Function => event.fun.clone(),
             Self::Minion => event.minion.clone(),
-            Self::Hour => event.at.0.div_euclid(HOUR_US).saturating_mul(HOUR_US).to_string(),
+            Self::Hour => event
+                .at
+                .0
+                .div_euclid(HOUR_US)
+                .saturating_mul(HOUR_US)
+                .to_string(),
             Self::Class => class.to_owned(),
         }
     }
@@ -241,17 +260,26 @@ const HOUR_US: i64 = 3_600_000_000;
 
 fn row(status: &ConsumerStatus) -> Consumer {
     let record = &status.record;
-    let lost =
-        record.lost.map(|lost| LostRange { first: lost.first.0, last: lost.last.0, entries: lost.entries });
-    let error =
-        record.error.as_ref().map(|error| Problem { time: Time(error.at), message: error.message.clone() });
+    let lost = record.lost.map(|lost| LostRange {
+        first: lost.first.0,
+        last: lost.last.0,
+        entries: lost.entries,
+    });
+    let error = record.error.as_ref().map(|error| Problem {
+        time: Time(error.at),
+        message: error.message.clone(),
+    });
     let lease = status.lease.as_ref();
     Consumer {
         name: record.name.clone(),
         time: Time(record.created),
         scopes: json!(record.filter.scopes),
         search: json!(record.filter.search),
-        condition: record.filter.condition.as_ref().map(|condition| condition.as_str().to_owned()),
+        condition: record
+            .filter
+            .condition
+            .as_ref()
+            .map(|condition| condition.as_str().to_owned()),
         cursor: record.cursor.0,
         lag_entries: status.lag_entries,
         lag_s: status.lag.as_secs(),
@@ -265,11 +293,18 @@ fn row(status: &ConsumerStatus) -> Consumer {
 }
 
 fn at(record: &ConsumerRecord) -> Position {
-    Position { cursor: Some(record.cursor.0), ..Position::default() }
+    Position {
+        cursor: Some(record.cursor.0),
+        ..Position::default()
+    }
 }
 
 fn named(record: ConsumerRecord) -> Position {
-    Position { cursor: Some(record.cursor.0), name: Some(record.name), paused: None }
+    Position {
+        cursor: Some(record.cursor.0),
+        name: Some(record.name),
+        paused: None,
+    }
 }
 
 pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -277,33 +312,63 @@ pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     if let Some(name) = args.text("name")? {
         consumers.retain(|status| status.record.name == name);
         if consumers.is_empty() {
-            return Err(CallError::Refused(format!("consumer {name:?} does not exist")));
+            return Err(CallError::Refused(format!(
+                "consumer {name:?} does not exist"
+            )));
         }
     }
-    document(&ConsumersPage { consumers: consumers.iter().map(row).collect() })
+    document(&ConsumersPage {
+        consumers: consumers.iter().map(row).collect(),
+    })
 }
 
 pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CreateArgs { name, filter, start } = typed(args)?;
+    let CreateArgs {
+        name,
+        filter,
+        start,
+    } = typed(args)?;
     let start = start.start()?.unwrap_or(Start::Newest);
-    let record = ctx.store.create_consumer(&name, filter.filter()?, start).map_err(refused)?;
+    let record = ctx
+        .store
+        .create_consumer(&name, filter.filter()?, start)
+        .map_err(refused)?;
     document(&named(record))
 }
 
 pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, CallError> {
-    let NextArgs { name, holder, limit, bytes, lease_s, wait_ms, bound } = typed(args)?;
+    let NextArgs {
+        name,
+        holder,
+        limit,
+        bytes,
+        lease_s,
+        wait_ms,
+        bound,
+    } = typed(args)?;
     let process = caller.pid.filter(|_| bound).and_then(HolderProcess::find);
     let limits = BatchLimits {
-        events: limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX),
-        bytes: bytes.unwrap_or(CONSUMER_BATCH_BYTES).clamp(1, LIST_BYTES_MAX),
+        events: limit
+            .unwrap_or(CONSUMER_BATCH_EVENTS)
+            .clamp(1, LIST_ROWS_MAX),
+        bytes: bytes
+            .unwrap_or(CONSUMER_BATCH_BYTES)
+            .clamp(1, LIST_BYTES_MAX),
     };
     let wait = Duration::from_millis(wait_ms.unwrap_or(0));
     // The holder keeps the consumer while it waits.
-    let lease = lease_s.map_or(CONSUMER_LEASE, Duration::from_secs).saturating_add(wait);
+    let lease = lease_s
+        .map_or(CONSUMER_LEASE, Duration::from_secs)
+        .saturating_add(wait);
     Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
-        let batch = ctx.store.next_batch(&name, &holder, lease, limits).map_err(refused)?;
+        let batch = ctx
+            .store
+            .next_batch(&name, &holder, lease, limits)
+            .map_err(refused)?;
         if let Some(process) = process {
-            ctx.store.bind_lease(&name, &holder, process).map_err(refused)?;
+            ctx.store
+                .bind_lease(&name, &holder, process)
+                .map_err(refused)?;
         }
         if batch.events.is_empty() && !is_last {
             return Ok(match (batch.paused, batch.is_end) {
@@ -315,7 +380,10 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, Cal
         let mut w = Writer::new();
         w.map(4);
         write_events(ctx, &mut w, &batch.events);
-        w.str("next").uint(batch.next.0).str("more").bool(!batch.is_end && !batch.paused);
+        w.str("next")
+            .uint(batch.next.0)
+            .str("more")
+            .bool(!batch.is_end && !batch.paused);
         w.str("paused").bool(batch.paused);
         Ok(Attempt::Done(w.into_bytes()))
     }))
@@ -335,21 +403,29 @@ pub(super) fn ack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 }
 
 pub(super) fn nack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let NackArgs { name, holder, error } = typed(args)?;
+    let NackArgs {
+        name,
+        holder,
+        error,
+    } = typed(args)?;
     let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
     document(&at(&record))
 }
 
 pub(super) fn release(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let HolderArgs { name, holder } = typed(args)?;
-    ctx.store.release_consumer(&name, &holder).map_err(refused)?;
+    ctx.store
+        .release_consumer(&name, &holder)
+        .map_err(refused)?;
     document(&())
 }
 
 pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let SeekArgs { name, start } = typed(args)?;
     let Some(start) = start.start()? else {
-        return Err(CallError::Argument("give one of `to`, `time` and `seq`".to_owned()));
+        return Err(CallError::Argument(
+            "give one of `to`, `time` and `seq`".to_owned(),
+        ));
     };
     let record = ctx.store.seek_consumer(&name, start).map_err(refused)?;
     document(&named(record))
@@ -358,7 +434,11 @@ pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     let record = ctx.store.pause_consumer(&name, paused).map_err(refused)?;
-    document(&Position { name: Some(record.name), paused: Some(record.paused), cursor: None })
+    document(&Position {
+        name: Some(record.name),
+        paused: Some(record.paused),
+        cursor: None,
+    })
 }
 
 pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -372,7 +452,10 @@ pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn pin(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let PinArgs { name, release } = typed(args)?;
     let record = ctx.store.pin_consumer(&name, !release).map_err(refused)?;
-    document(&Pinned { name: record.name, pin: record.pin })
+    document(&Pinned {
+        name: record.name,
+        pin: record.pin,
+    })
 }
 
 pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -381,7 +464,12 @@ pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 }
 
 pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
-    let FollowArgs { filter, start, limit, wait_ms } = typed(args)?;
+    let FollowArgs {
+        filter,
+        start,
+        limit,
+        wait_ms,
+    } = typed(args)?;
     let filter = filter.filter()?;
     let start = start.start()?.unwrap_or(Start::Newest);
     let mut from = ctx.store.position(start).map_err(failed)?;
@@ -390,17 +478,25 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
         Start::Seq(seq) => ctx.store.gap_before(seq, from),
         _ => None,
     };
-    let limit = limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX);
+    let limit = limit
+        .unwrap_or(CONSUMER_BATCH_EVENTS)
+        .clamp(1, LIST_ROWS_MAX);
     Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
         let store = &ctx.store;
-        let found = store.select(&filter, from, store.durable(), limit, LIST_BYTES_MAX).map_err(failed)?;
+        let found = store
+            .select(&filter, from, store.durable(), limit, LIST_BYTES_MAX)
+            .map_err(failed)?;
         from = found.next;
         if let Some((seq, error)) = found.too_costly {
             ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
         if found.events.is_empty() && gap.is_none() && !is_last {
-            return Ok(if found.is_end { Attempt::After(from) } else { Attempt::Again });
+            return Ok(if found.is_end {
+                Attempt::After(from)
+            } else {
+                Attempt::Again
+            });
         }
         let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
         let mut w = Writer::new();
@@ -412,7 +508,13 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
 }
 
 pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CountArgs { filter, since, until, from, by } = typed(args)?;
+    let CountArgs {
+        filter,
+        since,
+        until,
+        from,
+        by,
+    } = typed(args)?;
     let filter = filter.filter()?;
     let start = match (from, since) {
         (Some(seq), _) => Start::Seq(SeqNo(seq)),
@@ -420,17 +522,32 @@ pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         (None, None) => Start::Oldest,
     };
     let from = ctx.store.position(start).map_err(failed)?;
-    let found =
-        ctx.store.select(&filter, from, ctx.store.durable(), usize::MAX, LIST_BYTES_MAX).map_err(failed)?;
+    let found = ctx
+        .store
+        .select(
+            &filter,
+            from,
+            ctx.store.durable(),
+            usize::MAX,
+            LIST_BYTES_MAX,
+        )
+        .map_err(failed)?;
     if let Some((seq, error)) = found.too_costly {
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
     let in_time = |event: &StoredEntry| {
-        since.is_none_or(|since| event.at.0 >= since) && until.is_none_or(|until| event.at.0 < until)
+        since.is_none_or(|since| event.at.0 >= since)
+            && until.is_none_or(|until| event.at.0 < until)
     };
     let next = (!found.is_end).then_some(found.next.0);
-    let events = || found.events.iter().zip(&found.classes).filter(|(event, _)| in_time(event));
+    let events = || {
+        found
+            .events
+            .iter()
+            .zip(&found.classes)
+            .filter(|(event, _)| in_time(event))
+    };
     let groups = by.map(|by| {
         let (mut groups, mut others) = (BTreeMap::<String, u64>::new(), 0);
         for (event, class) in events() {
@@ -441,9 +558,16 @@ pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
                 others += 1;
             }
         }
-        let groups = groups.into_iter().map(|(key, count)| EventGroup { key, count });
+        let groups = groups
+            .into_iter()
+            .map(|(key, count)| EventGroup { key, count });
         (groups.collect(), others)
     });
     let (groups, others) = groups.unzip();
-    document(&EventCounts { count: events().count() as u64, groups, others, next })
+    document(&EventCounts {
+        count: events().count() as u64,
+        groups,
+        others,
+        next,
+    })
 }

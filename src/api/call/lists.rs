@@ -45,7 +45,9 @@ impl Map {
 
     /// Writes an event's data; as bin if it is not msgpack, which earlier releases could store.
     pub(super) fn data(&mut self, data: &[u8]) {
-        let whole = Reader::new(data).value().is_ok_and(|value| value.len() == data.len());
+        let whole = Reader::new(data)
+            .value()
+            .is_ok_and(|value| value.len() == data.len());
         let w = self.key("data");
         if whole {
             w.raw(data)
@@ -68,20 +70,34 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         until: time(args, "until")?,
         reactions: false,
     };
-    let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+    let before = args
+        .count("before")?
+        .map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = limit(args)?;
     // One more than requested shows whether more follow.
     let wanted = limit.saturating_add(1);
     let select = typed::<FilterArgs>(args)?.filter()?;
-    let page = ctx.store.search_events(&filter, &select, before, wanted, LIST_BYTES_MAX).map_err(failed)?;
+    let page = ctx
+        .store
+        .search_events(&filter, &select, before, wanted, LIST_BYTES_MAX)
+        .map_err(failed)?;
     if let Some((seq, error)) = page.too_costly {
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
-    let EventPage { mut events, next, stats, .. } = page;
+    let EventPage {
+        mut events,
+        next,
+        stats,
+        ..
+    } = page;
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
     // The event that exceeds the byte limit is sent only if it is the first one.
-    let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
+    let keep = if bytes > LIST_BYTES_MAX {
+        (events.len() - 1).clamp(1, limit.max(1))
+    } else {
+        limit
+    };
     let more = events.len() > keep || bytes > LIST_BYTES_MAX || next.is_some();
     // Where the search ended, unless rows are left out here.
     let next = next.filter(|_| events.len() <= keep);
@@ -91,8 +107,14 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     }
     let mut w = Writer::new();
     w.map(if next.is_some() { 4 } else { 3 }).str("scan").map(5);
-    w.str("segments").uint(stats.segments).str("segments_skipped").uint(stats.segments_skipped);
-    w.str("blocks").uint(stats.blocks).str("blocks_skipped").uint(stats.blocks_skipped);
+    w.str("segments")
+        .uint(stats.segments)
+        .str("segments_skipped")
+        .uint(stats.segments_skipped);
+    w.str("blocks")
+        .uint(stats.blocks)
+        .str("blocks_skipped")
+        .uint(stats.blocks_skipped);
     w.str("entries").uint(stats.entries);
     w.str("events").array(events.len());
     for event in &events {
@@ -112,7 +134,11 @@ pub(super) fn write_event(ctx: &Ctx, w: &mut Writer, event: &StoredEntry) {
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));
     // Any program may fire an event under any tag, but only the daemon records gaps.
-    map.key("source").str(if event.kind == Kind::Gap { "saltcellar" } else { event.source.name() });
+    map.key("source").str(if event.kind == Kind::Gap {
+        "saltcellar"
+    } else {
+        event.source.name()
+    });
     map.text_unless_empty("jid", &event.jid);
     map.text_unless_empty("minion", &event.minion);
     map.text_unless_empty("fun", &event.fun);
@@ -124,14 +150,22 @@ pub(super) fn write_event(ctx: &Ctx, w: &mut Writer, event: &StoredEntry) {
 pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let durable = ctx.store.durable();
     let from = args.count("from")?.map_or(SeqNo(1), |n| SeqNo(n as u64));
-    let until = args.count("until")?.map_or(durable, |n| SeqNo(n as u64)).min(durable);
+    let until = args
+        .count("until")?
+        .map_or(durable, |n| SeqNo(n as u64))
+        .min(durable);
     let (found, next) = if let Some(jid) = args.id("jid")? {
-        ctx.store.job_entries_from(&jid, (from, until), LIST_BYTES_MAX).map_err(failed)?
+        ctx.store
+            .job_entries_from(&jid, (from, until), LIST_BYTES_MAX)
+            .map_err(failed)?
     } else {
         let all = args.flag("all")?;
         let of_jobs = |kind| !matches!(kind, Kind::Event | Kind::Register | Kind::Gap);
         let wanted = |kind, _| all || of_jobs(kind);
-        let (found, next) = ctx.store.entries_from(from, until, LIST_BYTES_MAX, wanted).map_err(failed)?;
+        let (found, next) = ctx
+            .store
+            .entries_from(from, until, LIST_BYTES_MAX, wanted)
+            .map_err(failed)?;
         (found, Some(next).filter(|next| *next < until))
     };
     let mut w = Writer::new();

@@ -85,12 +85,19 @@ pub(crate) enum CallHandler {
 impl CallHandler {
     /// Runs a reading call. Values that Salt's codec cannot read are replaced: earlier releases could store such values, and one of them
     /// would make the whole answer unreadable.
-    pub(super) fn answer(&self, ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
+    pub(super) fn answer(
+        &self,
+        ctx: &Ctx,
+        args: &Args<'_>,
+        caller: Caller,
+    ) -> Result<Vec<u8>, CallError> {
         let answer = match self {
             CallHandler::Read(run) => run(ctx, args)?,
             CallHandler::Act(run) => run(ctx, args, caller)?,
             CallHandler::Poll(_) | CallHandler::Write(_) => {
-                return Err(CallError::Internal("the call was run as a reading call".to_owned()));
+                return Err(CallError::Internal(
+                    "the call was run as a reading call".to_owned(),
+                ));
             }
         };
         checked(answer)
@@ -131,91 +138,381 @@ pub struct Call {
 type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
 const fn read(name: &'static str, doc: &'static str, right: Right, run: ReadCall) -> Call {
-    Call { name, doc, right, run: CallHandler::Read(run) }
+    Call {
+        name,
+        doc,
+        right,
+        run: CallHandler::Read(run),
+    }
 }
 
 const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
-    Call { name, doc, right, run: CallHandler::Write(run) }
+    Call {
+        name,
+        doc,
+        right,
+        run: CallHandler::Write(run),
+    }
 }
 
 const fn poll(name: &'static str, doc: &'static str, right: Right, run: PollCall) -> Call {
-    Call { name, doc, right, run: CallHandler::Poll(run) }
+    Call {
+        name,
+        doc,
+        right,
+        run: CallHandler::Poll(run),
+    }
 }
 
 use Right::{Admin, Read, Write};
 
 /// All calls.
 pub const CALLS: &[Call] = &[
-    write("prep_jid", "Return the passed jid, or a new one", Write, writes::prep_jid),
-    write("save_load", "Store a job as published", Write, writes::save_load),
-    write("save_minions", "Store minions that a syndic reported for a job", Write, writes::save_minions),
-    write("returner", "Store one minion's return", Write, writes::returner),
-    write("update_endtime", "Store the end time of a job", Write, writes::update_endtime),
-    write("event_return", "Store a batch of events", Write, writes::event_return),
-    write("zeromq_events", "Store events of the ZeroMQ PULL, for its process", Admin, zeromq::events),
-    write("save_reg", "Store Thorium's register", Admin, writes::save_reg),
-    write("clean_old_jobs", "Delete expired jobs", Admin, writes::clean_old_jobs),
-    read("get_load", "Return a job as published, with its minions", Read, cache::get_load),
-    read("get_jid", "Return the returns of a job by minion", Read, cache::get_jid),
+    write(
+        "prep_jid",
+        "Return the passed jid, or a new one",
+        Write,
+        writes::prep_jid,
+    ),
+    write(
+        "save_load",
+        "Store a job as published",
+        Write,
+        writes::save_load,
+    ),
+    write(
+        "save_minions",
+        "Store minions that a syndic reported for a job",
+        Write,
+        writes::save_minions,
+    ),
+    write(
+        "returner",
+        "Store one minion's return",
+        Write,
+        writes::returner,
+    ),
+    write(
+        "update_endtime",
+        "Store the end time of a job",
+        Write,
+        writes::update_endtime,
+    ),
+    write(
+        "event_return",
+        "Store a batch of events",
+        Write,
+        writes::event_return,
+    ),
+    write(
+        "zeromq_events",
+        "Store events of the ZeroMQ PULL, for its process",
+        Admin,
+        zeromq::events,
+    ),
+    write(
+        "save_reg",
+        "Store Thorium's register",
+        Admin,
+        writes::save_reg,
+    ),
+    write(
+        "clean_old_jobs",
+        "Delete expired jobs",
+        Admin,
+        writes::clean_old_jobs,
+    ),
+    read(
+        "get_load",
+        "Return a job as published, with its minions",
+        Read,
+        cache::get_load,
+    ),
+    read(
+        "get_jid",
+        "Return the returns of a job by minion",
+        Read,
+        cache::get_jid,
+    ),
     read("get_jids", "List all jobs", Read, cache::get_jids),
-    read("get_jids_filter", "List the newest jobs", Read, cache::get_jids_filter),
-    read("get_fun", "Return the last job of a function per minion", Read, cache::get_fun),
-    read("get_minions", "List the minions that have returned a job", Read, cache::get_minions),
-    read("get_endtime", "Return the end time of a job", Read, cache::get_endtime),
-    read("load_reg", "Return Thorium's register", Read, cache::load_reg),
-    read("zeromq_ignored", "Count messages that the ZeroMQ PULL ignored", Admin, zeromq::ignored),
-    read("status", "Show the status of the daemon, its sources and its store", Read, lists::status),
-    read("events_list", "List events, the latest first", Read, lists::events_list),
-    read("entries", "List stored entries of a job or of the log", Read, lists::entries),
+    read(
+        "get_jids_filter",
+        "List the newest jobs",
+        Read,
+        cache::get_jids_filter,
+    ),
+    read(
+        "get_fun",
+        "Return the last job of a function per minion",
+        Read,
+        cache::get_fun,
+    ),
+    read(
+        "get_minions",
+        "List the minions that have returned a job",
+        Read,
+        cache::get_minions,
+    ),
+    read(
+        "get_endtime",
+        "Return the end time of a job",
+        Read,
+        cache::get_endtime,
+    ),
+    read(
+        "load_reg",
+        "Return Thorium's register",
+        Read,
+        cache::load_reg,
+    ),
+    read(
+        "zeromq_ignored",
+        "Count messages that the ZeroMQ PULL ignored",
+        Admin,
+        zeromq::ignored,
+    ),
+    read(
+        "status",
+        "Show the status of the daemon, its sources and its store",
+        Read,
+        lists::status,
+    ),
+    read(
+        "events_list",
+        "List events, the latest first",
+        Read,
+        lists::events_list,
+    ),
+    read(
+        "entries",
+        "List stored entries of a job or of the log",
+        Read,
+        lists::entries,
+    ),
     Call {
         name: "event_send",
         doc: "Fire an event onto Salt's bus",
         right: Admin,
         run: CallHandler::Act(send::event_send),
     },
-    read("jobs_list", "List jobs, the latest first", Read, jobs::jobs_list),
-    read("store_stats", "Show statistics of the store", Read, store::stats),
-    read("store_prune", "Delete segments beyond limits, or list them", Admin, store::prune),
-    read("store_hold", "Hold a job, or release it", Admin, store::hold),
+    read(
+        "jobs_list",
+        "List jobs, the latest first",
+        Read,
+        jobs::jobs_list,
+    ),
+    read(
+        "store_stats",
+        "Show statistics of the store",
+        Read,
+        store::stats,
+    ),
+    read(
+        "store_prune",
+        "Delete segments beyond limits, or list them",
+        Admin,
+        store::prune,
+    ),
+    read(
+        "store_hold",
+        "Hold a job, or release it",
+        Admin,
+        store::hold,
+    ),
     read("store_holds", "List held jobs", Read, store::holds),
-    read("reactor_list", "Show the reactor and its rules", Read, reactor::list),
-    read("reactor_history", "List reactions, the latest first", Read, reactor::history),
-    read("reactor_show", "Show one reaction with the results of its calls", Read, reactor::show),
-    read("reactor_why", "Show the rules that match a tag, and its latest reactions", Read, reactor::why),
-    read("reactor_shadow", "List calls of our reactor and of Salt's for comparison", Read, reactor::shadow),
-    read("reactor_replay", "Repeat dead-lettered calls", Admin, reactor::replay),
-    read("reactor_lease", "Renew the reactor's lease, for the master's engine", Admin, reactor::lease),
-    read("job_show", "Show one job with its returns", Read, jobs::job_show),
-    read("job_states", "List the states of a job", Read, jobs::job_states),
-    read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
-    read("minions_list", "List minions with their last jobs", Read, jobs::minions::list),
+    read(
+        "reactor_list",
+        "Show the reactor and its rules",
+        Read,
+        reactor::list,
+    ),
+    read(
+        "reactor_history",
+        "List reactions, the latest first",
+        Read,
+        reactor::history,
+    ),
+    read(
+        "reactor_show",
+        "Show one reaction with the results of its calls",
+        Read,
+        reactor::show,
+    ),
+    read(
+        "reactor_why",
+        "Show the rules that match a tag, and its latest reactions",
+        Read,
+        reactor::why,
+    ),
+    read(
+        "reactor_shadow",
+        "List calls of our reactor and of Salt's for comparison",
+        Read,
+        reactor::shadow,
+    ),
+    read(
+        "reactor_replay",
+        "Repeat dead-lettered calls",
+        Admin,
+        reactor::replay,
+    ),
+    read(
+        "reactor_lease",
+        "Renew the reactor's lease, for the master's engine",
+        Admin,
+        reactor::lease,
+    ),
+    read(
+        "job_show",
+        "Show one job with its returns",
+        Read,
+        jobs::job_show,
+    ),
+    read(
+        "job_states",
+        "List the states of a job",
+        Read,
+        jobs::job_states,
+    ),
+    read(
+        "job_diff",
+        "Compare two runs of a job",
+        Read,
+        jobs::job_diff,
+    ),
+    read(
+        "minions_list",
+        "List minions with their last jobs",
+        Read,
+        jobs::minions::list,
+    ),
     read("minions_show", "Show one minion", Read, jobs::minions::show),
-    poll("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
-    read("token_create", "Create a token for the HTTP listener", Admin, tokens::create),
+    poll(
+        "job_watch",
+        "Wait for changes of a job",
+        Read,
+        jobs::job_watch,
+    ),
+    read(
+        "token_create",
+        "Create a token for the HTTP listener",
+        Admin,
+        tokens::create,
+    ),
     read("token_list", "List tokens", Admin, tokens::list),
     read("token_revoke", "Revoke a token", Admin, tokens::revoke),
-    poll("events_follow", "Wait for events from a position on", Read, consumers::follow),
+    poll(
+        "events_follow",
+        "Wait for events from a position on",
+        Read,
+        consumers::follow,
+    ),
     read("events_count", "Count events", Read, consumers::count),
-    read("consumers_list", "List consumers with their lag", Read, consumers::list),
-    read("consumer_create", "Create a consumer, or change its filter", Write, consumers::create),
-    poll("consumer_next", "Take the next events of a consumer", Write, consumers::next),
-    read("consumer_ack", "Acknowledge events of a consumer", Write, consumers::ack),
-    read("consumer_nack", "Report that events could not be processed", Write, consumers::nack),
-    read("consumer_release", "End the lease of a consumer", Write, consumers::release),
-    read("consumer_seek", "Move the cursor of a consumer", Write, consumers::seek),
-    read("consumer_pause", "Pause a consumer", Write, consumers::pause),
-    read("consumer_resume", "Resume a consumer", Write, consumers::resume),
-    read("consumer_delete", "Delete a consumer", Write, consumers::delete),
-    read("sinks_list", "List sinks with their state and lag", Read, sinks::list),
-    read("sinks_check", "Check that destinations of sinks are reachable", Write, sinks::check),
-    read("sink_test", "Send the newest matching event to the destination of a sink", Admin, sinks::test),
+    read(
+        "consumers_list",
+        "List consumers with their lag",
+        Read,
+        consumers::list,
+    ),
+    read(
+        "consumer_create",
+        "Create a consumer, or change its filter",
+        Write,
+        consumers::create,
+    ),
+    poll(
+        "consumer_next",
+        "Take the next events of a consumer",
+        Write,
+        consumers::next,
+    ),
+    read(
+        "consumer_ack",
+        "Acknowledge events of a consumer",
+        Write,
+        consumers::ack,
+    ),
+    read(
+        "consumer_nack",
+        "Report that events could not be processed",
+        Write,
+        consumers::nack,
+    ),
+    read(
+        "consumer_release",
+        "End the lease of a consumer",
+        Write,
+        consumers::release,
+    ),
+    read(
+        "consumer_seek",
+        "Move the cursor of a consumer",
+        Write,
+        consumers::seek,
+    ),
+    read(
+        "consumer_pause",
+        "Pause a consumer",
+        Write,
+        consumers::pause,
+    ),
+    read(
+        "consumer_resume",
+        "Resume a consumer",
+        Write,
+        consumers::resume,
+    ),
+    read(
+        "consumer_delete",
+        "Delete a consumer",
+        Write,
+        consumers::delete,
+    ),
+    read(
+        "sinks_list",
+        "List sinks with their state and lag",
+        Read,
+        sinks::list,
+    ),
+    read(
+        "sinks_check",
+        "Check that destinations of sinks are reachable",
+        Write,
+        sinks::check,
+    ),
+    read(
+        "sink_test",
+        "Send the newest matching event to the destination of a sink",
+        Admin,
+        sinks::test,
+    ),
     read("sink_pause", "Pause a sink", Admin, sinks::pause),
     read("sink_resume", "Resume a sink", Admin, sinks::resume),
-    read("sink_seek", "Move the position of a sink", Admin, sinks::seek),
-    read("sink_dead_letters", "List the dead letters of a sink", Read, sinks::dead_letters),
-    read("sink_retry", "Deliver dead letters again", Admin, sinks::retry),
+    read(
+        "sink_seek",
+        "Move the position of a sink",
+        Admin,
+        sinks::seek,
+    ),
+    read(
+        "sink_dead_letters",
+        "List the dead letters of a sink",
+        Read,
+        sinks::dead_letters,
+    ),
+    read(
+        "sink_retry",
+        "Deliver dead letters again",
+        Admin,
+        sinks::retry,
+    ),
     read("sink_drop", "Delete dead letters", Admin, sinks::drop),
-    read("consumer_pin", "Keep unprocessed events of a consumer, or stop it", Admin, consumers::pin),
+    read(
+        "consumer_pin",
+        "Keep unprocessed events of a consumer, or stop it",
+        Admin,
+        consumers::pin,
+    ),
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Call> {
@@ -226,7 +523,10 @@ pub(crate) fn find(name: &str) -> Option<&'static Call> {
 pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
     let map = args.map();
     if map.len() > ARGS_BYTES_MAX {
-        return Err(CallError::TooLarge { len: map.len(), max: ARGS_BYTES_MAX });
+        return Err(CallError::TooLarge {
+            len: map.len(),
+            max: ARGS_BYTES_MAX,
+        });
     }
     let value = rmpv::decode::read_value_with_max_depth(&mut &*map, ARGS_DEPTH_MAX)
         .map_err(|error| CallError::Argument(format!("the arguments are malformed: {error}")))?;
@@ -234,8 +534,9 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T
     if let Some(fields) = json.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
-    serde_path_to_error::deserialize(json)
-        .map_err(|error| CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner())))
+    serde_path_to_error::deserialize(json).map_err(|error| {
+        CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
+    })
 }
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
@@ -283,7 +584,10 @@ impl JidMaker {
             at.saturating_add(at & 1)
         };
         let advance = |last: i64| Some(after(last));
-        let last = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance).unwrap_or(now.0);
+        let last = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, advance)
+            .unwrap_or(now.0);
         Micros(after(last))
     }
 }
@@ -296,15 +600,23 @@ mod tests {
     fn jids_are_unique_even_when_the_clock_stops_or_steps_back() {
         let maker = JidMaker::after(Micros(100));
         let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
-        assert_eq!(made, [102, 104, 200, 202, 204, 208], "all even: odd ones are the extension's");
+        assert_eq!(
+            made,
+            [102, 104, 200, 202, 204, 208],
+            "all even: odd ones are the extension's"
+        );
     }
 
     #[test]
     fn every_call_is_in_the_wire_page_with_its_right() {
         let page = include_str!("../../../docs/WIRE.md");
-        let calls = page.lines().skip_while(|l| *l != "## Calls of the returner");
+        let calls = page
+            .lines()
+            .skip_while(|l| *l != "## Calls of the returner");
         // Up to the next section of the page.
-        let rows = calls.take_while(|l| !l.starts_with("# ")).filter(|l| l.starts_with("| `"));
+        let rows = calls
+            .take_while(|l| !l.starts_with("# "))
+            .filter(|l| l.starts_with("| `"));
         let documented: Vec<(&str, &str)> = rows
             .map(|row| {
                 let mut cells = row.split('|').map(|cell| cell.trim().trim_matches('`'));
@@ -320,7 +632,10 @@ mod tests {
             );
         }
         for (name, _) in documented {
-            assert!(find(name).is_some(), "docs/WIRE.md lists an unknown call {name}");
+            assert!(
+                find(name).is_some(),
+                "docs/WIRE.md lists an unknown call {name}"
+            );
         }
     }
 }

@@ -42,7 +42,11 @@ impl Poll {
         attempt: impl FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send + 'static,
     ) -> Self {
         let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(POLL_WAIT_MAX);
-        Self { wait, gather, attempt: Box::new(attempt) }
+        Self {
+            wait,
+            gather,
+            attempt: Box::new(attempt),
+        }
     }
 
     /// Attempts the call until it has an answer. After the wait, or when `stop` turns true, the next attempt is the last one.
@@ -51,7 +55,11 @@ impl Poll {
         ctx: Arc<Ctx>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<Vec<u8>, CallError> {
-        let Self { wait, gather, mut attempt } = self;
+        let Self {
+            wait,
+            gather,
+            mut attempt,
+        } = self;
         let deadline = Instant::now() + wait;
         loop {
             let is_last = *stop.borrow() || Instant::now() >= deadline;
@@ -61,9 +69,9 @@ impl Poll {
                 (attempt, outcome)
             };
             // A panic is a bug; the caller gets an error instead of waiting forever.
-            let done = tokio::task::spawn_blocking(work)
-                .await
-                .map_err(|_| CallError::Internal("the call panicked, see the daemon's log".to_owned()))?;
+            let done = tokio::task::spawn_blocking(work).await.map_err(|_| {
+                CallError::Internal("the call panicked, see the daemon's log".to_owned())
+            })?;
             attempt = done.0;
             let outcome = match done.1? {
                 Attempt::Done(answer) => return checked(answer),

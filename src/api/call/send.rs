@@ -36,12 +36,19 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     let data = args.raw("data").unwrap_or(&[0x80]);
     let is_map = Reader::new(data).map().is_ok();
     if !is_map {
-        return Err(CallError::BadArgs { key: "data", expected: "a map, as in all events of Salt" });
+        return Err(CallError::BadArgs {
+            key: "data",
+            expected: "a map, as in all events of Salt",
+        });
     }
     if let Err(why) = check_whole(data) {
-        return Err(CallError::Refused(format!("Salt's codec cannot read the data: {why}")));
+        return Err(CallError::Refused(format!(
+            "Salt's codec cannot read the data: {why}"
+        )));
     }
-    fire(ctx, args.text("bus")?, tag, data, |target| check_caller(target, caller))
+    fire(ctx, args.text("bus")?, tag, data, |target| {
+        check_caller(target, caller)
+    })
 }
 
 /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map that Salt's codec can read.
@@ -53,8 +60,12 @@ pub(crate) fn fire(
     check: impl FnOnce(&Target) -> Result<(), CallError>,
 ) -> Result<Vec<u8>, CallError> {
     if tag.is_empty() || tag.len() > TAG_BYTES_FIRED_MAX || tag.contains("\n\n") {
-        let expected = "a tag of 1 to 1024 bytes without an empty line, which separates tag and data";
-        return Err(CallError::BadArgs { key: "tag", expected });
+        let expected =
+            "a tag of 1 to 1024 bytes without an empty line, which separates tag and data";
+        return Err(CallError::BadArgs {
+            key: "tag",
+            expected,
+        });
     }
     let target = ctx.firer.target(bus)?;
     check(&target)?;
@@ -62,31 +73,58 @@ pub(crate) fn fire(
     let stamp = stamp(ctx.clock.now(), has_zone(ctx, framing));
     let data = salt_event::stamped(data, &stamp);
     if data.len() > FIRE_BYTES_MAX {
-        return Err(CallError::TooLarge { len: data.len(), max: FIRE_BYTES_MAX });
+        return Err(CallError::TooLarge {
+            len: data.len(),
+            max: FIRE_BYTES_MAX,
+        });
     }
     ctx.firer.fire(&target, framing, tag, &data)?;
     ctx.metrics.events_fired.add(1);
     let socket = target.path.to_string_lossy().into_owned();
-    document(&Fired { tag: tag.to_owned(), stamp, socket, framing: framing.name().to_owned() })
+    document(&Fired {
+        tag: tag.to_owned(),
+        stamp,
+        socket,
+        framing: framing.name().to_owned(),
+    })
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.
 fn check_caller(target: &Target, caller: Caller) -> Result<(), CallError> {
-    if caller.uid.is_some_and(|uid| uid == 0 || uid == target.owner) {
+    if caller
+        .uid
+        .is_some_and(|uid| uid == 0 || uid == target.owner)
+    {
         return Ok(());
     }
     let owner = format!("root and the master's user (uid {})", target.owner);
-    Err(FireError::NotAllowed { who: "the caller", path: target.path.clone(), owner }.into())
+    Err(FireError::NotAllowed {
+        who: "the caller",
+        path: target.path.clone(),
+        owner,
+    }
+    .into())
 }
 
 /// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event; without one,
 /// from the framing, which is length-prefixed on 3006 only.
 fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
-    let filter = EventFilter { tag: Some(Glob::new("salt/*")), ..EventFilter::default() };
-    let latest = ctx.store.events_before(&filter, ctx.store.durable(), 1, LIST_BYTES_MAX).unwrap_or_default();
-    let stamp = latest.first().and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
-    let by_framing =
-        framing == Framing::Plain || ctx.buses.iter().all(|bus| bus.status().framing != Some(Framing::Len32));
+    let filter = EventFilter {
+        tag: Some(Glob::new("salt/*")),
+        ..EventFilter::default()
+    };
+    let latest = ctx
+        .store
+        .events_before(&filter, ctx.store.durable(), 1, LIST_BYTES_MAX)
+        .unwrap_or_default();
+    let stamp = latest
+        .first()
+        .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
+    let by_framing = framing == Framing::Plain
+        || ctx
+            .buses
+            .iter()
+            .all(|bus| bus.status().framing != Some(Framing::Len32));
     stamp.unwrap_or(by_framing)
 }
 
@@ -107,6 +145,9 @@ mod tests {
         let at = Micros(1_763_700_237_899_729);
         assert_eq!(stamp(at, false), "2025-11-21T04:43:57.899729");
         assert_eq!(stamp(at, true), "2025-11-21T04:43:57.899729+00:00");
-        assert_eq!(stamp(Micros(1_763_700_237_000_000), true), "2025-11-21T04:43:57+00:00");
+        assert_eq!(
+            stamp(Micros(1_763_700_237_000_000), true),
+            "2025-11-21T04:43:57+00:00"
+        );
     }
 }

@@ -128,7 +128,13 @@ fn refused(error: SinkError) -> CallError {
 }
 
 fn row(status: &SinkStatus) -> Sink {
-    let SinkStatus { settings, last, counters, progress, dead_letters } = status;
+    let SinkStatus {
+        settings,
+        last,
+        counters,
+        progress,
+        dead_letters,
+    } = status;
     let known = progress.as_ref().ok();
     let is_paused = known.is_some_and(|progress| progress.is_paused);
     Sink {
@@ -136,16 +142,27 @@ fn row(status: &SinkStatus) -> Sink {
         encoder: settings.encoder.0.to_owned(),
         transport: settings.transport.0.to_owned(),
         destination: settings.transport.1.describe(),
-        state: if is_paused { "paused" } else { last.phase.name() }.to_owned(),
+        state: if is_paused {
+            "paused"
+        } else {
+            last.phase.name()
+        }
+        .to_owned(),
         cursor: known.map(|progress| progress.cursor.0),
         lag_entries: known.map(|progress| progress.lag_entries),
         lag_s: known.map(|progress| progress.lag.as_secs()),
         problem: progress.as_ref().err().cloned(),
         last_delivery: last.delivered_at.map(|at| Moment { time: Time(at) }),
         failures: last.failures.into(),
-        error: last.error.as_ref().map(|(at, text)| Problem { time: Time(*at), message: text.clone() }),
+        error: last.error.as_ref().map(|(at, text)| Problem {
+            time: Time(*at),
+            message: text.clone(),
+        }),
         dead_letters: *dead_letters as u64,
-        counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        counters: counters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect(),
     }
 }
 
@@ -155,10 +172,14 @@ pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     if let Some(name) = name {
         all.retain(|status| status.settings.name == name);
         if all.is_empty() {
-            return Err(CallError::Refused(format!("no sink {name:?} is configured")));
+            return Err(CallError::Refused(format!(
+                "no sink {name:?} is configured"
+            )));
         }
     }
-    document(&SinksPage { sinks: all.iter().map(row).collect() })
+    document(&SinksPage {
+        sinks: all.iter().map(row).collect(),
+    })
 }
 
 pub(super) fn check(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -167,7 +188,9 @@ pub(super) fn check(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         ok: found.is_ok(),
         found: found.unwrap_or_else(|problem| problem),
     };
-    document(&SinkChecks { sinks: ctx.engines.check().into_iter().map(check).collect() })
+    document(&SinkChecks {
+        sinks: ctx.engines.check().into_iter().map(check).collect(),
+    })
 }
 
 pub(super) fn test(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -191,13 +214,18 @@ pub(super) fn test(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 /// The beginning of a long text.
 fn shown(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(SINK_SHOWN_BYTES_MAX)).unwrap_or_default()
+    text.get(..text.floor_char_boundary(SINK_SHOWN_BYTES_MAX))
+        .unwrap_or_default()
 }
 
 fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     ctx.engines.pause(&name, paused).map_err(refused)?;
-    document(&Position { name: Some(name), paused: Some(paused), cursor: None })
+    document(&Position {
+        name: Some(name),
+        paused: Some(paused),
+        cursor: None,
+    })
 }
 
 pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -211,10 +239,16 @@ pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let SeekArgs { name, start } = typed(args)?;
     let Some(start) = start.start()? else {
-        return Err(CallError::Argument("give one of `to`, `time` and `seq`".to_owned()));
+        return Err(CallError::Argument(
+            "give one of `to`, `time` and `seq`".to_owned(),
+        ));
     };
     let progress = ctx.engines.seek(&name, start).map_err(refused)?;
-    document(&Position { name: Some(name), cursor: Some(progress.cursor.0), paused: None })
+    document(&Position {
+        name: Some(name),
+        cursor: Some(progress.cursor.0),
+        paused: None,
+    })
 }
 
 /// A page of dead letters, by sequence number.
@@ -222,8 +256,11 @@ pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallEr
     let LettersArgs { name, ids, after } = typed(args)?;
     let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
     letters.retain(|letter| {
-        ids.as_ref().is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
-            && after.as_ref().is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
+        ids.as_ref()
+            .is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
+            && after
+                .as_ref()
+                .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
     });
     let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
     let total = letters.len();
@@ -236,14 +273,20 @@ pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallEr
         last = Some((letter.seq, letter.id.clone()));
     }
     let more = rows.len() < total;
-    document(&DeadLettersPage { dead_letters: rows, more, next: last.filter(|_| more) })
+    document(&DeadLettersPage {
+        dead_letters: rows,
+        more,
+        next: last.filter(|_| more),
+    })
 }
 
 fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
     DeadLetterRow {
         seq: letter.seq,
         time: Time(Micros(letter.at)),
-        failed: Moment { time: Time(Micros(letter.failed_at)) },
+        failed: Moment {
+            time: Time(Micros(letter.failed_at)),
+        },
         attempts: letter.attempts.into(),
         reason: letter.reason.clone(),
         id: letter.id.clone(),
@@ -257,12 +300,24 @@ fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
 
 pub(super) fn retry(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let LettersArgs { name, ids, .. } = typed(args)?;
-    let count = ctx.engines.retry_dead_letters(&name, ids.as_deref()).map_err(refused)?;
-    document(&LetterCount { name, count: count as u64 })
+    let count = ctx
+        .engines
+        .retry_dead_letters(&name, ids.as_deref())
+        .map_err(refused)?;
+    document(&LetterCount {
+        name,
+        count: count as u64,
+    })
 }
 
 pub(super) fn drop(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let LettersArgs { name, ids, .. } = typed(args)?;
-    let count = ctx.engines.drop_dead_letters(&name, ids.as_deref()).map_err(refused)?;
-    document(&LetterCount { name, count: count as u64 })
+    let count = ctx
+        .engines
+        .drop_dead_letters(&name, ids.as_deref())
+        .map_err(refused)?;
+    document(&LetterCount {
+        name,
+        count: count as u64,
+    })
 }

@@ -150,12 +150,18 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = |key| args.count(key).map(|n| n.map(|n| n as u64));
     let (age, bytes, entries) = (count("age_s")?, count("bytes")?, count("entries")?);
     let keep = (age.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
-        age: age.map_or(Age::Forever, |s| Age::For(std::time::Duration::from_secs(s))),
+        age: age.map_or(Age::Forever, |s| {
+            Age::For(std::time::Duration::from_secs(s))
+        }),
         bytes,
         entries,
     });
     let class = args.text("class")?.map(str::to_owned);
-    let options = PruneOptions { class, keep, dry_run: args.flag("dry_run")? };
+    let options = PruneOptions {
+        class,
+        keep,
+        dry_run: args.flag("dry_run")?,
+    };
     document(&pruned(&ctx.store.prune(&options).map_err(refused)?))
 }
 
@@ -198,7 +204,9 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
             outcome: outcome.to_owned(),
         }
     };
-    Pruned { segments: all.iter().map(row).collect() }
+    Pruned {
+        segments: all.iter().map(row).collect(),
+    }
 }
 
 /// Holds a job, or releases it.
@@ -207,20 +215,49 @@ pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     if args.flag("release")? {
         return document(&ctx.store.release(&jid).map_err(refused)?);
     }
-    if ctx.store.job_entries_with(&jid, |_| false).map_err(failed)?.is_empty() {
-        return Err(CallError::Refused(format!("job {jid} is not stored and cannot be held")));
+    if ctx
+        .store
+        .job_entries_with(&jid, |_| false)
+        .map_err(failed)?
+        .is_empty()
+    {
+        return Err(CallError::Refused(format!(
+            "job {jid} is not stored and cannot be held"
+        )));
     }
-    let hold = ctx.store.hold(&jid, args.text("reason")?.unwrap_or("")).map_err(refused)?;
-    document(&HeldJob { jid: hold.jid, time: Time(hold.since), reason: hold.reason, entries: None })
+    let hold = ctx
+        .store
+        .hold(&jid, args.text("reason")?.unwrap_or(""))
+        .map_err(refused)?;
+    document(&HeldJob {
+        jid: hold.jid,
+        time: Time(hold.since),
+        reason: hold.reason,
+        entries: None,
+    })
 }
 
 /// The held jobs with their numbers of entries.
 pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let row = |hold: Hold| {
-        let entries = ctx.store.job_entries_with(&hold.jid, |_| false).map_err(failed)?.len() as u64;
-        Ok(HeldJob { jid: hold.jid, time: Time(hold.since), reason: hold.reason, entries: Some(entries) })
+        let entries = ctx
+            .store
+            .job_entries_with(&hold.jid, |_| false)
+            .map_err(failed)?
+            .len() as u64;
+        Ok(HeldJob {
+            jid: hold.jid,
+            time: Time(hold.since),
+            reason: hold.reason,
+            entries: Some(entries),
+        })
     };
-    let holds = ctx.store.holds().into_iter().map(row).collect::<Result<_, CallError>>()?;
+    let holds = ctx
+        .store
+        .holds()
+        .into_iter()
+        .map(row)
+        .collect::<Result<_, CallError>>()?;
     document(&Holds { holds })
 }
 

@@ -41,13 +41,20 @@ fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, Cal
     let now = ctx.clock.now();
     let Some(at) = named else { return Ok(now) };
     let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
-    let (oldest, newest) =
-        if args.flag("import")? { IMPORT_TIMES } else { (now.0.saturating_sub(age), now.0) };
+    let (oldest, newest) = if args.flag("import")? {
+        IMPORT_TIMES
+    } else {
+        (now.0.saturating_sub(age), now.0)
+    };
     Ok(Micros(at.0.clamp(oldest, newest)))
 }
 
 fn source(args: &Args<'_>, source: Source) -> Result<Source, CallError> {
-    Ok(if args.flag("replay")? { source.spooled() } else { source })
+    Ok(if args.flag("replay")? {
+        source.spooled()
+    } else {
+        source
+    })
 }
 
 fn nil() -> Vec<u8> {
@@ -84,13 +91,19 @@ impl Ctx {
 
     fn job_of(&self, jid: String) -> Result<String, CallError> {
         if PLACEHOLDER_JIDS.contains(&jid.as_str()) {
-            return Err(self.refuse(format!("`{jid}` is not a job id; nothing is stored under it")));
+            return Err(self.refuse(format!(
+                "`{jid}` is not a job id; nothing is stored under it"
+            )));
         }
         Ok(jid)
     }
 }
 
-pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn prep_jid(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
     let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
     let mut answer = Writer::new();
@@ -100,17 +113,32 @@ pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> R
         return Ok(answer);
     }
     let body = nil();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::NoCache)? }, to)?;
+    ctx.store_one(
+        &Entry {
+            jid: &jid,
+            body: &body,
+            ..blank(ctx, args, Kind::NoCache)?
+        },
+        to,
+    )?;
     Ok(answer)
 }
 
-pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn save_load(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let load = args.required_map("load")?;
     let minions = args.array("minions")?;
     let seen = peek(load);
     let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
-    let kind = if is_return { Kind::ReturnLoad } else { Kind::Load };
+    let kind = if is_return {
+        Kind::ReturnLoad
+    } else {
+        Kind::Load
+    };
     if is_return && minions.is_none() {
         let known = ctx.store.job_row(&jid).map_err(super::failed)?;
         if known.is_some_and(|row| row.rank > 0) {
@@ -121,7 +149,15 @@ pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> 
     body.array(2).raw(load).raw(minions.unwrap_or(&[0xc0]));
     let body = body.into_bytes();
     let fun = seen.fun.unwrap_or("");
-    ctx.store_one(&Entry { jid: &jid, fun, body: &body, ..blank(ctx, args, kind)? }, to)?;
+    ctx.store_one(
+        &Entry {
+            jid: &jid,
+            fun,
+            body: &body,
+            ..blank(ctx, args, kind)?
+        },
+        to,
+    )?;
     Ok(nil())
 }
 
@@ -133,17 +169,32 @@ pub(super) fn save_minions(
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let minions = args.required_array("minions")?;
     let mut body = Writer::new();
-    body.array(2).raw(minions).raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
+    body.array(2)
+        .raw(minions)
+        .raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
     let body = body.into_bytes();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Minions)? }, to)?;
+    ctx.store_one(
+        &Entry {
+            jid: &jid,
+            body: &body,
+            ..blank(ctx, args, Kind::Minions)?
+        },
+        to,
+    )?;
     Ok(nil())
 }
 
 /// With `endtime` it also replaces the `update_endtime` that would follow. Only then the answer is true; an
 /// older daemon, which ignores `endtime`, answers nil.
-pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn returner(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let jid = keep_return(ctx, args, args.required_map("load")?, to, true)?;
-    let Some(endtime) = args.text("endtime")? else { return Ok(nil()) };
+    let Some(endtime) = args.text("endtime")? else {
+        return Ok(nil());
+    };
     keep_endtime(ctx, args, &jid, endtime, to)?;
     let mut answer = Writer::new();
     answer.bool(true);
@@ -152,8 +203,9 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> R
 
 /// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user, target, arguments...) are
 /// the master's statements about a job, so a minion cannot set them.
-pub(in crate::api) const SIGNED_KEYS: [&str; 8] =
-    ["id", "jid", "fun", "fun_args", "return", "retcode", "success", "out"];
+pub(in crate::api) const SIGNED_KEYS: [&str; 8] = [
+    "id", "jid", "fun", "fun_args", "return", "retcode", "success", "out",
+];
 
 /// A return sent by the minion itself, with a valid signature of `signer`.
 pub(in crate::api) fn signed_return(
@@ -165,7 +217,8 @@ pub(in crate::api) fn signed_return(
     let load = args.required_map("load")?;
     // Each key once: of duplicates, one reader uses the first and another the last.
     let unique = |key: &str| {
-        let mut found = msgpack::pairs(load).filter(|(name, _)| msgpack::as_text(name) == Some(key));
+        let mut found =
+            msgpack::pairs(load).filter(|(name, _)| msgpack::as_text(name) == Some(key));
         let first = found.next().and_then(|(_, value)| id_text(value));
         first.filter(|_| found.next().is_none())
     };
@@ -180,7 +233,9 @@ pub(in crate::api) fn signed_return(
         return Err(ctx.refuse("a return needs exactly one `jid`".to_owned()));
     };
     if args.flag("import")? {
-        return Err(ctx.refuse(format!("minion {signer} cannot import: imports need the right `admin`")));
+        return Err(ctx.refuse(format!(
+            "minion {signer} cannot import: imports need the right `admin`"
+        )));
     }
     check_signed_jid(ctx, signer, &jid)?;
     let kept = signed_part(load);
@@ -203,7 +258,9 @@ fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError>
         }
     };
     let shown: String = jid.chars().take(100).collect();
-    Err(ctx.refuse(format!("minion {signer} signed a return of job {shown:?}, which {why}")))
+    Err(ctx.refuse(format!(
+        "minion {signer} signed a return of job {shown:?}, which {why}"
+    )))
 }
 
 /// The stored keys of a signed return, each once; `None` if it has no others.
@@ -213,7 +270,10 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     for (key, value) in msgpack::pairs(load) {
         total += 1;
         let name = msgpack::as_text(key);
-        if let Some((_, place)) = SIGNED_KEYS.iter().zip(&mut kept).find(|(wanted, _)| Some(**wanted) == name)
+        if let Some((_, place)) = SIGNED_KEYS
+            .iter()
+            .zip(&mut kept)
+            .find(|(wanted, _)| Some(**wanted) == name)
         {
             place.get_or_insert((key, value));
         }
@@ -239,22 +299,44 @@ fn keep_return(
 ) -> Result<String, CallError> {
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid = ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return needs a `jid`".to_owned()))?)?;
-    let minion = msgpack::get(load, "id").and_then(id_text).filter(|id| !id.is_empty());
-    let minion = minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} needs an `id`")))?;
+    let minion = msgpack::get(load, "id")
+        .and_then(id_text)
+        .filter(|id| !id.is_empty());
+    let minion =
+        minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} needs an `id`")))?;
     if !is_minion_id(&minion) {
         let shown: String = minion.chars().take(100).collect();
-        return Err(ctx.refuse(format!("{shown:?} is not a valid minion id (in a return of job {jid})")));
+        return Err(ctx.refuse(format!(
+            "{shown:?} is not a valid minion id (in a return of job {jid})"
+        )));
     }
     let tag = format!("salt/job/{jid}/ret/{minion}");
-    let made = Entry { tag: tag.as_bytes(), jid: &jid, minion: &minion, ..blank(ctx, args, Kind::Return)? };
+    let made = Entry {
+        tag: tag.as_bytes(),
+        jid: &jid,
+        minion: &minion,
+        ..blank(ctx, args, Kind::Return)?
+    };
     let seen = peek_checked(load).map_err(|why| ctx.reject(&made, why))?;
     // The master fires a return, which adds the stamp, before it calls the returner: so the return was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
-    let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
-    let entry =
-        Entry { flags, fun: seen.fun.unwrap_or(""), retcode: seen.retcode.unwrap_or(0), body: load, ..made };
+    let flags = if fired {
+        seen.flags().with(Flags::ON_BUS)
+    } else {
+        seen.flags()
+    };
+    let entry = Entry {
+        flags,
+        fun: seen.fun.unwrap_or(""),
+        retcode: seen.retcode.unwrap_or(0),
+        body: load,
+        ..made
+    };
     ctx.check_size(&entry)?;
-    if let Some(accepted) = ctx.policy.pass(&entry, Some(fingerprints(&entry, seen.answer))) {
+    if let Some(accepted) = ctx
+        .policy
+        .pass(&entry, Some(fingerprints(&entry, seen.answer)))
+    {
         to.push(&accepted.entry(), accepted.fingerprints);
     }
     Ok(jid)
@@ -285,7 +367,14 @@ fn keep_endtime(
     let mut body = Writer::new();
     body.str(endtime);
     let body = body.into_bytes();
-    ctx.store_one(&Entry { jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, to)
+    ctx.store_one(
+        &Entry {
+            jid,
+            body: &body,
+            ..blank(ctx, args, Kind::Endtime)?
+        },
+        to,
+    )
 }
 
 pub(super) fn event_return(
@@ -309,7 +398,11 @@ pub(super) fn event_return(
             malformed += 1;
             continue;
         };
-        let at = if event.at.is_some() { time(ctx, args, event.at)? } else { at };
+        let at = if event.at.is_some() {
+            time(ctx, args, event.at)?
+        } else {
+            at
+        };
         let event = event.event(source, at);
         if ctx.policy.check_tag(event.entry.tag, source).is_err() {
             unfit += 1;
@@ -324,7 +417,11 @@ pub(super) fn event_return(
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);
-        tracing::warn!(malformed, total, "event_return batch contains elements without tag or data");
+        tracing::warn!(
+            malformed,
+            total,
+            "event_return batch contains elements without tag or data"
+        );
     }
     // Events dropped by a rule count as accepted: they must not be sent again.
     let taken = total - malformed - unfit;
@@ -334,9 +431,19 @@ pub(super) fn event_return(
     Ok(answer.into_bytes())
 }
 
-pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn save_reg(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let body = args.raw("data").unwrap_or(&[0xc0]);
-    ctx.store_one(&Entry { body, ..blank(ctx, args, Kind::Register)? }, to)?;
+    ctx.store_one(
+        &Entry {
+            body,
+            ..blank(ctx, args, Kind::Register)?
+        },
+        to,
+    )?;
     Ok(nil())
 }
 
@@ -347,8 +454,15 @@ pub(super) fn clean_old_jobs(
     args: &Args<'_>,
     _: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
-    let negative = CallError::BadArgs { key: "keep_jobs_seconds", expected: "an integer from 0" };
-    let seconds = args.int("keep_jobs_seconds")?.map(u64::try_from).transpose().map_err(|_| negative)?;
+    let negative = CallError::BadArgs {
+        key: "keep_jobs_seconds",
+        expected: "an integer from 0",
+    };
+    let seconds = args
+        .int("keep_jobs_seconds")?
+        .map(u64::try_from)
+        .transpose()
+        .map_err(|_| negative)?;
     ctx.store.set_salt_keep(seconds);
     Ok(nil())
 }

@@ -107,12 +107,22 @@ pub(super) fn check_site(
     };
     let host = host.ok_or_else(|| HttpError::bad("a request has exactly one `Host`"))?;
     // A request line with an authority counts instead of `Host`; both must agree.
-    if uri.authority().is_some_and(|authority| !authority.as_str().eq_ignore_ascii_case(host)) {
-        return Err(HttpError::bad("the request line and `Host` name different hosts"));
+    if uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().eq_ignore_ascii_case(host))
+    {
+        return Err(HttpError::bad(
+            "the request line and `Host` name different hosts",
+        ));
     }
     let name = without_port(host);
-    if !matches!(peer, Peer::Network { is_loopback: false, .. })
-        && !is_local_name(name)
+    if !matches!(
+        peer,
+        Peer::Network {
+            is_loopback: false,
+            ..
+        }
+    ) && !is_local_name(name)
         && !hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     {
         return Err(cross_site(format!(
@@ -120,7 +130,10 @@ pub(super) fn check_site(
         )));
     }
     for origin in headers.get_all(header::ORIGIN) {
-        let of_host = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        let of_host = origin
+            .to_str()
+            .ok()
+            .and_then(|origin| origin.split_once("://"));
         if !of_host.is_some_and(|(_, at)| at.eq_ignore_ascii_case(host)) {
             return Err(cross_site(
                 "requests of web pages of other sites are rejected (`Origin`)".to_owned(),
@@ -149,7 +162,9 @@ fn cross_site(message: String) -> HttpError {
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         // Not within an IPv6 address.
-        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) && !name.ends_with(':') => {
+        Some((name, port))
+            if port.bytes().all(|digit| digit.is_ascii_digit()) && !name.ends_with(':') =>
+        {
             name
         }
         _ => host,
@@ -157,7 +172,10 @@ fn without_port(host: &str) -> &str {
 }
 
 fn is_local_name(name: &str) -> bool {
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let address = name
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
@@ -186,16 +204,24 @@ pub(super) fn authenticate(
         }
         Peer::Network { is_loopback, .. } => is_loopback,
     };
-    let unauthenticated =
-        |message: &str| Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", message));
+    let unauthenticated = |message: &str| {
+        Err(HttpError::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthenticated",
+            message,
+        ))
+    };
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let is_open = OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
+    let is_open =
+        OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
     let cookie = || {
         let token = tokens.find(page::token_of(headers)?)?;
         page::is_confirmed(request.method(), headers).then(|| Access::of(token))
     };
     let invalid = "the token is not valid: unknown or revoked";
-    let of_salt = headers.get(salt_api::TOKEN_HEADER).filter(|token| !token.is_empty());
+    let of_salt = headers
+        .get(salt_api::TOKEN_HEADER)
+        .filter(|token| !token.is_empty());
     match (given.next(), given.next()) {
         // A client of salt-api signs in again with its old token in the header.
         (None, _) if of_salt.is_some() && !OPEN.contains(&path) => {
@@ -234,53 +260,101 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
-        let peer = Peer::Network { from: "192.0.2.1:5".parse().unwrap(), is_loopback: loopback };
-        check_site(peer, &Method::GET, &Uri::from_static("/metrics"), &headers, &["known.example".to_owned()])
-            .map_err(|error| error.message)
+        let peer = Peer::Network {
+            from: "192.0.2.1:5".parse().unwrap(),
+            is_loopback: loopback,
+        };
+        check_site(
+            peer,
+            &Method::GET,
+            &Uri::from_static("/metrics"),
+            &headers,
+            &["known.example".to_owned()],
+        )
+        .map_err(|error| error.message)
     }
 
     #[test]
     fn only_names_of_this_machine_reach_a_loopback_listener() {
-        for host in
-            ["localhost", "LOCALHOST:4581", "127.0.0.1:4581", "127.1.2.3", "[::1]:4581", "Known.example:1"]
-        {
+        for host in [
+            "localhost",
+            "LOCALHOST:4581",
+            "127.0.0.1:4581",
+            "127.1.2.3",
+            "[::1]:4581",
+            "Known.example:1",
+        ] {
             assert_eq!(site(host, &[], true), Ok(Site::Own), "{host}");
         }
-        for host in
-            ["evil.example", "evil.example:4581", "127.0.0.1.evil.example", "192.0.2.9", "localhost.evil", ""]
-        {
-            assert!(site(host, &[], true).unwrap_err().contains("is not a name of this listener"), "{host}");
+        for host in [
+            "evil.example",
+            "evil.example:4581",
+            "127.0.0.1.evil.example",
+            "192.0.2.9",
+            "localhost.evil",
+            "",
+        ] {
+            assert!(
+                site(host, &[], true)
+                    .unwrap_err()
+                    .contains("is not a name of this listener"),
+                "{host}"
+            );
             assert_eq!(
                 site(host, &[], false),
                 Ok(Site::Own),
                 "{host}: a network listener has tokens and TLS"
             );
         }
-        assert!(site("a", &[("host", "b")], false).unwrap_err().contains("exactly one"));
+        assert!(
+            site("a", &[("host", "b")], false)
+                .unwrap_err()
+                .contains("exactly one")
+        );
     }
 
     #[test]
     fn requests_of_other_sites_are_rejected() {
-        for origin in
-            ["https://evil.example", "null", "http://localhost:9", "http://localhost:4581.evil.example"]
-        {
+        for origin in [
+            "https://evil.example",
+            "null",
+            "http://localhost:9",
+            "http://localhost:4581.evil.example",
+        ] {
             let error = site("localhost:4581", &[("origin", origin)], true).unwrap_err();
             assert!(error.contains("`Origin`"), "{origin}: {error}");
         }
-        assert_eq!(site("localhost:4581", &[("origin", "http://localhost:4581")], true), Ok(Site::Own));
-        for (from, passes) in
-            [("same-origin", true), ("none", true), ("same-site", false), ("cross-site", false)]
-        {
-            assert_eq!(site("localhost", &[("sec-fetch-site", from)], true).is_ok(), passes, "{from}");
+        assert_eq!(
+            site(
+                "localhost:4581",
+                &[("origin", "http://localhost:4581")],
+                true
+            ),
+            Ok(Site::Own)
+        );
+        for (from, passes) in [
+            ("same-origin", true),
+            ("none", true),
+            ("same-site", false),
+            ("cross-site", false),
+        ] {
+            assert_eq!(
+                site("localhost", &[("sec-fetch-site", from)], true).is_ok(),
+                passes,
+                "{from}"
+            );
         }
         let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
         let peer = Peer::Unix { uid: None };
         let uri = Uri::from_static("http://evil.example/metrics");
         let rejected = |uri: &Uri, headers: &HeaderMap| {
-            check_site(peer, &Method::GET, uri, headers, &[]).unwrap_err().message
+            check_site(peer, &Method::GET, uri, headers, &[])
+                .unwrap_err()
+                .message
         };
         assert!(rejected(&uri, &headers).contains("different hosts"));
-        let rebound = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("evil.example"))]);
+        let rebound =
+            HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("evil.example"))]);
         assert!(rejected(&Uri::from_static("/"), &rebound).contains("not a name of this listener"));
     }
 
@@ -294,11 +368,25 @@ mod tests {
                 ("sec-fetch-mode", mode),
                 ("sec-fetch-dest", dest),
             ];
-            let headers =
-                headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            check_site(peer, method, &Uri::from_static(uri), &HeaderMap::from_iter(headers), &[]).ok()
+            let headers = headers.map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            });
+            check_site(
+                peer,
+                method,
+                &Uri::from_static(uri),
+                &HeaderMap::from_iter(headers),
+                &[],
+            )
+            .ok()
         };
-        assert_eq!(of(&Method::GET, "/jobs/1", "navigate", "document"), Some(Site::Link));
+        assert_eq!(
+            of(&Method::GET, "/jobs/1", "navigate", "document"),
+            Some(Site::Link)
+        );
         for (method, uri, mode, dest) in [
             (Method::POST, "/sign-in", "navigate", "document"),
             (Method::GET, "/api/v1/jobs", "navigate", "document"),
@@ -306,7 +394,11 @@ mod tests {
             (Method::GET, "/jobs", "navigate", "iframe"),
             (Method::GET, "/jobs", "no-cors", "script"),
         ] {
-            assert_eq!(of(&method, uri, mode, dest), None, "{method} {uri} {mode} {dest}");
+            assert_eq!(
+                of(&method, uri, mode, dest),
+                None,
+                "{method} {uri} {mode} {dest}"
+            );
         }
     }
 }

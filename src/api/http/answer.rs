@@ -29,7 +29,11 @@ pub(super) struct HttpError {
 
 impl HttpError {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self {
+            status,
+            code,
+            message: message.into(),
+        }
     }
 
     pub(super) fn bad(message: impl Into<String>) -> Self {
@@ -50,13 +54,19 @@ impl HttpError {
         let mut answer = plain(self.status, "application/json", text.into());
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer realm=\"saltcellar\"");
-            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            answer
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, scheme);
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            answer
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // The rest of a rejected request may still be in transit.
-        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        answer
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
         answer
     }
 }
@@ -89,7 +99,9 @@ impl From<EncodeError> for HttpError {
 pub(super) fn plain(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Body::from(body));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }
 
@@ -98,11 +110,16 @@ pub(super) fn protect(headers: &mut HeaderMap) {
     for (name, value) in [
         ("cache-control", "private, no-cache"),
         ("x-content-type-options", "nosniff"),
-        ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+        (
+            "content-security-policy",
+            "default-src 'none'; frame-ancestors 'none'",
+        ),
         ("referrer-policy", "no-referrer"),
         ("cross-origin-resource-policy", "same-origin"),
     ] {
-        headers.entry(HeaderName::from_static(name)).or_insert(HeaderValue::from_static(value));
+        headers
+            .entry(HeaderName::from_static(name))
+            .or_insert(HeaderValue::from_static(value));
     }
 }
 
@@ -114,9 +131,13 @@ pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
 /// As [`tagged`], of another type.
 pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) -> Answer {
     let tag = format!("\"{:032x}\"", xxh3_128(&body));
-    let known = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let is_known =
-        known.flat_map(|list| list.split(',')).any(|one| one.trim().trim_start_matches("W/") == tag);
+    let known = request
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let is_known = known
+        .flat_map(|list| list.split(','))
+        .any(|one| one.trim().trim_start_matches("W/") == tag);
     let mut answer = if is_known {
         plain(StatusCode::NOT_MODIFIED, kind, Bytes::new())
     } else {
@@ -150,13 +171,24 @@ impl AsRef<[u8]> for HeldBytes {
 impl AnswerRoom {
     pub(super) fn new(bytes: usize) -> Self {
         let all = bytes / PERMIT_BYTES;
-        Self { free: Arc::new(Semaphore::new(all)), all }
+        Self {
+            free: Arc::new(Semaphore::new(all)),
+            all,
+        }
     }
 
     /// Reserves the bytes of an answer, which waits until others are read.
     pub(super) async fn hold(&self, bytes: Vec<u8>) -> Result<Bytes, HttpError> {
-        match timeout(HTTP_BODY_TIMEOUT, self.free.clone().acquire_many_owned(self.permits(&bytes))).await {
-            Ok(Ok(permit)) => Ok(Bytes::from_owner(HeldBytes { bytes, _permit: permit })),
+        match timeout(
+            HTTP_BODY_TIMEOUT,
+            self.free.clone().acquire_many_owned(self.permits(&bytes)),
+        )
+        .await
+        {
+            Ok(Ok(permit)) => Ok(Bytes::from_owner(HeldBytes {
+                bytes,
+                _permit: permit,
+            })),
             _ => Err(HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "unavailable",
@@ -167,8 +199,15 @@ impl AnswerRoom {
 
     /// As [`AnswerRoom::hold`], without waiting; `None` if there is no room.
     pub(super) fn hold_now(&self, bytes: Vec<u8>) -> Option<Bytes> {
-        let permit = self.free.clone().try_acquire_many_owned(self.permits(&bytes)).ok()?;
-        Some(Bytes::from_owner(HeldBytes { bytes, _permit: permit }))
+        let permit = self
+            .free
+            .clone()
+            .try_acquire_many_owned(self.permits(&bytes))
+            .ok()?;
+        Some(Bytes::from_owner(HeldBytes {
+            bytes,
+            _permit: permit,
+        }))
     }
 
     /// All of them for an answer larger than the budget.
@@ -186,11 +225,23 @@ mod tests {
         let first = tagged(Bytes::from_static(b"{}"), &HeaderMap::new());
         let tag = first.headers()[header::ETAG].clone();
         let mut asked = HeaderMap::new();
-        asked.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"x\", W/\"y\""));
-        assert_eq!(tagged(Bytes::from_static(b"{}"), &asked).status(), StatusCode::OK);
+        asked.insert(
+            header::IF_NONE_MATCH,
+            HeaderValue::from_static("\"x\", W/\"y\""),
+        );
+        assert_eq!(
+            tagged(Bytes::from_static(b"{}"), &asked).status(),
+            StatusCode::OK
+        );
         asked.append(header::IF_NONE_MATCH, tag);
-        assert_eq!(tagged(Bytes::from_static(b"{}"), &asked).status(), StatusCode::NOT_MODIFIED);
-        assert_eq!(tagged(Bytes::from_static(b"[]"), &asked).status(), StatusCode::OK);
+        assert_eq!(
+            tagged(Bytes::from_static(b"{}"), &asked).status(),
+            StatusCode::NOT_MODIFIED
+        );
+        assert_eq!(
+            tagged(Bytes::from_static(b"[]"), &asked).status(),
+            StatusCode::OK
+        );
     }
 
     #[tokio::test]
@@ -202,7 +253,10 @@ mod tests {
         assert_eq!(room.free.available_permits(), 20 - 11);
         assert!(room.hold_now(vec![0; 9 * PERMIT_BYTES]).is_none());
         drop(part);
-        assert_eq!(room.hold_now(vec![0; 99 * PERMIT_BYTES]).unwrap().len(), 99 * PERMIT_BYTES);
+        assert_eq!(
+            room.hold_now(vec![0; 99 * PERMIT_BYTES]).unwrap().len(),
+            99 * PERMIT_BYTES
+        );
         assert_eq!(room.free.available_permits(), 20);
     }
 }

@@ -51,15 +51,27 @@ impl Kind {
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: Kind::Gauge, help }
+    Family {
+        name,
+        kind: Kind::Gauge,
+        help,
+    }
 }
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: Kind::Counter, help }
+    Family {
+        name,
+        kind: Kind::Counter,
+        help,
+    }
 }
 
 const fn histogram(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: Kind::Histogram, help }
+    Family {
+        name,
+        kind: Kind::Histogram,
+        help,
+    }
 }
 
 macro_rules! families {
@@ -171,7 +183,10 @@ struct Snapshot {
 
 impl Snapshot {
     fn add(&mut self, family: &'static Family, labels: Labels, value: Value) {
-        self.samples.entry(family.name).or_default().push((labels, value));
+        self.samples
+            .entry(family.name)
+            .or_default()
+            .push((labels, value));
     }
 
     fn gauge(&mut self, family: &'static Family, labels: &[(&'static str, &str)], value: f64) {
@@ -184,20 +199,35 @@ impl Snapshot {
 
     fn histogram(&mut self, family: &'static Family, times: &Histogram) {
         let (sum, counts) = times.get();
-        let bounds = BUCKETS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let bounds = BUCKETS_US
+            .iter()
+            .map(|us| *us as f64 / 1e6)
+            .chain([f64::INFINITY]);
         let buckets = bounds.zip(counts).collect();
-        self.add(family, Vec::new(), Value::Histogram { sum: sum as f64 / 1e6, buckets });
+        self.add(
+            family,
+            Vec::new(),
+            Value::Histogram {
+                sum: sum as f64 / 1e6,
+                buckets,
+            },
+        );
     }
 }
 
 fn owned(labels: &[(&'static str, &str)]) -> Labels {
-    labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+    labels
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()))
+        .collect()
 }
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in FAMILIES {
-            let Some(samples) = self.samples.get(family.name) else { continue };
+            let Some(samples) = self.samples.get(family.name) else {
+                continue;
+            };
             let kind = match family.kind {
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Counter => MetricType::Counter,
@@ -237,7 +267,10 @@ impl Highstates {
         let mut latest = HashMap::new();
         for fun in HIGHSTATES {
             // Whichever source is newer.
-            for of_fun in [ctx.store.latest_of(fun)?, ctx.store.latest_on_bus_only(fun)?] {
+            for of_fun in [
+                ctx.store.latest_of(fun)?,
+                ctx.store.latest_on_bus_only(fun)?,
+            ] {
                 for (minion, job) in of_fun {
                     let seq = latest.entry(minion).or_insert(job.seq);
                     *seq = job.seq.max(*seq);
@@ -255,14 +288,20 @@ impl Highstates {
         }
         for (minion, state) in known.iter() {
             snapshot.gauge(&HIGHSTATE_TIME, &[("minion", minion)], state.at);
-            snapshot.gauge(&HIGHSTATE_FAILED, &[("minion", minion)], f64::from(u8::from(state.has_failed)));
+            snapshot.gauge(
+                &HIGHSTATE_FAILED,
+                &[("minion", minion)],
+                f64::from(u8::from(state.has_failed)),
+            );
         }
         Ok(())
     }
 }
 
 fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
-    let (found, _) = ctx.store.entries_from(seq, seq.next(), 1, |_, _: Flags| true)?;
+    let (found, _) = ctx
+        .store
+        .entries_from(seq, seq.next(), 1, |_, _: Flags| true)?;
     Ok(found.first().map(|entry| Highstate {
         seq,
         at: entry.at.0 as f64 / 1e6,
@@ -272,7 +311,10 @@ fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
 
 /// The text of an answer. `highstates` is set with `http.minion_metrics`.
 pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
-    let mut snapshot = Snapshot { counters: ctx.metrics.all(), ..Snapshot::default() };
+    let mut snapshot = Snapshot {
+        counters: ctx.metrics.all(),
+        ..Snapshot::default()
+    };
     let of = &mut snapshot;
     of.gauge(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     of.gauge(&START, &[], ctx.started.0 as f64 / 1e6);
@@ -281,7 +323,11 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         let path = bus.path.to_string_lossy();
         let label = [("bus", &*path)];
         of.gauge(&BUS_CONNECTED, &label, flag(bus.connected));
-        of.gauge(&BUS_WAITING, &label, (bus.waiting.events + bus.waiting.spilled_events) as f64);
+        of.gauge(
+            &BUS_WAITING,
+            &label,
+            (bus.waiting.events + bus.waiting.spilled_events) as f64,
+        );
         of.gauge(&BUS_SPILLED, &label, bus.waiting.spilled_bytes as f64);
     }
     for consumer in ctx.store.consumers()? {
@@ -302,10 +348,17 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
     for (class, count) in counts.jobs.all() {
         of.counter(&JOBS, &[("function_class", class)], count);
     }
-    for (confirmed, returns) in [("yes", &counts.confirmed_returns), ("no", &counts.unconfirmed_returns)] {
+    for (confirmed, returns) in [
+        ("yes", &counts.confirmed_returns),
+        ("no", &counts.unconfirmed_returns),
+    ] {
         for (outcome, by_function) in ["succeeded", "failed"].into_iter().zip(returns) {
             for (class, count) in by_function.all() {
-                let labels = [("function_class", class), ("outcome", outcome), ("confirmed", confirmed)];
+                let labels = [
+                    ("function_class", class),
+                    ("outcome", outcome),
+                    ("confirmed", confirmed),
+                ];
                 of.counter(&RETURNS, &labels, count);
             }
         }
@@ -328,7 +381,11 @@ fn flag(value: bool) -> f64 {
 }
 
 fn store(ctx: &Ctx, of: &mut Snapshot) -> Result<(), StoreError> {
-    of.gauge(&APPENDER_IDLE, &[], ctx.store.appender_seen_ago().as_secs_f64());
+    of.gauge(
+        &APPENDER_IDLE,
+        &[],
+        ctx.store.appender_seen_ago().as_secs_f64(),
+    );
     of.gauge(&STORE_REFUSES, &[], flag(ctx.store.refusal().is_some()));
     let stats = ctx.store.stats()?;
     of.gauge(&NEXT_SEQ, &[], stats.durable.0 as f64);
@@ -354,13 +411,25 @@ fn sinks(ctx: &Ctx, of: &mut Snapshot) {
         }
         of.gauge(&SINK_FAILURES, &label, f64::from(sink.last.failures));
         of.gauge(&SINK_DEAD, &label, sink.dead_letters as f64);
-        let count =
-            |wanted| sink.counters.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, count)| *count);
+        let count = |wanted| {
+            sink.counters
+                .iter()
+                .find(|(name, _)| *name == wanted)
+                .map_or(0, |(_, count)| *count)
+        };
         for outcome in ["delivered", "without_items", "dead_lettered"] {
-            of.counter(&SINK_EVENTS, &[label[0], ("outcome", outcome)], count(outcome));
+            of.counter(
+                &SINK_EVENTS,
+                &[label[0], ("outcome", outcome)],
+                count(outcome),
+            );
         }
         for (outcome, name) in [("accepted", "requests"), ("failed", "failures")] {
-            of.counter(&SINK_REQUESTS, &[label[0], ("outcome", outcome)], count(name));
+            of.counter(
+                &SINK_REQUESTS,
+                &[label[0], ("outcome", outcome)],
+                count(name),
+            );
         }
         of.counter(&SINK_BYTES, &label, count("bytes"));
     }

@@ -49,20 +49,33 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let (http, https) = (&config.http, &config.https);
-    let minions = config.serves_minions().then(|| Arc::new(Minions::new(ctx.clone(), intake, https)));
+    let minions = config
+        .serves_minions()
+        .then(|| Arc::new(Minions::new(ctx.clone(), intake, https)));
     let routes = server::routes(&Arc::new(HttpServer::new(ctx.clone(), http, stop.clone())));
     let open = |kind, address, routes, monitor: &ListenerMonitor| {
-        NetworkListener::new(kind, address, routes, (ctx.clone(), monitor.clone()), stop.clone()).serve()
+        NetworkListener::new(
+            kind,
+            address,
+            routes,
+            (ctx.clone(), monitor.clone()),
+            stop.clone(),
+        )
+        .serve()
     };
     let network = async {
-        let (Some(listen), Some(monitor)) = (http.listen, &ctx.http) else { return };
+        let (Some(listen), Some(monitor)) = (http.listen, &ctx.http) else {
+            return;
+        };
         if !listen.ip().is_loopback() && ctx.tokens.is_empty() {
             tracing::warn!(
                 "HTTP listener has no token, all requests are rejected: `saltcellar token create` makes one"
             );
         }
         let routes = match &minions {
-            Some(minions) if http.minions => routes.clone().merge(minions::routes(minions.clone(), false)),
+            Some(minions) if http.minions => routes
+                .clone()
+                .merge(minions::routes(minions.clone(), false)),
             _ => routes.clone(),
         };
         open(&listener::API, (listen, http.tls.clone()), routes, monitor).await;
@@ -70,20 +83,33 @@ pub async fn serve(
     let local = async {
         let Some(listener) = unix else { return };
         let (ctx, routes, stop) = (ctx.clone(), routes.clone(), stop.clone());
-        let server = Arc::new(ConnectionServer { kind: &listener::API, ctx, routes, stop: stop.clone() });
+        let server = Arc::new(ConnectionServer {
+            kind: &listener::API,
+            ctx,
+            routes,
+            stop: stop.clone(),
+        });
         let counters = (listener::API.counters)(&server.ctx.metrics);
         let handle = |stream: UnixStream| {
             counters.accepted.add(1);
             server.clone().serve_unix(stream)
         };
-        listener.serve(HTTP_PEERS_MAX, stop, |_| counters.rejected.add(1), handle).await;
+        listener
+            .serve(HTTP_PEERS_MAX, stop, |_| counters.rejected.add(1), handle)
+            .await;
     };
     let of_minions = async {
         if let (Some(listen), Some(monitor), Some(minions)) = (https.listen, &ctx.https, &minions)
             && let (Some(certificate), Some(key)) = (https.certificate.clone(), https.key.clone())
         {
             let address = (listen, Some(HttpTls { certificate, key }));
-            open(&listener::MINIONS, address, minions::routes(minions.clone(), true), monitor).await;
+            open(
+                &listener::MINIONS,
+                address,
+                minions::routes(minions.clone(), true),
+                monitor,
+            )
+            .await;
         }
     };
     tokio::join!(network, local, of_minions);

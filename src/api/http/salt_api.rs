@@ -39,12 +39,21 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
 
 /// Whether a client asks for a stream instead of a view.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
-    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accept.flat_map(|list| list.split(',')).any(|kind| kind.trim().starts_with("text/event-stream"))
+    let accept = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    accept
+        .flat_map(|list| list.split(','))
+        .any(|kind| kind.trim().starts_with("text/event-stream"))
 }
 
 /// Events as salt-api sends them.
-pub(super) async fn events(server: Arc<HttpServer>, access: Option<Access>, headers: &HeaderMap) -> Response {
+pub(super) async fn events(
+    server: Arc<HttpServer>,
+    access: Option<Access>,
+    headers: &HeaderMap,
+) -> Response {
     let stream = async {
         let access = access.ok_or_else(unauthenticated)?;
         v1::follow_as_salt(server, &access, headers).await
@@ -59,18 +68,29 @@ fn unauthenticated() -> HttpError {
 
 /// The fields of a body: JSON of any content type, as SaltGUI sends it as text, or a form.
 async fn fields(server: &HttpServer, request: Request) -> Result<Json, HttpError> {
-    let body = server.body(request.into_body(), HTTP_BODY_BYTES_MAX).await?;
+    let body = server
+        .body(request.into_body(), HTTP_BODY_BYTES_MAX)
+        .await?;
     if let Ok(found @ (Json::Object(_) | Json::Array(_))) = serde_json::from_slice(&body) {
         return Ok(found);
     }
-    let form = std::str::from_utf8(&body).ok().and_then(|body| format!("/?{body}").parse::<Uri>().ok());
+    let form = std::str::from_utf8(&body)
+        .ok()
+        .and_then(|body| format!("/?{body}").parse::<Uri>().ok());
     let form = form.and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(&uri).ok());
     let Query(form) = form.ok_or_else(|| HttpError::bad("the body is neither JSON nor a form"))?;
-    Ok(form.into_iter().map(|(name, value)| (name, Json::from(value))).collect::<Map<_, _>>().into())
+    Ok(form
+        .into_iter()
+        .map(|(name, value)| (name, Json::from(value)))
+        .collect::<Map<_, _>>()
+        .into())
 }
 
 fn text<'a>(fields: &'a Json, name: &str) -> Option<&'a str> {
-    fields.get(name).and_then(Json::as_str).filter(|text| !text.is_empty())
+    fields
+        .get(name)
+        .and_then(Json::as_str)
+        .filter(|text| !text.is_empty())
 }
 
 fn answered(value: &Json) -> Answer {
@@ -78,10 +98,17 @@ fn answered(value: &Json) -> Answer {
 }
 
 /// Signs in by a token as the password. The user name and the type of authentication are ignored.
-async fn login(State(server): Server, Extension(peer): Extension<Peer>, request: Request) -> Response {
+async fn login(
+    State(server): Server,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
     let signed_in = async {
         let given = fields(&server, request).await?;
-        let token = text(&given, "password").or_else(|| text(&given, "token")).unwrap_or_default().trim();
+        let token = text(&given, "password")
+            .or_else(|| text(&given, "token"))
+            .unwrap_or_default()
+            .trim();
         let found = server.ctx.tokens.find(token).ok_or_else(|| {
             let why = "the password is not a valid token: `saltcellar token create NAME` makes one";
             HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
@@ -94,7 +121,9 @@ async fn login(State(server): Server, Extension(peer): Extension<Peer>, request:
         }] }));
         let mut answer = page::with_token(answer, &server, token)?;
         if let Ok(token) = HeaderValue::from_str(token) {
-            answer.headers_mut().insert(HeaderName::from_static(TOKEN_HEADER), token);
+            answer
+                .headers_mut()
+                .insert(HeaderName::from_static(TOKEN_HEADER), token);
         }
         Ok(answer)
     };
@@ -103,7 +132,9 @@ async fn login(State(server): Server, Extension(peer): Extension<Peer>, request:
 
 /// Deletes the cookie. The token stays valid until it is revoked.
 async fn logout() -> Response {
-    page::without_token(answered(&json!({ "return": "Your token has been cleared" })))
+    page::without_token(answered(
+        &json!({ "return": "Your token has been cleared" }),
+    ))
 }
 
 /// Carries out low data: one chunk, or a list of them.
@@ -116,21 +147,40 @@ async fn run(
         let access = access.ok_or_else(unauthenticated)?;
         let chunks = match fields(&server, request).await? {
             Json::Array(chunks) if chunks.len() <= SALT_API_CHUNKS => chunks,
-            Json::Array(_) => return Err(HttpError::bad(format!("more than {SALT_API_CHUNKS} chunks"))),
+            Json::Array(_) => {
+                return Err(HttpError::bad(format!(
+                    "more than {SALT_API_CHUNKS} chunks"
+                )));
+            }
             chunk => vec![chunk],
         };
         let mut results = Vec::new();
         for chunk in &chunks {
-            results.push(one(&Jobs { server: &server, access: &access }, chunk).await?);
+            results.push(
+                one(
+                    &Jobs {
+                        server: &server,
+                        access: &access,
+                    },
+                    chunk,
+                )
+                .await?,
+            );
         }
-        let body = server.room.hold(json!({ "return": results }).to_string().into_bytes()).await?;
+        let body = server
+            .room
+            .hold(json!({ "return": results }).to_string().into_bytes())
+            .await?;
         Ok(plain(StatusCode::OK, "application/json", body))
     };
     done.await.unwrap_or_else(rejected)
 }
 
 async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
-    let (client, fun) = (text(chunk, "client").unwrap_or_default(), text(chunk, "fun").unwrap_or_default());
+    let (client, fun) = (
+        text(chunk, "client").unwrap_or_default(),
+        text(chunk, "fun").unwrap_or_default(),
+    );
     if !client.starts_with("runner") {
         return Err(HttpError::bad(format!(
             "client `{client:.50}` is not supported, only `runner` with {FUNCTIONS}"
@@ -138,20 +188,29 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
     }
     // Arguments are fields of the chunk, in `kwarg`, or in `arg` by position.
     let argument = |name: &str, position: usize| {
-        let named = text(chunk, name).or_else(|| chunk.get("kwarg").and_then(|kwarg| text(kwarg, name)));
-        let listed =
-            || chunk.get("arg").and_then(|arg| arg.get(position).or(Some(arg).filter(|_| position == 0)));
-        named.or_else(|| listed().and_then(Json::as_str)).map(str::to_owned)
+        let named =
+            text(chunk, name).or_else(|| chunk.get("kwarg").and_then(|kwarg| text(kwarg, name)));
+        let listed = || {
+            chunk
+                .get("arg")
+                .and_then(|arg| arg.get(position).or(Some(arg).filter(|_| position == 0)))
+        };
+        named
+            .or_else(|| listed().and_then(Json::as_str))
+            .map(str::to_owned)
     };
     let jid = || argument("jid", 0).ok_or_else(|| HttpError::bad(format!("{fun} needs `jid`")));
     match fun {
-        "jobs.list_jobs" => jobs.list(argument("search_function", 1), argument("search_target", 2)).await,
+        "jobs.list_jobs" => {
+            jobs.list(argument("search_function", 1), argument("search_target", 2))
+                .await
+        }
         "jobs.list_job" => jobs.job(&jid()?).await,
         "jobs.lookup_jid" => jobs.returns(&jid()?).await,
         "jobs.active" => jobs.active().await,
-        _ => {
-            Err(HttpError::bad(format!("the runner function `{fun:.50}` is not supported, only {FUNCTIONS}")))
-        }
+        _ => Err(HttpError::bad(format!(
+            "the runner function `{fun:.50}` is not supported, only {FUNCTIONS}"
+        ))),
     }
 }
 
@@ -168,7 +227,10 @@ impl Jobs<'_> {
         jid: Option<&str>,
         fields: Vec<(String, Json)>,
     ) -> Result<Json, HttpError> {
-        let of_path: Vec<_> = jid.map(|jid| ("jid".to_owned(), jid.to_owned())).into_iter().collect();
+        let of_path: Vec<_> = jid
+            .map(|jid| ("jid".to_owned(), jid.to_owned()))
+            .into_iter()
+            .collect();
         v1::ask(self.server, self.access, ("GET", path), &of_path, fields).await
     }
 
@@ -179,9 +241,15 @@ impl Jobs<'_> {
             ("tgt", tgt.map(Json::from)),
             ("limit", Some(SALT_API_JOBS.into())),
         ];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let given = given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
         let page = self.get("/jobs", None, given.collect()).await?;
-        let rows = page.get("jobs").and_then(Json::as_array).into_iter().flatten();
+        let rows = page
+            .get("jobs")
+            .and_then(Json::as_array)
+            .into_iter()
+            .flatten();
         let jobs = rows.filter_map(|row| Some((text(row, "jid")?.to_owned(), described(row))));
         Ok(jobs.collect::<Map<_, _>>().into())
     }
@@ -191,17 +259,29 @@ impl Jobs<'_> {
         let mut job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
         let mut bytes = 0;
         while let Some(after) = job.get("next").and_then(Json::as_str).map(str::to_owned) {
-            let page = self.get("/jobs/{jid}", Some(jid), vec![("after".to_owned(), after.into())]).await?;
+            let page = self
+                .get(
+                    "/jobs/{jid}",
+                    Some(jid),
+                    vec![("after".to_owned(), after.into())],
+                )
+                .await?;
             bytes += page.to_string().len();
             if bytes > LIST_BYTES_MAX {
                 let why = format!(
                     "job {jid:.50} has more than {LIST_BYTES_MAX} bytes of returns; /api/v1/jobs/JID has pages"
                 );
-                return Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", why));
+                return Err(HttpError::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "too_large",
+                    why,
+                ));
             }
             let Json::Object(mut page) = page else { break };
             let more = page.remove("returns");
-            if let (Some(Json::Array(all)), Some(Json::Array(more))) = (job.get_mut("returns"), more) {
+            if let (Some(Json::Array(all)), Some(Json::Array(more))) =
+                (job.get_mut("returns"), more)
+            {
                 all.extend(more);
             }
             if let Some(job) = job.as_object_mut() {
@@ -225,17 +305,24 @@ impl Jobs<'_> {
         for row in returns(&job) {
             let fields = ["return", "retcode", "success", "out"].into_iter();
             let kept = fields.filter_map(|name| {
-                Some((name.to_owned(), row.get(name).filter(|value| !value.is_null())?.clone()))
+                Some((
+                    name.to_owned(),
+                    row.get(name).filter(|value| !value.is_null())?.clone(),
+                ))
             });
             let mut result: Map<_, _> = kept.collect();
             result.entry("return").or_insert(Json::Null);
-            results.insert(text(row, "minion").unwrap_or_default().to_owned(), result.into());
+            results.insert(
+                text(row, "minion").unwrap_or_default().to_owned(),
+                result.into(),
+            );
         }
         if let Some(answer) = answer.as_object_mut() {
             answer.insert("jid".to_owned(), jid.into());
             answer.insert("Result".to_owned(), results.into());
-            if let Some(minions) =
-                job.get("minions").filter(|minions| minions.as_array().is_some_and(|list| !list.is_empty()))
+            if let Some(minions) = job
+                .get("minions")
+                .filter(|minions| minions.as_array().is_some_and(|list| !list.is_empty()))
             {
                 answer.insert("Minions".to_owned(), minions.clone());
             }
@@ -250,7 +337,12 @@ impl Jobs<'_> {
         };
         let value = |row: &Json| row.get("return").cloned().unwrap_or_default();
         let data: Map<_, _> = returns(&job)
-            .map(|row| (text(row, "minion").unwrap_or_default().to_owned(), value(row)))
+            .map(|row| {
+                (
+                    text(row, "minion").unwrap_or_default().to_owned(),
+                    value(row),
+                )
+            })
             .collect();
         let outputter = returns(&job).next().and_then(|row| text(row, "out"));
         Ok(match outputter {
@@ -261,18 +353,44 @@ impl Jobs<'_> {
 
     /// Recent jobs with missing returns. Salt asks the minions; a minion that is down counts here until the time is over.
     async fn active(&self) -> Result<Json, HttpError> {
-        let since = self.server.ctx.clock.now().0.saturating_sub(SALT_API_ACTIVE);
-        let given =
-            [("result", "missing".into()), ("since", since.into()), ("limit", SALT_API_ACTIVE_JOBS.into())];
+        let since = self
+            .server
+            .ctx
+            .clock
+            .now()
+            .0
+            .saturating_sub(SALT_API_ACTIVE);
+        let given = [
+            ("result", "missing".into()),
+            ("since", since.into()),
+            ("limit", SALT_API_ACTIVE_JOBS.into()),
+        ];
         let page = self
-            .get("/jobs", None, given.map(|(name, value): (&str, Json)| (name.to_owned(), value)).into())
+            .get(
+                "/jobs",
+                None,
+                given
+                    .map(|(name, value): (&str, Json)| (name.to_owned(), value))
+                    .into(),
+            )
             .await?;
         let mut active = Map::new();
-        for row in page.get("jobs").and_then(Json::as_array).into_iter().flatten() {
-            let Some(jid) = text(row, "jid") else { continue };
+        for row in page
+            .get("jobs")
+            .and_then(Json::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let Some(jid) = text(row, "jid") else {
+                continue;
+            };
             let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
-            let missing =
-                job.get("missing").and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_str);
+            let missing = job
+                .get("missing")
+                .and_then(Json::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Json::as_str);
             // A process id, which only the minion knows.
             let running: Vec<Json> = missing.map(|minion| json!({ minion: 0 })).collect();
             let returned: Vec<&Json> = returns(&job).filter_map(|row| row.get("minion")).collect();
@@ -288,7 +406,10 @@ impl Jobs<'_> {
 }
 
 fn returns(job: &Json) -> impl Iterator<Item = &Json> {
-    job.get("returns").and_then(Json::as_array).into_iter().flatten()
+    job.get("returns")
+        .and_then(Json::as_array)
+        .into_iter()
+        .flatten()
 }
 
 /// A job as `salt.utils.jid.format_jid_instance` describes it.
@@ -303,7 +424,9 @@ fn described(row: &Json) -> Json {
 
 /// The time in a jid, as Salt writes it: `2026, Nov 21 05:47:28.123456`.
 fn start_time(jid: &str) -> Option<String> {
-    let digits = jid.get(..20).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+    let digits = jid
+        .get(..20)
+        .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
     let (seconds, micros) = digits.split_at_checked(14)?;
     let time = DateTime::strptime("%Y%m%d%H%M%S", seconds).ok()?;
     Some(format!("{}.{micros}", time.strftime("%Y, %b %d %H:%M:%S")))
@@ -315,8 +438,14 @@ mod tests {
 
     #[test]
     fn a_start_time_has_the_form_of_salt() {
-        assert_eq!(start_time("20261121054728123456").as_deref(), Some("2026, Nov 21 05:47:28.123456"));
-        assert_eq!(start_time("20261121054728123456_77").as_deref(), Some("2026, Nov 21 05:47:28.123456"));
+        assert_eq!(
+            start_time("20261121054728123456").as_deref(),
+            Some("2026, Nov 21 05:47:28.123456")
+        );
+        assert_eq!(
+            start_time("20261121054728123456_77").as_deref(),
+            Some("2026, Nov 21 05:47:28.123456")
+        );
         for jid in [
             "",
             "1",

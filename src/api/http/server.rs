@@ -26,7 +26,8 @@ use super::salt_api;
 use super::v1;
 use crate::api::call::Ctx;
 use crate::base::limits::{
-    HEALTH_STUCK, HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX,
+    HEALTH_STUCK, HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL,
+    HTTP_STREAMS_MAX,
 };
 use crate::base::metrics::Counter;
 use crate::config::HttpConfig;
@@ -85,8 +86,14 @@ impl HttpServer {
         let _permit = self.calls.acquire().await;
         // A panic is a bug; the peer gets an error instead of a closed connection.
         let done = tokio::task::spawn_blocking(work).await;
-        self.ctx.metrics.distributions.answers.observe(started.elapsed());
-        done.map_err(|_| CallError::Internal("the request panicked, see the daemon's log".to_owned()).into())
+        self.ctx
+            .metrics
+            .distributions
+            .answers
+            .observe(started.elapsed());
+        done.map_err(|_| {
+            CallError::Internal("the request panicked, see the daemon's log".to_owned()).into()
+        })
     }
 
     /// Reads a body of at most `max` bytes.
@@ -100,14 +107,22 @@ impl HttpServer {
                 format!("the body has more than {max} bytes"),
             )),
             Ok(Err(error)) => Err(HttpError::bad(format!("the body ended early: {error}"))),
-            Err(_) => {
-                Err(HttpError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not arrive in time"))
-            }
+            Err(_) => Err(HttpError::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "timeout",
+                "the body did not arrive in time",
+            )),
         }
     }
 
     fn check(&self, request: &Request, peer: Peer) -> Result<Checked, HttpError> {
-        let site = check_site(peer, request.method(), request.uri(), request.headers(), &self.config.hosts)?;
+        let site = check_site(
+            peer,
+            request.method(),
+            request.uri(),
+            request.headers(),
+            &self.config.hosts,
+        )?;
         if site == Site::Link {
             return Ok(Checked::Arrival);
         }
@@ -127,7 +142,10 @@ impl HttpServer {
         };
         counter.add(1);
         let mut logged = self.logged.lock();
-        if logged.get(error.code).is_none_or(|last| last.elapsed() >= HTTP_LOG_INTERVAL) {
+        if logged
+            .get(error.code)
+            .is_none_or(|last| last.elapsed() >= HTTP_LOG_INTERVAL)
+        {
             logged.insert(error.code, Instant::now());
             let status = error.status.as_u16();
             tracing::warn!(%peer, request, status, error = error.message, "HTTP request rejected");
@@ -184,7 +202,9 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
     if let (Some(_), Some(permit)) = (&access, &connection.permit) {
         permit.keep();
     }
-    let who = access.as_ref().map(|access| (access.name.clone(), access.right.name()));
+    let who = access
+        .as_ref()
+        .map(|access| (access.name.clone(), access.right.name()));
     request.extensions_mut().insert(access);
     let answer = next.run(request).await;
     if let Some(Rejected(error)) = answer.extensions().get() {
@@ -225,8 +245,16 @@ async fn unknown(request: Request) -> Response {
 }
 
 async fn wrong_method(request: Request) -> Response {
-    let message = format!("{} {:.100} is not possible", request.method(), request.uri().path());
-    rejected(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method", message))
+    let message = format!(
+        "{} {:.100} is not possible",
+        request.method(),
+        request.uri().path()
+    );
+    rejected(HttpError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method",
+        message,
+    ))
 }
 
 fn text(status: StatusCode, lines: String) -> Answer {
@@ -239,7 +267,10 @@ async fn health(State(server): Server) -> Answer {
     if stuck < HEALTH_STUCK {
         return text(StatusCode::OK, "ok\n".to_owned());
     }
-    let why = format!("the appender is stuck for {} s, probably in disk I/O\n", stuck.as_secs());
+    let why = format!(
+        "the appender is stuck for {} s, probably in disk I/O\n",
+        stuck.as_secs()
+    );
     text(StatusCode::SERVICE_UNAVAILABLE, why)
 }
 
@@ -266,7 +297,10 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
     if let Some(access) = &access
         && access.limits.is_limited()
     {
-        let why = format!("{} is limited, and metrics cover all minions, tags and functions", access.name);
+        let why = format!(
+            "{} is limited, and metrics cover all minions, tags and functions",
+            access.name
+        );
         return rejected(HttpError::forbidden(why));
     }
     let rendering = server.clone();

@@ -128,13 +128,22 @@ impl Tokens {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join(TOKENS_FILE);
         let state = match read(&path) {
-            Ok(tokens) => State { tokens, problem: None },
+            Ok(tokens) => State {
+                tokens,
+                problem: None,
+            },
             Err(problem) => {
                 tracing::error!(path = %path.display(), problem, "tokens unusable, every token is rejected");
-                State { tokens: Vec::new(), problem: Some(problem) }
+                State {
+                    tokens: Vec::new(),
+                    problem: Some(problem),
+                }
             }
         };
-        Self { path, state: Mutex::new(state) }
+        Self {
+            path,
+            state: Mutex::new(state),
+        }
     }
 
     /// Whether no token exists.
@@ -161,16 +170,31 @@ impl Tokens {
     }
 
     /// Adds a token, and returns its text, which is not kept.
-    fn create(&self, name: &str, scope: Scope, limits: TokenLimits, now: i64) -> Result<String, CallError> {
+    fn create(
+        &self,
+        name: &str,
+        scope: Scope,
+        limits: TokenLimits,
+        now: i64,
+    ) -> Result<String, CallError> {
         let mut random = [0; 32];
-        let no_random =
-            |_| CallError::Internal("the kernel provides no random bytes, no token created".to_owned());
+        let no_random = |_| {
+            CallError::Internal("the kernel provides no random bytes, no token created".to_owned())
+        };
         SystemRandom::new().fill(&mut random).map_err(no_random)?;
         let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
-        let token = Token { name: name.to_owned(), scope, hash: hash(&text), created: now, limits };
+        let token = Token {
+            name: name.to_owned(),
+            scope,
+            hash: hash(&text),
+            created: now,
+            limits,
+        };
         self.change(|tokens| {
             if tokens.iter().any(|token| token.name == name) {
-                return Err(CallError::Refused(format!("token {name:?} exists; revoke it first")));
+                return Err(CallError::Refused(format!(
+                    "token {name:?} exists; revoke it first"
+                )));
             }
             if tokens.len() >= TOKENS_MAX {
                 return Err(CallError::Refused(format!(
@@ -183,7 +207,10 @@ impl Tokens {
         Ok(text)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Token>) -> Result<(), CallError>) -> Result<(), CallError> {
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Vec<Token>) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
         let mut state = self.state.lock();
         if let Some(problem) = &state.problem {
             return Err(CallError::Refused(format!(
@@ -193,8 +220,9 @@ impl Tokens {
         }
         let mut tokens = state.tokens.clone();
         change(&mut tokens)?;
-        write(&self.path, &tokens)
-            .map_err(|error| CallError::Internal(format!("cannot write {}: {error}", self.path.display())))?;
+        write(&self.path, &tokens).map_err(|error| {
+            CallError::Internal(format!("cannot write {}: {error}", self.path.display()))
+        })?;
         state.tokens = tokens;
         Ok(())
     }
@@ -216,7 +244,10 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
     };
     let file: TokenFile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     if file.version != VERSION {
-        return Err(format!("version {} instead of {VERSION}: written by another release", file.version));
+        return Err(format!(
+            "version {} instead of {VERSION}: written by another release",
+            file.version
+        ));
     }
     Ok(file.tokens)
 }
@@ -224,8 +255,17 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
 /// Replaces the file atomically; durable on return. The temporary file has mode 0600.
 fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(TOKENS_FILE).suffix(".tmp").tempfile_in(dir)?;
-    serde_json::to_writer(&mut file, &TokenFile { version: VERSION, tokens: tokens.to_vec() })?;
+    let mut file = tempfile::Builder::new()
+        .prefix(TOKENS_FILE)
+        .suffix(".tmp")
+        .tempfile_in(dir)?;
+    serde_json::to_writer(
+        &mut file,
+        &TokenFile {
+            version: VERSION,
+            tokens: tokens.to_vec(),
+        },
+    )?;
     file.flush()?;
     file.as_file().sync_all()?;
     file.persist(path)?;
@@ -273,18 +313,37 @@ struct NameArgs {
 }
 
 fn check_text(key: &str, text: &str) -> Result<(), CallError> {
-    let is_plain = !text.is_empty() && text.len() <= TOKEN_TEXT_BYTES_MAX && !text.contains(char::is_control);
-    let expected =
-        format!("argument `{key}`: expected 1 to {TOKEN_TEXT_BYTES_MAX} bytes without control characters");
-    if is_plain { Ok(()) } else { Err(CallError::Argument(expected)) }
+    let is_plain =
+        !text.is_empty() && text.len() <= TOKEN_TEXT_BYTES_MAX && !text.contains(char::is_control);
+    let expected = format!(
+        "argument `{key}`: expected 1 to {TOKEN_TEXT_BYTES_MAX} bytes without control characters"
+    );
+    if is_plain {
+        Ok(())
+    } else {
+        Err(CallError::Argument(expected))
+    }
 }
 
 pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CreateArgs { name, scope, limits } = typed(args)?;
+    let CreateArgs {
+        name,
+        scope,
+        limits,
+    } = typed(args)?;
     check_text("name", &name)?;
-    let TokenLimits { minions, tags, functions } = &limits;
-    for (key, glob) in [("minions", minions), ("tags", tags), ("functions", functions)] {
-        glob.as_deref().map_or(Ok(()), |glob| check_text(key, glob))?;
+    let TokenLimits {
+        minions,
+        tags,
+        functions,
+    } = &limits;
+    for (key, glob) in [
+        ("minions", minions),
+        ("tags", tags),
+        ("functions", functions),
+    ] {
+        glob.as_deref()
+            .map_or(Ok(()), |glob| check_text(key, glob))?;
     }
     let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
     tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
@@ -294,12 +353,26 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
 pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let state = ctx.tokens.state.lock();
     let row = |token: &Token| {
-        let TokenLimits { minions, tags, functions } = token.limits.clone();
+        let TokenLimits {
+            minions,
+            tags,
+            functions,
+        } = token.limits.clone();
         let scope = Right::from(token.scope).name().to_owned();
         let time = Time(Micros(token.created));
-        TokenRow { name: token.name.clone(), scope, time, minions, tags, functions }
+        TokenRow {
+            name: token.name.clone(),
+            scope,
+            time,
+            minions,
+            tags,
+            functions,
+        }
     };
-    document(&TokenList { tokens: state.tokens.iter().map(row).collect(), problem: state.problem.clone() })
+    document(&TokenList {
+        tokens: state.tokens.iter().map(row).collect(),
+        problem: state.problem.clone(),
+    })
 }
 
 pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -323,21 +396,36 @@ mod tests {
     fn a_token_is_found_by_its_text_only_and_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(dir.path());
-        let text = tokens.create("grafana", Scope::Read, TokenLimits::default(), 7).unwrap();
-        assert!(text.starts_with(PREFIX) && text.len() == PREFIX.len() + 43, "{text}");
-        let other = tokens.create("ci", Scope::Write, TokenLimits::default(), 8).unwrap();
+        let text = tokens
+            .create("grafana", Scope::Read, TokenLimits::default(), 7)
+            .unwrap();
+        assert!(
+            text.starts_with(PREFIX) && text.len() == PREFIX.len() + 43,
+            "{text}"
+        );
+        let other = tokens
+            .create("ci", Scope::Write, TokenLimits::default(), 8)
+            .unwrap();
         assert_ne!(text, other);
         let path = dir.path().join(TOKENS_FILE);
         let stored = std::fs::read_to_string(&path).unwrap();
-        assert!(!stored.contains(&text[PREFIX.len()..]), "the file has no token");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(
+            !stored.contains(&text[PREFIX.len()..]),
+            "the file has no token"
+        );
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         let again = Tokens::open(dir.path());
         assert_eq!(again.find(&text).unwrap().name, "grafana");
         assert_eq!(Right::from(again.find(&other).unwrap().scope), Right::Write);
         for wrong in ["", PREFIX, &text[1..], &format!("{text}A")] {
             assert_eq!(again.find(wrong), None, "{wrong}");
         }
-        let twice = again.create("ci", Scope::Read, TokenLimits::default(), 9).unwrap_err();
+        let twice = again
+            .create("ci", Scope::Read, TokenLimits::default(), 9)
+            .unwrap_err();
         assert!(twice.to_string().contains("exists"), "{twice}");
     }
 
@@ -348,7 +436,9 @@ mod tests {
         for text in ["{", "{\"version\": 2, \"tokens\": []}"] {
             std::fs::write(&path, text).unwrap();
             let tokens = Tokens::open(dir.path());
-            let error = tokens.create("a", Scope::Read, TokenLimits::default(), 1).unwrap_err();
+            let error = tokens
+                .create("a", Scope::Read, TokenLimits::default(), 1)
+                .unwrap_err();
             assert!(error.to_string().contains("remove the file"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
@@ -359,11 +449,15 @@ mod tests {
         let limits = |text: &str| serde_json::from_str::<TokenLimits>(text).unwrap();
         let all = limits(r#"{"minions": "web*", "tags": "salt/*", "functions": "state.*"}"#);
         assert!(all.allow_event("salt/job/1/ret/web1", "web1", "state.apply"));
-        for (tag, minion, fun) in
-            [("x", "web1", "state.apply"), ("salt/x", "db", "state.apply"), ("salt/x", "web1", "")]
-        {
+        for (tag, minion, fun) in [
+            ("x", "web1", "state.apply"),
+            ("salt/x", "db", "state.apply"),
+            ("salt/x", "web1", ""),
+        ] {
             assert!(!all.allow_event(tag, minion, fun), "{tag} {minion} {fun}");
         }
-        assert!(TokenLimits::default().allow_event("", "", "") && !TokenLimits::default().is_limited());
+        assert!(
+            TokenLimits::default().allow_event("", "", "") && !TokenLimits::default().is_limited()
+        );
     }
 }

@@ -45,13 +45,23 @@ impl<'a> Outcome<'a> {
     /// Parses a return's map.
     pub(crate) fn of(body: &'a [u8], jid: &str) -> Self {
         let mut seen = Self::read(body);
-        let Some(inner) = seen.value.filter(|value| is_end_of(value, jid)) else { return seen };
+        let Some(inner) = seen.value.filter(|value| is_end_of(value, jid)) else {
+            return seen;
+        };
         let inner = Self::read(inner);
         let in_value = |key| inner.value.and_then(|value| msgpack::get(value, key));
-        let retcode = inner.retcode.or_else(|| in_value("retcode").filter(|code| as_int(code).is_some()));
+        let retcode = inner
+            .retcode
+            .or_else(|| in_value("retcode").filter(|code| as_int(code).is_some()));
         seen.fun = inner.fun.or(seen.fun);
         let out = inner.out.or_else(|| in_value("outputter")).or(seen.out);
-        Self { retcode: retcode.or(seen.retcode), out, of_master: true, fun: seen.fun, ..inner }
+        Self {
+            retcode: retcode.or(seen.retcode),
+            out,
+            of_master: true,
+            fun: seen.fun,
+            ..inner
+        }
     }
 
     fn read(map: &'a [u8]) -> Self {
@@ -100,12 +110,19 @@ fn any(value: Option<&[u8]>, test: impl Fn(&[u8]) -> bool) -> bool {
 /// Whether the body is needed to determine failure: columns are not sufficient for several functions,
 /// runners and wheels.
 pub(super) fn needs_body(entry: &StoredEntry) -> bool {
-    entry.fun.is_empty() || ["runner.", "wheel."].iter().any(|kind| entry.fun.starts_with(kind))
+    entry.fun.is_empty()
+        || ["runner.", "wheel."]
+            .iter()
+            .any(|kind| entry.fun.starts_with(kind))
 }
 
 impl Answer {
     pub(super) fn new(entry: StoredEntry) -> Self {
-        Self { entry, duplicates: 0, others: Vec::new() }
+        Self {
+            entry,
+            duplicates: 0,
+            others: Vec::new(),
+        }
     }
 
     /// A value of the return's map, as msgpack.
@@ -135,7 +152,10 @@ impl Answer {
         if self.by_body() {
             return self.outcome().code();
         }
-        self.entry.flags.has(Flags::RETCODE_KNOWN).then_some(self.entry.retcode)
+        self.entry
+            .flags
+            .has(Flags::RETCODE_KNOWN)
+            .then_some(self.entry.retcode)
     }
 }
 

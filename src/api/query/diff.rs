@@ -67,7 +67,12 @@ pub(crate) fn diff<'a>(
             [Some(_), None] => DiffKind::Went,
             _ => return None,
         };
-        return Some(Difference { minion, kind, answers, states: Vec::new() });
+        return Some(Difference {
+            minion,
+            kind,
+            answers,
+            states: Vec::new(),
+        });
     };
     let states = diff_states(state_rows(a), state_rows(b));
     let result = (a.failed(), a.code()) != (b.failed(), b.code());
@@ -80,7 +85,12 @@ pub(crate) fn diff<'a>(
         (false, true) => DiffKind::Value,
         (false, false) => return None,
     };
-    Some(Difference { minion, kind, answers, states: states.unwrap_or_default() })
+    Some(Difference {
+        minion,
+        kind,
+        answers,
+        states: states.unwrap_or_default(),
+    })
 }
 
 /// The differing states, in the order in which they ran; `None` if neither run has states.
@@ -93,41 +103,67 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
     let mut found = Vec::new();
     for row in b {
         let Some(known) = earlier.remove(&name(&row)) else {
-            found.push(StateDiff { kind: DiffKind::Appeared, rows: [None, Some(row)] });
+            found.push(StateDiff {
+                kind: DiffKind::Appeared,
+                rows: [None, Some(row)],
+            });
             continue;
         };
         let kind = if known.result != row.result {
             DiffKind::Result
-        } else if !same_changes(&known, &row) || row.key.is_empty() && known.comment != row.comment {
+        } else if !same_changes(&known, &row) || row.key.is_empty() && known.comment != row.comment
+        {
             DiffKind::Value
         } else {
             continue;
         };
-        found.push(StateDiff { kind, rows: [Some(known), Some(row)] });
+        found.push(StateDiff {
+            kind,
+            rows: [Some(known), Some(row)],
+        });
     }
     let mut went: Vec<_> = earlier.into_values().collect();
     went.sort_by_key(|row| row.run_num);
-    found.extend(went.into_iter().map(|row| StateDiff { kind: DiffKind::Went, rows: [Some(row), None] }));
+    found.extend(went.into_iter().map(|row| StateDiff {
+        kind: DiffKind::Went,
+        rows: [Some(row), None],
+    }));
     Some(found)
 }
 
 /// Compares changes; the pid of a command is ignored.
 fn same_changes(a: &StateRow<'_>, b: &StateRow<'_>) -> bool {
-    let [of_a, of_b] = [a, b].map(|row| row.changes.filter(|changes| !is_empty(changes)).unwrap_or_default());
+    let [of_a, of_b] = [a, b].map(|row| {
+        row.changes
+            .filter(|changes| !is_empty(changes))
+            .unwrap_or_default()
+    });
     let telling = |(key, _): &(&[u8], &[u8])| as_text(key) != Some("pid");
-    let commands = a.fun.starts_with("cmd.") && b.fun == a.fun && !of_a.is_empty() && !of_b.is_empty();
+    let commands =
+        a.fun.starts_with("cmd.") && b.fun == a.fun && !of_a.is_empty() && !of_b.is_empty();
     of_a == of_b || commands && pairs(of_a).filter(telling).eq(pairs(of_b).filter(telling))
 }
 
 /// The latest earlier job with the same function, arguments and target. Scans a limited number of jobs.
-pub(crate) fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result<Option<String>, StoreError> {
+pub(crate) fn previous_run(
+    store: &Store,
+    job: &Job,
+    row: &JobSummary,
+) -> Result<Option<String>, StoreError> {
     let same = |other: &JobSummary| {
         (&other.fun, &other.tgt, &other.tgt_type, &other.user)
             == (&row.fun, &row.tgt, &row.tgt_type, &row.user)
             && (&other.arg, other.abridged) == (&row.arg, row.abridged)
     };
-    let filter = JobFilter { find_job: true, ..JobFilter::default() };
-    let limits = PageLimits { rows: PREVIOUS_JOBS_SEEN, seen: PREVIOUS_JOBS_SEEN, read: LIST_JOBS_READ };
+    let filter = JobFilter {
+        find_job: true,
+        ..JobFilter::default()
+    };
+    let limits = PageLimits {
+        rows: PREVIOUS_JOBS_SEEN,
+        seen: PREVIOUS_JOBS_SEEN,
+        read: LIST_JOBS_READ,
+    };
     let page = jobs_before(store, &filter, Some(&job.jid), limits)?;
     for listed in page.jobs.iter().filter(|listed| same(&listed.row)) {
         let needs_look = row.abridged || row.arg.is_empty();
@@ -135,7 +171,9 @@ pub(crate) fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result
             return Ok(Some(listed.row.jid.clone()));
         }
         // The summary is abridged, so the loads decide.
-        let Some(other) = Job::read_load(store, &listed.row.jid)? else { continue };
+        let Some(other) = Job::read_load(store, &listed.row.jid)? else {
+            continue;
+        };
         let mut whole = [JobSummary::default(), JobSummary::default()];
         for (whole, load) in whole.iter_mut().zip([&job.load, &other.load]) {
             whole.take_load(load, usize::MAX);
@@ -151,5 +189,7 @@ pub(crate) fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result
 /// The arguments in a result, without the jid that every orchestration adds.
 fn args_of_result(job: &Job) -> Vec<&[u8]> {
     let args = job.result_args().unwrap_or_default();
-    elements(args).filter(|arg| get(arg, "orchestration_jid").is_none()).collect()
+    elements(args)
+        .filter(|arg| get(arg, "orchestration_jid").is_none())
+        .collect()
 }

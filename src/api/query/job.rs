@@ -105,7 +105,11 @@ impl Job {
     /// As [`Job::of`], from some of its entries. `confirmed_only`: Salt stored the job through the extension.
     pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let jid = entries.first()?.jid.clone();
-        let mut job = Self { jid, confirmed_only, ..Self::default() };
+        let mut job = Self {
+            jid,
+            confirmed_only,
+            ..Self::default()
+        };
         let mut of_event = None;
         for entry in entries {
             job.learn(entry, &mut of_event);
@@ -121,8 +125,12 @@ impl Job {
 
     /// Moves returns seen on a bus only from the answers to `bus_only`.
     pub(crate) fn keep_confirmed(&mut self) {
-        let bus_only = self.answers.iter().filter(|(_, answer)| answer.is_bus_only());
-        self.bus_only.extend(bus_only.map(|(minion, _)| minion.clone()));
+        let bus_only = self
+            .answers
+            .iter()
+            .filter(|(_, answer)| answer.is_bus_only());
+        self.bus_only
+            .extend(bus_only.map(|(minion, _)| minion.clone()));
         self.answers.retain(|_, answer| !answer.is_bus_only());
     }
 
@@ -136,7 +144,8 @@ impl Job {
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
                 self.expect_self_target(load_of(entry.kind, &entry.body));
-                if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m)) {
+                if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m))
+                {
                     self.expect(minions);
                 }
             }
@@ -150,7 +159,11 @@ impl Job {
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
                 // Usually the minion is already expected.
-                if !no_answer && !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion))
+                if !no_answer
+                    && !self
+                        .minions
+                        .as_ref()
+                        .is_some_and(|minions| minions.contains(&entry.minion))
                 {
                     self.expect_self_target(&entry.body);
                 }
@@ -196,10 +209,14 @@ impl Job {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
                 self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
             }
-            self.answers.insert(entry.minion.clone(), Answer::new(entry));
+            self.answers
+                .insert(entry.minion.clone(), Answer::new(entry));
             return;
         };
-        let (old, new) = (Precedence::of_entry(&known.entry), Precedence::of_entry(&entry));
+        let (old, new) = (
+            Precedence::of_entry(&known.entry),
+            Precedence::of_entry(&entry),
+        );
         let mut other = entry;
         if new.overrides(old) {
             std::mem::swap(&mut known.entry, &mut other);
@@ -209,7 +226,8 @@ impl Job {
             known.duplicates -= (before - known.others.len()) as u64;
         }
         let is_known = |seen: &StoredEntry| same(seen, &other);
-        if old.trimmed != new.trimmed || is_known(&known.entry) || known.others.iter().any(is_known) {
+        if old.trimmed != new.trimmed || is_known(&known.entry) || known.others.iter().any(is_known)
+        {
             return;
         }
         known.duplicates += 1;
@@ -225,7 +243,10 @@ impl Job {
 
     /// Whether the job is known to have been sent to other minions only.
     pub(crate) fn is_not_targeted(&self, minion: &str) -> bool {
-        let named = self.minions.as_ref().is_some_and(|minions| minions.contains(minion));
+        let named = self
+            .minions
+            .as_ref()
+            .is_some_and(|minions| minions.contains(minion));
         self.targets_known && (!named || self.self_named.contains(minion))
     }
 
@@ -237,7 +258,12 @@ impl Job {
             while answered.next_if(|known| known < id).is_some() {}
             answered.peek() != Some(id)
         };
-        self.minions.iter().flatten().filter(is_missing).map(String::as_str).collect()
+        self.minions
+            .iter()
+            .flatten()
+            .filter(is_missing)
+            .map(String::as_str)
+            .collect()
     }
 
     pub(crate) fn failed(&self) -> usize {
@@ -281,7 +307,10 @@ impl Precedence {
     /// The precedence of an answer. Salt's marker for trimmed events can also
     /// occur in a complete return: a returner call is never trimmed.
     pub(crate) fn of(confirmed: bool, body: &[u8]) -> Self {
-        Self { confirmed, trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some() }
+        Self {
+            confirmed,
+            trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some(),
+        }
     }
 
     fn of_entry(entry: &StoredEntry) -> Self {
@@ -290,7 +319,11 @@ impl Precedence {
 
     /// Whether it counts instead of an earlier answer.
     pub(crate) fn overrides(self, earlier: Self) -> bool {
-        if earlier.confirmed == self.confirmed { earlier.trimmed && !self.trimmed } else { self.confirmed }
+        if earlier.confirmed == self.confirmed {
+            earlier.trimmed && !self.trimmed
+        } else {
+            self.confirmed
+        }
     }
 }
 
@@ -338,7 +371,9 @@ mod tests {
     }
 
     fn text_of(job: &Job, minion: &str) -> String {
-        as_text(job.answers[minion].get("return").unwrap()).unwrap().to_owned()
+        as_text(job.answers[minion].get("return").unwrap())
+            .unwrap()
+            .to_owned()
     }
 
     #[test]
@@ -349,7 +384,13 @@ mod tests {
             entry(3, Kind::Return, "web1", answer("second")),
         ])
         .unwrap();
-        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("first", 1));
+        assert_eq!(
+            (
+                text_of(&job, "web1").as_str(),
+                job.answers["web1"].duplicates
+            ),
+            ("first", 1)
+        );
     }
 
     #[test]
@@ -360,7 +401,13 @@ mod tests {
                 entry(2, Kind::Return, "web1", answer(order[1])),
             ])
             .unwrap();
-            assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("whole", 0));
+            assert_eq!(
+                (
+                    text_of(&job, "web1").as_str(),
+                    job.answers["web1"].duplicates
+                ),
+                ("whole", 0)
+            );
         }
     }
 
@@ -374,33 +421,71 @@ mod tests {
             forged(5, "web1", "later"),
         ])
         .unwrap();
-        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 2));
-        let seqs: Vec<u64> = job.answers["web1"].others.iter().map(|other| other.seq.0).collect();
-        assert_eq!(seqs, [1, 4], "the same answer on the bus is not a differing one");
+        assert_eq!(
+            (
+                text_of(&job, "web1").as_str(),
+                job.answers["web1"].duplicates
+            ),
+            ("real", 2)
+        );
+        let seqs: Vec<u64> = job.answers["web1"]
+            .others
+            .iter()
+            .map(|other| other.seq.0)
+            .collect();
+        assert_eq!(
+            seqs,
+            [1, 4],
+            "the same answer on the bus is not a differing one"
+        );
         assert!(!job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
     }
 
     #[test]
     fn a_forged_event_is_not_the_answer_of_a_missing_minion() {
-        let load = || entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"])));
+        let load = || {
+            entry(
+                2,
+                Kind::Load,
+                "",
+                load("test.ping", &names(&["web1", "web2"])),
+            )
+        };
         let new = || {
             let mut w = Writer::new();
-            w.map(1).str("minions").raw(&names(&["web1", "web2", "other"]));
+            w.map(1)
+                .str("minions")
+                .raw(&names(&["web1", "web2", "other"]));
             entry(1, Kind::JobNew, "", w.into_bytes())
         };
-        let job =
-            Job::of(vec![new(), load(), forged(3, "web1", "forged"), returned(4, "web2", "x")]).unwrap();
+        let job = Job::of(vec![
+            new(),
+            load(),
+            forged(3, "web1", "forged"),
+            returned(4, "web2", "x"),
+        ])
+        .unwrap();
         assert_eq!(job.answers.keys().collect::<Vec<_>>(), ["web2"]);
-        assert_eq!((job.missing(), &job.bus_only), (vec!["web1"], &BTreeSet::from(["web1".to_owned()])));
         assert_eq!(
-            (job.totals().returned, job.totals().missing, job.totals().expected),
+            (job.missing(), &job.bus_only),
+            (vec!["web1"], &BTreeSet::from(["web1".to_owned()]))
+        );
+        assert_eq!(
+            (
+                job.totals().returned,
+                job.totals().missing,
+                job.totals().expected
+            ),
             (1, Some(1), Some(2))
         );
         // Without the extension's load, the bus is the only source.
         let job = Job::of(vec![new(), forged(3, "web1", "seen")]).unwrap();
         assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
         // Stores of earlier releases do not record whether a returner call confirmed an event.
-        let of_old = StoredEntry { flags: Flags::ON_BUS, ..entry(3, Kind::Return, "web1", answer("old")) };
+        let of_old = StoredEntry {
+            flags: Flags::ON_BUS,
+            ..entry(3, Kind::Return, "web1", answer("old"))
+        };
         let job = Job::of(vec![load(), of_old]).unwrap();
         assert!(!job.answers["web1"].is_bus_only());
     }
@@ -409,25 +494,46 @@ mod tests {
     fn a_forged_return_names_neither_load_nor_minions_of_a_job() {
         let ran = |id: &str| {
             let mut w = Writer::new();
-            w.map(4).str("id").str(id).str("tgt").str(id).str("cmd").str("_return").str("fun").str("forged");
+            w.map(4)
+                .str("id")
+                .str(id)
+                .str("tgt")
+                .str(id)
+                .str("cmd")
+                .str("_return")
+                .str("fun")
+                .str("forged");
             w.into_bytes()
         };
         let mut end = Writer::new();
         end.str("2026, Nov 21 03:09:53.349344");
-        let forged = StoredEntry { body: ran("web9"), ..forged(1, "web9", "") };
+        let forged = StoredEntry {
+            body: ran("web9"),
+            ..forged(1, "web9", "")
+        };
         let job = Job::of(vec![forged, entry(2, Kind::Endtime, "", end.into_bytes())]).unwrap();
-        assert_eq!((job.minions, job.load_rank, job.answers.len()), (None, 0, 0));
+        assert_eq!(
+            (job.minions, job.load_rank, job.answers.len()),
+            (None, 0, 0)
+        );
     }
 
     /// An entry from the master's `returner` call for a fired return, which was on the bus, too.
     fn returned(seq: u64, minion: &str, text: &str) -> StoredEntry {
         let entry = entry(seq, Kind::Return, minion, answer(text));
-        StoredEntry { source: Source::Returner, flags: Flags::ON_BUS, ..entry }
+        StoredEntry {
+            source: Source::Returner,
+            flags: Flags::ON_BUS,
+            ..entry
+        }
     }
 
     fn forged(seq: u64, minion: &str, text: &str) -> StoredEntry {
         let flags = Flags::ON_BUS.with(Flags::UNCONFIRMED);
-        StoredEntry { flags, ..entry(seq, Kind::Return, minion, answer(text)) }
+        StoredEntry {
+            flags,
+            ..entry(seq, Kind::Return, minion, answer(text))
+        }
     }
 
     #[test]
@@ -439,7 +545,11 @@ mod tests {
             ];
             entries.sort_by_key(|entry| entry.seq);
             let job = Job::of(entries.to_vec()).unwrap();
-            assert_eq!(text_of(&job, "web1"), "grep VALUE_TRIMMED salt.log", "{order:?}");
+            assert_eq!(
+                text_of(&job, "web1"),
+                "grep VALUE_TRIMMED salt.log",
+                "{order:?}"
+            );
             assert_eq!(job.answers["web1"].duplicates, 1);
         }
     }
@@ -450,7 +560,12 @@ mod tests {
         syndic.array(2).raw(&names(&["db1"])).nil();
         let job = Job::of(vec![
             entry(1, Kind::Return, "web1", answer("x")),
-            entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"]))),
+            entry(
+                2,
+                Kind::Load,
+                "",
+                load("test.ping", &names(&["web1", "web2"])),
+            ),
             entry(3, Kind::Minions, "", syndic.into_bytes()),
             entry(4, Kind::Load, "", load("later", &[0xc0])),
         ])
@@ -468,13 +583,25 @@ mod tests {
     fn a_minion_that_ran_something_itself_is_expected_and_a_master_is_not() {
         let ran = |id: &str, cmd: &str| {
             let mut w = Writer::new();
-            w.map(3).str("id").str(id).str("tgt").str(id).str("cmd").str(cmd);
-            Job::of(vec![entry(1, Kind::Return, id, w.into_bytes())]).unwrap().minions
+            w.map(3)
+                .str("id")
+                .str(id)
+                .str("tgt")
+                .str(id)
+                .str("cmd")
+                .str(cmd);
+            Job::of(vec![entry(1, Kind::Return, id, w.into_bytes())])
+                .unwrap()
+                .minions
         };
         let only = |id: &str| Some(BTreeSet::from([id.to_owned()]));
         assert_eq!(ran("web1", "_return"), only("web1"));
         assert_eq!(ran("web1", ""), only("web1"), "a runner called by a minion");
-        assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion can have this name");
+        assert_eq!(
+            ran("web1_master", "_return"),
+            only("web1_master"),
+            "a minion can have this name"
+        );
         assert_eq!(ran("host_master", ""), None);
     }
 
@@ -482,7 +609,13 @@ mod tests {
     fn an_answer_of_a_minion_that_was_not_targeted_is_marked() {
         let asserted = {
             let mut w = Writer::new();
-            w.map(3).str("id").str("evil").str("tgt").str("evil").str("cmd").str("_return");
+            w.map(3)
+                .str("id")
+                .str("evil")
+                .str("tgt")
+                .str("evil")
+                .str("cmd")
+                .str("_return");
             w.into_bytes()
         };
         let job = |published: Vec<StoredEntry>| {
@@ -496,11 +629,17 @@ mod tests {
         let load = |minions: &[u8]| entry(2, Kind::Load, "", load("test.ping", minions));
         assert_eq!(job(vec![load(&names(&["web1"]))]), [true, false, true]);
         assert_eq!(job(vec![load(&[0xc0])]), [false; 3]);
-        assert_eq!(job(vec![load(&names(&["web1", "evil"]))]), [false, false, true]);
+        assert_eq!(
+            job(vec![load(&names(&["web1", "evil"]))]),
+            [false, false, true]
+        );
         let mut syndic = Writer::new();
         syndic.array(2).raw(&names(&["db1"])).nil();
         let syndic = entry(3, Kind::Minions, "", syndic.into_bytes());
-        assert_eq!(job(vec![load(&names(&["web1"])), syndic]), [true, false, false]);
+        assert_eq!(
+            job(vec![load(&names(&["web1"])), syndic]),
+            [true, false, false]
+        );
     }
 
     #[test]

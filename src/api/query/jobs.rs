@@ -65,13 +65,21 @@ impl JobResult {
         if self == Self::Changed {
             // Only states report changes.
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
-            let job = if could { Job::read(store, &row.jid)? } else { None };
+            let job = if could {
+                Job::read(store, &row.jid)?
+            } else {
+                None
+            };
             let changed = |job: &Job| {
-                job.answers.values().any(|a| state_rows(a).iter().any(super::states::StateRow::changed))
+                job.answers
+                    .values()
+                    .any(|a| state_rows(a).iter().any(super::states::StateRow::changed))
             };
             return Ok(job.is_some_and(|job| changed(&job)));
         }
-        let Some(job) = Job::read_load(store, &row.jid)? else { return Ok(false) };
+        let Some(job) = Job::read_load(store, &row.jid)? else {
+            return Ok(false);
+        };
         let missing = || !job.missing().is_empty();
         let failed = || job.answers.values().any(super::answer::Answer::failed);
         Ok(match self {
@@ -112,12 +120,20 @@ pub(crate) struct PageLimits {
 impl PageLimits {
     /// Up to `rows` jobs, within the cost limits of one call.
     pub(crate) fn of_call(rows: usize) -> Self {
-        Self { rows, seen: LIST_JOBS_SEEN, read: LIST_JOBS_READ }
+        Self {
+            rows,
+            seen: LIST_JOBS_SEEN,
+            read: LIST_JOBS_READ,
+        }
     }
 
     /// Up to `rows` jobs, at any cost.
     pub(crate) fn of_rows(rows: usize) -> Self {
-        Self { rows, seen: usize::MAX, read: usize::MAX }
+        Self {
+            rows,
+            seen: usize::MAX,
+            read: usize::MAX,
+        }
     }
 }
 
@@ -125,13 +141,20 @@ impl JobFilter {
     fn allows(&self, listed: &ListedJob) -> bool {
         let row = &listed.row;
         let any = |glob: &Option<Glob>, value: &[u8]| {
-            glob.as_ref().is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
+            glob.as_ref()
+                .is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
         };
         (self.find_job || as_text(&row.fun) != Some("saltutil.find_job"))
-            && self.user.as_deref().is_none_or(|user| as_text(&row.user) == Some(user))
+            && self
+                .user
+                .as_deref()
+                .is_none_or(|user| as_text(&row.user) == Some(user))
             && any(&self.fun, &row.fun)
             && any(&self.tgt, &row.tgt)
-            && self.jid.as_deref().is_none_or(|begin| row.jid.starts_with(begin))
+            && self
+                .jid
+                .as_deref()
+                .is_none_or(|begin| row.jid.starts_with(begin))
             && self.since.is_none_or(|since| listed.at >= since)
             && self.until.is_none_or(|until| listed.at < until)
     }
@@ -158,14 +181,22 @@ impl JobFilter {
 fn scalars(value: &[u8]) -> Vec<String> {
     let one = |value: &[u8]| {
         let known = msgpack::as_bool(value).map(|b| (if b { "true" } else { "false" }).to_owned());
-        known.or_else(|| id_text(value)).or_else(|| msgpack::as_int(value).map(|n| n.to_string()))
+        known
+            .or_else(|| id_text(value))
+            .or_else(|| msgpack::as_int(value).map(|n| n.to_string()))
     };
-    one(value).map_or_else(|| msgpack::elements(value).filter_map(one).collect(), |word| vec![word])
+    one(value).map_or_else(
+        || msgpack::elements(value).filter_map(one).collect(),
+        |word| vec![word],
+    )
 }
 
 /// A text, or the texts in an array.
 fn words(value: &[u8]) -> Vec<&str> {
-    as_text(value).map_or_else(|| msgpack::elements(value).filter_map(as_text).collect(), |word| vec![word])
+    as_text(value).map_or_else(
+        || msgpack::elements(value).filter_map(as_text).collect(),
+        |word| vec![word],
+    )
 }
 
 /// Matching jobs before `before`, the latest first.
@@ -207,7 +238,10 @@ pub(crate) fn each_job_before(
                 break;
             }
             at = Some(key);
-            let listed = ListedJob { at: key.time().unwrap_or(Micros(row.first_at)), row };
+            let listed = ListedJob {
+                at: key.time().unwrap_or(Micros(row.first_at)),
+                row,
+            };
             // All further jobs are older.
             if key.time().is_some() && since.is_some_and(|since| listed.at < since) {
                 return Ok(page);
@@ -252,18 +286,26 @@ fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     }
     // Complete fields only: a single digit of hour, minute or second is ignored.
     let len = begin.len().min(20);
-    let begin = begin.get(..if len < 14 { len / 2 * 2 } else { len }).filter(|begin| begin.len() >= 8)?;
+    let begin = begin
+        .get(..if len < 14 { len / 2 * 2 } else { len })
+        .filter(|begin| begin.len() >= 8)?;
     let rest = begin.len() - 8;
     let from = JidKey::of(&format!("{begin:0<20}")).time()?;
     let upto = JidKey::of(&format!("{begin}{}", LAST.get(rest..)?)).time()?;
-    Some((from, JidKey::from_time(Micros(upto.0.saturating_add(1)), None)))
+    Some((
+        from,
+        JidKey::from_time(Micros(upto.0.saturating_add(1)), None),
+    ))
 }
 
 fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<bool, StoreError> {
-    let Some(minion) = &filter.minion else { return Ok(true) };
+    let Some(minion) = &filter.minion else {
+        return Ok(true);
+    };
     let job = Job::read_load(store, &listed.row.jid)?;
     Ok(job.is_some_and(|job| {
-        job.answers.contains_key(minion) || job.minions.is_some_and(|minions| minions.contains(minion))
+        job.answers.contains_key(minion)
+            || job.minions.is_some_and(|minions| minions.contains(minion))
     }))
 }
 
@@ -280,16 +322,26 @@ pub(crate) fn last_jobs(
             let is_newer = latest
                 .get(&minion)
                 .is_none_or(|known| known.jid != seen.jid && known.newness() < seen.newness());
-            if is_newer && !store.job_row(&seen.jid)?.is_some_and(|row| row.is_cached_by_salt()) {
+            if is_newer
+                && !store
+                    .job_row(&seen.jid)?
+                    .is_some_and(|row| row.is_cached_by_salt())
+            {
                 latest.insert(minion, seen);
             }
         }
     }
-    Ok(latest.into_iter().map(|(minion, latest)| (minion, latest.jid)).collect())
+    Ok(latest
+        .into_iter()
+        .map(|(minion, latest)| (minion, latest.jid))
+        .collect())
 }
 
 /// A complete row: values that were too long for it are read from the log.
-pub(crate) fn row_load<'a>(store: &Store, row: &'a JobSummary) -> Result<Cow<'a, JobSummary>, StoreError> {
+pub(crate) fn row_load<'a>(
+    store: &Store,
+    row: &'a JobSummary,
+) -> Result<Cow<'a, JobSummary>, StoreError> {
     if !row.abridged {
         return Ok(Cow::Borrowed(row));
     }

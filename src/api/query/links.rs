@@ -39,14 +39,26 @@ answers! {
 /// The jobs that a job started, in order.
 pub(crate) fn children(job: &Job) -> Vec<Child> {
     let mut found: Vec<Child> = Vec::new();
-    for answer in job.answers.values().filter(|answer| super::answer::needs_body(&answer.entry)) {
+    for answer in job
+        .answers
+        .values()
+        .filter(|answer| super::answer::needs_body(&answer.entry))
+    {
         for row in state_rows(answer) {
-            let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else { continue };
+            let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else {
+                continue;
+            };
             if found.iter().any(|known| known.jid == jid) {
                 continue;
             }
             let (id, name) = (row.id.to_owned(), row.name.to_owned());
-            found.push(Child { jid: jid.to_owned(), id, name, fun: row.fun.clone(), result: row.result });
+            found.push(Child {
+                jid: jid.to_owned(),
+                id,
+                name,
+                fun: row.fun.clone(),
+                result: row.result,
+            });
         }
     }
     found
@@ -72,7 +84,9 @@ pub(crate) fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreEr
         return Ok(job.parent.clone());
     }
     let key = JidKey::of(&job.jid);
-    let Some(started) = key.time() else { return Ok(None) };
+    let Some(started) = key.time() else {
+        return Ok(None);
+    };
     let span = i64::try_from(LINK_SPAN.as_micros()).unwrap_or(i64::MAX);
     let oldest = Micros(started.0.saturating_sub(span));
     let mut read = 0;
@@ -84,7 +98,9 @@ pub(crate) fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreEr
             continue;
         }
         read += 1;
-        let Some(run) = Job::read_load(store, &row.jid)? else { continue };
+        let Some(run) = Job::read_load(store, &row.jid)? else {
+            continue;
+        };
         if children(&run).iter().any(|child| child.jid == job.jid) {
             return Ok(Some(row.jid));
         }

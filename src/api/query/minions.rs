@@ -10,8 +10,8 @@ use super::job::Job;
 use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED, MINIONS_ENTRIES_SEEN,
-    MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
+    LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
+    MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags, Glob, JidKey};
 use crate::store::{LastSeen, LatestJob, Store, StoreError};
@@ -118,12 +118,17 @@ type Runs = BTreeMap<String, LatestJob>;
 
 /// The latest jobs by minion of those functions and minions that `wanted` selects, without forged ones: a return seen on a bus only does not
 /// count in a job that Salt stores through the extension, see [`Job`].
-fn runs(store: &Store, wanted: impl Fn(&[u8], &str) -> bool) -> Result<HashMap<String, Runs>, StoreError> {
-    let rows =
-        store.latest_jobs(&|fun, minion| std::str::from_utf8(minion).is_ok_and(|id| wanted(fun, id)))?;
-    let (bus_only, confirmed): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, is_bus_only)| *is_bus_only);
+fn runs(
+    store: &Store,
+    wanted: impl Fn(&[u8], &str) -> bool,
+) -> Result<HashMap<String, Runs>, StoreError> {
+    let rows = store
+        .latest_jobs(&|fun, minion| std::str::from_utf8(minion).is_ok_and(|id| wanted(fun, id)))?;
+    let (bus_only, confirmed): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|(_, is_bus_only)| *is_bus_only);
     let mut minions: HashMap<String, Runs> = HashMap::new();
-    let is_newer = |minions: &HashMap<String, Runs>, (minion, fun, row): &(String, String, LatestJob)| {
+    let is_newer = |minions: &HashMap<String, Runs>,
+                    (minion, fun, row): &(String, String, LatestJob)| {
         let known = minions.get(minion).and_then(|runs| runs.get(fun));
         known.is_none_or(|known| known.jid != row.jid && known.newness() < row.newness())
     };
@@ -136,13 +141,22 @@ fn runs(store: &Store, wanted: impl Fn(&[u8], &str) -> bool) -> Result<HashMap<S
             minions.entry(row.0).or_default().insert(row.1, row.2);
         }
     }
-    let bus_only: Vec<_> = bus_only.into_iter().map(named).filter(|row| is_newer(&minions, row)).collect();
-    let jobs = bus_only.iter().map(|(_, _, row)| (row.jid.as_str(), BTreeSet::new())).collect();
+    let bus_only: Vec<_> = bus_only
+        .into_iter()
+        .map(named)
+        .filter(|row| is_newer(&minions, row))
+        .collect();
+    let jobs = bus_only
+        .iter()
+        .map(|(_, _, row)| (row.jid.as_str(), BTreeSet::new()))
+        .collect();
     let jobs = store.returns_of(&jobs)?;
     for row in bus_only {
         let is_cached = match jobs.get(&row.2.jid) {
             Some(job) => job.summary.is_cached_by_salt(),
-            None => store.job_row(&row.2.jid)?.is_some_and(|job| job.is_cached_by_salt()),
+            None => store
+                .job_row(&row.2.jid)?
+                .is_some_and(|job| job.is_cached_by_salt()),
         };
         if !is_cached && is_newer(&minions, &row) {
             minions.entry(row.0).or_default().insert(row.1, row.2);
@@ -151,7 +165,9 @@ fn runs(store: &Store, wanted: impl Fn(&[u8], &str) -> bool) -> Result<HashMap<S
     // The results of runners have the id of the master.
     let of_master = |id: &str, runs: &Runs| {
         id.ends_with("_master")
-            && runs.keys().all(|fun| fun.starts_with("runner.") || fun.starts_with("wheel."))
+            && runs
+                .keys()
+                .all(|fun| fun.starts_with("runner.") || fun.starts_with("wheel."))
     };
     minions.retain(|id, runs| !of_master(id, runs));
     Ok(minions)
@@ -165,11 +181,18 @@ fn newest<'a>(
 
 fn last_run(fun: &str, run: &LatestJob) -> MinionRun {
     let time = JidKey::of(&run.jid).time().map(Time);
-    MinionRun { jid: run.jid.clone(), fun: fun.to_owned(), time, ..MinionRun::default() }
+    MinionRun {
+        jid: run.jid.clone(),
+        fun: fun.to_owned(),
+        time,
+        ..MinionRun::default()
+    }
 }
 
 fn last_highstate(runs: &Runs) -> Option<MinionRun> {
-    let of_states = runs.iter().filter(|(fun, _)| HIGHSTATES.contains(&fun.as_str()));
+    let of_states = runs
+        .iter()
+        .filter(|(fun, _)| HIGHSTATES.contains(&fun.as_str()));
     newest(of_states).map(|(fun, run)| last_run(fun, run))
 }
 
@@ -180,7 +203,10 @@ struct MissingReturns {
     skipped: NotRead,
 }
 
-fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<MissingReturns, StoreError> {
+fn missing_returns(
+    store: &Store,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<MissingReturns, StoreError> {
     let mut found = MissingReturns::default();
     let mut entries = 0;
     let rows = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
@@ -193,7 +219,9 @@ fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<Missi
         if row.rank == 0 || as_text(&row.fun) == Some("saltutil.find_job") {
             continue;
         }
-        let Some(job) = Job::read_load(store, &row.jid)? else { continue };
+        let Some(job) = Job::read_load(store, &row.jid)? else {
+            continue;
+        };
         entries += job.answers.len() + job.minions.as_ref().map_or(0, BTreeSet::len);
         for id in job.missing() {
             if wanted(id) {
@@ -227,14 +255,21 @@ fn read_states(
             as_text(&job.fun) == Some("state.apply") && msgpack::elements(&job.arg).any(is_name)
         });
         for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
-            let ids: BTreeSet<&str> =
-                part.iter().filter_map(|n| rows.get(*n)).map(|(id, _)| id.as_str()).collect();
+            let ids: BTreeSet<&str> = part
+                .iter()
+                .filter_map(|n| rows.get(*n))
+                .map(|(id, _)| id.as_str())
+                .collect();
             let with_states = bytes < MINIONS_STATE_BYTES;
             let job = Job::read_of(store, &jid, |id| with_states && ids.contains(id))?;
             for n in part {
-                let Some((id, run)) = rows.get_mut(*n) else { continue };
+                let Some((id, run)) = rows.get_mut(*n) else {
+                    continue;
+                };
                 run.partial = partial;
-                let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else { continue };
+                let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
+                    continue;
+                };
                 run.failed = Some(answer.failed());
                 if answer.entry.body.is_empty() {
                     unread += 1;
@@ -257,7 +292,10 @@ fn read_states(
 
 /// The highstates of a list, by minion.
 fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut MinionRun)> {
-    minions.iter_mut().filter_map(|row| Some((row.id.clone(), row.highstate.as_mut()?))).collect()
+    minions
+        .iter_mut()
+        .filter_map(|row| Some((row.id.clone(), row.highstate.as_mut()?)))
+        .collect()
 }
 
 fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) -> Option<Moment> {
@@ -267,11 +305,16 @@ fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) ->
 }
 
 /// The minions whose last highstate failed.
-fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<String>, StoreError> {
+fn failed_highstates(
+    store: &Store,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeSet<String>, StoreError> {
     let is_highstate = |fun: &[u8]| HIGHSTATES.iter().any(|known| known.as_bytes() == fun);
     let runs = runs(store, |fun, id| is_highstate(fun) && wanted(id))?;
-    let last: Vec<(&String, MinionRun)> =
-        runs.iter().filter_map(|(id, runs)| Some((id, last_highstate(runs)?))).collect();
+    let last: Vec<(&String, MinionRun)> = runs
+        .iter()
+        .filter_map(|(id, runs)| Some((id, last_highstate(runs)?)))
+        .collect();
     let mut by_jid: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (id, run) in &last {
         by_jid.entry(&run.jid).or_default().insert(id);
@@ -279,19 +322,28 @@ fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTr
     let mut jobs = store.returns_of(&by_jid)?;
     let mut failed = BTreeSet::new();
     for (jid, minions) in by_jid {
-        let job = match jobs.remove(jid).filter(|job| !job.returns.iter().any(needs_body)) {
+        let job = match jobs
+            .remove(jid)
+            .filter(|job| !job.returns.iter().any(needs_body))
+        {
             Some(job) => Job::of_part(job.returns, job.is_cached),
             None => Job::read_of(store, jid, |_| false)?,
         };
-        let has_failed =
-            |id: &&str| job.as_ref().and_then(|job| job.answers.get(*id)).is_some_and(Answer::failed);
+        let has_failed = |id: &&str| {
+            job.as_ref()
+                .and_then(|job| job.answers.get(*id))
+                .is_some_and(Answer::failed)
+        };
         failed.extend(minions.into_iter().filter(has_failed).map(str::to_owned));
     }
     Ok(failed)
 }
 
 /// A page of the minions that the archive knows.
-pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
+pub(crate) fn minions_list(
+    store: &Store,
+    filter: &MinionsFilter,
+) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
     let missing = missing_returns(store, wanted)?;
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
@@ -302,7 +354,12 @@ pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<Mini
     } else {
         let runs = runs(store, |_, id| wanted(id))?;
         events = store.last_seen(MINIONS_ENTRIES_SEEN, None)?;
-        known.extend(runs.keys().chain(events.minions.keys()).filter(|id| wanted(id)).cloned());
+        known.extend(
+            runs.keys()
+                .chain(events.minions.keys())
+                .filter(|id| wanted(id))
+                .cloned(),
+        );
         runs
     };
     let after = |id: &String| filter.after.as_ref().is_none_or(|after| id > after);
@@ -315,7 +372,9 @@ pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<Mini
     }
     let row = |id: String| {
         let runs = runs.get(&id);
-        let last = runs.and_then(|runs| newest(runs.iter())).map(|(fun, run)| last_run(fun, run));
+        let last = runs
+            .and_then(|runs| newest(runs.iter()))
+            .map(|(fun, run)| last_run(fun, run));
         MinionRow {
             last_seen: seen(&id, &events.minions, last.as_ref()),
             highstate: runs.and_then(last_highstate),
@@ -334,15 +393,24 @@ pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<Mini
         minions,
         more,
         next,
-        skipped: NotRead { events_since, states_unread, ..missing.skipped },
+        skipped: NotRead {
+            events_since,
+            states_unread,
+            ..missing.skipped
+        },
     })
 }
 
 /// One minion; `None` if the archive does not know it.
 pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreError> {
-    let runs = runs(store, |_, known| known == id)?.remove(id).unwrap_or_default();
+    let runs = runs(store, |_, known| known == id)?
+        .remove(id)
+        .unwrap_or_default();
     let missing = missing_returns(store, |known| known == id)?;
-    let filter = EventFilter { minion: Some(id.to_owned()), ..EventFilter::default() };
+    let filter = EventFilter {
+        minion: Some(id.to_owned()),
+        ..EventFilter::default()
+    };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
     let missing_jobs = missing.by_minion.get(id).cloned().unwrap_or_default();
     if runs.is_empty() && events.is_empty() && missing_jobs.is_empty() {
@@ -352,11 +420,15 @@ pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreErr
     let latest = events.first().map(|event| (id.to_owned(), event.at));
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
-    let mut rows: Vec<_> = highstate.iter_mut().map(|run| (id.to_owned(), run)).collect();
+    let mut rows: Vec<_> = highstate
+        .iter_mut()
+        .map(|run| (id.to_owned(), run))
+        .collect();
     let states_unread = read_states(store, &mut rows, |_, state| {
-        for (list, is_in) in
-            [(&mut failed_states, state.result == Some(false)), (&mut changed_states, state.changed())]
-        {
+        for (list, is_in) in [
+            (&mut failed_states, state.result == Some(false)),
+            (&mut changed_states, state.changed()),
+        ] {
             if is_in && list.len() < MINION_STATES_SHOWN {
                 list.push(state.id.to_owned());
             }
@@ -369,7 +441,10 @@ pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreErr
         time: Time(event.at),
         tag: String::from_utf8_lossy(&event.tag).into_owned(),
         fun: event.fun.clone(),
-        retcode: event.flags.has(Flags::RETCODE_KNOWN).then_some(event.retcode),
+        retcode: event
+            .flags
+            .has(Flags::RETCODE_KNOWN)
+            .then_some(event.retcode),
     });
     Ok(Some(Minion {
         row: MinionRow {
@@ -381,10 +456,16 @@ pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreErr
         },
         failed_states,
         changed_states,
-        functions: functions.into_iter().map(|(fun, run)| last_run(fun, run)).collect(),
+        functions: functions
+            .into_iter()
+            .map(|(fun, run)| last_run(fun, run))
+            .collect(),
         missing_jobs,
         timeline: timeline.collect(),
         // The timeline is complete: events are found by an index.
-        skipped: NotRead { states_unread, ..missing.skipped },
+        skipped: NotRead {
+            states_unread,
+            ..missing.skipped
+        },
     }))
 }

@@ -44,15 +44,26 @@ pub(crate) fn job_changes(store: &Store, jid: &str, from: SeqNo) -> Result<JobCh
     };
     let mut entries = store.job_entries_since(jid, from, wanted)?;
     entries.truncate(LIST_ROWS_MAX);
-    let mut found = JobChanges { next: from.max(upto), ..JobChanges::default() };
+    let mut found = JobChanges {
+        next: from.max(upto),
+        ..JobChanges::default()
+    };
     if let Some(last) = entries.last() {
-        found.next = if entries.len() == LIST_ROWS_MAX { last.seq.next() } else { upto.max(last.seq.next()) };
+        found.next = if entries.len() == LIST_ROWS_MAX {
+            last.seq.next()
+        } else {
+            upto.max(last.seq.next())
+        };
     }
     // Its load may be older than `from`.
-    let cached = store.job_row(jid)?.is_some_and(|row| row.is_cached_by_salt());
+    let cached = store
+        .job_row(jid)?
+        .is_some_and(|row| row.is_cached_by_salt());
     let (mut of_job, mut runs) = (Vec::new(), false);
     for entry in entries {
-        let of_master = ["runner.", "wheel."].iter().any(|kind| entry.fun.starts_with(kind));
+        let of_master = ["runner.", "wheel."]
+            .iter()
+            .any(|kind| entry.fun.starts_with(kind));
         match (entry.kind, about(&entry).as_str()) {
             (Kind::Event, "prog" | "progress") => found.steps.push(ProgressEvent { entry }),
             (Kind::Event, "ret") => runs |= entry.jid == jid,

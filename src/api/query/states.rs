@@ -45,7 +45,9 @@ impl StateRow<'_> {
 pub(crate) fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
     let minion = answer.entry.minion.as_str();
     let outcome = answer.outcome();
-    let Some(value) = outcome.value else { return Vec::new() };
+    let Some(value) = outcome.value else {
+        return Vec::new();
+    };
     let mut rows = Vec::new();
     let fun = outcome.fun.and_then(as_text).unwrap_or(&answer.entry.fun);
     let of_states = fun.starts_with("state.") || fun.starts_with("runner.state.");
@@ -67,7 +69,12 @@ pub(crate) fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
 }
 
 /// Collects a map of states, or the reasons for its absence; false if the value is neither.
-fn collect<'a>(rows: &mut Vec<StateRow<'a>>, minion: &'a str, value: &'a [u8], of_states: bool) -> bool {
+fn collect<'a>(
+    rows: &mut Vec<StateRow<'a>>,
+    minion: &'a str,
+    value: &'a [u8],
+    of_states: bool,
+) -> bool {
     let before = rows.len();
     match Reader::new(value).head() {
         Ok(Head::Map(_)) => {
@@ -77,9 +84,15 @@ fn collect<'a>(rows: &mut Vec<StateRow<'a>>, minion: &'a str, value: &'a [u8], o
                 }
             }
         }
-        Ok(Head::Array(_)) if of_states && msgpack::elements(value).all(|why| as_text(why).is_some()) => {
-            let failed =
-                StateRow { minion, result: Some(false), comment: Some(value), ..StateRow::default() };
+        Ok(Head::Array(_))
+            if of_states && msgpack::elements(value).all(|why| as_text(why).is_some()) =>
+        {
+            let failed = StateRow {
+                minion,
+                result: Some(false),
+                comment: Some(value),
+                ..StateRow::default()
+            };
             rows.extend((!is_empty(value)).then_some(failed));
         }
         _ => {}
@@ -93,9 +106,17 @@ fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
     let id = parts.next().unwrap_or_default();
     let function = key.rsplit(MARK).next().unwrap_or_default();
     let between = module.len() + id.len() + 2 * MARK.len();
-    let name = key.get(between..key.len().saturating_sub(function.len() + MARK.len())).unwrap_or_default();
-    let mut row =
-        StateRow { minion, key, id, name, fun: format!("{module}.{function}"), ..StateRow::default() };
+    let name = key
+        .get(between..key.len().saturating_sub(function.len() + MARK.len()))
+        .unwrap_or_default();
+    let mut row = StateRow {
+        minion,
+        key,
+        id,
+        name,
+        fun: format!("{module}.{function}"),
+        ..StateRow::default()
+    };
     for (key, value) in msgpack::pairs(state) {
         match as_text(key) {
             Some("__id__") => row.id = as_text(value).unwrap_or(id),

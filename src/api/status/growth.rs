@@ -21,12 +21,16 @@ impl ClassGrowth {
     )]
     pub(super) fn of(class: &ClassStats, now: Micros) -> Self {
         let usage = &class.segment_usage;
-        let entry_bytes =
-            if usage.entries == 0 { 0.0 } else { usage.disk_bytes as f64 / usage.entries as f64 };
+        let entry_bytes = if usage.entries == 0 {
+            0.0
+        } else {
+            usage.disk_bytes as f64 / usage.entries as f64
+        };
         let per_second = class.rate * entry_bytes;
         let by_age = class.age.map(|age| {
             // Entries that are stored and expire within the time that is left to the oldest.
-            let held = u64::try_from(now.0.saturating_sub(usage.at_min.0)).unwrap_or(0) as f64 / 1e6;
+            let held =
+                u64::try_from(now.0.saturating_sub(usage.at_min.0)).unwrap_or(0) as f64 / 1e6;
             let full = usage.entries == 0 || held >= age.as_secs_f64();
             if full {
                 0.0_f64.max(per_second * age.as_secs_f64() - usage.disk_bytes as f64)
@@ -34,20 +38,38 @@ impl ClassGrowth {
                 per_second * (age.as_secs_f64() - held)
             }
         });
-        let by_bytes = class.keep.bytes.map(|bytes| bytes.saturating_sub(usage.disk_bytes) as f64);
-        let by_entries =
-            class.keep.entries.map(|entries| entries.saturating_sub(usage.entries) as f64 * entry_bytes);
-        let room = [by_age, by_bytes, by_entries].into_iter().flatten().reduce(f64::min);
-        Self { per_day: (per_second * DAY_S) as u64, room: room.map(|room| room as u64) }
+        let by_bytes = class
+            .keep
+            .bytes
+            .map(|bytes| bytes.saturating_sub(usage.disk_bytes) as f64);
+        let by_entries = class
+            .keep
+            .entries
+            .map(|entries| entries.saturating_sub(usage.entries) as f64 * entry_bytes);
+        let room = [by_age, by_bytes, by_entries]
+            .into_iter()
+            .flatten()
+            .reduce(f64::min);
+        Self {
+            per_day: (per_second * DAY_S) as u64,
+            room: room.map(|room| room as u64),
+        }
     }
 }
 
 /// Days until classes have grown by `free` bytes together; `None` if their limits stop them before.
 pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
     // The classes that still grow, by the time at which their limits stop them.
-    let days =
-        |class: &ClassGrowth| class.room.map_or(f64::INFINITY, |room| room as f64 / class.per_day as f64);
-    let mut growing: Vec<ClassGrowth> = classes.iter().filter(|class| class.per_day > 0).copied().collect();
+    let days = |class: &ClassGrowth| {
+        class
+            .room
+            .map_or(f64::INFINITY, |room| room as f64 / class.per_day as f64)
+    };
+    let mut growing: Vec<ClassGrowth> = classes
+        .iter()
+        .filter(|class| class.per_day > 0)
+        .copied()
+        .collect();
     growing.sort_by(|a, b| days(a).total_cmp(&days(b)));
     let mut passed = 0.0;
     for (n, class) in growing.iter().enumerate() {
@@ -61,7 +83,11 @@ pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
             )]
             return Some((passed + left) as u64);
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than `free`")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "less than `free`"
+        )]
         let used = ((until - passed) * per_day as f64) as u64;
         free = free.saturating_sub(used);
         passed = until;

@@ -10,7 +10,9 @@ use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// All is well.
@@ -49,20 +51,32 @@ pub struct LossCounter {
 }
 
 const fn loss(name: &'static str, level: Level, meaning: &'static str) -> LossCounter {
-    LossCounter { name, level, meaning }
+    LossCounter {
+        name,
+        level,
+        meaning,
+    }
 }
 
 use Level::{Problem, Warning};
 
 /// The counters of damage and loss.
 pub const LOSS_COUNTERS: &[LossCounter] = &[
-    loss("frames_damaged", Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
+    loss(
+        "frames_damaged",
+        Problem,
+        "blocks of the log are damaged: see `saltcellar store verify`",
+    ),
     loss(
         "blocks_unread_at_start",
         Problem,
         "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
     ),
-    loss("segments_missing", Problem, "segments were missing at start"),
+    loss(
+        "segments_missing",
+        Problem,
+        "segments were missing at start",
+    ),
     loss("bus_events_lost", Problem, "events of the bus were lost"),
     loss(
         "spill_ranges_damaged",
@@ -74,22 +88,54 @@ pub const LOSS_COUNTERS: &[LossCounter] = &[
         Warning,
         "reads of the spill failed and are retried: check the disk for errors",
     ),
-    loss("log_lines_lost", Warning, "lines of the daemon's log could not be written"),
-    loss("late_syncs_failed", Problem, "entries were acknowledged but their sync failed"),
-    loss("entries_failed", Warning, "writes of entries failed; their senders received an error"),
+    loss(
+        "log_lines_lost",
+        Warning,
+        "lines of the daemon's log could not be written",
+    ),
+    loss(
+        "late_syncs_failed",
+        Problem,
+        "entries were acknowledged but their sync failed",
+    ),
+    loss(
+        "entries_failed",
+        Warning,
+        "writes of entries failed; their senders received an error",
+    ),
     loss(
         "entries_refused_disk_full",
         Warning,
         "entries were rejected because the disk is full; their senders received an error",
     ),
-    loss("entries_too_large", Warning, "entries over the size limit were rejected"),
-    loss("event_return_malformed", Warning, "elements of `event_return` batches were malformed"),
-    loss("bus_frames_malformed", Warning, "frames of a bus were malformed"),
+    loss(
+        "entries_too_large",
+        Warning,
+        "entries over the size limit were rejected",
+    ),
+    loss(
+        "event_return_malformed",
+        Warning,
+        "elements of `event_return` batches were malformed",
+    ),
+    loss(
+        "bus_frames_malformed",
+        Warning,
+        "frames of a bus were malformed",
+    ),
     loss("indexes_rebuilt", Warning, "damaged indexes were rebuilt"),
     loss("seals_failed", Warning, "attempts to seal a segment failed"),
     loss("drops_failed", Warning, "attempts to drop a segment failed"),
-    loss("peers_rejected", Warning, "connections were rejected: too many were open"),
-    loss("peers_dropped", Warning, "connections violated the protocol: does another program use the socket?"),
+    loss(
+        "peers_rejected",
+        Warning,
+        "connections were rejected: too many were open",
+    ),
+    loss(
+        "peers_dropped",
+        Warning,
+        "connections violated the protocol: does another program use the socket?",
+    ),
 ];
 
 /// Seconds after which a record in a spool is overdue while the daemon is reachable.
@@ -110,7 +156,11 @@ struct Reasons(Vec<Reason>);
 
 impl Reasons {
     fn add(&mut self, level: Level, part: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Reason { level, part: part.into(), message: message.into() });
+        self.0.push(Reason {
+            level,
+            part: part.into(),
+            message: message.into(),
+        });
     }
 }
 
@@ -119,13 +169,29 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));
-    status.spools.iter().for_each(|row| spool(&mut found, row, now));
-    status.https.iter().for_each(|row| https(&mut found, row, now));
-    status.reactions.iter().for_each(|row| reactor(&mut found, row));
+    status
+        .spools
+        .iter()
+        .for_each(|row| spool(&mut found, row, now));
+    status
+        .https
+        .iter()
+        .for_each(|row| https(&mut found, row, now));
+    status
+        .reactions
+        .iter()
+        .for_each(|row| reactor(&mut found, row));
     status.sinks.iter().for_each(|row| sink(&mut found, row));
-    status.consumers.iter().for_each(|row| consumer(&mut found, row));
+    status
+        .consumers
+        .iter()
+        .for_each(|row| consumer(&mut found, row));
     if let Some(step) = &status.clock_step {
-        let direction = if step.ahead_s < 0 { "behind" } else { "ahead of" };
+        let direction = if step.ahead_s < 0 {
+            "behind"
+        } else {
+            "ahead of"
+        };
         let message = format!(
             "the system clock is {} s {direction} the expected time, deletion by age waits: see `saltcellar doctor`",
             step.ahead_s.unsigned_abs()
@@ -134,24 +200,47 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     }
     if !status.master_keys.unreadable.is_empty() {
         let files = status.master_keys.unreadable.join(", ");
-        found.add(Warning, "master keys", format!("cannot read {files}: the keys in them are not redacted"));
+        found.add(
+            Warning,
+            "master keys",
+            format!("cannot read {files}: the keys in them are not redacted"),
+        );
     }
     for LossCounter { name, meaning, .. } in LOSS_COUNTERS {
         let count = status.counters.get(*name).copied().unwrap_or(0);
         if count > 0 {
-            found.add(Warning, "since the start", format!("{name} is {count}: {meaning}"));
+            found.add(
+                Warning,
+                "since the start",
+                format!("{name} is {count}: {meaning}"),
+            );
         }
     }
     let mut reasons = found.0;
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
-    Health { state: reasons.iter().map(|reason| reason.level).max().unwrap_or_default(), reasons }
+    Health {
+        state: reasons
+            .iter()
+            .map(|reason| reason.level)
+            .max()
+            .unwrap_or_default(),
+        reasons,
+    }
 }
 
 fn disk(found: &mut Reasons, status: &Status) {
     let disk = &status.disk;
     match disk.state.as_str() {
-        "full" => found.add(Problem, "disk", "no free space: entries are rejected, the extension spools"),
-        "low" => found.add(Warning, "disk", "little free space: old segments are dropped early"),
+        "full" => found.add(
+            Problem,
+            "disk",
+            "no free space: entries are rejected, the extension spools",
+        ),
+        "low" => found.add(
+            Warning,
+            "disk",
+            "little free space: old segments are dropped early",
+        ),
         _ => {
             if let Some(days) = disk.days_left.filter(|days| *days < DAYS_LEFT_MIN) {
                 found.add(
@@ -166,7 +255,10 @@ fn disk(found: &mut Reasons, status: &Status) {
         }
     }
     if status.appender_seen_s >= APPENDER_BLOCKED_S {
-        let message = format!("nothing was stored for {} s: disk I/O is blocked", status.appender_seen_s);
+        let message = format!(
+            "nothing was stored for {} s: disk I/O is blocked",
+            status.appender_seen_s
+        );
         found.add(Problem, "disk", message);
     }
 }
@@ -174,11 +266,15 @@ fn disk(found: &mut Reasons, status: &Status) {
 fn bus(found: &mut Reasons, row: &BusRow) {
     let part = format!("bus {}", row.path);
     if !row.connected {
-        let message = "not connected: is the master running, and does the daemon's user have access?";
+        let message =
+            "not connected: is the master running, and does the daemon's user have access?";
         found.add(Warning, part.clone(), message);
     }
     if row.spilled_events > 0 {
-        let message = format!("{} events wait in the spill for the store", row.spilled_events);
+        let message = format!(
+            "{} events wait in the spill for the store",
+            row.spilled_events
+        );
         found.add(Warning, part, message);
     }
 }
@@ -188,7 +284,9 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     if let Some(problem) = &row.problem {
         found.add(Warning, part.clone(), format!("cannot read it: {problem}"));
     }
-    let waits_s = row.oldest.map_or(0, |at| now.0.saturating_sub(at) / 1_000_000);
+    let waits_s = row
+        .oldest
+        .map_or(0, |at| now.0.saturating_sub(at) / 1_000_000);
     if row.waiting_bytes > 0 && waits_s > SPOOL_WAITS_MAX {
         let message = format!(
             "{} bytes wait for {waits_s} s although the daemon runs: see `saltcellar doctor`",
@@ -197,11 +295,22 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
         found.add(Problem, part.clone(), message);
     }
     if row.dead_letter_bytes > 0 {
-        found.add(Warning, part.clone(), format!("{} bytes of dead letters", row.dead_letter_bytes));
+        found.add(
+            Warning,
+            part.clone(),
+            format!("{} bytes of dead letters", row.dead_letter_bytes),
+        );
     }
-    let lost = row.lost.values().fold(0, |sum: u64, n| sum.saturating_add(*n));
+    let lost = row
+        .lost
+        .values()
+        .fold(0, |sum: u64, n| sum.saturating_add(*n));
     if lost > 0 {
-        found.add(Warning, part, format!("{lost} entries were lost: see `saltcellar doctor`"));
+        found.add(
+            Warning,
+            part,
+            format!("{lost} entries were lost: see `saltcellar doctor`"),
+        );
     }
 }
 
@@ -210,11 +319,16 @@ fn https(found: &mut Reasons, row: &HttpsRow, now: Micros) {
     if row.state != "open" {
         found.add(Problem, part.clone(), row.state.clone());
     }
-    let left = row.certificate_until.map(|until| until.saturating_sub(now.0));
+    let left = row
+        .certificate_until
+        .map(|until| until.saturating_sub(now.0));
     if let Some(left) = left.filter(|left| *left < CERTIFICATE_LEFT_US) {
         let message = match left {
             ..=0 => "the certificate has expired".to_owned(),
-            _ => format!("the certificate expires in {} days", left / 86_400 / 1_000_000),
+            _ => format!(
+                "the certificate expires in {} days",
+                left / 86_400 / 1_000_000
+            ),
         };
         found.add(if left > 0 { Warning } else { Problem }, part, message);
     }
@@ -226,13 +340,25 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
         found.add(Warning, "reactor", format!("it does not act: {why}"));
     }
     if row.master_unreachable {
-        found.add(Warning, "reactor", "the master is unreachable, reactions wait");
+        found.add(
+            Warning,
+            "reactor",
+            "the master is unreachable, reactions wait",
+        );
     }
     if let Some(why) = &row.refused {
-        found.add(Warning, "reactor", format!("the new configuration is not in use: {why}"));
+        found.add(
+            Warning,
+            "reactor",
+            format!("the new configuration is not in use: {why}"),
+        );
     }
     if row.behind > REACTOR_BEHIND_MAX {
-        found.add(Warning, "reactor", format!("it has {} entries to read", row.behind));
+        found.add(
+            Warning,
+            "reactor",
+            format!("it has {} entries to read", row.behind),
+        );
     }
 }
 
@@ -240,19 +366,37 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
     let part = format!("sink {}", row.name);
     let error = row.error.as_deref().unwrap_or("unknown error");
     if row.state == "failed" {
-        found.add(Problem, part, format!("its thread has failed, restart the daemon: {error}"));
+        found.add(
+            Problem,
+            part,
+            format!("its thread has failed, restart the daemon: {error}"),
+        );
         return;
     }
     if row.failures > 0 {
-        let message = format!("{} failed attempts, {} behind: {error}", row.failures, span(row.lag_s));
-        found.add(if row.lag_s > LAG_S_MAX { Problem } else { Warning }, part.clone(), message);
+        let message = format!(
+            "{} failed attempts, {} behind: {error}",
+            row.failures,
+            span(row.lag_s)
+        );
+        found.add(
+            if row.lag_s > LAG_S_MAX {
+                Problem
+            } else {
+                Warning
+            },
+            part.clone(),
+            message,
+        );
     } else if row.lag_s > LAG_S_MAX && row.state != "paused" {
         let message = format!("{} behind, {} entries", span(row.lag_s), row.lag_entries);
         found.add(Warning, part.clone(), message);
     }
     if row.dead_letters > 0 {
-        let message =
-            format!("{} dead letters: see `saltcellar sinks dead-letters {}`", row.dead_letters, row.name);
+        let message = format!(
+            "{} dead letters: see `saltcellar sinks dead-letters {}`",
+            row.dead_letters, row.name
+        );
         found.add(Warning, part, message);
     }
 }
@@ -260,11 +404,26 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
 fn consumer(found: &mut Reasons, row: &ConsumerRow) {
     let part = format!("consumer {}", row.name);
     if row.lost > 0 {
-        found.add(Problem, part.clone(), format!("{} entries expired before it read them", row.lost));
+        found.add(
+            Problem,
+            part.clone(),
+            format!("{} entries expired before it read them", row.lost),
+        );
     }
     if row.lag_s > LAG_S_MAX && !row.paused {
-        let error = row.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-        found.add(Warning, part, format!("{} behind, {} entries{error}", span(row.lag_s), row.lag_entries));
+        let error = row
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(": {error}"));
+        found.add(
+            Warning,
+            part,
+            format!(
+                "{} behind, {} entries{error}",
+                span(row.lag_s),
+                row.lag_entries
+            ),
+        );
     }
 }
 
@@ -276,23 +435,44 @@ mod tests {
     const NOW: Micros = Micros(1_795_230_637_000_000);
 
     fn ample() -> Disk {
-        Disk { state: "ample".to_owned(), ..Disk::default() }
+        Disk {
+            state: "ample".to_owned(),
+            ..Disk::default()
+        }
     }
 
     #[track_caller]
     fn check(status: &Status, expected: &[(Level, &str, &str)]) {
         let found = health(status, NOW);
-        let reasons: Vec<_> =
-            found.reasons.iter().map(|one| (one.level, one.part.as_str(), one.message.as_str())).collect();
+        let reasons: Vec<_> = found
+            .reasons
+            .iter()
+            .map(|one| (one.level, one.part.as_str(), one.message.as_str()))
+            .collect();
         assert_eq!(reasons, expected);
-        assert_eq!(found.state, expected.first().map_or(Level::Ok, |(level, ..)| *level));
+        assert_eq!(
+            found.state,
+            expected.first().map_or(Level::Ok, |(level, ..)| *level)
+        );
     }
 
     #[test]
     fn a_daemon_with_everything_connected_is_well() {
-        let bus = BusRow { path: "/b".to_owned(), connected: true, ..BusRow::default() };
-        let sink = SinkRow { name: "s".to_owned(), state: "idle".to_owned(), ..SinkRow::default() };
-        let shadow = ReactorRow { shadow: true, blocked: Some("shadow".to_owned()), ..ReactorRow::default() };
+        let bus = BusRow {
+            path: "/b".to_owned(),
+            connected: true,
+            ..BusRow::default()
+        };
+        let sink = SinkRow {
+            name: "s".to_owned(),
+            state: "idle".to_owned(),
+            ..SinkRow::default()
+        };
+        let shadow = ReactorRow {
+            shadow: true,
+            blocked: Some("shadow".to_owned()),
+            ..ReactorRow::default()
+        };
         let status = Status {
             disk: ample(),
             bus: vec![bus],
@@ -305,30 +485,52 @@ mod tests {
 
     #[test]
     fn the_worst_reason_comes_first_and_decides() {
-        let bus = BusRow { path: "/b".to_owned(), spilled_events: 3, ..BusRow::default() };
+        let bus = BusRow {
+            path: "/b".to_owned(),
+            spilled_events: 3,
+            ..BusRow::default()
+        };
         let status = Status {
-            disk: Disk { state: "full".to_owned(), ..Disk::default() },
+            disk: Disk {
+                state: "full".to_owned(),
+                ..Disk::default()
+            },
             bus: vec![bus],
-            clock_step: Some(ClockStep { ahead_s: -7, wait_s: 1 }),
+            clock_step: Some(ClockStep {
+                ahead_s: -7,
+                wait_s: 1,
+            }),
             counters: [("bus_events_lost".to_owned(), 2), ("calls".to_owned(), 9)].into(),
             ..Status::default()
         };
         check(
             &status,
             &[
-                (Problem, "disk", "no free space: entries are rejected, the extension spools"),
+                (
+                    Problem,
+                    "disk",
+                    "no free space: entries are rejected, the extension spools",
+                ),
                 (
                     Warning,
                     "bus /b",
                     "not connected: is the master running, and does the daemon's user have access?",
                 ),
-                (Warning, "bus /b", "3 events wait in the spill for the store"),
+                (
+                    Warning,
+                    "bus /b",
+                    "3 events wait in the spill for the store",
+                ),
                 (
                     Warning,
                     "clock",
                     "the system clock is 7 s behind the expected time, deletion by age waits: see `saltcellar doctor`",
                 ),
-                (Warning, "since the start", "bus_events_lost is 2: events of the bus were lost"),
+                (
+                    Warning,
+                    "since the start",
+                    "bus_events_lost is 2: events of the bus were lost",
+                ),
             ],
         );
     }
@@ -344,17 +546,31 @@ mod tests {
             error: Some("refused".to_owned()),
             ..SinkRow::default()
         };
-        let with = |row| Status { disk: ample(), sinks: vec![row], ..Status::default() };
-        check(&with(row("retrying", 2, 9)), &[(Warning, "sink s", "2 failed attempts, 9s behind: refused")]);
+        let with = |row| Status {
+            disk: ample(),
+            sinks: vec![row],
+            ..Status::default()
+        };
+        check(
+            &with(row("retrying", 2, 9)),
+            &[(Warning, "sink s", "2 failed attempts, 9s behind: refused")],
+        );
         check(
             &with(row("retrying", 2, 601)),
             &[(Problem, "sink s", "2 failed attempts, 10m behind: refused")],
         );
         check(&with(row("paused", 0, 6_000)), &[]);
-        check(&with(row("idle", 0, 6_000)), &[(Warning, "sink s", "100m behind, 5 entries")]);
+        check(
+            &with(row("idle", 0, 6_000)),
+            &[(Warning, "sink s", "100m behind, 5 entries")],
+        );
         check(
             &with(row("failed", 0, 0)),
-            &[(Problem, "sink s", "its thread has failed, restart the daemon: refused")],
+            &[(
+                Problem,
+                "sink s",
+                "its thread has failed, restart the daemon: refused",
+            )],
         );
     }
 
@@ -368,36 +584,80 @@ mod tests {
                 certificate_until: until,
                 peers: 0,
             };
-            Status { disk: ample(), https: Some(row), ..Status::default() }
+            Status {
+                disk: ample(),
+                https: Some(row),
+                ..Status::default()
+            }
         };
         check(&https(15), &[]);
-        check(&https(13), &[(Warning, "https a:1", "the certificate expires in 13 days")]);
-        check(&https(0), &[(Problem, "https a:1", "the certificate has expired")]);
+        check(
+            &https(13),
+            &[(Warning, "https a:1", "the certificate expires in 13 days")],
+        );
+        check(
+            &https(0),
+            &[(Problem, "https a:1", "the certificate has expired")],
+        );
     }
 
     #[test]
     fn spools_consumers_and_the_reactor_have_limits() {
         let spool = |age_s: i64| {
             let oldest = Some(NOW.0 - age_s * 1_000_000);
-            let row = SpoolRow { dir: "/s".to_owned(), waiting_bytes: 9, oldest, ..SpoolRow::default() };
-            Status { disk: ample(), spools: vec![row], ..Status::default() }
+            let row = SpoolRow {
+                dir: "/s".to_owned(),
+                waiting_bytes: 9,
+                oldest,
+                ..SpoolRow::default()
+            };
+            Status {
+                disk: ample(),
+                spools: vec![row],
+                ..Status::default()
+            }
         };
         check(&spool(300), &[]);
         let overdue = "9 bytes wait for 301 s although the daemon runs: see `saltcellar doctor`";
         check(&spool(301), &[(Problem, "spool /s", overdue)]);
-        let row = ConsumerRow { name: "c".to_owned(), lost: 4, lag_s: 601, ..ConsumerRow::default() };
+        let row = ConsumerRow {
+            name: "c".to_owned(),
+            lost: 4,
+            lag_s: 601,
+            ..ConsumerRow::default()
+        };
         check(
-            &Status { disk: ample(), consumers: vec![row], ..Status::default() },
+            &Status {
+                disk: ample(),
+                consumers: vec![row],
+                ..Status::default()
+            },
             &[
-                (Problem, "consumer c", "4 entries expired before it read them"),
+                (
+                    Problem,
+                    "consumer c",
+                    "4 entries expired before it read them",
+                ),
                 (Warning, "consumer c", "10m behind, 0 entries"),
             ],
         );
-        let row = ReactorRow { master_unreachable: true, behind: 10_001, ..ReactorRow::default() };
+        let row = ReactorRow {
+            master_unreachable: true,
+            behind: 10_001,
+            ..ReactorRow::default()
+        };
         check(
-            &Status { disk: ample(), reactions: Some(row), ..Status::default() },
+            &Status {
+                disk: ample(),
+                reactions: Some(row),
+                ..Status::default()
+            },
             &[
-                (Warning, "reactor", "the master is unreachable, reactions wait"),
+                (
+                    Warning,
+                    "reactor",
+                    "the master is unreachable, reactions wait",
+                ),
                 (Warning, "reactor", "it has 10001 entries to read"),
             ],
         );

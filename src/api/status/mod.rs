@@ -219,7 +219,10 @@ answers! {
 
 impl From<Step> for ClockStep {
     fn from(step: Step) -> Self {
-        Self { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }
+        Self {
+            ahead_s: step.ahead / 1_000_000,
+            wait_s: step.left.as_secs(),
+        }
     }
 }
 
@@ -254,7 +257,10 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         consumers: ctx.store.consumers()?.iter().map(consumer).collect(),
         sinks: ctx.engines.list().iter().map(sink).collect(),
         rules: rules(ctx),
-        master_keys: MasterKeys { known: known as u64, unreadable },
+        master_keys: MasterKeys {
+            known: known as u64,
+            unreadable,
+        },
         spools: ctx
             .spools
             .iter()
@@ -263,7 +269,12 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         https: https(ctx),
         http: http(ctx),
         zeromq: zeromq(ctx),
-        counters: ctx.metrics.all().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        counters: ctx
+            .metrics
+            .all()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         classes: ctx
             .store
             .classes()?
@@ -281,7 +292,11 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     Ok(status)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate, not negative"
+)]
 pub(super) fn per_1000_s(per_second: f64) -> u64 {
     (per_second * 1000.0).round() as u64
 }
@@ -295,12 +310,19 @@ fn rates(stats: &StoreStats) -> Rates {
 }
 
 fn disk(stats: &StoreStats, now: Micros) -> Disk {
-    let growth: Vec<ClassGrowth> =
-        stats.classes.iter().map(|class: &ClassStats| ClassGrowth::of(class, now)).collect();
+    let growth: Vec<ClassGrowth> = stats
+        .classes
+        .iter()
+        .map(|class: &ClassStats| ClassGrowth::of(class, now))
+        .collect();
     let space = &stats.space;
     Disk {
         state: space.room.name().to_owned(),
-        used_bytes: stats.classes.iter().map(|class| class.segment_usage.disk_bytes).sum(),
+        used_bytes: stats
+            .classes
+            .iter()
+            .map(|class| class.segment_usage.disk_bytes)
+            .sum(),
         free_bytes: space.free,
         total_bytes: space.total,
         bytes_per_day: growth.iter().map(|class| class.per_day).sum(),
@@ -338,7 +360,11 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
         shadow: status.shadow,
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
-        ended: handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count)).collect(),
+        ended: handle
+            .ended()
+            .into_iter()
+            .map(|(state, count)| (state.to_owned(), count))
+            .collect(),
     })
 }
 
@@ -355,16 +381,30 @@ fn consumer(status: &ConsumerStatus) -> ConsumerRow {
 }
 
 fn sink(status: &SinkStatus) -> SinkRow {
-    let SinkStatus { settings, last, progress, dead_letters, .. } = status;
+    let SinkStatus {
+        settings,
+        last,
+        progress,
+        dead_letters,
+        ..
+    } = status;
     let progress = progress.as_ref();
     let is_paused = progress.is_ok_and(|progress| progress.is_paused);
     SinkRow {
         name: settings.name.clone(),
-        state: if is_paused { "paused" } else { last.phase.name() }.to_owned(),
+        state: if is_paused {
+            "paused"
+        } else {
+            last.phase.name()
+        }
+        .to_owned(),
         lag_entries: progress.map_or(0, |progress| progress.lag_entries),
         lag_s: progress.map_or(0, |progress| progress.lag.as_secs()),
         failures: last.failures.into(),
-        error: progress.err().cloned().or_else(|| last.error.as_ref().map(|(_, text)| text.clone())),
+        error: progress
+            .err()
+            .cloned()
+            .or_else(|| last.error.as_ref().map(|(_, text)| text.clone())),
         dead_letters: *dead_letters as u64,
     }
 }
@@ -407,7 +447,10 @@ fn https(ctx: &Ctx) -> Option<HttpsRow> {
 
 fn http(ctx: &Ctx) -> Option<HttpRow> {
     let listener = ctx.http.as_ref()?.status();
-    Some(HttpRow { listen: listener.listen, state: listener.state })
+    Some(HttpRow {
+        listen: listener.listen,
+        state: listener.state,
+    })
 }
 
 fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {

@@ -17,7 +17,17 @@ pub(crate) fn micros(span: Duration) -> i64 {
 
 /// Microseconds since 1970-01-01 00:00 UTC.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
 )]
 pub struct Micros(pub i64);
 
@@ -25,18 +35,33 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl Micros {
     /// The instant of a UTC `[year, month, day, hour, minute, second, microsecond]`; `None` if it does not exist. There are no leap seconds.
-    pub(crate) fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
+    pub(crate) fn of_utc(
+        [year, month, day, hour, minute, second, micros]: [u32; 7],
+    ) -> Option<Self> {
         let small = |n: u32| i8::try_from(n).ok();
         let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
         let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
-        let at = DateTime::new(year, month, day, small(hour)?, small(minute)?, small(second)?, nanos).ok()?;
-        i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
+        let at = DateTime::new(
+            year,
+            month,
+            day,
+            small(hour)?,
+            small(minute)?,
+            small(second)?,
+            nanos,
+        )
+        .ok()?;
+        i64::try_from(at.duration_since(EPOCH).as_micros())
+            .ok()
+            .map(Self)
     }
 
     /// The instant of a `_stamp` of Salt, `2026-11-21T03:03:57.899729` with or without a fraction and `+00:00`; `None` for other text.
     pub(crate) fn of_stamp(stamp: &str) -> Option<Self> {
         let at: DateTime = stamp.strip_suffix("+00:00").unwrap_or(stamp).parse().ok()?;
-        i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
+        i64::try_from(at.duration_since(EPOCH).as_micros())
+            .ok()
+            .map(Self)
     }
 
     /// The instant at the end of a span that begins here.
@@ -55,7 +80,9 @@ impl Micros {
     pub(crate) fn utc(self) -> Option<DateTime> {
         // Cheaper than a sum of civil time and duration, but jiff's timestamps end a day before its years.
         let at = Timestamp::from_microsecond(self.0).map(|at| Offset::UTC.to_datetime(at));
-        let at = at.or_else(|_| EPOCH.checked_add(SignedDuration::from_micros(self.0))).ok();
+        let at = at
+            .or_else(|_| EPOCH.checked_add(SignedDuration::from_micros(self.0)))
+            .ok();
         at.filter(|at| at.year() >= 0)
     }
 
@@ -103,8 +130,13 @@ impl Clock {
         if let Some(manual) = &self.0 {
             return Micros(manual.wall.load(Ordering::Relaxed));
         }
-        #[expect(clippy::disallowed_methods, reason = "the only access to the system clock")]
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the only access to the system clock"
+        )]
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
@@ -121,7 +153,9 @@ impl Clock {
     pub fn wind(&self, by_micros: i64) {
         if let Some(manual) = &self.0 {
             manual.wall.fetch_add(by_micros, Ordering::Relaxed);
-            manual.monotonic.fetch_add(u64::try_from(by_micros).unwrap_or(0), Ordering::Relaxed);
+            manual
+                .monotonic
+                .fetch_add(u64::try_from(by_micros).unwrap_or(0), Ordering::Relaxed);
         }
     }
 

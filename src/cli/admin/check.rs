@@ -17,9 +17,11 @@ Examples:
   saltcellar check --output json";
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let config =
-        Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
+    let config = Config::load(&global.overrides(), &Environment::of_process())
+        .context("read the configuration")?;
     of_config(&config).context("read the configuration")?;
     script::of_config(&config).context("read the configuration")?;
-    show(global.output, &config.to_json(), |out| Ok(out.text(&config.to_yaml())?))
+    show(global.output, &config.to_json(), |out| {
+        Ok(out.text(&config.to_yaml())?)
+    })
 }

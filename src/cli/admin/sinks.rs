@@ -9,8 +9,8 @@ use crate::api::call::sinks::{
 };
 use crate::cli::jobs::consumers::{Position, continues, paused, position};
 use crate::cli::{
-    BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, or_empty, short_at, show,
-    show_rows, title,
+    BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, or_empty, short_at,
+    show, show_rows, title,
 };
 
 #[derive(clap::Subcommand)]
@@ -130,7 +130,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
         Sinks::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            ask::change(global, "sink_seek", call, "move the sink", |at| continues(&name, &at))
+            ask::change(global, "sink_seek", call, "move the sink", |at| {
+                continues(&name, &at)
+            })
         }
         Sinks::DeadLetters(verb) => dead_letters(global, verb),
     }
@@ -140,24 +142,31 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
     match verb {
         DeadLetters::List(Name { name }) => list_letters(global, &name),
         DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
-        DeadLetters::Retry(letters) => {
-            ask::change(global, "sink_retry", letters.args()?, "retry dead letters", |of: LetterCount| {
+        DeadLetters::Retry(letters) => ask::change(
+            global,
+            "sink_retry",
+            letters.args()?,
+            "retry dead letters",
+            |of: LetterCount| {
                 format!(
                     "{} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
                     of.count, of.name
                 )
-            })
-        }
-        DeadLetters::Drop(letters) => {
-            ask::change(global, "sink_drop", letters.args()?, "drop dead letters", |of: LetterCount| {
-                format!("{} dead letters of {} are deleted", of.count, of.name)
-            })
-        }
+            },
+        ),
+        DeadLetters::Drop(letters) => ask::change(
+            global,
+            "sink_drop",
+            letters.args()?,
+            "drop dead letters",
+            |of: LetterCount| format!("{} dead letters of {} are deleted", of.count, of.name),
+        ),
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (page, answer): (SinksPage, _) = ask::answer_as(global, "sinks_list", (), "list the sinks")?;
+    let (page, answer): (SinksPage, _) =
+        ask::answer_as(global, "sinks_list", (), "list the sinks")?;
     show_rows(global.output, &answer, "sinks", |out| {
         let columns = [
             Column::left("NAME"),
@@ -183,27 +192,46 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 error,
             ]
         };
-        Ok(Table::new(columns).print(out, &page.sinks.into_iter().map(cells).collect::<Vec<_>>())?)
+        Ok(Table::new(columns)
+            .print(out, &page.sinks.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }
 
 /// The error, while deliveries fail.
 fn present_error(row: &Sink) -> String {
-    let error = row.error.as_ref().filter(|_| row.failures > 0).map(|error| &error.message);
+    let error = row
+        .error
+        .as_ref()
+        .filter(|_| row.failures > 0)
+        .map(|error| &error.message);
     or_empty(row.problem.as_ref().or(error))
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer): (SinksPage, _) =
-        ask::answer_as(global, "sinks_list", json!({ "name": name }), "show the sink")?;
+    let (page, answer): (SinksPage, _) = ask::answer_as(
+        global,
+        "sinks_list",
+        json!({ "name": name }),
+        "show the sink",
+    )?;
     let (Some(row), Some(shown)) = (page.sinks.first(), answer.list("sinks").first()) else {
         bail!("show the sink: {name:?} does not exist")
     };
     show(global.output, shown, |out| {
-        let lag = || format!("{} entries, {} s", or_empty(row.lag_entries), or_empty(row.lag_s));
+        let lag = || {
+            format!(
+                "{} entries, {} s",
+                or_empty(row.lag_entries),
+                or_empty(row.lag_s)
+            )
+        };
         let error = row.error.as_ref().map(|error| {
             let Problem { time, message } = error;
-            format!("{} {message} ({} failures since the last delivery)", short_at(*time), row.failures)
+            format!(
+                "{} {message} ({} failures since the last delivery)",
+                short_at(*time),
+                row.failures
+            )
         });
         let lines = [
             ("name", Some(row.name.clone())),
@@ -215,10 +243,16 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             ("lag", row.cursor.map(|_| lag())),
             ("problem", row.problem.clone()),
             ("dead letters", Some(row.dead_letters.to_string())),
-            ("last delivery", row.last_delivery.as_ref().map(|at| short_at(at.time))),
+            (
+                "last delivery",
+                row.last_delivery.as_ref().map(|at| short_at(at.time)),
+            ),
             ("last error", error),
         ];
-        let counters = row.counters.iter().map(|(name, value)| (name.as_str(), Some(value.to_string())));
+        let counters = row
+            .counters
+            .iter()
+            .map(|(name, value)| (name.as_str(), Some(value.to_string())));
         for (title, text) in lines.into_iter().chain(counters) {
             text.map_or(Ok(()), |text| out.line(&format!("{title:<14} {text}")))?;
         }
@@ -227,11 +261,19 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
 }
 
 fn test(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (result, answer): (SinkTest, _) =
-        ask::answer_as(global, "sink_test", json!({ "name": name }), "test the sink")?;
+    let (result, answer): (SinkTest, _) = ask::answer_as(
+        global,
+        "sink_test",
+        json!({ "name": name }),
+        "test the sink",
+    )?;
     show(global.output, &answer, |out| {
         let TestedEvent { seq, tag, time, .. } = &result.event;
-        out.line(&format!("event {seq} of {}: {tag}, {} items", time.0.iso(), result.items))?;
+        out.line(&format!(
+            "event {seq} of {}: {tag}, {} items",
+            time.0.iso(),
+            result.items
+        ))?;
         for (part, text) in [("request", &result.request), ("response", &result.response)] {
             out.heading(part)?;
             text.lines().try_for_each(|line| out.line(line))?;
@@ -240,15 +282,22 @@ fn test(global: &Global, name: &str) -> anyhow::Result<()> {
     })?;
     match result.error {
         None => Ok(()),
-        Some(error) => Err(finding(format!("sink {name} did not deliver the event: {error}"))),
+        Some(error) => Err(finding(format!(
+            "sink {name} did not deliver the event: {error}"
+        ))),
     }
 }
 
 fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
     let operation = "list dead letters";
     let mut client = ask::connect(global)?;
-    let answer = ask::call_paged(&mut client, "sink_dead_letters", "dead_letters", json!({ "name": name }))
-        .context(operation)?;
+    let answer = ask::call_paged(
+        &mut client,
+        "sink_dead_letters",
+        "dead_letters",
+        json!({ "name": name }),
+    )
+    .context(operation)?;
     let page: DeadLettersPage = ask::typed(&answer).context(operation)?;
     show_rows(global.output, &answer, "dead_letters", |out| {
         let columns = [
@@ -260,9 +309,18 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
         ];
         let cells = |row: DeadLetterRow| {
             let [seq, attempts] = [row.seq, row.attempts].map(|n| n.to_string());
-            vec![seq, short_at(row.failed.time), attempts, row.tag, row.reason]
+            vec![
+                seq,
+                short_at(row.failed.time),
+                attempts,
+                row.tag,
+                row.reason,
+            ]
         };
-        Ok(Table::new(columns).print(out, &page.dead_letters.into_iter().map(cells).collect::<Vec<_>>())?)
+        Ok(Table::new(columns).print(
+            out,
+            &page.dead_letters.into_iter().map(cells).collect::<Vec<_>>(),
+        )?)
     })
 }
 

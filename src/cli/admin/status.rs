@@ -35,7 +35,9 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     show(global.output, &answer, |out| {
         let width = out.width.unwrap_or(COLUMNS);
         // The terminal's last line has the prompt.
-        screen(&status, width, LINES - 1).iter().try_for_each(|line| out.line(line))?;
+        screen(&status, width, LINES - 1)
+            .iter()
+            .try_for_each(|line| out.line(line))?;
         if flags.counters {
             counters(out, &status)?;
         }
@@ -49,20 +51,37 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
 
 /// `1 problem, 2 warnings`; or that there are none.
 pub(in crate::cli) fn summary(reasons: &[Reason]) -> String {
-    let counted = [(Level::Problem, "problem"), (Level::Warning, "warning")].map(|(level, name)| {
-        let count = reasons.iter().filter(|reason| reason.level == level).count();
-        (count > 0).then(|| format!("{count} {name}{}", if count == 1 { "" } else { "s" }))
-    });
+    let counted =
+        [(Level::Problem, "problem"), (Level::Warning, "warning")].map(|(level, name)| {
+            let count = reasons
+                .iter()
+                .filter(|reason| reason.level == level)
+                .count();
+            (count > 0).then(|| format!("{count} {name}{}", if count == 1 { "" } else { "s" }))
+        });
     let counted: Vec<String> = counted.into_iter().flatten().collect();
-    if counted.is_empty() { "all is well".to_owned() } else { counted.join(", ") }
+    if counted.is_empty() {
+        "all is well".to_owned()
+    } else {
+        counted.join(", ")
+    }
 }
 
 /// The status in at most `height` lines of at most `width` columns.
 fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
-    let reasons = status.health.as_ref().map(|health| health.reasons.as_slice());
-    let verdict =
-        reasons.map_or_else(|| "health unknown: the daemon has another release".to_owned(), summary);
-    let mut lines = vec![format!("saltcellar {}, up {}: {verdict}", status.version, span(status.uptime_s))];
+    let reasons = status
+        .health
+        .as_ref()
+        .map(|health| health.reasons.as_slice());
+    let verdict = reasons.map_or_else(
+        || "health unknown: the daemon has another release".to_owned(),
+        summary,
+    );
+    let mut lines = vec![format!(
+        "saltcellar {}, up {}: {verdict}",
+        status.version,
+        span(status.uptime_s)
+    )];
     for reason in wrapped(reasons.unwrap_or_default(), width) {
         lines.push(reason);
     }
@@ -70,13 +89,20 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
     for (name, text) in facts(status) {
         let heads = std::iter::once(name).chain(std::iter::repeat(""));
         let broken = broken(&plain(&text), width.saturating_sub(9).max(20));
-        lines.extend(broken.iter().zip(heads).map(|(text, head)| format!("{head:<7}  {text}")));
+        lines.extend(
+            broken
+                .iter()
+                .zip(heads)
+                .map(|(text, head)| format!("{head:<7}  {text}")),
+        );
     }
     let rows = parts(status);
     let left = height.saturating_sub(lines.len() + 2);
     let hidden = rows.len().saturating_sub(left);
     let hidden = if hidden > 0 { hidden + 1 } else { 0 };
-    let shown = rows.get(..rows.len().saturating_sub(hidden)).unwrap_or_default();
+    let shown = rows
+        .get(..rows.len().saturating_sub(hidden))
+        .unwrap_or_default();
     if !shown.is_empty() {
         lines.push(String::new());
         let columns = [
@@ -90,14 +116,21 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
     if hidden > 0 {
         lines.push(format!("and {hidden} more, see --output json"));
     }
-    lines.iter().map(|line| plain(line).chars().take(width).collect()).collect()
+    lines
+        .iter()
+        .map(|line| plain(line).chars().take(width).collect())
+        .collect()
 }
 
 /// The reasons, each broken into lines, as far as they fit into [`REASON_LINES`].
 fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for (n, reason) in reasons.iter().enumerate() {
-        let level = if reason.level == Level::Problem { "PROBLEM" } else { "warning" };
+        let level = if reason.level == Level::Problem {
+            "PROBLEM"
+        } else {
+            "warning"
+        };
         let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
         let broken = broken(&text, width.saturating_sub(9).max(20));
         let rest = reasons.len() - n;
@@ -107,7 +140,12 @@ fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
             break;
         }
         let heads = std::iter::once(level).chain(std::iter::repeat(""));
-        lines.extend(broken.iter().zip(heads).map(|(text, head)| format!("{head:<7}  {text}")));
+        lines.extend(
+            broken
+                .iter()
+                .zip(heads)
+                .map(|(text, head)| format!("{head:<7}  {text}")),
+        );
     }
     lines
 }
@@ -141,25 +179,43 @@ fn broken(text: &str, width: usize) -> Vec<String> {
 
 fn facts(status: &Status) -> [(&'static str, String); 3] {
     let (rates, disk) = (&status.rates, &status.disk);
-    let [entries, returns, failed] =
-        [rates.entries_per_1000_s, rates.returns_per_1000_s, rates.failed_per_1000_s].map(rate);
+    let [entries, returns, failed] = [
+        rates.entries_per_1000_s,
+        rates.returns_per_1000_s,
+        rates.failed_per_1000_s,
+    ]
+    .map(rate);
     let left = match disk.days_left {
         Some(0) => "less than a day left".to_owned(),
         Some(days) => format!("{days} days left"),
         None => "growth is limited".to_owned(),
     };
-    let [used, free, total, growth] =
-        [disk.used_bytes, disk.free_bytes, disk.total_bytes, disk.bytes_per_day].map(bytes);
+    let [used, free, total, growth] = [
+        disk.used_bytes,
+        disk.free_bytes,
+        disk.total_bytes,
+        disk.bytes_per_day,
+    ]
+    .map(bytes);
     let last = status.last_failure.as_ref().map_or_else(
         || "none since the start".to_owned(),
         |last| {
             let time = short(&Json::from(Micros(last.time).iso()));
-            format!("{time}  {} on {}, exit code {}, job {}", last.fun, last.minion, last.retcode, last.jid)
+            format!(
+                "{time}  {} on {}, exit code {}, job {}",
+                last.fun, last.minion, last.retcode, last.jid
+            )
         },
     );
     [
-        ("rates", format!("{entries} entries/s, {returns} returns/s, {failed} failed/s (last 5 minutes)")),
-        ("disk", format!("{used} used, {free} free of {total}, +{growth} a day: {left}")),
+        (
+            "rates",
+            format!("{entries} entries/s, {returns} returns/s, {failed} failed/s (last 5 minutes)"),
+        ),
+        (
+            "disk",
+            format!("{used} used, {free} free of {total}, +{growth} a day: {left}"),
+        ),
         ("failure", last),
     ]
 }
@@ -168,7 +224,10 @@ fn facts(status: &Status) -> [(&'static str, String); 3] {
 pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
     let mut add = |is_bad: bool, part: &str, name: &str, state: &str, lag: String| {
-        rows.push((!is_bad, vec![part.to_owned(), name.to_owned(), state.to_owned(), lag]));
+        rows.push((
+            !is_bad,
+            vec![part.to_owned(), name.to_owned(), state.to_owned(), lag],
+        ));
     };
     let behind = |entries: u64, seconds: u64| match entries {
         0 => "-".to_owned(),
@@ -176,28 +235,68 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     };
     for bus in &status.bus {
         let waiting = bus.waiting_events + bus.spilled_events;
-        let lag = if waiting == 0 { "-".to_owned() } else { format!("{waiting} events waiting") };
-        let state = if bus.connected { "connected" } else { "not connected" };
+        let lag = if waiting == 0 {
+            "-".to_owned()
+        } else {
+            format!("{waiting} events waiting")
+        };
+        let state = if bus.connected {
+            "connected"
+        } else {
+            "not connected"
+        };
         add(!bus.connected || waiting > 0, "bus", &bus.path, state, lag);
     }
     if let Some(https) = &status.https {
         let peers = format!("{} connections", https.peers);
-        add(https.state != "open", "https", &https.listen, &https.state, peers);
+        add(
+            https.state != "open",
+            "https",
+            &https.listen,
+            &https.state,
+            peers,
+        );
     }
     if let Some(http) = &status.http {
-        add(http.state != "open", "http", &http.listen, &http.state, "-".to_owned());
+        add(
+            http.state != "open",
+            "http",
+            &http.listen,
+            &http.state,
+            "-".to_owned(),
+        );
     }
     for source in &status.zeromq {
-        let state = if source.process.is_some() { &source.source } else { "not running" };
-        add(source.process.is_none(), "zeromq", &source.path, state, format!("{} restarts", source.restarts));
+        let state = if source.process.is_some() {
+            &source.source
+        } else {
+            "not running"
+        };
+        add(
+            source.process.is_none(),
+            "zeromq",
+            &source.path,
+            state,
+            format!("{} restarts", source.restarts),
+        );
     }
     for spool in &status.spools {
-        let state = if spool.problem.is_some() { "unreadable" } else { "ok" };
+        let state = if spool.problem.is_some() {
+            "unreadable"
+        } else {
+            "ok"
+        };
         let lag = match spool.waiting_bytes {
             0 => "-".to_owned(),
             n => format!("{} waiting", bytes(n)),
         };
-        add(spool.problem.is_some() || spool.waiting_bytes > 0, "spool", &spool.dir, state, lag);
+        add(
+            spool.problem.is_some() || spool.waiting_bytes > 0,
+            "spool",
+            &spool.dir,
+            state,
+            lag,
+        );
     }
     if let Some(reactor) = &status.reactions {
         let state = if reactor.shadow {
@@ -214,7 +313,13 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     }
     for sink in &status.sinks {
         let lag = behind(sink.lag_entries, sink.lag_s);
-        add(sink.failures > 0 || sink.state == "failed", "sink", &sink.name, &sink.state, lag);
+        add(
+            sink.failures > 0 || sink.state == "failed",
+            "sink",
+            &sink.name,
+            &sink.state,
+            lag,
+        );
     }
     for consumer in &status.consumers {
         let state = if consumer.paused { "paused" } else { "active" };
@@ -236,12 +341,20 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for (name, value) in status.counters.iter().filter(|(_, value)| **value > 0) {
         let own = name.split('_').next().unwrap_or_default();
-        let head = if own == group { String::new() } else { own.to_owned() };
+        let head = if own == group {
+            String::new()
+        } else {
+            own.to_owned()
+        };
         group = own;
         rows.push(vec![head, name.clone(), value.to_string()]);
     }
     out.line("")?;
-    let columns = [Column::left("SUBJECT"), Column::left("COUNTER"), Column::right("VALUE")];
+    let columns = [
+        Column::left("SUBJECT"),
+        Column::left("COUNTER"),
+        Column::right("VALUE"),
+    ];
     Ok(Table::new(columns).print(out, &rows)?)
 }
 
@@ -253,7 +366,11 @@ mod tests {
     fn status(parts: usize, reasons: usize) -> Status {
         let long = "x".repeat(300);
         let reason = |n: usize| Reason {
-            level: if n == 0 { Level::Problem } else { Level::Warning },
+            level: if n == 0 {
+                Level::Problem
+            } else {
+                Level::Warning
+            },
             part: format!("sink {n}"),
             message: format!("the destination refuses connections since yesterday {long}"),
         };
@@ -268,15 +385,24 @@ mod tests {
         Status {
             version: "0.1.0".to_owned(),
             health: Some(Health { state, reasons }),
-            disk: Disk { days_left: Some(9), ..Disk::default() },
+            disk: Disk {
+                days_left: Some(9),
+                ..Disk::default()
+            },
             last_failure: Some(LastFailure {
                 fun: long.clone(),
                 minion: "\x1b[2J".to_owned(),
                 ..LastFailure::default()
             }),
-            bus: vec![BusRow { path: "/run/salt/master".to_owned(), ..BusRow::default() }],
+            bus: vec![BusRow {
+                path: "/run/salt/master".to_owned(),
+                ..BusRow::default()
+            }],
             sinks: (0..parts).map(sink).collect(),
-            consumers: vec![ConsumerRow { name: "audit".to_owned(), ..ConsumerRow::default() }],
+            consumers: vec![ConsumerRow {
+                name: "audit".to_owned(),
+                ..ConsumerRow::default()
+            }],
             ..Status::default()
         }
     }
@@ -287,27 +413,42 @@ mod tests {
             let lines = screen(&status(parts, reasons), 80, 24);
             assert!(lines.len() <= 24, "{} lines: {lines:#?}", lines.len());
             for line in &lines {
-                assert!(line.chars().count() <= 80 && !line.contains('\x1b'), "{line}");
+                assert!(
+                    line.chars().count() <= 80 && !line.contains('\x1b'),
+                    "{line}"
+                );
             }
-            assert!(lines.iter().any(|line| line.contains("/run/salt/master")), "{lines:#?}");
+            assert!(
+                lines.iter().any(|line| line.contains("/run/salt/master")),
+                "{lines:#?}"
+            );
         }
     }
 
     #[test]
     fn hidden_rows_and_reasons_are_counted() {
         let lines = screen(&status(200, 12), 80, 24);
-        assert!(lines.first().is_some_and(|line| line.ends_with(": 1 problem, 11 warnings")), "{lines:#?}");
+        assert!(
+            lines
+                .first()
+                .is_some_and(|line| line.ends_with(": 1 problem, 11 warnings")),
+            "{lines:#?}"
+        );
         let shown = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+        assert!(
+            lines.iter().any(|line| line.trim()
+                == format!("and {} more, see --output json", 12 - shown("refuses")))
+        );
+        let is_row = |line: &&String| {
+            ["sink ", "bus ", "consumer "]
+                .iter()
+                .any(|part| line.starts_with(part))
+        };
+        let rows = lines.iter().filter(is_row).count();
         assert!(
             lines
                 .iter()
-                .any(|line| line.trim() == format!("and {} more, see --output json", 12 - shown("refuses")))
-        );
-        let is_row =
-            |line: &&String| ["sink ", "bus ", "consumer "].iter().any(|part| line.starts_with(part));
-        let rows = lines.iter().filter(is_row).count();
-        assert!(
-            lines.iter().any(|line| *line == format!("and {} more, see --output json", 202 - rows)),
+                .any(|line| *line == format!("and {} more, see --output json", 202 - rows)),
             "{lines:#?}"
         );
     }

@@ -52,37 +52,59 @@ Examples:
 
 pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
     match verb {
-        Tokens::Create(Create { name, scope, minions, tags, functions }) => {
+        Tokens::Create(Create {
+            name,
+            scope,
+            minions,
+            tags,
+            functions,
+        }) => {
             let args = json!({ "name": name, "scope": scope, "minions": minions, "tags": tags, "functions": functions });
             let (new, answer): (NewToken, _) =
                 ask::answer_as(global, "token_create", args, "create the token")?;
             show(global.output, &answer, |out| {
-                out.line(&format!("Token {name}, scope {scope}. It is not shown again."))?;
+                out.line(&format!(
+                    "Token {name}, scope {scope}. It is not shown again."
+                ))?;
                 Ok(out.line(&new.token)?)
             })
         }
         Tokens::List => list(global),
-        Tokens::Revoke(name) => {
-            ask::change(global, "token_revoke", &name, "revoke the token", |Revoked { name }| {
-                format!("{name} is revoked")
-            })
-        }
+        Tokens::Revoke(name) => ask::change(
+            global,
+            "token_revoke",
+            &name,
+            "revoke the token",
+            |Revoked { name }| format!("{name} is revoked"),
+        ),
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (list, answer): (TokenList, _) = ask::answer_as(global, "token_list", (), "list the tokens")?;
+    let (list, answer): (TokenList, _) =
+        ask::answer_as(global, "token_list", (), "list the tokens")?;
     show_rows(global.output, &answer, "tokens", |out| {
         if let Some(problem) = &list.problem {
-            out.line(&format!("The file of tokens is unusable, every token is rejected: {problem}"))?;
+            out.line(&format!(
+                "The file of tokens is unusable, every token is rejected: {problem}"
+            ))?;
         }
-        let columns = ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
+        let columns =
+            ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
         let cells = |row: TokenRow| {
-            let TokenRow { name, scope, time, minions, tags, functions } = row;
+            let TokenRow {
+                name,
+                scope,
+                time,
+                minions,
+                tags,
+                functions,
+            } = row;
             let [minions, tags, functions] =
                 [minions, tags, functions].map(|glob| glob.unwrap_or_else(|| "*".to_owned()));
             vec![name, scope, time.0.iso(), minions, tags, functions]
         };
-        Ok(Table::new(columns).print(out, &list.tokens.into_iter().map(cells).collect::<Vec<_>>())?)
+        Ok(Table::new(columns)
+            .print(out, &list.tokens.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }

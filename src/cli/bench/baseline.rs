@@ -40,17 +40,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         // The peer may have disconnected.
         let _ = (&*peer).write_all(&answer_frame(id, &[0xc0]));
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let mut stop = runtime.block_on(async { signal(SignalKind::terminate()) })?;
     let listener = UnixListener::bind(&args.listen).context("listen")?;
     let accept = move || -> anyhow::Result<()> {
         loop {
             let (peer, intake) = (Arc::new(listener.accept()?.0), intake.clone());
             // The thread ends with its connection.
-            Builder::new().name("sc-base-read".to_owned()).spawn(move || read(&peer, &intake).ok())?;
+            Builder::new()
+                .name("sc-base-read".to_owned())
+                .spawn(move || read(&peer, &intake).ok())?;
         }
     };
-    threads.push(Builder::new().name("sc-base-accept".to_owned()).spawn(accept).context("start a thread")?);
+    threads.push(
+        Builder::new()
+            .name("sc-base-accept".to_owned())
+            .spawn(accept)
+            .context("start a thread")?,
+    );
     for thread in threads {
         // None of them ends without an error.
         let exit = move || {
@@ -58,7 +67,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             tracing::error!(?outcome, "baseline failed");
             std::process::exit(1);
         };
-        Builder::new().name("sc-base-watch".to_owned()).spawn(exit).context("start a thread")?;
+        Builder::new()
+            .name("sc-base-watch".to_owned())
+            .spawn(exit)
+            .context("start a thread")?;
     }
     runtime.block_on(stop.recv());
     Ok(())
@@ -72,7 +84,10 @@ fn read(peer: &Arc<UnixStream>, intake: &Sender<(Vec<u8>, Token)>) -> anyhow::Re
         from.read_exact(&mut len)?;
         from.read_exact(&mut id)?;
         let len = u32::from_be_bytes(len) as usize;
-        anyhow::ensure!((8..=WIRE_FRAME_BYTES_MAX).contains(&len), "a frame of {len} bytes");
+        anyhow::ensure!(
+            (8..=WIRE_FRAME_BYTES_MAX).contains(&len),
+            "a frame of {len} bytes"
+        );
         let mut batch = Vec::with_capacity(len - 8);
         from.take(len as u64 - 8).read_to_end(&mut batch)?;
         intake.send((batch, (u64::from_be_bytes(id), peer.clone())))?;

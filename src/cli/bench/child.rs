@@ -55,8 +55,14 @@ impl Subject {
             empty
         };
         Self::start(scratch, "state", |command, data, socket| {
-            command.args(["serve", "--log-level", "warn", "--config"]).arg(config);
-            command.arg("--state-dir").arg(data).arg("--socket").arg(socket);
+            command
+                .args(["serve", "--log-level", "warn", "--config"])
+                .arg(config);
+            command
+                .arg("--state-dir")
+                .arg(data)
+                .arg("--socket")
+                .arg(socket);
         })
         .context("start the daemon")
     }
@@ -64,7 +70,9 @@ impl Subject {
     /// Starts the baseline, see [`super::baseline`].
     pub(super) fn baseline(scratch: &TempDir, packers: usize) -> anyhow::Result<Self> {
         Self::start(scratch, "baseline", |command, data, socket| {
-            command.args(["bench", "baseline", "--packers"]).arg(packers.to_string());
+            command
+                .args(["bench", "baseline", "--packers"])
+                .arg(packers.to_string());
             command.arg("--listen").arg(socket).arg("--into").arg(data);
         })
         .context("start the baseline")
@@ -78,18 +86,37 @@ impl Subject {
         let [data, socket, log] = [data, "s", "log"].map(|name| scratch.path().join(name));
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         args(&mut command, &data, &socket);
-        for name in ["SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR", "SALTCELLAR_LOG", "NOTIFY_SOCKET"] {
+        for name in [
+            "SALTCELLAR_SOCKET",
+            "SALTCELLAR_STATE_DIR",
+            "SALTCELLAR_LOG",
+            "NOTIFY_SOCKET",
+        ] {
             command.env_remove(name);
         }
         let stderr = fs::File::create(&log).context("create its log")?;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn()?;
-        let mut subject = Self { process: Process(child), socket, data, log, cpu_at_start: 0.0 };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()?;
+        let mut subject = Self {
+            process: Process(child),
+            socket,
+            data,
+            log,
+            cpu_at_start: 0.0,
+        };
         let deadline = Instant::now() + TIMEOUT;
         while UnixStream::connect(&subject.socket).is_err() {
             if let Some(status) = subject.process.0.try_wait()? {
                 bail!("exited with {status}: {}", subject.log_text());
             }
-            ensure!(Instant::now() < deadline, "not listening: {}", subject.log_text());
+            ensure!(
+                Instant::now() < deadline,
+                "not listening: {}",
+                subject.log_text()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
         subject.cpu_at_start = subject.process.cpu_s()?;
@@ -97,7 +124,10 @@ impl Subject {
     }
 
     fn log_text(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
+        fs::read_to_string(&self.log)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     }
 
     pub(super) fn rss_peak_mb(&self) -> anyhow::Result<f64> {
@@ -111,14 +141,24 @@ impl Subject {
     /// Fails if the process logged a warning or an error.
     pub(super) fn check_log(&self) -> anyhow::Result<()> {
         let log = self.log_text();
-        ensure!(log.is_empty(), "check the daemon: unexpected log output: {log}");
+        ensure!(
+            log.is_empty(),
+            "check the daemon: unexpected log output: {log}"
+        );
         Ok(())
     }
 
     /// Stops it gracefully and returns its resource usage.
     pub(super) fn stop(&mut self) -> anyhow::Result<Cost> {
         let (status, cpu_s) = self.process.terminate(TIMEOUT)?;
-        ensure!(status.success(), "stop the process: exited with {status}: {}", self.log_text());
-        Ok(Cost { cpu_s: cpu_s - self.cpu_at_start, disk_bytes: disk_bytes(&self.data)? })
+        ensure!(
+            status.success(),
+            "stop the process: exited with {status}: {}",
+            self.log_text()
+        );
+        Ok(Cost {
+            cpu_s: cpu_s - self.cpu_at_start,
+            disk_bytes: disk_bytes(&self.data)?,
+        })
     }
 }

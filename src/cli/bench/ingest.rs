@@ -81,7 +81,10 @@ pub(in crate::cli) struct Args {
 
 fn rate(text: &str) -> Result<f64, String> {
     let text = text.strip_suffix("/s").unwrap_or(text);
-    let rate = text.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate > 0.0);
+    let rate = text
+        .parse::<f64>()
+        .ok()
+        .filter(|rate| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| "expected a number of events per second".to_owned())
 }
 
@@ -92,7 +95,9 @@ impl Args {
         let seed = self.common.seed;
         let scaled = |make: fn(u64, f64) -> Load| {
             let natural = make(seed, 1.0);
-            let Some(wanted) = self.mean_bytes else { return natural };
+            let Some(wanted) = self.mean_bytes else {
+                return natural;
+            };
             make(seed, wanted as f64 / natural.sizes().0)
         };
         let batch = |default| self.batch.unwrap_or(default);
@@ -114,8 +119,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut documents = Vec::new();
     for load in &args.loads()? {
         let mut measure = |store, of| measure(global, args, &mut report, load, store, of);
-        let baseline = if args.no_baseline { None } else { Some(measure("baseline", None)?) };
-        let (own_rate, saltcellar) = measure("saltcellar", baseline.as_ref().map(|(rate, _)| *rate))?;
+        let baseline = if args.no_baseline {
+            None
+        } else {
+            Some(measure("baseline", None)?)
+        };
+        let (own_rate, saltcellar) =
+            measure("saltcellar", baseline.as_ref().map(|(rate, _)| *rate))?;
         let mut document = json!({ "load": load.0, "saltcellar": saltcellar });
         if let Some((rate, baseline)) = baseline {
             ask::set(&mut document, "baseline", baseline);
@@ -146,9 +156,15 @@ fn measure(
 ) -> anyhow::Result<(f64, Json)> {
     let scratch = args.common.scratch()?;
     let (mut subject, encoding) = if store == "baseline" {
-        (Subject::baseline(&scratch, args.baseline_packers.into())?, Encoding::Bare)
+        (
+            Subject::baseline(&scratch, args.baseline_packers.into())?,
+            Encoding::Bare,
+        )
     } else {
-        (Subject::daemon(&scratch, global.config.as_deref())?, Encoding::EventReturn)
+        (
+            Subject::daemon(&scratch, global.config.as_deref())?,
+            Encoding::EventReturn,
+        )
     };
     let generator = load.generator(encoding);
     let spec = LoadSpec {
@@ -177,14 +193,27 @@ fn measure(
     let cost = subject.stop()?;
     let entries = args.entries as f64;
     let rate = entries / result.seconds;
-    let (raw, disk) = (result.raw_bytes as f64 / entries, cost.disk_bytes as f64 / entries);
+    let (raw, disk) = (
+        result.raw_bytes as f64 / entries,
+        cost.disk_bytes as f64 / entries,
+    );
     let row = Row::default()
         .label("LOAD", *name)
         .label("STORE", store)
         .count("ENTRIES", "entries", args.entries)
         .number("ENTRIES/S", "entries_per_s", 0, rate)
-        .number("OF BASELINE", "", 2, baseline.map(|baseline| rate / baseline))
-        .number("CPU S/M", "cpu_s_per_million", 3, cost.cpu_s / entries * 1e6)
+        .number(
+            "OF BASELINE",
+            "",
+            2,
+            baseline.map(|baseline| rate / baseline),
+        )
+        .number(
+            "CPU S/M",
+            "cpu_s_per_million",
+            3,
+            cost.cpu_s / entries * 1e6,
+        )
         .number("RAW B", "raw_bytes_per_entry", 1, raw)
         .number("DISK B", "disk_bytes_per_entry", 1, disk)
         .number("DISK/RAW", "", 3, disk / raw)
@@ -192,6 +221,11 @@ fn measure(
         .number("ACK P99 MS", "ack_p99_ms", 3, result.latencies.ms(0.99))
         .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb)
         .json("rss_mb_by_quarter", quarters)
-        .number("GENERATOR S/M", "generator_cpu_s_per_million", 3, result.own_cpu_s / entries * 1e6);
+        .number(
+            "GENERATOR S/M",
+            "generator_cpu_s_per_million",
+            3,
+            result.own_cpu_s / entries * 1e6,
+        );
     Ok((rate, report.row(row)?))
 }

@@ -67,7 +67,10 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
     let load = json!({
         "cmd": "publish", "jid": WIDE, "fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root",
     });
-    client.call("save_load", from_json(&json!({ "jid": WIDE, "load": load, "minions": ids }))?)?;
+    client.call(
+        "save_load",
+        from_json(&json!({ "jid": WIDE, "load": load, "minions": ids }))?,
+    )?;
     let event = |(n, id): (usize, &String)| {
         let data = json!({
             "cmd": "_return", "id": id, "jid": WIDE, "fun": "test.ping", "fun_args": [], "retcode": 0, "success": true,
@@ -92,9 +95,12 @@ impl QueryBench<'_> {
             .label("QUERY", title)
             .count("RUNS", "asked", durations.len() as u64)
             .latency_and_max(durations);
-        let rate = scanned.zip(durations.ms(0.5)).map(|(entries, ms)| entries as f64 / ms * 1e3);
+        let rate = scanned
+            .zip(durations.ms(0.5))
+            .map(|(entries, ms)| entries as f64 / ms * 1e3);
         let key_of_rate = if rate.is_some() { "entries_per_s" } else { "" };
-        self.rows.push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
+        self.rows
+            .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
     }
 
     /// Measures a call, whose arguments are a function of the run. It must find this many rows; without `rows` its answer is not
@@ -120,17 +126,25 @@ impl QueryBench<'_> {
                     _ => answer.as_map().map(Vec::len),
                 };
                 let found = found.with_context(|| format!("read the answer of {call}"))?;
-                ensure!(found == rows, "check the answer of {call}: {found} rows, expected {rows}");
+                ensure!(
+                    found == rows,
+                    "check the answer of {call}: {found} rows, expected {rows}"
+                );
             } else {
                 let answer = self.client.call_raw(call, arguments)?;
                 durations.push(started.elapsed());
                 let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
                 ensure!(good == Some(true), "ask for {call}");
             }
-            self.report.progress(|| format!("{}: {n} of {runs}", query.1))?;
+            self.report
+                .progress(|| format!("{}: {n} of {runs}", query.1))?;
         }
         let is_scan = query.0.starts_with("tag_scan");
-        self.add(query, &durations.into_iter().collect(), is_scan.then_some(self.entries()));
+        self.add(
+            query,
+            &durations.into_iter().collect(),
+            is_scan.then_some(self.entries()),
+        );
         Ok(())
     }
 
@@ -141,10 +155,21 @@ impl QueryBench<'_> {
     /// A minion of the load, and the median arrival time of the events.
     fn middle_event(&mut self) -> anyhow::Result<(String, i64)> {
         let (before, limit) = (Value::from(self.entries() / 2 + 60), Value::from(60));
-        let answer = self.client.call("events_list", call_args([("before", before), ("limit", limit)]))?;
-        let events = answer["events"].as_array().context("read the answer of events_list")?;
-        let minion = events.iter().find_map(|event| event["minion"].as_str()).context("find a minion")?;
-        let time = events.first().and_then(|event| event["time"].as_i64()).context("find a time")?;
+        let answer = self.client.call(
+            "events_list",
+            call_args([("before", before), ("limit", limit)]),
+        )?;
+        let events = answer["events"]
+            .as_array()
+            .context("read the answer of events_list")?;
+        let minion = events
+            .iter()
+            .find_map(|event| event["minion"].as_str())
+            .context("find a minion")?;
+        let time = events
+            .first()
+            .and_then(|event| event["time"].as_i64())
+            .context("find a time")?;
         Ok((minion.to_owned(), time))
     }
 
@@ -152,13 +177,18 @@ impl QueryBench<'_> {
         let program = std::env::current_exe().context("get the path of the program")?;
         let started = Instant::now();
         let output = std::process::Command::new(&program)
-            .args(["jobs", "list", "--limit", "50", "--output", "jsonl", "--socket"])
+            .args([
+                "jobs", "list", "--limit", "50", "--output", "jsonl", "--socket",
+            ])
             .arg(&self.subject.socket)
             .output()
             .context("run jobs list")?;
         let duration = started.elapsed();
         let found = String::from_utf8_lossy(&output.stdout).lines().count();
-        ensure!(found == rows, "check what jobs list prints: {found} lines, expected {rows}");
+        ensure!(
+            found == rows,
+            "check what jobs list prints: {found} lines, expected {rows}"
+        );
         Ok(duration)
     }
 
@@ -173,7 +203,11 @@ impl QueryBench<'_> {
     /// `returner` calls at a rate that leaves the daemon mostly idle.
     fn returner_calls(&mut self, query: Query, first: u64) -> anyhow::Result<()> {
         let generator = returns(self.args.common.seed).generator(Encoding::Returner);
-        let spec = LoadSpec { first, rate: Some(CALLS_PER_S), ..LoadSpec::new(&generator, CALLS) };
+        let spec = LoadSpec {
+            first,
+            rate: Some(CALLS_PER_S),
+            ..LoadSpec::new(&generator, CALLS)
+        };
         let result = run_load(&self.subject.socket, &spec, |_, _| Ok(()))?;
         self.add(query, &result.latencies, None);
         Ok(())
@@ -206,14 +240,27 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let each = args.returns + 1;
     let entries = args.jobs * each;
     let generator = jobs(args.common.seed, args.returns).generator(Encoding::EventReturn);
-    let fill = LoadSpec { connections: 4, in_flight: 8, batch: 256, ..LoadSpec::new(&generator, entries) };
+    let fill = LoadSpec {
+        connections: 4,
+        in_flight: 8,
+        batch: 256,
+        ..LoadSpec::new(&generator, entries)
+    };
     run_load(&subject.socket, &fill, |answered, _| {
         report.progress(|| format!("storing: {answered} of {entries} events"))
     })?;
     let mut client = Client::connect_within(&subject.socket, TIMEOUT)?;
     store_wide(&mut client, args.minions)?;
     subject.process.wait_until_idle(TIMEOUT)?;
-    let mut bench = QueryBench { global, args, report, scratch, subject, client, rows: Vec::new() };
+    let mut bench = QueryBench {
+        global,
+        args,
+        report,
+        scratch,
+        subject,
+        client,
+        rows: Vec::new(),
+    };
 
     let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
     let newest_events = usize::try_from(entries.min(50)).unwrap_or(50);
@@ -225,31 +272,73 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     bench.client = Client::connect_within(&bench.subject.socket, TIMEOUT)?;
     let limit = || ("limit", Value::from(50));
     let query = ("jobs_list_50", "newest 50 jobs");
-    bench.ask(query, LISTS, "jobs_list", Some(newest), |_| call_args([limit()]))?;
-    let process = (0..WHOLE).map(|_| bench.jobs_list(newest)).collect::<anyhow::Result<Vec<_>>>()?;
-    bench.add(("jobs_list_50_process", "newest 50 jobs, a process"), &process.into_iter().collect(), None);
-    let query = ("jobs_list_50_process_cold", "newest 50 jobs, a process, cold");
+    bench.ask(query, LISTS, "jobs_list", Some(newest), |_| {
+        call_args([limit()])
+    })?;
+    let process = (0..WHOLE)
+        .map(|_| bench.jobs_list(newest))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    bench.add(
+        ("jobs_list_50_process", "newest 50 jobs, a process"),
+        &process.into_iter().collect(),
+        None,
+    );
+    let query = (
+        "jobs_list_50_process_cold",
+        "newest 50 jobs, a process, cold",
+    );
     bench.add(query, &cold.into_iter().collect(), None);
     let answers = usize::try_from(args.returns).ok();
-    bench.ask(("get_jid", "one job's returns"), LOOKUPS, "get_jid", answers, |n| {
-        let job = Random::of(args.common.seed, n).below(args.jobs);
-        call_args([("jid", generator.jid(job * each).into())])
-    })?;
+    bench.ask(
+        ("get_jid", "one job's returns"),
+        LOOKUPS,
+        "get_jid",
+        answers,
+        |n| {
+            let job = Random::of(args.common.seed, n).below(args.jobs);
+            call_args([("jid", generator.jid(job * each).into())])
+        },
+    )?;
     let wide = |_: u64| call_args([("jid", WIDE.into())]);
-    bench.ask(("get_jid_wide", "returns of a wide job"), WHOLE, "get_jid", None, wide)?;
-    bench.ask(("get_jids", "summaries of all jobs"), WHOLE, "get_jids", None, |_| call_args([]))?;
+    bench.ask(
+        ("get_jid_wide", "returns of a wide job"),
+        WHOLE,
+        "get_jid",
+        None,
+        wide,
+    )?;
+    bench.ask(
+        ("get_jids", "summaries of all jobs"),
+        WHOLE,
+        "get_jids",
+        None,
+        |_| call_args([]),
+    )?;
     // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's head is read.
     for (query, tag) in [
         (("tag_scan", "tag search, nothing found"), "*/ret/absent-*"),
-        (("tag_scan_heads", "tag search through every head"), "salt/job/19991231*/ret/*"),
+        (
+            ("tag_scan_heads", "tag search through every head"),
+            "salt/job/19991231*/ret/*",
+        ),
     ] {
-        bench.ask(query, SCANS, "events_list", Some(0), |_| call_args([("tag", tag.into()), limit()]))?;
+        bench.ask(query, SCANS, "events_list", Some(0), |_| {
+            call_args([("tag", tag.into()), limit()])
+        })?;
     }
     let (minion, until) = bench.middle_event()?;
     let of_minion = |_: u64| call_args([("minion", minion.as_str().into()), limit()]);
-    let found = bench.client.call("events_list", of_minion(0))?["events"].as_array().map(Vec::len);
+    let found = bench.client.call("events_list", of_minion(0))?["events"]
+        .as_array()
+        .map(Vec::len);
     let query = ("minion_search", "newest 50 of a minion");
-    bench.ask(query, LISTS, "events_list", Some(found.unwrap_or(0)), of_minion)?;
+    bench.ask(
+        query,
+        LISTS,
+        "events_list",
+        Some(found.unwrap_or(0)),
+        of_minion,
+    )?;
     let query = ("time_search", "newest 50 before a time");
     bench.ask(query, LISTS, "events_list", Some(newest_events), |_| {
         call_args([("until", until.into()), limit()])
@@ -258,14 +347,25 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     bench.returner_calls(("returner_quiet", "returner, quiet"), 0)?;
     // The same while retention drops all stored jobs.
     let dropped = bench.segments_dropped()?;
-    bench.client.call("clean_old_jobs", call_args([("keep_jobs_seconds", 1.into())]))?;
+    bench.client.call(
+        "clean_old_jobs",
+        call_args([("keep_jobs_seconds", 1.into())]),
+    )?;
     bench.returner_calls(("returner_cleaning", "returner, jobs dropped"), CALLS)?;
     let dropped = bench.segments_dropped()? - dropped;
 
-    let QueryBench { mut report, mut subject, rows, scratch: _scratch, client: _client, .. } = bench;
+    let QueryBench {
+        mut report,
+        mut subject,
+        rows,
+        scratch: _scratch,
+        client: _client,
+        ..
+    } = bench;
     let disk = subject.stop()?.disk_bytes as f64 / entries as f64;
     let (keys, rows): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
-    let mut document = json!({ "jobs": args.jobs, "entries": entries, "minions_of_wide": args.minions });
+    let mut document =
+        json!({ "jobs": args.jobs, "entries": entries, "minions_of_wide": args.minions });
     for (key, row) in keys.into_iter().zip(report.rows(rows)?) {
         ask::set(&mut document, key, row);
     }
@@ -273,7 +373,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     ask::set(&mut document, "rss_peak_mb", rounded(rss, 1));
     ask::set(&mut document, "disk_bytes_per_entry", rounded(disk, 1));
     report.document(&document)?;
-    report.note(&format!("the wide job has {} minions; {dropped} segments were dropped", args.minions))?;
+    report.note(&format!(
+        "the wide job has {} minions; {dropped} segments were dropped",
+        args.minions
+    ))?;
     let [stored_jobs, events] = [args.jobs, entries].map(|n| thousands(n as f64));
     report.note(&format!(
         "{stored_jobs} jobs, {events} events, {disk:.1} bytes of disk each, peak memory {rss:.0} MB"

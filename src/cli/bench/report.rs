@@ -44,7 +44,11 @@ impl Row {
     /// A count of both; empty and null if `None`.
     pub(super) fn count(self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
         let n = n.into();
-        self.cell(Column::right(title), n.map(|n| thousands(n as f64)).unwrap_or_default()).json(key, n)
+        self.cell(
+            Column::right(title),
+            n.map(|n| thousands(n as f64)).unwrap_or_default(),
+        )
+        .json(key, n)
     }
 
     /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null if `None`.
@@ -56,9 +60,19 @@ impl Row {
         n: N,
     ) -> Self {
         let n = n.into();
-        let text = |n| if decimals == 0 { thousands(n) } else { format!("{n:.decimals$}") };
+        let text = |n| {
+            if decimals == 0 {
+                thousands(n)
+            } else {
+                format!("{n:.decimals$}")
+            }
+        };
         let row = self.cell(Column::right(title), n.map(text).unwrap_or_default());
-        if key.is_empty() { row } else { row.json(key, n.map(|n| rounded(n, decimals))) }
+        if key.is_empty() {
+            row
+        } else {
+            row.json(key, n.map(|n| rounded(n, decimals)))
+        }
     }
 
     pub(super) fn latency(self, durations: &Durations) -> Self {
@@ -67,7 +81,8 @@ impl Row {
     }
 
     pub(super) fn latency_and_max(self, durations: &Durations) -> Self {
-        self.latency(durations).number("MAX MS", "max_ms", 3, durations.ms(1.0))
+        self.latency(durations)
+            .number("MAX MS", "max_ms", 3, durations.ms(1.0))
     }
 }
 
@@ -79,7 +94,11 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(global: &Global) -> Self {
-        Self { out: Output::new(global.output), table: None, progress_at: None }
+        Self {
+            out: Output::new(global.output),
+            table: None,
+            progress_at: None,
+        }
     }
 
     /// Prints a row if the format is a table, and returns its JSON. All rows have the same columns.
@@ -97,7 +116,9 @@ impl Report {
         }
         if self.out.format == Format::Table {
             self.out.status("")?;
-            self.table.get_or_insert_with(|| Table::new(columns)).print(&mut self.out, &lines)?;
+            self.table
+                .get_or_insert_with(|| Table::new(columns))
+                .print(&mut self.out, &lines)?;
             self.out.flush()?;
         }
         Ok(documents)
@@ -137,7 +158,9 @@ impl Report {
         whole: impl FnOnce(Vec<Json>) -> Json,
     ) -> anyhow::Result<()> {
         if self.out.format == Format::Jsonl {
-            return documents.iter().try_for_each(|document| self.document(document));
+            return documents
+                .iter()
+                .try_for_each(|document| self.document(document));
         }
         self.document(&whole(documents))
     }
@@ -148,7 +171,10 @@ impl Report {
     }
 
     pub(super) fn progress(&mut self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if self.progress_at.is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL) {
+        if self
+            .progress_at
+            .is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL)
+        {
             self.progress_at = Some(Instant::now());
             self.out.status(&text())?;
         }

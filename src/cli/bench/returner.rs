@@ -27,15 +27,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for &connections in &args.connections {
         let mut document = json!({ "connections": connections });
-        for (store, encoding) in [("saltcellar", Encoding::Returner), ("baseline", Encoding::Bare)] {
+        for (store, encoding) in [
+            ("saltcellar", Encoding::Returner),
+            ("baseline", Encoding::Bare),
+        ] {
             let scratch = args.common.scratch()?;
             let mut subject = match encoding {
                 Encoding::Bare => Subject::baseline(&scratch, 1)?,
                 _ => Subject::daemon(&scratch, global.config.as_deref())?,
             };
             let generator = load.generator(encoding);
-            let spec =
-                LoadSpec { connections: connections.max(1), ..LoadSpec::new(&generator, args.entries) };
+            let spec = LoadSpec {
+                connections: connections.max(1),
+                ..LoadSpec::new(&generator, args.entries)
+            };
             let result = run_load(&subject.socket, &spec, |answered, _| {
                 report.progress(|| format!("{store}, {connections}: {answered} calls"))
             })?;
@@ -47,7 +52,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .count("CALLS", "calls", args.entries)
                 .number("CALLS/S", "calls_per_s", 0, entries / result.seconds)
                 .latency(&result.latencies)
-                .number("CPU S/M", "cpu_s_per_million", 2, cost.cpu_s / entries * 1e6);
+                .number(
+                    "CPU S/M",
+                    "cpu_s_per_million",
+                    2,
+                    cost.cpu_s / entries * 1e6,
+                );
             ask::set(&mut document, store, report.row(row)?);
         }
         runs.push(document);

@@ -28,12 +28,20 @@ impl User {
 
     /// The user with that uid. A user without a name has no groups.
     pub(super) fn numbered(uid: u32) -> Self {
-        let unnamed = || Self { name: format!("uid {uid}"), uid, gids: Vec::new() };
+        let unnamed = || Self {
+            name: format!("uid {uid}"),
+            uid,
+            gids: Vec::new(),
+        };
         users::User::numbered(uid).map_or_else(unnamed, Self::of)
     }
 
     fn of(user: users::User) -> Self {
-        Self { gids: user.gids(), name: user.name, uid: user.uid }
+        Self {
+            gids: user.gids(),
+            name: user.name,
+            uid: user.uid,
+        }
     }
 
     /// Whether the mode of this file grants all of `wanted`. Root has all rights.
@@ -61,10 +69,17 @@ mod tests {
 
     #[test]
     fn the_first_match_of_owner_group_and_others_decides() {
-        let user = |uid, gids: &[u32]| User { name: String::new(), uid, gids: gids.to_vec() };
+        let user = |uid, gids: &[u32]| User {
+            name: String::new(),
+            uid,
+            gids: gids.to_vec(),
+        };
         let salt = user(980, &[981, 990]);
         assert!(salt.allows_mode(980, 0, 0o600, READ | WRITE));
-        assert!(!salt.allows_mode(980, 981, 0o077, READ), "the owner's bits count for the owner");
+        assert!(
+            !salt.allows_mode(980, 981, 0o077, READ),
+            "the owner's bits count for the owner"
+        );
         assert!(salt.allows_mode(0, 990, 0o660, READ | WRITE));
         assert!(!salt.allows_mode(0, 991, 0o660, READ));
         assert!(salt.allows_mode(0, 991, 0o664, READ) && !salt.allows_mode(0, 991, 0o664, WRITE));

@@ -15,19 +15,25 @@ const FREE_INODES_MIN: u64 = 200;
 pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
     let mut found = found.of("disk");
     // A missing directory will be created on its parent's file system.
-    let Some(dir) = config.state_dir.ancestors().find(|dir| dir.exists()) else { return };
+    let Some(dir) = config.state_dir.ancestors().find(|dir| dir.exists()) else {
+        return;
+    };
     let space = match rustix::fs::statvfs(dir) {
         Ok(space) => space,
         Err(error) => {
-            return found.warn(format!("cannot query the file system of {}: {error}", dir.display()));
+            return found.warn(format!(
+                "cannot query the file system of {}: {error}",
+                dir.display()
+            ));
         }
     };
     inodes(found.found, dir, space.f_favail, space.f_files);
     if unreachable {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
-        let bound =
-            |asked: Space, (part, most): (u64, u64)| asked.bytes().unwrap_or((total / part.max(1)).min(most));
+        let bound = |asked: Space, (part, most): (u64, u64)| {
+            asked.bytes().unwrap_or((total / part.max(1)).min(most))
+        };
         let low = bound(config.store.free_bytes_low, FREE_BYTES_LOW);
         let min = bound(config.store.free_bytes_min, FREE_BYTES_MIN);
         free_bytes(found.found, dir, free, low, min);
@@ -36,12 +42,20 @@ pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
 
 fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     let mut found = found.of("disk");
-    let message = format!("{} bytes free on the file system of {}", free, dir.display());
+    let message = format!(
+        "{} bytes free on the file system of {}",
+        free,
+        dir.display()
+    );
     let (verdict, why) = match free {
-        _ if free < min => (CheckResult::Problem, format!("below {min} the daemon rejects all entries")),
-        _ if free < low => {
-            (CheckResult::Warning, format!("below {low} the oldest segments are dropped early"))
-        }
+        _ if free < min => (
+            CheckResult::Problem,
+            format!("below {min} the daemon rejects all entries"),
+        ),
+        _ if free < low => (
+            CheckResult::Warning,
+            format!("below {low} the oldest segments are dropped early"),
+        ),
         _ => return found.ok(message),
     };
     let write = "free space, or reduce `keep` in store.classes";
@@ -54,7 +68,10 @@ fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
     if total == 0 {
         return;
     }
-    let message = format!("{free} of {total} inodes free on the file system of {}", dir.display());
+    let message = format!(
+        "{free} of {total} inodes free on the file system of {}",
+        dir.display()
+    );
     let verdict = match free {
         _ if free < FREE_INODES_MIN => CheckResult::Problem,
         _ if free < FREE_INODES_LOW => CheckResult::Warning,
@@ -76,7 +93,11 @@ mod tests {
     fn results(check_space: impl Fn(&mut Findings)) -> Vec<(&'static str, CheckResult)> {
         let mut found = Findings::default();
         check_space(&mut found);
-        found.0.iter().map(|finding| (finding.check, finding.verdict)).collect()
+        found
+            .0
+            .iter()
+            .map(|finding| (finding.check, finding.verdict))
+            .collect()
     }
 
     #[test]

@@ -36,7 +36,11 @@ fn known(found: &mut Findings, keys: &MasterKeys) {
 fn stored(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("stored_keys");
     let tag = format!("*{MANAGE_TAG}*");
-    let page = match ask::call(client, "events_list", json!({ "tag": tag, "limit": REQUESTS })) {
+    let page = match ask::call(
+        client,
+        "events_list",
+        json!({ "tag": tag, "limit": REQUESTS }),
+    ) {
         Ok(page) => page,
         Err(error) => return found.problem(error.to_string()),
     };
@@ -47,7 +51,10 @@ fn stored(found: &mut Findings, client: &mut Client) {
     };
     let clear: Vec<_> = events.iter().filter(is_clear).collect();
     let Some(latest) = clear.first() else {
-        let message = format!("no keys in the latest {} requests of salt-run reactor.*", events.len());
+        let message = format!(
+            "no keys in the latest {} requests of salt-run reactor.*",
+            events.len()
+        );
         return found.ok(message);
     };
     let message = format!(
@@ -65,13 +72,25 @@ fn stored(found: &mut Findings, client: &mut Client) {
 /// Lists the built-in redactions that are off.
 pub(super) fn redaction(found: &mut Findings, config: &Config) {
     let mut found = found.of("ingest.redact");
-    let is_on = |builtin: &Builtin| config.ingest.redact.iter().any(|rule| rule.builtin == Some(*builtin));
-    let off: Vec<_> =
-        Builtin::ALL.iter().filter(|builtin| !is_on(builtin)).map(|builtin| builtin.name()).collect();
+    let is_on = |builtin: &Builtin| {
+        config
+            .ingest
+            .redact
+            .iter()
+            .any(|rule| rule.builtin == Some(*builtin))
+    };
+    let off: Vec<_> = Builtin::ALL
+        .iter()
+        .filter(|builtin| !is_on(builtin))
+        .map(|builtin| builtin.name())
+        .collect();
     if off.is_empty() {
         return found.ok("all built-in redactions are on");
     }
-    let rules: Vec<_> = off.iter().map(|name| format!("{{builtin: {name}}}")).collect();
+    let rules: Vec<_> = off
+        .iter()
+        .map(|name| format!("{{builtin: {name}}}"))
+        .collect();
     let message = format!(
         "off: {}. Minions' returns, including passwords and pillar, are stored in plain text. To redact future events: ingest.redact: [{}]",
         off.join(", "),

@@ -38,15 +38,23 @@ impl Uses {
         let several = master.texts("multi_returner");
         let names = |option: &str| {
             let given = master.texts(option);
-            let given = given.iter().flat_map(|names| names.split(',')).map(str::trim);
+            let given = given
+                .iter()
+                .flat_map(|names| names.split(','))
+                .map(str::trim);
             given.clone().any(|name| name == "saltcellar")
-                || (given.clone().any(|name| name == "multi_returner") && several.contains(&"saltcellar"))
+                || (given.clone().any(|name| name == "multi_returner")
+                    && several.contains(&"saltcellar"))
         };
         Self {
             job_cache: names("master_job_cache"),
             event_return: names("event_return"),
             ext_job_cache: names("ext_job_cache"),
-            bus: context.config.bus.iter().any(|dir| same_file(dir, &master.sock_dir)),
+            bus: context
+                .config
+                .bus
+                .iter()
+                .any(|dir| same_file(dir, &master.sock_dir)),
         }
     }
 }
@@ -82,22 +90,33 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
         found.warn(format!("Salt warns: {message}"));
     }
     if master.files.is_empty() {
-        let message = format!("{} is unreadable: Salt's defaults are assumed", master.conf_file.display());
+        let message = format!(
+            "{} is unreadable: Salt's defaults are assumed",
+            master.conf_file.display()
+        );
         found.warn(message);
     } else {
-        let files: Vec<_> = master.files.iter().map(|file| file.display().to_string()).collect();
+        let files: Vec<_> = master
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
         found.ok(files.join(", "));
     }
 }
 
 fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let mut found = found.of("master_job_cache");
-    let now = context.master.text("master_job_cache").unwrap_or("local_cache");
+    let now = context
+        .master
+        .text("master_job_cache")
+        .unwrap_or("local_cache");
     if uses.job_cache {
         found.ok("saltcellar is the master's job cache");
     } else if uses.event_return || uses.ext_job_cache || uses.bus {
-        let message =
-            format!("the master's job cache is {now}; saltcellar receives only events or minions' returns");
+        let message = format!(
+            "the master's job cache is {now}; saltcellar receives only events or minions' returns"
+        );
         found.ok(message);
     } else {
         found.warn_because(
@@ -110,20 +129,28 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
 
 /// Whether Salt's loader finds the returner, its version, and whether it remains after an upgrade of Salt.
 fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
-    const WHY: &str = "without its returner, the master cannot create job ids and publishes no jobs";
+    const WHY: &str =
+        "without its returner, the master cannot create job ids and publishes no jobs";
     let mut found = found.of("extension");
     if !(uses.job_cache || uses.event_return || uses.ext_job_cache) {
         return;
     }
     let master = context.master;
     let file = single_file(&candidates(master));
-    let packaged = context.python.as_ref().ok().and_then(|python| python.extension.clone());
+    let packaged = context
+        .python
+        .as_ref()
+        .ok()
+        .and_then(|python| python.extension.clone());
     let install = "`saltcellar setup` (or `salt-pip install` its wheel), then restart the master";
     let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
                 found.warn_because(
-                    format!("the extension is installed twice: as {} and as a package", path.display()),
+                    format!(
+                        "the extension is installed twice: as {} and as a package",
+                        path.display()
+                    ),
                     "Salt loads the file, so updates of the package have no effect",
                     format!("remove {}, or uninstall the package", path.display()),
                 );
@@ -169,7 +196,13 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 
 /// A package that `salt-pip` installed for one minor version of Python.
 fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
-    let Some(module) = python.module.as_deref().filter(|module| is_in_extras(module)) else { return };
+    let Some(module) = python
+        .module
+        .as_deref()
+        .filter(|module| is_in_extras(module))
+    else {
+        return;
+    };
     found.warn_because(
         format!("the extension is installed for Python {} only: {}", python.version.as_deref().unwrap_or("?"), module.display()),
         "an upgrade of Salt to a release with another Python removes it, and the master then publishes no jobs",
@@ -179,8 +212,13 @@ fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
 
 /// A file in `extension_modules` that the next synchronization deletes.
 fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
-    let is_synced = master.texts("extension_modules").iter().any(|dir| path.starts_with(dir));
-    let keeps = master.option("clean_dynamic_modules").is_some_and(|value| !value.truthy());
+    let is_synced = master
+        .texts("extension_modules")
+        .iter()
+        .any(|dir| path.starts_with(dir));
+    let keeps = master
+        .option("clean_dynamic_modules")
+        .is_some_and(|value| !value.truthy());
     let is_source = |dir: &PathBuf| dir.join("_returners/saltcellar.py").is_file();
     if !is_synced || keeps || master.file_roots.values().flatten().any(is_source) {
         return;
@@ -205,7 +243,12 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
                 .find(|dir| dir.is_dir())
         })
         .collect();
-    found.extend(master.texts("extension_modules").iter().map(|dir| Path::new(dir).join("returners")));
+    found.extend(
+        master
+            .texts("extension_modules")
+            .iter()
+            .map(|dir| Path::new(dir).join("returners")),
+    );
     found.extend(master.texts("returner_dirs").iter().map(PathBuf::from));
     found.iter().map(|dir| dir.join("saltcellar.py")).collect()
 }
@@ -219,8 +262,12 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     let MasterContext { master, socket, .. } = context;
     let configured = setting(master, "socket");
     // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
-    let extension_socket = configured.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
-    if (configured.is_some() || master.user == "root") && !same_file(Path::new(&extension_socket), socket) {
+    let extension_socket = configured
+        .clone()
+        .unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
+    if (configured.is_some() || master.user == "root")
+        && !same_file(Path::new(&extension_socket), socket)
+    {
         return found.problem_because(
             format!(
                 "the extension uses socket {extension_socket}, the daemon listens on {}",
@@ -230,8 +277,12 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
             format!("saltcellar.socket: {}", socket.display()),
         );
     }
-    let Ok(file) = fs::metadata(socket) else { return };
-    let Some(user) = User::named(&master.user) else { return };
+    let Ok(file) = fs::metadata(socket) else {
+        return;
+    };
+    let Some(user) = User::named(&master.user) else {
+        return;
+    };
     if !extension_trusts(context, user.uid) {
         let name = &context.daemon.name;
         return found.problem_because(
@@ -245,12 +296,22 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     }
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
     if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
-        found.ok(format!("{}, accessible to the master's user", socket.display()));
+        found.ok(format!(
+            "{}, accessible to the master's user",
+            socket.display()
+        ));
     } else {
         found.problem_because(
-            format!("the master's user {} has no access to {}", user.name, socket.display()),
+            format!(
+                "the master's user {} has no access to {}",
+                user.name,
+                socket.display()
+            ),
             "the master's entries go to the spool, and are lost once it is full",
-            format!("`usermod -aG saltcellar {}`, or run the daemon as that user", user.name),
+            format!(
+                "`usermod -aG saltcellar {}`, or run the daemon as that user",
+                user.name
+            ),
         );
     }
 }
@@ -262,7 +323,10 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
         return true;
     }
     let map = context.master.option("saltcellar").and_then(Value::as_map);
-    let user = context.master.option("saltcellar.daemon_user").or_else(|| map?.get("daemon_user"));
+    let user = context
+        .master
+        .option("saltcellar.daemon_user")
+        .or_else(|| map?.get("daemon_user"));
     match user {
         Some(Value::Int(number)) => return *number == i64::from(uid),
         Some(Value::Str(name)) if !name.is_empty() => {
@@ -271,11 +335,21 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
         }
         _ => {}
     }
-    let Some(dir) = context.socket.parent().and_then(|dir| dir.canonicalize().ok()) else { return false };
-    let is = |dir: &Path, fits: &dyn Fn(&fs::Metadata) -> bool| fs::metadata(dir).is_ok_and(|dir| fits(&dir));
+    let Some(dir) = context
+        .socket
+        .parent()
+        .and_then(|dir| dir.canonicalize().ok())
+    else {
+        return false;
+    };
+    let is = |dir: &Path, fits: &dyn Fn(&fs::Metadata) -> bool| {
+        fs::metadata(dir).is_ok_and(|dir| fits(&dir))
+    };
     is(&dir, &|dir| dir.uid() == uid)
         && dir.ancestors().skip(1).all(|above| {
-            is(above, &|above| [0, uid, master_uid].contains(&above.uid()) && above.mode() & 0o022 == 0)
+            is(above, &|above| {
+                [0, uid, master_uid].contains(&above.uid()) && above.mode() & 0o022 == 0
+            })
         })
 }
 
@@ -283,10 +357,15 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let mut found = found.of("sock_dir");
     let MasterContext { master, daemon, .. } = context;
     let name = master.sock_dir.display();
-    let Ok(dir) = fs::metadata(&master.sock_dir) else { return };
+    let Ok(dir) = fs::metadata(&master.sock_dir) else {
+        return;
+    };
     if dir.mode() & 0o002 != 0 && dir.mode() & 0o1000 == 0 {
         found.problem_because(
-            format!("{name} is world-writable (mode {:04o})", dir.mode() & 0o7777),
+            format!(
+                "{name} is world-writable (mode {:04o})",
+                dir.mode() & 0o7777
+            ),
             "any user can replace the bus's socket, which Salt and saltcellar trust",
             format!("`chmod o-w {name}`"),
         );
@@ -295,15 +374,28 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
         return;
     }
     let bus = master.sock_dir.join("master_event_pub.ipc");
-    let Ok(socket) = fs::symlink_metadata(&bus) else { return };
+    let Ok(socket) = fs::symlink_metadata(&bus) else {
+        return;
+    };
     let mode = socket.mode() & 0o777;
     if daemon.allows(&socket, READ | WRITE) && daemon.allows(&dir, ENTER) {
-        found.ok(format!("{}, mode {mode:04o}, accessible to {}", bus.display(), daemon.name));
+        found.ok(format!(
+            "{}, mode {mode:04o}, accessible to {}",
+            bus.display(),
+            daemon.name
+        ));
     } else {
         found.problem_because(
-            format!("the daemon's user {} has no access to {} (mode {mode:04o})", daemon.name, bus.display()),
+            format!(
+                "the daemon's user {} has no access to {} (mode {mode:04o})",
+                daemon.name,
+                bus.display()
+            ),
             "no event is archived; up to Salt 3006 only the master's user has access to the socket",
-            format!("run the daemon as {} (`systemctl edit saltcellar`: User={})", master.user, master.user),
+            format!(
+                "run the daemon as {} (`systemctl edit saltcellar`: User={})",
+                master.user, master.user
+            ),
         );
     }
 }
@@ -311,13 +403,22 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 /// The master's private key, and the minions' public keys.
 fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     let mut found = found.of("pki_dir");
-    let MasterContext { master, config, daemon, .. } = context;
+    let MasterContext {
+        master,
+        config,
+        daemon,
+        ..
+    } = context;
     let private = master.pki_dir.join("master.pem");
     if let Ok(key) = fs::metadata(&private)
         && key.mode() & 0o077 != 0
     {
         found.problem_because(
-            format!("{} is readable by other users (mode {:04o})", private.display(), key.mode() & 0o777),
+            format!(
+                "{} is readable by other users (mode {:04o})",
+                private.display(),
+                key.mode() & 0o777
+            ),
             "the private key lets its owner impersonate the master to all minions",
             format!("`chmod 0400 {}`", private.display()),
         );
@@ -343,7 +444,10 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
                 dir.display()
             ),
             "minions without a key there are rejected",
-            format!("https.pki_dir: {} in the daemon's configuration", dir.display()),
+            format!(
+                "https.pki_dir: {} in the daemon's configuration",
+                dir.display()
+            ),
         );
     }
     let accepted = config.https.pki_dir.join("minions");
@@ -354,7 +458,11 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
         found.ok(format!("{} can read {}", daemon.name, accepted.display()));
     } else {
         found.problem_because(
-            format!("the daemon's user {} cannot read {}", daemon.name, accepted.display()),
+            format!(
+                "the daemon's user {} cannot read {}",
+                daemon.name,
+                accepted.display()
+            ),
             "the HTTPS source needs these keys to verify minions, and rejects all without them",
             format!("run the daemon as {}, the owner of the keys", master.user),
         );
@@ -368,7 +476,9 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
     let master = context.master;
     let in_effect = master.option(CHECK).map(engine_names).unwrap_or_default();
     let files = master.option_by_file(CHECK);
-    let Some((last, _)) = files.last() else { return };
+    let Some((last, _)) = files.last() else {
+        return;
+    };
     let effective = format!("[{}]", in_effect.join(", "));
     for (file, value) in &files {
         let names = engine_names(value).into_iter();
@@ -381,7 +491,8 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
             lost.join(", "),
             file.display()
         );
-        let (verdict, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor() {
+        let (verdict, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor()
+        {
             (CheckResult::Problem, "Salt's own reactor is therefore on")
         } else {
             (
@@ -390,9 +501,16 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
             )
         };
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
-        found.advise(verdict, message, why, format!("engines: [{}] in {}", all.join(", "), last.display()));
+        found.advise(
+            verdict,
+            message,
+            why,
+            format!("engines: [{}] in {}", all.join(", "), last.display()),
+        );
     }
-    if master.option(CHECK).is_some_and(|value| value.as_map().is_some())
+    if master
+        .option(CHECK)
+        .is_some_and(|value| value.as_map().is_some())
         && in_effect.iter().any(|name| is_our_engine(name))
         && master.runs_reactor()
     {
@@ -405,8 +523,12 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
 }
 
 fn engine_names(engines: &Value) -> Vec<String> {
-    let names =
-        |map: &Map| map.keys().filter_map(|name| name.0.as_str()).map(str::to_owned).collect::<Vec<_>>();
+    let names = |map: &Map| {
+        map.keys()
+            .filter_map(|name| name.0.as_str())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     match engines {
         Value::List(items) => items
             .iter()
@@ -446,9 +568,17 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
 fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor.python";
     let mut found = found.of(CHECK);
-    let MasterContext { master, config, daemon, .. } = context;
+    let MasterContext {
+        master,
+        config,
+        daemon,
+        ..
+    } = context;
     let reactor = &config.reactor;
-    let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
+    let is_its_reactor = reactor
+        .master
+        .as_deref()
+        .is_some_and(|path| same_file(path, &master.conf_file));
     if !is_its_reactor {
         return;
     }
@@ -462,7 +592,9 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
             "`reactor: {python: PATH}` in the daemon's configuration, with the Python in which Salt is installed",
         );
     }
-    let Some(user) = master.configured_user() else { return };
+    let Some(user) = master.configured_user() else {
+        return;
+    };
     match Account::switch(user, daemon.uid) {
         Ok(_) => {
             found.ok(format!("Salt's Python runs as {user}, the master's user"));
@@ -481,7 +613,11 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     let salts = acting::of_master(master);
-    let is_ours = config.reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
+    let is_ours = config
+        .reactor
+        .master
+        .as_deref()
+        .is_some_and(|path| same_file(path, &master.conf_file));
     if salts.runs || salts.rules.is_empty() || is_ours {
         return;
     }
@@ -503,14 +639,22 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
 /// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes nothing.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
     let reactor = &config.reactor;
-    reactor.master.as_deref().is_some_and(|path| same_file(path, conf_file)) && !reactor.shadow
+    reactor
+        .master
+        .as_deref()
+        .is_some_and(|path| same_file(path, conf_file))
+        && !reactor.shadow
 }
 
 /// An option of the extension: flat, or in the map `saltcellar`; the flat one takes precedence.
 pub(in crate::cli) fn setting(master: &SaltMaster, key: &str) -> Option<String> {
     let map = master.option("saltcellar").and_then(Value::as_map);
-    let configured = master.text(&format!("saltcellar.{key}")).or_else(|| map?.get(key)?.as_str());
-    configured.filter(|configured| !configured.is_empty()).map(str::to_owned)
+    let configured = master
+        .text(&format!("saltcellar.{key}"))
+        .or_else(|| map?.get(key)?.as_str());
+    configured
+        .filter(|configured| !configured.is_empty())
+        .map(str::to_owned)
 }
 
 /// The file and line of a top-level option; the last file takes precedence.
@@ -520,7 +664,11 @@ pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
         let line = text.lines().position(|line| {
             line.trim_start_matches(['"', '\''])
                 .strip_prefix(key)
-                .is_some_and(|rest| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':'))
+                .is_some_and(|rest| {
+                    rest.trim_start_matches(['"', '\''])
+                        .trim_start()
+                        .starts_with(':')
+                })
         });
         if let Some(line) = line {
             return format!("{}:{}", path.display(), line + 1);
@@ -528,7 +676,10 @@ pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
     }
     // A map on one line, as in JSON
     let file = master.option_by_file(key).pop();
-    file.map_or_else(|| "Salt's default".to_owned(), |(path, _)| path.display().to_string())
+    file.map_or_else(
+        || "Salt's default".to_owned(),
+        |(path, _)| path.display().to_string(),
+    )
 }
 
 #[cfg(test)]
@@ -539,13 +690,26 @@ mod tests {
     fn the_origin_of_an_option_is_its_line_or_else_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
-        fs::write(&file, "{\"user\": \"root\", \"job_cache_store_endtime\": true}").unwrap();
+        fs::write(
+            &file,
+            "{\"user\": \"root\", \"job_cache_store_endtime\": true}",
+        )
+        .unwrap();
         let master = SaltMaster::read(&file);
-        assert_eq!(option_origin(&master, "job_cache_store_endtime"), file.display().to_string());
-        assert_eq!(option_origin(&master, "keep_jobs_seconds"), "Salt's default");
+        assert_eq!(
+            option_origin(&master, "job_cache_store_endtime"),
+            file.display().to_string()
+        );
+        assert_eq!(
+            option_origin(&master, "keep_jobs_seconds"),
+            "Salt's default"
+        );
         fs::write(&file, "user: root\njob_cache_store_endtime: true\n").unwrap();
         let line = format!("{}:2", file.display());
-        assert_eq!(option_origin(&SaltMaster::read(&file), "job_cache_store_endtime"), line);
+        assert_eq!(
+            option_origin(&SaltMaster::read(&file), "job_cache_store_endtime"),
+            line
+        );
     }
 
     #[test]
@@ -569,7 +733,11 @@ mod tests {
             };
             let mut found = Findings::default();
             helper(&mut found, &context);
-            found.0.iter().map(|finding| (finding.verdict, finding.message.clone())).collect::<Vec<_>>()
+            found
+                .0
+                .iter()
+                .map(|finding| (finding.verdict, finding.message.clone()))
+                .collect::<Vec<_>>()
         };
         // Any file.
         let python = Some(file.clone());
@@ -577,11 +745,17 @@ mod tests {
         assert_eq!(verdicts(0, true, python.clone())[0].0, CheckResult::Ok);
         let (verdict, message) = verdicts(4_000_000, true, python).remove(0);
         assert_eq!(verdict, CheckResult::Problem);
-        assert!(message.contains("Salt runs as user root") && message.contains("uid 4000000"), "{message}");
+        assert!(
+            message.contains("Salt runs as user root") && message.contains("uid 4000000"),
+            "{message}"
+        );
         let (verdict, message) = verdicts(0, true, Some("/no/such/python".into())).remove(0);
         assert_eq!(
             (verdict, message.as_str()),
-            (CheckResult::Warning, "there is no Python at /no/such/python (reactor.python)")
+            (
+                CheckResult::Warning,
+                "there is no Python at /no/such/python (reactor.python)"
+            )
         );
     }
 

@@ -26,7 +26,9 @@ use serde_json::json;
 
 use crate::api::call::store::{Space, StoreState};
 use crate::api::client::{Client, ClientError};
-use crate::api::status::{BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX, Status};
+use crate::api::status::{
+    BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX, Status,
+};
 use crate::base::clock::Clock;
 use crate::base::users;
 use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain};
@@ -105,7 +107,10 @@ impl Findings {
     }
 
     fn problems(&self) -> usize {
-        self.0.iter().filter(|finding| finding.verdict == CheckResult::Problem).count()
+        self.0
+            .iter()
+            .filter(|finding| finding.verdict == CheckResult::Problem)
+            .count()
     }
 }
 
@@ -129,14 +134,29 @@ impl Check<'_> {
     }
 
     fn add(&mut self, verdict: CheckResult, message: impl Into<String>) {
-        self.found.0.push(CheckFinding { check: self.check, verdict, message: message.into(), advice: None });
+        self.found.0.push(CheckFinding {
+            check: self.check,
+            verdict,
+            message: message.into(),
+            advice: None,
+        });
     }
 
-    fn warn_because(&mut self, message: impl Into<String>, why: impl Into<String>, write: impl Into<String>) {
+    fn warn_because(
+        &mut self,
+        message: impl Into<String>,
+        why: impl Into<String>,
+        write: impl Into<String>,
+    ) {
         self.advise(CheckResult::Warning, message, why, write);
     }
 
-    fn problem_because(&mut self, what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) {
+    fn problem_because(
+        &mut self,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         self.advise(CheckResult::Problem, what, why, fix);
     }
 
@@ -147,8 +167,16 @@ impl Check<'_> {
         why: impl Into<String>,
         write: impl Into<String>,
     ) {
-        let advice = Some(Advice { why: why.into(), write: write.into() });
-        self.found.0.push(CheckFinding { check: self.check, verdict, message: message.into(), advice });
+        let advice = Some(Advice {
+            why: why.into(),
+            write: write.into(),
+        });
+        self.found.0.push(CheckFinding {
+            check: self.check,
+            verdict,
+            message: message.into(),
+            advice,
+        });
     }
 }
 
@@ -156,7 +184,12 @@ impl Args {
     /// For a check after `setup`.
     pub(super) fn after_setup(salt_config: &Path, salt_python: Option<&Path>) -> Self {
         let (spool, salt_python) = (Vec::new(), salt_python.map(Path::to_owned));
-        Self { spool, salt_config: salt_config.to_owned(), no_master: false, salt_python }
+        Self {
+            spool,
+            salt_config: salt_config.to_owned(),
+            no_master: false,
+            salt_python,
+        }
     }
 }
 
@@ -217,56 +250,90 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
     false
 }
 
-fn check_master(found: &mut Findings, salt_master: &SaltMaster, config: &Config, socket: &Path, args: &Args) {
+fn check_master(
+    found: &mut Findings,
+    salt_master: &SaltMaster,
+    config: &Config,
+    socket: &Path,
+    args: &Args,
+) {
     let running = salt_python::of_running_master();
-    if let Some(running) =
-        running.as_deref().filter(|running| args.salt_python.is_none() && !running.exists())
+    if let Some(running) = running
+        .as_deref()
+        .filter(|running| args.salt_python.is_none() && !running.exists())
     {
         found.of("salt").warn_because(
-            format!("the master runs in {}, which no longer exists", running.display()),
+            format!(
+                "the master runs in {}, which no longer exists",
+                running.display()
+            ),
             "Salt was upgraded, and the old master still runs; its processes fail to load modules",
             "`systemctl restart salt-master`",
         );
     }
     let running = running.filter(|running| running.exists());
-    let python = match args.salt_python.clone().or(running).or_else(|| salt_python::find(None)) {
-        Some(path) => {
-            python::ask(&path, salt_master).map_err(|why| format!("cannot query {}: {why}", path.display()))
-        }
-        None => {
-            Err("no salt-master is installed in PATH, /usr/bin, /usr/local/bin or /opt/saltstack/salt"
-                .to_owned())
-        }
+    let python = match args
+        .salt_python
+        .clone()
+        .or(running)
+        .or_else(|| salt_python::find(None))
+    {
+        Some(path) => python::ask(&path, salt_master)
+            .map_err(|why| format!("cannot query {}: {why}", path.display())),
+        None => Err(
+            "no salt-master is installed in PATH, /usr/bin, /usr/local/bin or /opt/saltstack/salt"
+                .to_owned(),
+        ),
     };
     if let Ok(installed) = &python
         && let Some(salt) = &installed.salt
     {
-        let version =
-            installed.version.as_deref().map_or_else(String::new, |version| format!(" (Python {version})"));
-        found.of("salt").ok(format!("{salt}, in {}{version}", installed.python.display()));
+        let version = installed
+            .version
+            .as_deref()
+            .map_or_else(String::new, |version| format!(" (Python {version})"));
+        found.of("salt").ok(format!(
+            "{salt}, in {}{version}",
+            installed.python.display()
+        ));
     }
     let daemon = access::User::numbered(daemon_uid(socket));
-    let context =
-        master::MasterContext { master: salt_master, config, socket, daemon: &daemon, python: &python };
+    let context = master::MasterContext {
+        master: salt_master,
+        config,
+        socket,
+        daemon: &daemon,
+        python: &python,
+    };
     master::check(found, &context);
 }
 
 /// The uid of the daemon: that of its socket's owner, or without a socket that of this process.
 fn daemon_uid(socket: &Path) -> u32 {
-    std::fs::symlink_metadata(socket).map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid())
+    std::fs::symlink_metadata(socket)
+        .map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid())
 }
 
 fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table => {
-            let mut table =
-                Table::new([Column::left("VERDICT"), Column::left("CHECK"), Column::left("FOUND")]);
-            let row =
-                |f: &CheckFinding| vec![f.verdict.name().to_owned(), f.check.to_owned(), f.message.clone()];
+            let mut table = Table::new([
+                Column::left("VERDICT"),
+                Column::left("CHECK"),
+                Column::left("FOUND"),
+            ]);
+            let row = |f: &CheckFinding| {
+                vec![
+                    f.verdict.name().to_owned(),
+                    f.check.to_owned(),
+                    f.message.clone(),
+                ]
+            };
             let rows: Vec<_> = found.0.iter().map(row).collect();
-            table
-                .print_with(&mut out, &rows, |number| found.0.get(number).map_or_else(String::new, below))?;
+            table.print_with(&mut out, &rows, |number| {
+                found.0.get(number).map_or_else(String::new, below)
+            })?;
             // With problems, the summary is the error that the program prints last.
             if found.problems() == 0 {
                 out.line(&summary(0, found.0.len()))?;
@@ -274,27 +341,45 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
         }
         Format::Json | Format::Jsonl => {
             let one = |f: &CheckFinding| {
-                let (why, write) = f.advice.as_ref().map(|advice| (&advice.why, &advice.write)).unzip();
+                let (why, write) = f
+                    .advice
+                    .as_ref()
+                    .map(|advice| (&advice.why, &advice.write))
+                    .unzip();
                 json!({"check": f.check, "verdict": f.verdict.name(), "found": f.message, "why": why, "write": write})
             };
             let checks: Vec<_> = found.0.iter().map(one).collect();
             let summary = summary(found.problems(), found.0.len());
-            out.json(&json!({ "problems": found.problems(), "summary": summary, "checks": checks }))?;
+            out.json(
+                &json!({ "problems": found.problems(), "summary": summary, "checks": checks }),
+            )?;
         }
     }
     out.flush()?;
     match found.problems() {
         0 => Ok(()),
         problems => {
-            let exit = if unreachable { Exit::NoDaemon } else { Exit::Failed };
-            Err(Finding { exit, message: summary(problems, found.0.len()) }.into())
+            let exit = if unreachable {
+                Exit::NoDaemon
+            } else {
+                Exit::Failed
+            };
+            Err(Finding {
+                exit,
+                message: summary(problems, found.0.len()),
+            }
+            .into())
         }
     }
 }
 
 fn below(finding: &CheckFinding) -> String {
     finding.advice.as_ref().map_or_else(String::new, |advice| {
-        format!("         why    {}\n         write  {}\n", plain(&advice.why), plain(&advice.write))
+        format!(
+            "         why    {}\n         write  {}\n",
+            plain(&advice.why),
+            plain(&advice.write)
+        )
     })
 }
 
@@ -304,7 +389,9 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     let file = match std::fs::symlink_metadata(socket) {
         Ok(file) if file.file_type().is_socket() => file,
         Ok(_) => {
-            return found.problem(format!("{at} is not a socket; remove it or configure another path"));
+            return found.problem(format!(
+                "{at} is not a socket; remove it or configure another path"
+            ));
         }
         Err(error) => return found.problem(format!("{at}: {error}")),
     };
@@ -312,7 +399,11 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     let gid = config.socket_group.as_deref().and_then(users::group_id);
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let looked = unix_listener::directory_problems(dir, file.uid(), mode, gid).and_then(|of_dir| {
-        Ok([of_dir, unix_listener::parent_problems(dir, "the socket's directory", file.uid())?].concat())
+        Ok([
+            of_dir,
+            unix_listener::parent_problems(dir, "the socket's directory", file.uid())?,
+        ]
+        .concat())
     });
     let concerns = match looked {
         Ok(concerns) => concerns,
@@ -322,11 +413,16 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     };
     let wanted = config.socket_mode.0;
     if mode != wanted {
-        let message = format!("{at} has mode {mode:04o}, but {wanted:04o} is configured: restart the daemon");
+        let message =
+            format!("{at} has mode {mode:04o}, but {wanted:04o} is configured: restart the daemon");
         found.warn(message);
     }
     for concern in &concerns {
-        let verdict = if concern.fatal { CheckResult::Problem } else { CheckResult::Warning };
+        let verdict = if concern.fatal {
+            CheckResult::Problem
+        } else {
+            CheckResult::Warning
+        };
         found.add(verdict, concern.to_string());
     }
     if concerns.is_empty() {
@@ -371,11 +467,23 @@ fn check_store(found: &mut Findings, client: &mut Client) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
-    let Space { state, free_bytes, low_bytes, min_bytes, .. } = &stats.space;
+    let Space {
+        state,
+        free_bytes,
+        low_bytes,
+        min_bytes,
+        ..
+    } = &stats.space;
     let (verdict, what) = match state.as_str() {
         "ample" => (CheckResult::Ok, "enough free space"),
-        "low" => (CheckResult::Warning, "little free space: old segments are dropped early"),
-        _ => (CheckResult::Problem, "no free space: entries are rejected, the extension spools"),
+        "low" => (
+            CheckResult::Warning,
+            "little free space: old segments are dropped early",
+        ),
+        _ => (
+            CheckResult::Problem,
+            "no free space: entries are rejected, the extension spools",
+        ),
     };
     let numbers = format!("{free_bytes} bytes free, low below {low_bytes}, full below {min_bytes}");
     found.add(verdict, format!("{}: {what} ({numbers})", stats.state_dir));
@@ -412,7 +520,13 @@ fn duration(seconds: u64) -> String {
 
 fn check_buses(found: &mut Findings, status: &Status) {
     let mut found = found.of("bus");
-    for BusRow { path, connected, events, .. } in &status.bus {
+    for BusRow {
+        path,
+        connected,
+        events,
+        ..
+    } in &status.bus
+    {
         if *connected {
             found.ok(format!("{path}, {events} events"));
         } else {
@@ -425,19 +539,37 @@ fn check_buses(found: &mut Findings, status: &Status) {
 
 fn check_counters(found: &mut Findings, status: &Status) {
     let before = found.0.len();
-    for LossCounter { name, level, meaning } in LOSS_COUNTERS {
+    for LossCounter {
+        name,
+        level,
+        meaning,
+    } in LOSS_COUNTERS
+    {
         let n = status.counters.get(*name).copied().unwrap_or(0);
         if n > 0 {
-            let result = if *level == Level::Problem { CheckResult::Problem } else { CheckResult::Warning };
-            found.of("counters").add(result, format!("{name} is {n}: {meaning}"));
+            let result = if *level == Level::Problem {
+                CheckResult::Problem
+            } else {
+                CheckResult::Warning
+            };
+            found
+                .of("counters")
+                .add(result, format!("{name} is {n}: {meaning}"));
         }
     }
     if found.0.len() == before {
-        found.of("counters").ok("no damage and no loss since the daemon started");
+        found
+            .of("counters")
+            .ok("no damage and no loss since the daemon started");
     }
 }
 
-fn check_spools(found: &mut Findings, configured: &[PathBuf], named: &[PathBuf], daemon_answers: bool) {
+fn check_spools(
+    found: &mut Findings,
+    configured: &[PathBuf],
+    named: &[PathBuf],
+    daemon_answers: bool,
+) {
     for dir in configured.iter().chain(named) {
         let name = dir.display();
         match Spool::inspect(dir) {
@@ -446,15 +578,22 @@ fn check_spools(found: &mut Findings, configured: &[PathBuf], named: &[PathBuf],
             }
             Ok(None) => {}
             Ok(Some(spool)) => check_spool(found, &spool, daemon_answers),
-            Err(error) => found.of("spool").warn(format!("cannot read {name}: {error}")),
+            Err(error) => found
+                .of("spool")
+                .warn(format!("cannot read {name}: {error}")),
         }
     }
 }
 
 fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
     let name = spool.dir.display();
-    let age = spool.oldest.map_or(0, |at| Clock::real().now().0.saturating_sub(at.0) / 1_000_000);
-    let waiting = format!("{name}: {} bytes are waiting, the oldest for {age} s", spool.waiting_bytes);
+    let age = spool.oldest.map_or(0, |at| {
+        Clock::real().now().0.saturating_sub(at.0) / 1_000_000
+    });
+    let waiting = format!(
+        "{name}: {} bytes are waiting, the oldest for {age} s",
+        spool.waiting_bytes
+    );
     match spool.waiting_bytes {
         0 => found.of("spool").ok(format!("{name}: empty")),
         _ if !daemon_answers => {
@@ -481,8 +620,9 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
         found.of("spool").warn(message);
     }
     if spool.lost_entries() > 0 {
-        let mut message =
-            format!("{name}: entries were lost (spool.counters; remove the file once the cause is known):");
+        let mut message = format!(
+            "{name}: entries were lost (spool.counters; remove the file once the cause is known):"
+        );
         for (reason, n) in &spool.lost {
             // Writing to a String cannot fail.
             let _ = write!(message, " {} {n}", plain(reason));

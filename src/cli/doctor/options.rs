@@ -21,7 +21,11 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>
         _ => false,
     };
     if is_set {
-        let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
+        let verdict = if uses.bus {
+            CheckResult::Problem
+        } else {
+            CheckResult::Warning
+        };
         found.advise(
             verdict,
             format!("{CHECK} is set ({})", option_origin(master, CHECK)),
@@ -37,7 +41,11 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
     if master.text(CHECK) == Some("tcp") {
-        let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
+        let verdict = if uses.bus {
+            CheckResult::Problem
+        } else {
+            CheckResult::Warning
+        };
         found.advise(
             verdict,
             format!("{CHECK} is tcp ({})", option_origin(master, CHECK)),
@@ -92,7 +100,9 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
     const CHECK: &str = "max_event_size";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
-    let Some(size) = master.int(CHECK) else { return };
+    let Some(size) = master.int(CHECK) else {
+        return;
+    };
     let entry_max = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
     if size > entry_max {
         found.warn_because(
@@ -158,7 +168,11 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
     );
 }
 
-pub(super) fn job_cache_store_endtime(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+pub(super) fn job_cache_store_endtime(
+    found: &mut Findings,
+    context: &MasterContext<'_>,
+    uses: &Uses,
+) {
     const CHECK: &str = "job_cache_store_endtime";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
@@ -176,7 +190,12 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
     const CHECK: &str = "keep_jobs_seconds";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
-    let Some(keep) = config.store.classes.iter().find(|class| class.name == "jobs").map(|class| class.keep)
+    let Some(keep) = config
+        .store
+        .classes
+        .iter()
+        .find(|class| class.name == "jobs")
+        .map(|class| class.keep)
     else {
         return;
     };
@@ -208,5 +227,9 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
 }
 
 fn forever(seconds: i64) -> String {
-    if seconds == 0 { "0 (forever)".to_owned() } else { format!("{seconds} s") }
+    if seconds == 0 {
+        "0 (forever)".to_owned()
+    } else {
+        format!("{seconds} s")
+    }
 }

@@ -23,7 +23,14 @@ pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {
     if let Some(key) = &config.https.key {
         let why = "with it another machine can impersonate the daemon";
         // Group read access is usual for keys: `ssl-cert`.
-        PrivatePath { check: "https.key", path: key, forbidden: 0o037, why, uid }.check(found);
+        PrivatePath {
+            check: "https.key",
+            path: key,
+            forbidden: 0o037,
+            why,
+            uid,
+        }
+        .check(found);
     }
 }
 
@@ -39,15 +46,23 @@ struct PrivatePath<'a> {
 
 impl PrivatePath<'_> {
     fn check(&self, found: &mut Findings) {
-        let Self { check, path, forbidden, why, uid } = *self;
+        let Self {
+            check,
+            path,
+            forbidden,
+            why,
+            uid,
+        } = *self;
         let name = path.display();
-        let looked =
-            fs::metadata(path).and_then(|file| Ok((file, unix_listener::parent_problems(path, check, uid)?)));
+        let looked = fs::metadata(path)
+            .and_then(|file| Ok((file, unix_listener::parent_problems(path, check, uid)?)));
         let (file, replaced) = match looked {
             // The daemon creates its directory; `saltcellar check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                return found.of(check).warn(format!("cannot inspect {name}: {error}"));
+                return found
+                    .of(check)
+                    .warn(format!("cannot inspect {name}: {error}"));
             }
             Ok(looked) => looked,
         };
@@ -75,11 +90,17 @@ impl PrivatePath<'_> {
             );
         }
         for concern in replaced {
-            let verdict = if concern.fatal { CheckResult::Problem } else { CheckResult::Warning };
+            let verdict = if concern.fatal {
+                CheckResult::Problem
+            } else {
+                CheckResult::Warning
+            };
             found.of(check).add(verdict, concern.to_string());
         }
         if found.0.len() == before {
-            found.of(check).ok(format!("{name}, mode {mode:04o}, owner {}", file.uid()));
+            found
+                .of(check)
+                .ok(format!("{name}, mode {mode:04o}, owner {}", file.uid()));
         }
     }
 }

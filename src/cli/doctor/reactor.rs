@@ -23,7 +23,9 @@ const DAYS: i64 = 7;
 const NAMED: usize = 5;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
-    let Some((role, file, _)) = config.reactor.of_whom() else { return };
+    let Some((role, file, _)) = config.reactor.of_whom() else {
+        return;
+    };
     let (state, _): (ReactorState, _) = match ask::call_as(client, "reactor_list", ()) {
         Ok(answer) => answer,
         Err(error) => return found.of(CHECK).problem(error.to_string()),
@@ -31,10 +33,15 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
     let reactor = state.running.clone().unwrap_or_default();
     let before = found.0.len();
     if let Some(refused) = &reactor.refused {
-        found.of(CHECK).problem(format!("its configuration is invalid and not in use: {}", refused.why));
+        found.of(CHECK).problem(format!(
+            "its configuration is invalid and not in use: {}",
+            refused.why
+        ));
     }
     if reactor.master_unreachable {
-        found.of(CHECK).problem("the master's request port is unreachable; reactions are waiting");
+        found
+            .of(CHECK)
+            .problem("the master's request port is unreachable; reactions are waiting");
     }
     actors(found, &state);
     if reactor.shadow && state.salts_reactor && !config.reactor.shadow {
@@ -49,30 +56,55 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
         });
     }
     if found.0.len() == before {
-        let who = if reactor.shadow { "in shadow mode, Salt's own reactor acts" } else { "active" };
-        let RunningReactor { behind, unstored, open, .. } = reactor;
+        let who = if reactor.shadow {
+            "in shadow mode, Salt's own reactor acts"
+        } else {
+            "active"
+        };
+        let RunningReactor {
+            behind,
+            unstored,
+            open,
+            ..
+        } = reactor;
         let rules = state.rules.len();
         found.of(CHECK).ok(format!(
             "{who}: {rules} rules, {behind} events behind, {unstored} records not stored yet, {open} open"
         ));
     }
     if let Err(error) = limited(found, client) {
-        found.of(LOOPS).problem(format!("cannot list reactions: {error}"));
+        found
+            .of(LOOPS)
+            .problem(format!("cannot list reactions: {error}"));
     }
     if let Err(error) = failed(found, client, reactor.shadow) {
-        found.of(REACTIONS).problem(format!("cannot list reactions: {error}"));
+        found
+            .of(REACTIONS)
+            .problem(format!("cannot list reactions: {error}"));
     }
 }
 
 /// Rules with no acting reactor, or with two.
 fn actors(found: &mut Findings, state: &ReactorState) {
     for (who, message, why) in [
-        ("nobody", "no reactor acts on", "events that match these rules cause no reaction"),
-        ("both", "saltcellar and Salt both act on", "every reaction is executed twice"),
+        (
+            "nobody",
+            "no reactor acts on",
+            "events that match these rules cause no reaction",
+        ),
+        (
+            "both",
+            "saltcellar and Salt both act on",
+            "every reaction is executed twice",
+        ),
     ] {
         let these: Vec<_> = state.rules.iter().filter(|rule| rule.acts == who).collect();
         let Some(first) = these.first() else { continue };
-        let mut names: Vec<_> = these.iter().take(NAMED).map(|rule| rule.rule.as_str()).collect();
+        let mut names: Vec<_> = these
+            .iter()
+            .take(NAMED)
+            .map(|rule| rule.rule.as_str())
+            .collect();
         if these.len() > NAMED {
             names.push("...");
         }
@@ -98,8 +130,15 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
         let is_of = |row: &&Json| row.of("reaction").text("why") == why;
         let these: Vec<&Json> = rows.iter().filter(is_of).collect();
-        let Some(latest) = these.first() else { continue };
-        let rules: Vec<_> = latest.of("reaction").list("rules").iter().filter_map(Json::as_str).collect();
+        let Some(latest) = these.first() else {
+            continue;
+        };
+        let rules: Vec<_> = latest
+            .of("reaction")
+            .list("rules")
+            .iter()
+            .filter_map(Json::as_str)
+            .collect();
         let (count, tag, rules) = (these.len(), latest.text("tag"), rules.join(", "));
         let message = format!(
             "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
@@ -117,17 +156,23 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
 fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
-        let call_args = json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
+        let call_args =
+            json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
         let answer = ask::call(client, "reactor_history", call_args)?;
         Ok(answer.list("reactions").to_vec())
     };
     // A replay has its own record. The latest record of an event and its rules counts.
     let about = |row: &Json| ["event", "rules"].map(|name| row.of("reaction").of(name).clone());
-    let done: Vec<_> = rows("done", true)?.iter().map(|row| (about(row), row.number("seq"))).collect();
+    let done: Vec<_> = rows("done", true)?
+        .iter()
+        .map(|row| (about(row), row.number("seq")))
+        .collect();
     let mut waiting: Vec<Json> = Vec::new();
     for row in rows("failed,partial,dead", false)? {
         let (about_row, seq) = (about(&row), row.number("seq"));
-        let is_done = done.iter().any(|(about, later)| *about == about_row && *later > seq);
+        let is_done = done
+            .iter()
+            .any(|(about, later)| *about == about_row && *later > seq);
         if !is_done && !waiting.iter().any(|later| about(later) == about_row) {
             waiting.push(row);
         }
@@ -139,17 +184,29 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
     };
     let record = latest.of("reaction");
     let mut causes: Vec<String> = failures(record).collect();
-    let lost = record.list("calls").iter().filter(|call| matches!(call.text("outcome"), "dead" | "unknown"));
-    causes.extend(
-        lost.map(|call| format!("{} of {}: {}", call.text("fun"), call.text("sls"), call.text("why"))),
-    );
+    let lost = record
+        .list("calls")
+        .iter()
+        .filter(|call| matches!(call.text("outcome"), "dead" | "unknown"));
+    causes.extend(lost.map(|call| {
+        format!(
+            "{} of {}: {}",
+            call.text("fun"),
+            call.text("sls"),
+            call.text("why")
+        )
+    }));
     let (count, seq) = (waiting.len(), latest.number("seq"));
     let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",
         latest.text("tag"),
         causes.join("; ")
     );
-    let verdict = if shadow { CheckResult::Warning } else { CheckResult::Problem };
+    let verdict = if shadow {
+        CheckResult::Warning
+    } else {
+        CheckResult::Problem
+    };
     let why = "these reactions were not executed completely";
     let write = format!(
         "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"

@@ -19,8 +19,17 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
     }
     match ask::call_as(client, "sinks_check", ()) {
         Ok((SinkChecks { sinks }, _)) => {
-            for SinkCheck { name, ok, found: message } in sinks {
-                let result = if ok { CheckResult::Ok } else { CheckResult::Problem };
+            for SinkCheck {
+                name,
+                ok,
+                found: message,
+            } in sinks
+            {
+                let result = if ok {
+                    CheckResult::Ok
+                } else {
+                    CheckResult::Problem
+                };
                 found.add(result, format!("{name}: {message}"));
             }
         }
@@ -30,8 +39,10 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         let name = &sink.name;
         if sink.failures > 0 {
             let error = sink.error.map(|error| error.message).unwrap_or_default();
-            let message =
-                format!("{name}: {} failed attempts since the last delivery: {error}", sink.failures);
+            let message = format!(
+                "{name}: {} failed attempts since the last delivery: {error}",
+                sink.failures
+            );
             found.problem(message);
         }
         let (lag, entries) = (sink.lag_s.unwrap_or(0), sink.lag_entries.unwrap_or(0));

@@ -31,7 +31,10 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
         return print_summary(&format!("{entries} entries exported"));
     }
     if file.symlink_metadata().is_ok() {
-        bail!("export to {}: the file exists; remove it or choose another", file.display());
+        bail!(
+            "export to {}: the file exists; remove it or choose another",
+            file.display()
+        );
     }
     let part = PathBuf::from({
         let mut name = file.as_os_str().to_owned();
@@ -40,19 +43,30 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
     });
     let writing = || format!("write {}", part.display());
     let from = resume(&part, events)?;
-    let mut out = open(&part, OpenOptions::new().append(true).create(true)).with_context(writing)?;
+    let mut out =
+        open(&part, OpenOptions::new().append(true).create(true)).with_context(writing)?;
     if from.is_none() {
         out.set_len(0).with_context(writing)?;
         write_head(&mut out, events).with_context(writing)?;
     }
     let mut out = BufWriter::with_capacity(256 * 1024, out);
     let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)?;
-    let out = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(writing)?;
+    let out = out
+        .into_inner()
+        .map_err(io::IntoInnerError::into_error)
+        .with_context(writing)?;
     out.sync_all().with_context(writing)?;
     fs::rename(&part, file).with_context(|| format!("rename the file to {}", file.display()))?;
     drop(bar);
-    let resumed = if from.is_some() { ", resuming an interrupted export" } else { "" };
-    print_summary(&format!("{entries} entries exported to {}{resumed}", file.display()))
+    let resumed = if from.is_some() {
+        ", resuming an interrupted export"
+    } else {
+        ""
+    };
+    print_summary(&format!(
+        "{entries} entries exported to {}{resumed}",
+        file.display()
+    ))
 }
 
 /// Prints to standard error, because standard output may be the export.
@@ -61,15 +75,23 @@ fn print_summary(text: &str) -> anyhow::Result<()> {
 }
 
 fn write_head(out: &mut impl Write, events: bool) -> io::Result<()> {
-    writeln!(out, "{}", json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events }))
+    writeln!(
+        out,
+        "{}",
+        json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events })
+    )
 }
 
 /// Opens the partial file. Rejects links and files of other users, who could read it later.
 fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(part)?;
+    let file = options
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(part)?;
     let found = file.metadata()?;
     if found.uid() != rustix::process::geteuid().as_raw() || found.nlink() > 1 || !found.is_file() {
-        return Err(io::Error::other("not a regular file owned only by this user; remove it"));
+        return Err(io::Error::other(
+            "not a regular file owned only by this user; remove it",
+        ));
     }
     // Earlier releases created it with access for others.
     file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o700))?;
@@ -99,7 +121,10 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
             && json.get("version").and_then(Json::as_u64) == Some(JSONL_VERSION)
             && json.get("events").and_then(Json::as_bool) == Some(events);
         if number == 1 && !is_head {
-            bail!("resume {}: not an export of this kind and version; remove it", part.display());
+            bail!(
+                "resume {}: not an export of this kind and version; remove it",
+                part.display()
+            );
         }
         if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
             last = Some(seq);
@@ -130,16 +155,31 @@ fn entries(
         let pairs = [
             ("from", Value::from(next)),
             ("until", until.map_or(Value::Nil, Value::from)),
-            ("all", if events { Value::from(true) } else { Value::Nil }),
+            (
+                "all",
+                if events {
+                    Value::from(true)
+                } else {
+                    Value::Nil
+                },
+            ),
         ];
-        let answer = client.call("entries", args(pairs)).context("read the log")?;
+        let answer = client
+            .call("entries", args(pairs))
+            .context("read the log")?;
         // The end is fixed by the first call.
         let end = *until.get_or_insert(answer["durable"].as_u64().unwrap_or(0));
-        for entry in answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        for entry in answer["entries"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+        {
             writeln!(out, "{}", line(entry)).map_err(OutputError::from)?;
             count += 1;
         }
-        let Some(more) = answer["next"].as_u64().filter(|more| *more > next) else { return Ok(count) };
+        let Some(more) = answer["next"].as_u64().filter(|more| *more > next) else {
+            return Ok(count);
+        };
         next = more;
         bar.step(next, end, "");
     }
@@ -154,14 +194,22 @@ fn line(entry: &Value) -> Json {
     put("seq", to_json(&entry["seq"]));
     put("kind", Json::from(kind));
     let at = Micros(entry["time"].as_i64().unwrap_or(0));
-    put("time", if at.utc().is_some() { Json::from(at.iso()) } else { Json::from(at.0) });
+    put(
+        "time",
+        if at.utc().is_some() {
+            Json::from(at.iso())
+        } else {
+            Json::from(at.0)
+        },
+    );
     let on_bus = entry["on_bus"].as_bool() == Some(true);
     if on_bus || kind == "gap" {
         put("on_bus", Json::from(true));
         let tag = entry["tag"].as_slice().unwrap_or_default();
         put(
             "tag",
-            std::str::from_utf8(tag).map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
+            std::str::from_utf8(tag)
+                .map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
         );
     }
     if let Some(confirmed) = entry["confirmed"].as_bool() {

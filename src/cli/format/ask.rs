@@ -163,10 +163,22 @@ pub(in crate::cli) enum Order {
 
 impl Pages {
     /// Reads the newest rows that `args` select, at most as many as their `limit`.
-    pub(in crate::cli) fn new(global: &Global, list: ListCall, args: impl Serialize) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(
+        global: &Global,
+        list: ListCall,
+        args: impl Serialize,
+    ) -> anyhow::Result<Self> {
         let args = serde_json::to_value(args)?;
         let wanted = args.number("limit");
-        Ok(Self { client: connect(global)?, list, args, wanted, more: true, done: false, scan: None })
+        Ok(Self {
+            client: connect(global)?,
+            list,
+            args,
+            wanted,
+            more: true,
+            done: false,
+            scan: None,
+        })
     }
 
     /// Prints at the end how much was searched.
@@ -273,7 +285,11 @@ impl Pages {
             return Ok(Vec::new());
         }
         let invalid = |what: &str| ClientError::Protocol(format!("{}: {what}", self.list.call));
-        set(&mut self.args, "limit", self.wanted.min(limits::CLI_PAGE_ROWS).into());
+        set(
+            &mut self.args,
+            "limit",
+            self.wanted.min(limits::CLI_PAGE_ROWS).into(),
+        );
         let mut answer = call(&mut self.client, self.list.call, &self.args)?;
         let Some(Json::Array(rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
             return Err(invalid("no list"));
@@ -329,7 +345,8 @@ pub(in crate::cli) fn call_paged(
     loop {
         let mut answer = call(client, name, &args)?;
         let mut fields = answer.as_object_mut();
-        let [more, next] = ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
+        let [more, next] =
+            ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
         if all.is_null() {
             all = answer;
         } else {

@@ -35,7 +35,10 @@ pub enum Exit {
 impl Exit {
     /// The exit code of an error: that of its first cause that has one.
     pub fn of(error: &anyhow::Error) -> Self {
-        error.chain().find_map(Self::of_cause).unwrap_or(Self::Failed)
+        error
+            .chain()
+            .find_map(Self::of_cause)
+            .unwrap_or(Self::Failed)
     }
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
@@ -89,9 +92,9 @@ impl Exit {
 impl Exit {
     fn of_store(error: &StoreError) -> Self {
         match error {
-            StoreError::Version { .. } | StoreError::FormatLost { .. } | StoreError::Corrupt { .. } => {
-                Self::Corrupt
-            }
+            StoreError::Version { .. }
+            | StoreError::FormatLost { .. }
+            | StoreError::Corrupt { .. } => Self::Corrupt,
             StoreError::Locked { .. } => Self::TempFail,
             _ => Self::Failed,
         }

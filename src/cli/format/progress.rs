@@ -53,11 +53,20 @@ impl Bar {
             "[{{bar:24}}] {{prefix}} {{percent:>3}} %  {}  {{eta}} left  {{wide_msg}}",
             unit.template()
         );
-        let style =
-            ProgressStyle::with_template(&template).expect("the template is valid").progress_chars("#>-");
-        let drawn = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
+        let style = ProgressStyle::with_template(&template)
+            .expect("the template is valid")
+            .progress_chars("#>-");
+        let drawn = ProgressBar::with_draw_target(None, target)
+            .with_style(style)
+            .with_prefix(what);
         let now = Instant::now();
-        Self { what, unit, drawn, started: now, printed: now }
+        Self {
+            what,
+            unit,
+            drawn,
+            started: now,
+            printed: now,
+        }
     }
 
     /// Seconds since the start.
@@ -77,7 +86,9 @@ impl Bar {
             Unit::Jobs => format!("{done} of {total} jobs"),
             Unit::Rows => format!("{done} of {total} rows"),
         };
-        format!("{} {:>3.0} %  {numbers}  {on}", self.what, share.floor()).trim_end().to_owned()
+        format!("{} {:>3.0} %  {numbers}  {on}", self.what, share.floor())
+            .trim_end()
+            .to_owned()
     }
 
     fn draw(&self, done: u64, total: u64, on: &str) {
@@ -125,7 +136,11 @@ pub(in crate::cli) fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if unit == "B" || value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+    if unit == "B" || value >= 100.0 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 #[cfg(test)]
@@ -135,7 +150,10 @@ mod tests {
     #[test]
     fn a_line_has_share_and_numbers() {
         let bar = Bar::on("verify", Unit::Bytes, ProgressDrawTarget::hidden());
-        assert_eq!(bar.text(5 << 30, 10 << 30, "jobs/1"), "verify  50 %  5.0 GiB of 10.0 GiB  jobs/1");
+        assert_eq!(
+            bar.text(5 << 30, 10 << 30, "jobs/1"),
+            "verify  50 %  5.0 GiB of 10.0 GiB  jobs/1"
+        );
         assert_eq!(bar.text(0, 0, "jobs/1"), "verify  jobs/1");
     }
 

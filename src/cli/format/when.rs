@@ -32,7 +32,10 @@ fn zone() -> &'static TimeZone {
 
 fn is_utc(zone: &TimeZone) -> bool {
     *zone == TimeZone::UTC
-        || matches!(zone.iana_name(), Some("UTC" | "Etc/UTC" | "UCT" | "Zulu" | "Universal"))
+        || matches!(
+            zone.iana_name(),
+            Some("UTC" | "Etc/UTC" | "UCT" | "Zulu" | "Universal")
+        )
 }
 
 /// A time on the command line: an age, a day or a date.
@@ -74,7 +77,9 @@ impl When {
         };
         // In a gap of the calendar the time after it, in a fold the first of both.
         let zoned = zone.to_ambiguous_zoned(at).compatible();
-        zoned.map_or(Micros(i64::MAX), |zoned| Micros(zoned.timestamp().as_microsecond()))
+        zoned.map_or(Micros(i64::MAX), |zoned| {
+            Micros(zoned.timestamp().as_microsecond())
+        })
     }
 }
 
@@ -102,7 +107,11 @@ fn now() -> Micros {
 
 /// The nearest time that the calendar has.
 fn timestamp(at: Micros) -> Timestamp {
-    let edge = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    let edge = if at.0 < 0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
     Timestamp::from_microsecond(at.0).unwrap_or(edge)
 }
 
@@ -138,7 +147,9 @@ fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
     if let Some(time) = time.strip_suffix('Z').or_else(|| time.strip_suffix(" UTC")) {
         return Some((civil(day, time)?, Some(SignedDuration::ZERO)));
     }
-    let Some(sign) = time.find(['+', '-']) else { return Some((civil(day, time)?, None)) };
+    let Some(sign) = time.find(['+', '-']) else {
+        return Some((civil(day, time)?, None));
+    };
     let (time, offset) = time.split_at(sign);
     let is_west = offset.starts_with('-');
     let (hours, minutes) = offset.get(1..)?.split_once(':')?;
@@ -151,7 +162,11 @@ fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
 fn civil(date: &str, time: &str) -> Option<DateTime> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
     let (mut date, mut time) = (date.split('-'), time.split(':'));
-    let (year, month, day) = (number(date.next()?, 4)?, number(date.next()?, 2)?, number(date.next()?, 2)?);
+    let (year, month, day) = (
+        number(date.next()?, 4)?,
+        number(date.next()?, 2)?,
+        number(date.next()?, 2)?,
+    );
     let (hour, minute) = (number(time.next()?, 2)?, number(time.next()?, 2)?);
     let second = number(time.next().unwrap_or("00"), 2)?;
     let micros = number(&format!("{fraction:0<6}"), 6)?;
@@ -169,19 +184,23 @@ fn of_utc(at: DateTime) -> Micros {
     TimeZone::UTC
         .to_ambiguous_zoned(at)
         .compatible()
-        .map_or(Micros(i64::MAX), |at| Micros(at.timestamp().as_microsecond()))
+        .map_or(Micros(i64::MAX), |at| {
+            Micros(at.timestamp().as_microsecond())
+        })
 }
 
 /// Reads a date of UTC, as in exports: with or without `Z`.
 pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
     let (at, offset) = date(text)?;
-    at.checked_sub(offset.unwrap_or_default()).ok().map(|at| of_utc(at).0)
+    at.checked_sub(offset.unwrap_or_default())
+        .ok()
+        .map(|at| of_utc(at).0)
 }
 
 /// The fields of answers that hold values of Salt, or records as they are stored.
 const STORED: [&str; 17] = [
-    "arg", "tgt", "tgt_type", "user", "metadata", "load", "return", "retcode", "success", "fun", "fun_args",
-    "out", "data", "changes", "comment", "reaction", "results",
+    "arg", "tgt", "tgt_type", "user", "metadata", "load", "return", "retcode", "success", "fun",
+    "fun_args", "out", "data", "changes", "comment", "reaction", "results",
 ];
 
 /// Converts the fields `time` of an answer, and of the maps and lists in it, from microseconds to ISO text.
@@ -215,7 +234,11 @@ pub(in crate::cli) fn title(name: &'static str, name_utc: &'static str) -> &'sta
 
 /// Formats ISO text for tables, in the zone of this process: `2026-11-21 05:47:28.123`.
 pub(in crate::cli) fn short(iso: &Json) -> String {
-    shown(iso.as_str().unwrap_or_default(), zone(), "%Y-%m-%d %H:%M:%S%.3f")
+    shown(
+        iso.as_str().unwrap_or_default(),
+        zone(),
+        "%Y-%m-%d %H:%M:%S%.3f",
+    )
 }
 
 /// As [`short`], of a typed time.
@@ -225,7 +248,11 @@ pub(in crate::cli) fn short_at(at: Time) -> String {
 
 /// As [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.
 pub(in crate::cli) fn short_in_zone(iso: &Json) -> String {
-    shown(iso.as_str().unwrap_or_default(), zone(), "%Y-%m-%d %H:%M:%S%.3f %Z")
+    shown(
+        iso.as_str().unwrap_or_default(),
+        zone(),
+        "%Y-%m-%d %H:%M:%S%.3f %Z",
+    )
 }
 
 /// The instant of ISO text with a zone.
@@ -236,7 +263,9 @@ pub(in crate::cli) fn time_of(iso: &Json) -> Option<Micros> {
 
 fn shown(iso: &str, zone: &TimeZone, form: &str) -> String {
     // Other text, such as a time outside of the calendar.
-    let Some(at) = time_of(&Json::from(iso)) else { return iso.to_owned() };
+    let Some(at) = time_of(&Json::from(iso)) else {
+        return iso.to_owned();
+    };
     let at = timestamp(at).to_zoned(zone.clone());
     // The milliseconds are cut, not rounded: a rounded time could be that of another entry.
     at.strftime(form).to_string()
@@ -292,8 +321,14 @@ mod tests {
         let form = "%Y-%m-%d %H:%M:%S%.3f %Z";
         let iso = "2026-11-21T23:47:28.123999Z";
         assert_eq!(shown(iso, &berlin(), form), "2026-11-22 00:47:28.123 CET");
-        assert_eq!(shown("2026-07-01T10:00:00.000000Z", &berlin(), form), "2026-07-01 12:00:00.000 CEST");
-        assert_eq!(shown(iso, &TimeZone::UTC, form), "2026-11-21 23:47:28.123 UTC");
+        assert_eq!(
+            shown("2026-07-01T10:00:00.000000Z", &berlin(), form),
+            "2026-07-01 12:00:00.000 CEST"
+        );
+        assert_eq!(
+            shown(iso, &TimeZone::UTC, form),
+            "2026-11-21 23:47:28.123 UTC"
+        );
         for other in ["", "5 microseconds since 1970", "\x1b[2J"] {
             assert_eq!(shown(other, &berlin(), form), other);
         }
@@ -301,7 +336,11 @@ mod tests {
 
     #[test]
     fn dates_of_exports_are_utc() {
-        for text in ["2026-11-21T05:47:28", "2026-11-21T05:47:28.000000Z", "2026-11-21 05:47:28"] {
+        for text in [
+            "2026-11-21T05:47:28",
+            "2026-11-21T05:47:28.000000Z",
+            "2026-11-21 05:47:28",
+        ] {
             assert_eq!(date_micros(text), Some(NOW.0), "{text}");
         }
         assert_eq!(date_micros("1h"), None);

@@ -17,8 +17,8 @@ use super::item::{ImportItem, Payload};
 use super::known::{StoredJob, Window};
 use crate::api::client::{Client, ClientError};
 use crate::base::limits::{
-    ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES, IMPORT_CHUNK_ITEMS,
-    IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
+    ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES,
+    IMPORT_CHUNK_ITEMS, IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
 };
 use crate::cli::plain;
 use crate::model::Kind;
@@ -36,7 +36,9 @@ pub(super) struct ImportStats {
 impl ImportStats {
     /// Stored and known items of all kinds.
     pub(super) fn totals(&self) -> (u64, u64) {
-        self.by_kind.values().fold((0, 0), |(stored, known), one| (stored + one.0, known + one.1))
+        self.by_kind.values().fold((0, 0), |(stored, known), one| {
+            (stored + one.0, known + one.1)
+        })
     }
 }
 
@@ -86,12 +88,20 @@ impl Feed {
     }
 
     pub(super) fn query_retention(&mut self) -> anyhow::Result<()> {
-        let stats =
-            self.reads.call("store_stats", Value::Map(Vec::new())).context("query the retention of jobs")?;
-        let classes = stats["classes"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let jobs = classes.iter().find(|class| class["class"].as_str() == Some("jobs"));
+        let stats = self
+            .reads
+            .call("store_stats", Value::Map(Vec::new()))
+            .context("query the retention of jobs")?;
+        let classes = stats["classes"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let jobs = classes
+            .iter()
+            .find(|class| class["class"].as_str() == Some("jobs"));
         let keep_age_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
-        self.retained_since = keep_age_s.map(|s| self.now.saturating_sub(s.saturating_mul(1_000_000)));
+        self.retained_since =
+            keep_age_s.map(|s| self.now.saturating_sub(s.saturating_mul(1_000_000)));
         Ok(())
     }
 
@@ -99,11 +109,19 @@ impl Feed {
     pub(super) fn push(&mut self, mut item: ImportItem) -> anyhow::Result<()> {
         let bytes = item.payload.bytes();
         if bytes > ENTRY_BYTES_MAX {
-            self.skip(&item.origin, &format!("{bytes} bytes exceed the largest entry, {ENTRY_BYTES_MAX}"));
+            self.skip(
+                &item.origin,
+                &format!("{bytes} bytes exceed the largest entry, {ENTRY_BYTES_MAX}"),
+            );
             return Ok(());
         }
-        if item.payload.kind == Kind::Event && !(1..=TAG_BYTES_MAX).contains(&item.payload.tag.len()) {
-            self.skip(&item.origin, "an event without a tag, or with a tag that is too long");
+        if item.payload.kind == Kind::Event
+            && !(1..=TAG_BYTES_MAX).contains(&item.payload.tag.len())
+        {
+            self.skip(
+                &item.origin,
+                "an event without a tag, or with a tag that is too long",
+            );
             return Ok(());
         }
         // A time in the future would keep its segment forever.
@@ -123,7 +141,9 @@ impl Feed {
         let mut err = std::io::stderr();
         // A failed write is ignored: the number of skipped items is reported at the end.
         let _ = match self.stats.skipped {
-            ..=IMPORT_BAD_NAMED => writeln!(err, "saltcellar: skipped {}: {}", plain(origin), plain(why)),
+            ..=IMPORT_BAD_NAMED => {
+                writeln!(err, "saltcellar: skipped {}: {}", plain(origin), plain(why))
+            }
             n if n == IMPORT_BAD_NAMED + 1 => {
                 writeln!(err, "saltcellar: further skipped items are only counted")
             }
@@ -141,16 +161,23 @@ impl Feed {
         let chunk = std::mem::take(&mut self.chunk);
         self.chunk_bytes = 0;
         self.look_up(&chunk).context("look up stored jobs")?;
-        let times = chunk.iter().filter(|item| item.payload.kind == Kind::Event).map(|item| item.at);
+        let times = chunk
+            .iter()
+            .filter(|item| item.payload.kind == Kind::Event)
+            .map(|item| item.at);
         if let (Some(first), Some(last)) = (times.clone().min(), times.max()) {
-            self.window.cover(&mut self.reads, first, last).context("look up stored events")?;
+            self.window
+                .cover(&mut self.reads, first, last)
+                .context("look up stored events")?;
         }
         if self.recent.len() > IMPORT_CHUNK_ITEMS {
             self.recent.clear();
         }
         let mut events: Vec<ImportItem> = Vec::new();
         for mut item in chunk {
-            let Payload { kind, tag, body, .. } = &item.payload;
+            let Payload {
+                kind, tag, body, ..
+            } = &item.payload;
             let kind = *kind;
             let is_new = if kind == Kind::Event {
                 // The daemon distinguishes equal events of an import by their times.
@@ -178,7 +205,17 @@ impl Feed {
             // Preserves the order of items.
             self.store_events(std::mem::take(&mut events))?;
             let (origin, bytes) = (item.origin, args.len());
-            self.post(call, &args, PendingCall { origin, kind, items: 1, bytes, events: Vec::new() })?;
+            self.post(
+                call,
+                &args,
+                PendingCall {
+                    origin,
+                    kind,
+                    items: 1,
+                    bytes,
+                    events: Vec::new(),
+                },
+            )?;
         }
         self.store_events(events)
     }
@@ -192,17 +229,37 @@ impl Feed {
     }
 
     fn send_events(&mut self, events: Vec<ImportItem>) -> anyhow::Result<()> {
-        let origin = events.first().map(|event| event.origin.clone()).unwrap_or_default();
+        let origin = events
+            .first()
+            .map(|event| event.origin.clone())
+            .unwrap_or_default();
         let items = events.len();
         let mut w = Writer::new();
-        w.map(3).str("replay").bool(true).str("import").bool(true).str("events").array(items);
+        w.map(3)
+            .str("replay")
+            .bool(true)
+            .str("import")
+            .bool(true)
+            .str("events")
+            .array(items);
         for event in &events {
             let Payload { tag, body, .. } = &event.payload;
-            w.map(3).str("tag").str_bytes(tag).str("data").raw(body).str("at").int(event.at);
+            w.map(3)
+                .str("tag")
+                .str_bytes(tag)
+                .str("data")
+                .raw(body)
+                .str("at")
+                .int(event.at);
         }
         let args = w.into_bytes();
-        let pending =
-            PendingCall { origin, kind: Kind::Event, items: items as u64, bytes: args.len(), events };
+        let pending = PendingCall {
+            origin,
+            kind: Kind::Event,
+            items: items as u64,
+            bytes: args.len(),
+            events,
+        };
         self.send("event_return", &args, pending)
     }
 
@@ -214,7 +271,10 @@ impl Feed {
         if cached > IMPORT_FACTS_REMEMBERED {
             self.jobs.retain(|jid, _| wanted.contains(jid.as_str()));
         }
-        let mut wanted: Vec<&str> = wanted.into_iter().filter(|jid| !self.jobs.contains_key(*jid)).collect();
+        let mut wanted: Vec<&str> = wanted
+            .into_iter()
+            .filter(|jid| !self.jobs.contains_key(*jid))
+            .collect();
         wanted.sort_unstable();
         let mut open: HashMap<u64, &str> = HashMap::new();
         let mut rest = wanted.into_iter();
@@ -231,16 +291,24 @@ impl Feed {
             let (id, answer) = self.reads.next_answer()?;
             let answer = answer?;
             let Some(jid) = open.remove(&id) else {
-                return Err(ClientError::Protocol(format!("an answer to unknown call {id}")));
+                return Err(ClientError::Protocol(format!(
+                    "an answer to unknown call {id}"
+                )));
             };
             if let Some(job) = self.jobs.get_mut(jid) {
-                let entries = answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let entries = answer["entries"]
+                    .as_array()
+                    .map(Vec::as_slice)
+                    .unwrap_or_default();
                 for entry in entries {
                     job.add_stored(entry);
                 }
             }
             if let Some(next) = answer["next"].as_u64() {
-                open.insert(self.reads.post("entries", &entries_args(jid, Some(next)))?, jid);
+                open.insert(
+                    self.reads.post("entries", &entries_args(jid, Some(next)))?,
+                    jid,
+                );
             }
         }
     }
@@ -269,8 +337,10 @@ impl Feed {
         while self.pending.len() > calls || self.pending_bytes > bytes {
             let (id, answer) = self.writes.next_answer().context("store")?;
             let Some(mut pending) = self.pending.remove(&id) else {
-                return Err(ClientError::Protocol(format!("an answer to unknown call {id}")))
-                    .context("store");
+                return Err(ClientError::Protocol(format!(
+                    "an answer to unknown call {id}"
+                )))
+                .context("store");
             };
             self.pending_bytes -= pending.bytes;
             match answer {
@@ -286,7 +356,9 @@ impl Feed {
                         );
                     }
                 }
-                Err(ClientError::Refused { code, .. }) if code == "too_large" && pending.events.len() > 1 => {
+                Err(ClientError::Refused { code, .. })
+                    if code == "too_large" && pending.events.len() > 1 =>
+                {
                     let half = pending.events.split_off(pending.events.len() / 2);
                     self.send_events(pending.events)?;
                     self.send_events(half)?;
@@ -296,10 +368,15 @@ impl Feed {
                 {
                     self.skip(&pending.origin, &format!("{message} ({code})"));
                     for event in pending.events.iter().skip(1) {
-                        self.skip(&event.origin, &format!("in one batch with {}", pending.origin));
+                        self.skip(
+                            &event.origin,
+                            &format!("in one batch with {}", pending.origin),
+                        );
                     }
                 }
-                Err(error) => return Err(error).with_context(|| format!("store {}", pending.origin)),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("store {}", pending.origin));
+                }
             }
         }
         Ok(())

@@ -47,7 +47,10 @@ fn fold(value: &Value, hash: &mut Xxh3) {
                 fold(value, &mut pair);
                 sum.wrapping_add(pair.digest())
             });
-            update(b'm', &[(pairs.len() as u64).to_le_bytes(), sum.to_le_bytes()].concat());
+            update(
+                b'm',
+                &[(pairs.len() as u64).to_le_bytes(), sum.to_le_bytes()].concat(),
+            );
         }
     }
 }
@@ -59,10 +62,19 @@ mod tests {
     #[test]
     fn fingerprints_are_equal_for_equal_values_in_any_order_of_keys() {
         let map = |pairs: Vec<(Value, Value)>| Value::Map(pairs);
-        let one = map(vec![("a".into(), 1.into()), (2.into(), Value::Binary(b"x".to_vec()))]);
-        let reordered = map(vec![(2.into(), Value::Binary(b"x".to_vec())), ("a".into(), 1.into())]);
+        let one = map(vec![
+            ("a".into(), 1.into()),
+            (2.into(), Value::Binary(b"x".to_vec())),
+        ]);
+        let reordered = map(vec![
+            (2.into(), Value::Binary(b"x".to_vec())),
+            ("a".into(), 1.into()),
+        ]);
         let other_types = map(vec![("2".into(), "x".into()), ("a".into(), 1.0.into())]);
-        let other = map(vec![("a".into(), 2.into()), (2.into(), Value::Binary(b"x".to_vec()))]);
+        let other = map(vec![
+            ("a".into(), 2.into()),
+            (2.into(), Value::Binary(b"x".to_vec())),
+        ]);
         assert_eq!(of_value(&one), of_value(&reordered));
         for different in [&other_types, &other, &Value::Array(vec![one.clone()])] {
             assert_ne!(of_value(different), of_value(&one));

@@ -30,7 +30,14 @@ pub(super) struct Payload {
 impl Payload {
     pub(super) fn new(kind: Kind, jid: impl Into<String>, body: Vec<u8>) -> Self {
         let (id, tag, minions) = (String::new(), Vec::new(), Vec::new());
-        Self { kind, jid: jid.into(), id, tag, body, minions }
+        Self {
+            kind,
+            jid: jid.into(),
+            id,
+            tag,
+            body,
+            minions,
+        }
     }
 
     /// The mark that Salt does not cache the returns of a job.
@@ -62,19 +69,36 @@ impl Payload {
         let text = |text: &str| {
             let mut w = Writer::new();
             w.str(text);
-            if text.is_empty() { Vec::new() } else { w.into_bytes() }
+            if text.is_empty() {
+                Vec::new()
+            } else {
+                w.into_bytes()
+            }
         };
         // The id of a return is in its body.
-        let syndic = if self.kind == Kind::Minions { &self.id } else { "" };
+        let syndic = if self.kind == Kind::Minions {
+            &self.id
+        } else {
+            ""
+        };
         let fields = [
             (jid, &text(&self.jid)),
             (body, &self.body),
             ("minions", &self.minions),
             ("syndic_id", &text(syndic)),
         ];
-        let set: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        let set: Vec<_> = fields
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
         let mut w = Writer::new();
-        w.map(set.len() + 3).str("at").int(at).str("replay").bool(true).str("import").bool(true);
+        w.map(set.len() + 3)
+            .str("at")
+            .int(at)
+            .str("replay")
+            .bool(true)
+            .str("import")
+            .bool(true);
         for (key, value) in set {
             w.str(key).raw(value);
         }

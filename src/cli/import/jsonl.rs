@@ -24,7 +24,11 @@ pub(in crate::cli) const VERSION: u64 = 2;
 
 /// Imports a file, or standard input.
 pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> anyhow::Result<()> {
-    let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let name = if file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    };
     let reading = || format!("read {name}");
     let (from, total): (Box<dyn Read>, u64) = if file.as_os_str() == "-" {
         (Box::new(io::stdin()), 0)
@@ -39,8 +43,11 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
     loop {
         line.clear();
         number += 1;
-        let count =
-            from.by_ref().take(JSON_LINE_BYTES_MAX).read_until(b'\n', &mut line).with_context(reading)?;
+        let count = from
+            .by_ref()
+            .take(JSON_LINE_BYTES_MAX)
+            .read_until(b'\n', &mut line)
+            .with_context(reading)?;
         if count == 0 {
             return feed.finish();
         }
@@ -53,7 +60,11 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
             continue;
         }
         match item(line.trim_ascii()) {
-            Ok(JsonLine::Item(at, payload)) => feed.push(ImportItem { at, origin, payload })?,
+            Ok(JsonLine::Item(at, payload)) => feed.push(ImportItem {
+                at,
+                origin,
+                payload,
+            })?,
             Ok(JsonLine::Head(version)) if version > VERSION => {
                 bail!(
                     "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
@@ -91,14 +102,25 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     if line.is_empty() {
         return Ok(JsonLine::Empty);
     }
-    let mut json: Json = serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
-    let name = json.get("kind").and_then(Json::as_str).ok_or("expected an object with `kind`")?.to_owned();
+    let mut json: Json =
+        serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
+    let name = json
+        .get("kind")
+        .and_then(Json::as_str)
+        .ok_or("expected an object with `kind`")?
+        .to_owned();
     if name == "saltcellar" {
-        return Ok(JsonLine::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
+        return Ok(JsonLine::Head(
+            json.get("version")
+                .and_then(Json::as_u64)
+                .unwrap_or(u64::MAX),
+        ));
     }
     let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
     if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
-        return Err(format!("{name} entries of another daemon cannot be imported"));
+        return Err(format!(
+            "{name} entries of another daemon cannot be imported"
+        ));
     }
     let at = match json.get("time") {
         Some(Json::String(text)) => when::date_micros(text),
@@ -109,13 +131,19 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),
-            Some(json) => from_json(&json).map(Some).map_err(|error| format!("`{key}`: {error}")),
+            Some(json) => from_json(&json)
+                .map(Some)
+                .map_err(|error| format!("`{key}`: {error}")),
         }
     };
-    let needs = |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} requires `{key}`"));
+    let needs =
+        |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} requires `{key}`"));
     let text = |key: &str, value: Option<Value>| -> Result<String, String> {
         let value = needs(key, value)?;
-        value.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` must be text"))
+        value
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("`{key}` must be text"))
     };
     let list = |key: &str, value: Option<Value>| match value {
         None => Ok(Vec::new()),
@@ -141,24 +169,43 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             }
             let data = packed(&value("data")?.unwrap_or(Value::Nil))?;
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
-                Some((jid, id)) => Payload { id, ..Payload::new(Kind::Return, jid, data) },
-                None => Payload { tag, ..Payload::new(Kind::Event, "", data) },
+                Some((jid, id)) => Payload {
+                    id,
+                    ..Payload::new(Kind::Return, jid, data)
+                },
+                None => Payload {
+                    tag,
+                    ..Payload::new(Kind::Event, "", data)
+                },
             }
         }
         Kind::Load | Kind::ReturnLoad => Payload {
             minions: list("minions", value("minions")?)?,
-            ..Payload::new(Kind::Load, text("jid", value("jid")?)?, map("load", value("load")?)?)
+            ..Payload::new(
+                Kind::Load,
+                text("jid", value("jid")?)?,
+                map("load", value("load")?)?,
+            )
         },
         Kind::Minions => Payload {
             minions: list("minions", value("minions")?)?,
-            id: value("syndic")?.and_then(|syndic| syndic.as_str().map(str::to_owned)).unwrap_or_default(),
+            id: value("syndic")?
+                .and_then(|syndic| syndic.as_str().map(str::to_owned))
+                .unwrap_or_default(),
             ..Payload::new(kind, text("jid", value("jid")?)?, Vec::new())
         },
         Kind::Return => Payload {
             id: text("minion", value("minion")?)?,
-            ..Payload::new(kind, text("jid", value("jid")?)?, map("data", value("data")?)?)
+            ..Payload::new(
+                kind,
+                text("jid", value("jid")?)?,
+                map("data", value("data")?)?,
+            )
         },
-        Kind::Endtime => Payload::endtime(text("jid", value("jid")?)?, &text("endtime", value("endtime")?)?),
+        Kind::Endtime => Payload::endtime(
+            text("jid", value("jid")?)?,
+            &text("endtime", value("endtime")?)?,
+        ),
         Kind::NoCache => Payload::nocache(text("jid", value("jid")?)?),
         Kind::Register => Payload::new(kind, "", packed(&value("data")?.unwrap_or(Value::Nil))?),
         Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
@@ -197,17 +244,38 @@ mod tests {
             ("{", "invalid JSON"),
             ("[]", "expected an object with `kind`"),
             (r#"{"kind": "song"}"#, "unknown kind"),
-            (r#"{"kind": "endtime", "jid": "1", "endtime": "x"}"#, "expected `time`"),
-            (r#"{"kind": "endtime", "time": 1, "endtime": "x"}"#, "requires `jid`"),
-            (r#"{"kind": "load", "time": 1, "jid": "1", "load": []}"#, "`load` must be a map"),
+            (
+                r#"{"kind": "endtime", "jid": "1", "endtime": "x"}"#,
+                "expected `time`",
+            ),
+            (
+                r#"{"kind": "endtime", "time": 1, "endtime": "x"}"#,
+                "requires `jid`",
+            ),
+            (
+                r#"{"kind": "load", "time": 1, "jid": "1", "load": []}"#,
+                "`load` must be a map",
+            ),
             (
                 r#"{"kind": "load", "time": 1, "jid": "1", "load": {"a": {"$bin": 1}}}"#,
                 "`load`: not the JSON form",
             ),
-            (r#"{"kind": "minions", "time": 1, "jid": "1", "minions": 3}"#, "must be a list"),
-            (r#"{"kind": "event", "time": 1, "tag": "a", "data": {}}"#, "requires `on_bus`"),
-            (r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#, "gap entries"),
-            (r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#, "`tag` must be text"),
+            (
+                r#"{"kind": "minions", "time": 1, "jid": "1", "minions": 3}"#,
+                "must be a list",
+            ),
+            (
+                r#"{"kind": "event", "time": 1, "tag": "a", "data": {}}"#,
+                "requires `on_bus`",
+            ),
+            (
+                r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#,
+                "gap entries",
+            ),
+            (
+                r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#,
+                "`tag` must be text",
+            ),
         ] {
             let found = item(line.as_bytes()).err().unwrap_or_default();
             assert!(found.contains(why), "{line}: {found}");

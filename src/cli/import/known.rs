@@ -33,18 +33,26 @@ impl StoredJob {
     /// Adds an entry of the call `entries`.
     pub(super) fn add_stored(&mut self, entry: &Value) {
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
-        let Value::Binary(body) = &entry["body"] else { return };
+        let Value::Binary(body) = &entry["body"] else {
+            return;
+        };
         match text("kind") {
             "load" | "return_load" => {
                 let mut parts = msgpack::elements(body);
                 self.loads.extend(parts.next().map(fingerprint::of));
-                self.minions.extend(parts.next().into_iter().flat_map(names));
+                self.minions
+                    .extend(parts.next().into_iter().flat_map(names));
             }
-            "new" => self.minions.extend(msgpack::get(body, "minions").into_iter().flat_map(names)),
-            "minions" => self.minions.extend(msgpack::elements(body).next().into_iter().flat_map(names)),
+            "new" => self
+                .minions
+                .extend(msgpack::get(body, "minions").into_iter().flat_map(names)),
+            "minions" => self
+                .minions
+                .extend(msgpack::elements(body).next().into_iter().flat_map(names)),
             // A return seen only on a bus is imported again, which confirms it.
             "return" if entry["confirmed"].as_bool() != Some(false) => {
-                self.answers.insert((text("minion").to_owned(), answer(body)));
+                self.answers
+                    .insert((text("minion").to_owned(), answer(body)));
             }
             // It takes precedence: an imported one is older.
             "endtime" => self.has_endtime = true,
@@ -66,7 +74,9 @@ impl StoredJob {
                 is_new || more
             }
             Kind::Minions => self.add_minions(&payload.minions),
-            Kind::Return => self.answers.insert((payload.id.clone(), answer(&payload.body))),
+            Kind::Return => self
+                .answers
+                .insert((payload.id.clone(), answer(&payload.body))),
             Kind::Endtime => !std::mem::replace(&mut self.has_endtime, true),
             Kind::NoCache => !std::mem::replace(&mut self.nocache, true),
             _ => true,
@@ -87,7 +97,11 @@ fn names(list: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 /// A fingerprint of `return`, `retcode` and `success`.
 fn answer(load: &[u8]) -> u64 {
     peek(load).answer.iter().fold(0, |hash, part| {
-        let own = if part.is_empty() { 0 } else { fingerprint::of(part) };
+        let own = if part.is_empty() {
+            0
+        } else {
+            fingerprint::of(part)
+        };
         hash.rotate_left(21).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ own
     })
 }
@@ -112,17 +126,31 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new() -> Self {
-        Self { span: 0..0, by_time: BTreeMap::new(), left: HashMap::new() }
+        Self {
+            span: 0..0,
+            by_time: BTreeMap::new(),
+            left: HashMap::new(),
+        }
     }
 
-    pub(super) fn cover(&mut self, client: &mut Client, first: i64, last: i64) -> Result<(), ClientError> {
-        let wanted = first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
+    pub(super) fn cover(
+        &mut self,
+        client: &mut Client,
+        first: i64,
+        last: i64,
+    ) -> Result<(), ClientError> {
+        let wanted =
+            first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
         if wanted.start < self.span.start || wanted.start > self.span.end || self.span.is_empty() {
             self.by_time.clear();
             self.left.clear();
             self.span = wanted.start..wanted.start;
         }
-        while let Some(old) = self.by_time.first_entry().filter(|old| *old.key() < wanted.start) {
+        while let Some(old) = self
+            .by_time
+            .first_entry()
+            .filter(|old| *old.key() < wanted.start)
+        {
             let (at, fingerprints) = old.remove_entry();
             for fingerprint in fingerprints {
                 self.forget(fingerprint, |left| *left == at);
@@ -146,7 +174,10 @@ impl Window {
                 ("before", before.clone()),
             ];
             let answer = client.call("events_list", args(pairs))?;
-            let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let events = answer["events"]
+                .as_array()
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             for event in events {
                 let tag = event["tag"].as_str().unwrap_or_default();
                 let fingerprint = event_fingerprint(tag, fingerprint::of_value(&event["data"]));
@@ -154,7 +185,10 @@ impl Window {
                 self.by_time.entry(at).or_default().push(fingerprint);
                 self.left.entry(fingerprint).or_default().push(at);
             }
-            let Some(last) = events.last().filter(|_| answer["more"].as_bool() == Some(true)) else {
+            let Some(last) = events
+                .last()
+                .filter(|_| answer["more"].as_bool() == Some(true))
+            else {
                 return Ok(());
             };
             before = last["seq"].clone();
@@ -168,8 +202,12 @@ impl Window {
     }
 
     fn forget(&mut self, fingerprint: u64, is_it: impl Fn(&i64) -> bool) -> bool {
-        let Some(times) = self.left.get_mut(&fingerprint) else { return false };
-        let Some(at) = times.iter().position(is_it) else { return false };
+        let Some(times) = self.left.get_mut(&fingerprint) else {
+            return false;
+        };
+        let Some(at) = times.iter().position(is_it) else {
+            return false;
+        };
         times.swap_remove(at);
         if times.is_empty() {
             self.left.remove(&fingerprint);

@@ -46,7 +46,12 @@ pub(super) fn import(
 ) -> anyhow::Result<u64> {
     let root = root(dir)?;
     let (mut done, mut total) = (0, None);
-    let mut walk = Walk { root: &root, since, jobs_max: IMPORT_JOBS_SORTED, after: None };
+    let mut walk = Walk {
+        root: &root,
+        since,
+        jobs_max: IMPORT_JOBS_SORTED,
+        after: None,
+    };
     loop {
         let JobChunk { jobs, all, more } = walk.next(watch, &mut |path, why| {
             feed.skip(&path.display().to_string(), why);
@@ -63,7 +68,13 @@ pub(super) fn import(
             };
             if let Some(jid) = jid {
                 watch.step(done, total, &jid);
-                Reading { feed, jid: &jid, started: key.time().map(|at| at.0), fun: None }.read(&path)?;
+                Reading {
+                    feed,
+                    jid: &jid,
+                    started: key.time().map(|at| at.0),
+                    fun: None,
+                }
+                .read(&path)?;
                 done += 1;
             }
         }
@@ -78,7 +89,8 @@ pub(super) fn import(
 /// `dir`, or its subdirectory `jobs` if that is the tree.
 fn root(dir: &Path) -> anyhow::Result<PathBuf> {
     let has_tops = |dir: &Path| -> io::Result<bool> {
-        Ok(fs::read_dir(dir)?.any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
+        Ok(fs::read_dir(dir)?
+            .any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
     };
     let reading = || format!("read {}", dir.display());
     if has_tops(dir).with_context(reading)? {
@@ -106,7 +118,9 @@ fn is_top(name: &str) -> bool {
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        items => items?.map(|item| item.map(|item| item.path())).collect::<io::Result<Vec<_>>>()?,
+        items => items?
+            .map(|item| item.map(|item| item.path()))
+            .collect::<io::Result<Vec<_>>>()?,
     };
     found.sort();
     Ok(found)
@@ -133,7 +147,11 @@ struct JobChunk {
 
 impl Walk<'_> {
     /// Calls `skip` for entries that are not jobs, only in the first part.
-    fn next(&mut self, watch: &mut dyn Watch, skip: &mut dyn FnMut(&Path, &str)) -> anyhow::Result<JobChunk> {
+    fn next(
+        &mut self,
+        watch: &mut dyn Watch,
+        skip: &mut dyn FnMut(&Path, &str),
+    ) -> anyhow::Result<JobChunk> {
         let first = self.after.is_none();
         let mut skip = |path: &Path, why: &str| {
             if first {
@@ -144,7 +162,11 @@ impl Walk<'_> {
         let mut jobs: BinaryHeap<FoundJob> = BinaryHeap::new();
         let mut all = 0;
         for top in list(self.root).with_context(|| format!("read {}", self.root.display()))? {
-            let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = top
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             if !is_top(&name) {
                 // Hidden directories include the scratch directory of an interrupted export.
                 if !name.starts_with('.') {
@@ -185,7 +207,9 @@ impl Walk<'_> {
     }
 
     fn includes(&self, job: &FoundJob) -> bool {
-        job.0.time().is_none_or(|at| self.since.is_none_or(|since| at.0 >= since))
+        job.0
+            .time()
+            .is_none_or(|at| self.since.is_none_or(|since| at.0 >= since))
             && self.after.as_ref().is_none_or(|after| job > after)
     }
 }
@@ -196,11 +220,16 @@ fn jid_of(dir: &Path) -> Result<Option<String>, String> {
         Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is not text".to_owned())?),
         None => None,
     };
-    if let Some(jid) = text.map(|jid| jid.trim().to_owned()).filter(|jid| !jid.is_empty()) {
+    if let Some(jid) = text
+        .map(|jid| jid.trim().to_owned())
+        .filter(|jid| !jid.is_empty())
+    {
         return Ok(Some(jid));
     }
     if let Some(load) = read(&dir.join(".load.p"), ENTRY_BYTES_MAX)? {
-        let jid = msgpack::get(&load, "jid").and_then(msgpack::as_text).filter(|jid| !jid.is_empty());
+        let jid = msgpack::get(&load, "jid")
+            .and_then(msgpack::as_text)
+            .filter(|jid| !jid.is_empty());
         return jid
             .map(|jid| Some(jid.to_owned()))
             .ok_or_else(|| "neither `jid` nor `.load.p` contains a jid".to_owned());
@@ -218,11 +247,17 @@ fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| error.to_string())?,
     };
-    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+    if !file
+        .metadata()
+        .map_err(|error| error.to_string())?
+        .is_file()
+    {
         return Err("not a file".to_owned());
     }
     let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(bytes_max as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
     if bytes.len() > bytes_max {
         return Err(format!("more than {bytes_max} bytes"));
     }
@@ -231,14 +266,18 @@ fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
 
 /// A file's one msgpack value.
 fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
-    let Some(bytes) = read(path, ENTRY_BYTES_MAX)? else { return Ok(None) };
+    let Some(bytes) = read(path, ENTRY_BYTES_MAX)? else {
+        return Ok(None);
+    };
     match Reader::new(&bytes).value() {
         _ if bytes.is_empty() => Err("empty: Salt was stopped during the write".to_owned()),
         Ok(value) if value.len() < bytes.len() => Err("trailing bytes after the value".to_owned()),
-        Ok(_) => match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
-            Ok(_) => Ok(Some(bytes)),
-            Err(error) => Err(error.to_string()),
-        },
+        Ok(_) => {
+            match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
+                Ok(_) => Ok(Some(bytes)),
+                Err(error) => Err(error.to_string()),
+            }
+        }
         Err(error) => Err(error.to_string()),
     }
 }
@@ -262,11 +301,17 @@ impl Reading<'_> {
         let items = match list(dir) {
             Ok(items) => items,
             Err(error) => {
-                self.feed.skip(&dir.display().to_string(), &error.to_string());
+                self.feed
+                    .skip(&dir.display().to_string(), &error.to_string());
                 return Ok(());
             }
         };
-        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = |path: &Path| {
+            path.file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        };
         if items.iter().any(|path| name(path) == "nocache") {
             self.push(&dir.join("nocache"), Payload::nocache(self.jid))?;
         }
@@ -277,13 +322,17 @@ impl Reading<'_> {
             match name.as_str() {
                 "jid" | "nocache" | "endtime" | ".load.p" | ".minions.p" => {}
                 other if other.starts_with('.') => {
-                    let syndic = other.strip_prefix(".minions.").and_then(|rest| rest.strip_suffix(".p"));
+                    let syndic = other
+                        .strip_prefix(".minions.")
+                        .and_then(|rest| rest.strip_suffix(".p"));
                     if syndic.is_some() {
                         self.minions(&path, syndic)?;
                     }
                 }
                 _ if path.is_dir() => answers.push((mtime(&path.join("return.p")), path)),
-                _ => self.feed.skip(&path.display().to_string(), "not a part of a job"),
+                _ => self
+                    .feed
+                    .skip(&path.display().to_string(), "not a part of a job"),
             }
         }
         answers.sort();
@@ -303,13 +352,27 @@ impl Reading<'_> {
     }
 
     fn push(&mut self, path: &Path, payload: Payload) -> anyhow::Result<()> {
-        let of_jid = self.started.filter(|_| matches!(payload.kind, Kind::Load | Kind::NoCache));
-        let at = of_jid.or_else(|| mtime(path)).or(self.started).unwrap_or(i64::MAX);
-        self.feed.push(ImportItem { at, origin: path.display().to_string(), payload })
+        let of_jid = self
+            .started
+            .filter(|_| matches!(payload.kind, Kind::Load | Kind::NoCache));
+        let at = of_jid
+            .or_else(|| mtime(path))
+            .or(self.started)
+            .unwrap_or(i64::MAX);
+        self.feed.push(ImportItem {
+            at,
+            origin: path.display().to_string(),
+            payload,
+        })
     }
 
     /// A file's value if `is_one` accepts it; otherwise skips it with the message `form`.
-    fn value(&mut self, path: &Path, form: &str, is_one: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    fn value(
+        &mut self,
+        path: &Path,
+        form: &str,
+        is_one: impl Fn(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
         match read_value(path) {
             Ok(None) => None,
             Ok(Some(value)) if is_one(&value) => Some(value),
@@ -332,7 +395,13 @@ impl Reading<'_> {
         };
         self.fun = peek(&load).fun.map(str::to_owned);
         let minions = self.names(&minions_path).unwrap_or_default();
-        self.push(&path, Payload { minions, ..Payload::new(Kind::Load, self.jid, load) })
+        self.push(
+            &path,
+            Payload {
+                minions,
+                ..Payload::new(Kind::Load, self.jid, load)
+            },
+        )
     }
 
     fn names(&mut self, path: &Path) -> Option<Vec<u8>> {
@@ -343,28 +412,64 @@ impl Reading<'_> {
     }
 
     fn minions(&mut self, path: &Path, syndic: Option<&str>) -> anyhow::Result<()> {
-        let Some(minions) = self.names(path) else { return Ok(()) };
+        let Some(minions) = self.names(path) else {
+            return Ok(());
+        };
         let id = syndic.unwrap_or_default().to_owned();
-        self.push(path, Payload { id, minions, ..Payload::new(Kind::Minions, self.jid, Vec::new()) })
+        self.push(
+            path,
+            Payload {
+                id,
+                minions,
+                ..Payload::new(Kind::Minions, self.jid, Vec::new())
+            },
+        )
     }
 
     fn answer(&mut self, dir: &Path) -> anyhow::Result<()> {
         let path = dir.join("return.p");
-        let Some(minion) = dir.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
-            self.feed.skip(&dir.display().to_string(), "the minion id is not text");
+        let Some(minion) = dir
+            .file_name()
+            .and_then(|name| name.to_str())
+            .map(str::to_owned)
+        else {
+            self.feed
+                .skip(&dir.display().to_string(), "the minion id is not text");
             return Ok(());
         };
-        let Some(value) = self.value(&path, "", |_| true) else { return Ok(()) };
+        let Some(value) = self.value(&path, "", |_| true) else {
+            return Ok(());
+        };
         let out = self.value(&dir.join("out.p"), "", |_| true);
-        let load = return_of(self.jid, &minion, self.fun.as_deref(), &value, out.as_deref());
-        self.push(&path, Payload { id: minion, ..Payload::new(Kind::Return, self.jid, load) })
+        let load = return_of(
+            self.jid,
+            &minion,
+            self.fun.as_deref(),
+            &value,
+            out.as_deref(),
+        );
+        self.push(
+            &path,
+            Payload {
+                id: minion,
+                ..Payload::new(Kind::Return, self.jid, load)
+            },
+        )
     }
 }
 
 /// The argument map of `returner`.
-fn return_of(jid: &str, minion: &str, fun: Option<&str>, value: &[u8], out: Option<&[u8]>) -> Vec<u8> {
+fn return_of(
+    jid: &str,
+    minion: &str,
+    fun: Option<&str>,
+    value: &[u8],
+    out: Option<&[u8]>,
+) -> Vec<u8> {
     let of_job = |key: &[u8]| matches!(msgpack::as_text(key), Some("jid" | "id" | "fun" | "out"));
-    let mut pairs: Vec<(&[u8], &[u8])> = msgpack::pairs(value).filter(|(key, _)| !of_job(key)).collect();
+    let mut pairs: Vec<(&[u8], &[u8])> = msgpack::pairs(value)
+        .filter(|(key, _)| !of_job(key))
+        .collect();
     if msgpack::get(value, "return").is_none() {
         pairs = vec![(b"\xa6return", value)];
     }
@@ -396,7 +501,9 @@ mod tests {
     #[test]
     fn jobs_are_read_in_the_order_of_jids_for_any_part_size() {
         let dir = tempfile::tempdir().unwrap();
-        let mut jids: Vec<String> = (0..50).map(|n| format!("20261121030955{:06}", n * 7919 % 50)).collect();
+        let mut jids: Vec<String> = (0..50)
+            .map(|n| format!("20261121030955{:06}", n * 7919 % 50))
+            .collect();
         jids.extend(["mine", "yours"].map(str::to_owned));
         for (n, jid) in jids.iter().enumerate() {
             let place = dir.path().join(format!("{:02x}/{n:030x}", n % 5));
@@ -409,16 +516,21 @@ mod tests {
         let since = JidKey::of(jids.get(10).unwrap()).time().map(|at| at.0);
         for (since, expected) in [(None, &jids[..]), (since, &jids[10..])] {
             for jobs_max in [1, 7, 42, 52, 100] {
-                let mut walk = Walk { root: dir.path(), since, jobs_max, after: None };
+                let mut walk = Walk {
+                    root: dir.path(),
+                    since,
+                    jobs_max,
+                    after: None,
+                };
                 let (mut found, mut skipped, mut parts) = (Vec::new(), 0, 0);
                 loop {
-                    let part = walk.next(&mut NoProgress, &mut |_, _| skipped += 1).unwrap();
+                    let part = walk
+                        .next(&mut NoProgress, &mut |_, _| skipped += 1)
+                        .unwrap();
                     assert_eq!(part.all, (expected.len() - found.len()) as u64);
-                    found.extend(
-                        part.jobs.iter().map(|(_, place)| {
-                            fs::read_to_string(dir.path().join(place).join("jid")).unwrap()
-                        }),
-                    );
+                    found.extend(part.jobs.iter().map(|(_, place)| {
+                        fs::read_to_string(dir.path().join(place).join("jid")).unwrap()
+                    }));
                     parts += 1;
                     if !part.more {
                         break;

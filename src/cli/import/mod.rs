@@ -68,7 +68,11 @@ Examples:
 
 /// The error of an import that skipped items.
 fn skipped(count: u64) -> anyhow::Error {
-    Finding { exit: Exit::Corrupt, message: format!("{count} items skipped, see above") }.into()
+    Finding {
+        exit: Exit::Corrupt,
+        message: format!("{count} items skipped, see above"),
+    }
+    .into()
 }
 
 pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
@@ -84,7 +88,12 @@ pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
     let mut bar = Bar::new("import", unit);
     match import {
         Import::LocalCache { dir, since } => {
-            local_cache::import(&mut feed, dir, since.map(|since| since.micros().0), &mut bar)?;
+            local_cache::import(
+                &mut feed,
+                dir,
+                since.map(|since| since.micros().0),
+                &mut bar,
+            )?;
         }
         Import::Jsonl { file } => jsonl::import(&mut feed, file, &mut bar)?,
     }
@@ -112,7 +121,10 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
     let of = |kind: &Kind| stats.by_kind.get(kind).copied().unwrap_or_default();
     let counts = |(kind, name): &(Kind, &str)| {
         let (stored, known) = of(kind);
-        ((*name).to_owned(), json!({ "stored": stored, "known": known }))
+        (
+            (*name).to_owned(),
+            json!({ "stored": stored, "known": known }),
+        )
     };
     let document = json!({
         "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,

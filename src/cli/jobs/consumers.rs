@@ -5,7 +5,9 @@ use serde_json::{Value as Json, json};
 
 use super::filter::FilterFlags;
 use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
-use crate::cli::{Column, Fields as _, Global, Table, When, ask, or_empty, short_at, show, show_rows};
+use crate::cli::{
+    Column, Fields as _, Global, Table, When, ask, or_empty, short_at, show, show_rows,
+};
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Consumers {
@@ -143,7 +145,9 @@ pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
     }
     match text.parse() {
         Ok(when) => Ok(Position::Time(when)),
-        Err(error) => Err(format!("expected oldest, newest, a sequence number, or a time: {error}")),
+        Err(error) => Err(format!(
+            "expected oldest, newest, a sequence number, or a time: {error}"
+        )),
     }
 }
 
@@ -155,22 +159,44 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Next(args) => next(global, &args),
         Consumers::Ack(Ack { name, seq, holder }) => {
             let call = json!({ "name": name, "seq": seq, "holder": holder });
-            ask::change(global, "consumer_ack", call, "acknowledge the events", |at| continues(&name, &at))
+            ask::change(
+                global,
+                "consumer_ack",
+                call,
+                "acknowledge the events",
+                |at| continues(&name, &at),
+            )
         }
         Consumers::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            ask::change(global, "consumer_seek", call, "move the consumer", |at| continues(&name, &at))
-        }
-        Consumers::Pause(name) => ask::change(global, "consumer_pause", &name, "pause the consumer", paused),
-        Consumers::Resume(name) => {
-            ask::change(global, "consumer_resume", &name, "resume the consumer", paused)
-        }
-        Consumers::Pin(pin) => {
-            ask::change(global, "consumer_pin", &pin, "pin the consumer", |Pinned { name, pin }| {
-                format!("{name} {}", if pin { "is pinned" } else { "is not pinned" })
+            ask::change(global, "consumer_seek", call, "move the consumer", |at| {
+                continues(&name, &at)
             })
         }
+        Consumers::Pause(name) => ask::change(
+            global,
+            "consumer_pause",
+            &name,
+            "pause the consumer",
+            paused,
+        ),
+        Consumers::Resume(name) => ask::change(
+            global,
+            "consumer_resume",
+            &name,
+            "resume the consumer",
+            paused,
+        ),
+        Consumers::Pin(pin) => ask::change(
+            global,
+            "consumer_pin",
+            &pin,
+            "pin the consumer",
+            |Pinned { name, pin }| {
+                format!("{name} {}", if pin { "is pinned" } else { "is not pinned" })
+            },
+        ),
         Consumers::Delete(Name { name }) => {
             let call = json!({ "name": name });
             let answer = ask::answer(global, "consumer_delete", call, "delete the consumer")?;
@@ -178,7 +204,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
                 bail!("delete the consumer: {name:?} does not exist");
             }
             let answer = json!({ "name": name, "deleted": true });
-            show(global.output, &answer, |out| Ok(out.line(&format!("{name} is deleted"))?))
+            show(global.output, &answer, |out| {
+                Ok(out.line(&format!("{name} is deleted"))?)
+            })
         }
     }
 }
@@ -188,7 +216,11 @@ pub(in crate::cli) fn continues(name: &str, at: &api::Position) -> String {
 }
 
 pub(in crate::cli) fn paused(state: api::Position) -> String {
-    let paused = if state.paused == Some(true) { "paused" } else { "resumed" };
+    let paused = if state.paused == Some(true) {
+        "paused"
+    } else {
+        "resumed"
+    };
     format!("{} is {paused}", or_empty(state.name))
 }
 
@@ -198,7 +230,13 @@ fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
         ask::set(&mut call, key, value);
     }
-    ask::change(global, "consumer_create", call, "create the consumer", |at| continues(&args.name, &at))
+    ask::change(
+        global,
+        "consumer_create",
+        call,
+        "create the consumer",
+        |at| continues(&args.name, &at),
+    )
 }
 
 fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
@@ -208,7 +246,11 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let answer = ask::call(&mut client, "consumer_next", call).context("take the next events")?;
     show_rows(global.output, &answer, "events", |out| {
-        let rows: Vec<_> = answer.list("events").iter().map(super::events::row).collect();
+        let rows: Vec<_> = answer
+            .list("events")
+            .iter()
+            .map(super::events::row)
+            .collect();
         Ok(Table::new(super::events::columns()).print(out, &rows)?)
     })
 }
@@ -227,46 +269,90 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::truncated("ERROR").drop_order(1),
         ];
         let cells = |row: Consumer| {
-            let [cursor, lag, lag_s] = [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
+            let [cursor, lag, lag_s] =
+                [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
             let error = or_empty(row.error.as_ref().map(|error| &error.message));
-            vec![row.name.clone(), cursor, lag, lag_s, state(&row), or_empty(row.holder), error]
+            vec![
+                row.name.clone(),
+                cursor,
+                lag,
+                lag_s,
+                state(&row),
+                or_empty(row.holder),
+                error,
+            ]
         };
-        Ok(Table::new(columns).print(out, &page.consumers.into_iter().map(cells).collect::<Vec<_>>())?)
+        Ok(Table::new(columns).print(
+            out,
+            &page.consumers.into_iter().map(cells).collect::<Vec<_>>(),
+        )?)
     })
 }
 
 fn state(row: &Consumer) -> String {
-    let marks =
-        [row.paused.then_some("paused"), row.pin.then_some("pinned"), row.lost.as_ref().map(|_| "gap")];
+    let marks = [
+        row.paused.then_some("paused"),
+        row.pin.then_some("pinned"),
+        row.lost.as_ref().map(|_| "gap"),
+    ];
     let marks: Vec<&str> = marks.into_iter().flatten().collect();
-    if marks.is_empty() { "active".to_owned() } else { marks.join(",") }
+    if marks.is_empty() {
+        "active".to_owned()
+    } else {
+        marks.join(",")
+    }
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer): (ConsumersPage, _) =
-        ask::answer_as(global, "consumers_list", json!({ "name": name }), "show the consumer")?;
-    let (Some(row), Some(shown)) = (page.consumers.first(), answer.list("consumers").first()) else {
+    let (page, answer): (ConsumersPage, _) = ask::answer_as(
+        global,
+        "consumers_list",
+        json!({ "name": name }),
+        "show the consumer",
+    )?;
+    let (Some(row), Some(shown)) = (page.consumers.first(), answer.list("consumers").first())
+    else {
         bail!("show the consumer: {name:?} does not exist")
     };
     show(global.output, shown, |out| {
-        let has_match = row.scopes.as_array().is_some_and(|scopes| !scopes.is_empty());
+        let has_match = row
+            .scopes
+            .as_array()
+            .is_some_and(|scopes| !scopes.is_empty());
         let lines = [
             ("name", Some(row.name.clone())),
             ("created", Some(short_at(row.time))),
             ("match", has_match.then(|| row.scopes.to_string())),
             ("where", row.condition.clone()),
             ("cursor", Some(row.cursor.to_string())),
-            ("lag", Some(format!("{} entries, {} s", row.lag_entries, row.lag_s))),
+            (
+                "lag",
+                Some(format!("{} entries, {} s", row.lag_entries, row.lag_s)),
+            ),
             ("state", Some(state(row))),
-            ("holder", row.holder.as_ref().map(|name| format!("{name}, for {} s", or_empty(row.lease_s)))),
+            (
+                "holder",
+                row.holder
+                    .as_ref()
+                    .map(|name| format!("{name}, for {} s", or_empty(row.lease_s))),
+            ),
             (
                 "lost",
                 row.lost.as_ref().map(|lost| {
-                    let LostRange { first, last, entries } = lost;
+                    let LostRange {
+                        first,
+                        last,
+                        entries,
+                    } = lost;
                     format!("up to {entries} entries from {first} to {last}, dropped by retention")
                 }),
             ),
-            ("error", row.error.as_ref().map(|error| format!("{} {}", short_at(error.time), error.message))),
+            (
+                "error",
+                row.error
+                    .as_ref()
+                    .map(|error| format!("{} {}", short_at(error.time), error.message)),
+            ),
         ];
         for (name, text) in lines {
             text.map_or(Ok(()), |text| out.line(&format!("{name:<9} {text}")))?;

@@ -12,8 +12,8 @@ use super::tail;
 use crate::api::call::send::Fired;
 use crate::api::client::args;
 use crate::cli::{
-    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, ask, nested, short, show, title,
-    yaml,
+    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, ask, nested, short,
+    show, title, yaml,
 };
 use crate::wire::json::to_json;
 
@@ -109,8 +109,12 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-const LIST_CALL: ListCall =
-    ListCall { call: "events_list", rows: "events", cursor: "seq", operation: "list events" };
+const LIST_CALL: ListCall = ListCall {
+    call: "events_list",
+    rows: "events",
+    cursor: "seq",
+    operation: "list events",
+};
 
 pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
@@ -125,17 +129,32 @@ pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()>
 const DATA_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 fn send(global: &Global, event: Send) -> anyhow::Result<()> {
-    let data = data(&event).context("read the event's data").map_err(BadData)?;
-    let bus = event.bus.map(std::path::absolute).transpose().context("find the bus")?;
+    let data = data(&event)
+        .context("read the event's data")
+        .map_err(BadData)?;
+    let bus = event
+        .bus
+        .map(std::path::absolute)
+        .transpose()
+        .context("find the bus")?;
     let pairs = [
         ("tag", Value::from(event.tag.as_str())),
         ("data", data),
-        ("bus", bus.map_or(Value::Nil, |bus| Value::from(bus.to_string_lossy().as_ref()))),
+        (
+            "bus",
+            bus.map_or(Value::Nil, |bus| {
+                Value::from(bus.to_string_lossy().as_ref())
+            }),
+        ),
     ];
-    let answer = ask::connect(global)?.call("event_send", args(pairs)).context("fire the event")?;
+    let answer = ask::connect(global)?
+        .call("event_send", args(pairs))
+        .context("fire the event")?;
     let answer = to_json(&answer);
     let Fired { tag, socket, .. } = ask::typed(&answer).context("fire the event")?;
-    show(global.output, &answer, |out| Ok(out.line(&format!("fired {tag} at {socket}"))?))
+    show(global.output, &answer, |out| {
+        Ok(out.line(&format!("fired {tag} at {socket}"))?)
+    })
 }
 
 /// The data of an event is unreadable or not a map.
@@ -179,18 +198,23 @@ fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
         filter.limit = u64::MAX;
     }
     let mut table = Table::new(columns());
-    let order = if filter.all { Order::NewestFirst } else { Order::NewestLast };
-    Pages::new(global, LIST_CALL, &filter)?.explained(filter.explain).print(
-        global.output,
-        order,
-        |out, events| {
+    let order = if filter.all {
+        Order::NewestFirst
+    } else {
+        Order::NewestLast
+    };
+    Pages::new(global, LIST_CALL, &filter)?
+        .explained(filter.explain)
+        .print(global.output, order, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();
             let data = |event: &Json| nested(event.of("data"), 4);
             Ok(table.print_with(out, &rows, |n| {
-                events.get(n).filter(|_| filter.data).map_or_else(String::new, data)
+                events
+                    .get(n)
+                    .filter(|_| filter.data)
+                    .map_or_else(String::new, data)
             })?)
-        },
-    )
+        })
 }
 
 pub(super) fn columns() -> [Column; 5] {
@@ -198,7 +222,9 @@ pub(super) fn columns() -> [Column; 5] {
         Column::right("SEQ"),
         Column::left(title("TIME", "TIME (UTC)")),
         Column::middle_truncated("TAG"),
-        Column::middle_truncated("MINION").min_chars(9).drop_order(2),
+        Column::middle_truncated("MINION")
+            .min_chars(9)
+            .drop_order(2),
         Column::truncated("FUN").drop_order(1),
     ]
 }

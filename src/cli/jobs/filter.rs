@@ -40,8 +40,10 @@ fn serialize<S: Serializer>(
     condition: Option<&String>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
-    let scope: serde_json::Map<_, _> =
-        scope.iter().filter_map(|(key, value)| Some(((*key).to_owned(), json!((*value)?)))).collect();
+    let scope: serde_json::Map<_, _> = scope
+        .iter()
+        .filter_map(|(key, value)| Some(((*key).to_owned(), json!((*value)?))))
+        .collect();
     let mut map = to.serialize_map(None)?;
     if !scope.is_empty() {
         map.serialize_entry("match", &json!([scope]))?;
@@ -57,15 +59,24 @@ fn serialize<S: Serializer>(
 
 impl Serialize for DataFilter {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let scope =
-            [("fun", self.fun.as_ref()), ("retcode", self.retcode.as_ref()), ("class", self.class.as_ref())];
+        let scope = [
+            ("fun", self.fun.as_ref()),
+            ("retcode", self.retcode.as_ref()),
+            ("class", self.class.as_ref()),
+        ];
         serialize(&scope, self.search.as_ref(), self.condition.as_ref(), to)
     }
 }
 
 impl Serialize for FilterFlags {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let DataFilter { fun, retcode, class, search, condition } = &self.more;
+        let DataFilter {
+            fun,
+            retcode,
+            class,
+            search,
+            condition,
+        } = &self.more;
         let scope = [
             ("tag", self.tag.as_ref()),
             ("minion", self.minion.as_ref()),

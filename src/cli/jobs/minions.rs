@@ -7,8 +7,8 @@ use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, 
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
-    Column, Fields as _, Global, Output, Table, ask, or_empty, short_at, short_in_zone, show, show_rows,
-    title,
+    Column, Fields as _, Global, Output, Table, ask, or_empty, short_at, short_in_zone, show,
+    show_rows, title,
 };
 use crate::wire::msgpack::Time;
 
@@ -68,7 +68,10 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     loop {
         let mut answer = ask::call(&mut client, "minions_list", &call).context(operation)?;
         let (more, next) = (answer.is("more"), answer.of("next").clone());
-        let rows = answer.get_mut("minions").map(Json::take).unwrap_or_default();
+        let rows = answer
+            .get_mut("minions")
+            .map(Json::take)
+            .unwrap_or_default();
         match (all.get_mut("minions"), rows) {
             (Some(Json::Array(all)), Json::Array(mut rows)) => all.append(&mut rows),
             (_, rows) => {
@@ -102,7 +105,9 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             vec![
                 row.id,
                 age(row.last_seen.map(|seen| seen.time), now),
-                row.highstate.as_ref().map_or("-".to_owned(), |run| highstate(run, now)),
+                row.highstate
+                    .as_ref()
+                    .map_or("-".to_owned(), |run| highstate(run, now)),
                 or_empty(states.map(|states| states.changed)),
                 row.missing.to_string(),
                 last.fun,
@@ -116,7 +121,8 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
 }
 
 fn age(at: Option<Time>, now: Micros) -> String {
-    let ago = |Time(at): Time| span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0));
+    let ago =
+        |Time(at): Time| span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0));
     at.map_or("-".to_owned(), ago)
 }
 
@@ -134,8 +140,15 @@ fn highstate(run: &MinionRun, now: Micros) -> String {
 /// States what the answer does not cover.
 fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
     let notes = [
-        skipped.jobs_skipped.then(|| format!("missing returns of the newest {} jobs", skipped.jobs_checked)),
-        skipped.events_since.map(|at| format!("events without a return since {}", short_at(at))),
+        skipped.jobs_skipped.then(|| {
+            format!(
+                "missing returns of the newest {} jobs",
+                skipped.jobs_checked
+            )
+        }),
+        skipped
+            .events_since
+            .map(|at| format!("events without a return since {}", short_at(at))),
         (skipped.states_unread > 0)
             .then(|| format!("{} highstates without their states", skipped.states_unread)),
     ];
@@ -151,28 +164,43 @@ fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
     if answer.is_null() {
         let shown: String = id.chars().take(64).collect();
-        return Err(anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation));
+        return Err(
+            anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation),
+        );
     }
     let minion: Minion = ask::typed(&answer).context(operation)?;
     show(global.output, &answer, |out| details(out, minion))
 }
 
 fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
-    let in_zone = |at: Option<Time>| at.map(|at| short_in_zone(&at.0.iso().into())).unwrap_or_default();
+    let in_zone = |at: Option<Time>| {
+        at.map(|at| short_in_zone(&at.0.iso().into()))
+            .unwrap_or_default()
+    };
     let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
     let row = &minion.row;
     out.line(&format!("minion     {}", row.id))?;
-    out.line(&format!("last seen  {}", in_zone(row.last_seen.as_ref().map(|seen| seen.time))))?;
+    out.line(&format!(
+        "last seen  {}",
+        in_zone(row.last_seen.as_ref().map(|seen| seen.time))
+    ))?;
     if let Some(last) = &row.last {
         out.line(&format!("last job   {}", run(last)))?;
     }
     if let Some(last) = &row.highstate {
-        let (result, counts) =
-            (highstate(last, Clock::real().now()), last.states.clone().unwrap_or_default());
+        let (result, counts) = (
+            highstate(last, Clock::real().now()),
+            last.states.clone().unwrap_or_default(),
+        );
         let (total, failed, changed) = (counts.total, counts.failed, counts.changed);
         out.line(&format!("highstate  {}", run(last)))?;
-        out.line(&format!("           {result}: {total} states, {failed} failed, {changed} changed"))?;
-        for (title, states) in [("failed", &minion.failed_states), ("changed", &minion.changed_states)] {
+        out.line(&format!(
+            "           {result}: {total} states, {failed} failed, {changed} changed"
+        ))?;
+        for (title, states) in [
+            ("failed", &minion.failed_states),
+            ("changed", &minion.changed_states),
+        ] {
             if !states.is_empty() {
                 out.line(&format!("{title:<9}  {}", states.join(", ")))?;
             }
@@ -183,17 +211,34 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
     let missing: Vec<_> = minion.missing_jobs.into_iter().map(cells).collect();
     if !missing.is_empty() {
         out.line("")?;
-        Table::new([time(), Column::truncated("MISSING RETURN OF"), Column::left("JID")])
-            .print(out, &missing)?;
+        Table::new([
+            time(),
+            Column::truncated("MISSING RETURN OF"),
+            Column::left("JID"),
+        ])
+        .print(out, &missing)?;
     }
     out.line("")?;
     let functions: Vec<_> = minion.functions.into_iter().map(cells).collect();
-    Table::new([time(), Column::truncated("LAST RUN OF"), Column::left("JID")]).print(out, &functions)?;
+    Table::new([
+        time(),
+        Column::truncated("LAST RUN OF"),
+        Column::left("JID"),
+    ])
+    .print(out, &functions)?;
     if !minion.timeline.is_empty() {
         out.line("")?;
-        let columns = [time(), Column::middle_truncated("EVENT"), Column::right("RETCODE")];
-        let cells = |event: MinionEvent| vec![short_at(event.time), event.tag, or_empty(event.retcode)];
-        Table::new(columns).print(out, &minion.timeline.into_iter().map(cells).collect::<Vec<_>>())?;
+        let columns = [
+            time(),
+            Column::middle_truncated("EVENT"),
+            Column::right("RETCODE"),
+        ];
+        let cells =
+            |event: MinionEvent| vec![short_at(event.time), event.tag, or_empty(event.retcode)];
+        Table::new(columns).print(
+            out,
+            &minion.timeline.into_iter().map(cells).collect::<Vec<_>>(),
+        )?;
     }
     skipped(out, &minion.skipped)
 }

@@ -14,8 +14,8 @@ use anyhow::Context;
 use serde_json::{Value as Json, json};
 
 use crate::cli::{
-    Column, Fields as _, Format, Global, ListCall, Order, Output, Pages, Table, TimeRange, ask, leaf, short,
-    show as show_answer, title,
+    Column, Fields as _, Format, Global, ListCall, Order, Output, Pages, Table, TimeRange, ask,
+    leaf, short, show as show_answer, title,
 };
 
 #[derive(clap::Subcommand)]
@@ -104,7 +104,9 @@ pub(super) struct Missing {
 }
 
 fn key_and_glob(text: &str) -> Result<(String, String), String> {
-    let (key, glob) = text.split_once('=').ok_or("expected KEY=GLOB, such as ticket=OPS-123")?;
+    let (key, glob) = text
+        .split_once('=')
+        .ok_or("expected KEY=GLOB, such as ticket=OPS-123")?;
     Ok((key.to_owned(), glob.to_owned()))
 }
 
@@ -116,8 +118,12 @@ fn as_map<S: serde::Serializer>(pairs: &[(String, String)], to: S) -> Result<S::
     }
 }
 
-pub(super) const LIST_CALL: ListCall =
-    ListCall { call: "jobs_list", rows: "jobs", cursor: "jid", operation: "list the jobs" };
+pub(super) const LIST_CALL: ListCall = ListCall {
+    call: "jobs_list",
+    rows: "jobs",
+    cursor: "jid",
+    operation: "list the jobs",
+};
 
 pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     match jobs {
@@ -134,7 +140,11 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
 /// The error for an unknown job id, which may have any length.
 pub(super) fn unknown(jid: &str) -> anyhow::Error {
     let shown: String = jid.chars().take(64).collect();
-    let rest = if shown.len() < jid.len() { format!("... ({} bytes)", jid.len()) } else { String::new() };
+    let rest = if shown.len() < jid.len() {
+        format!("... ({} bytes)", jid.len())
+    } else {
+        String::new()
+    };
     anyhow::anyhow!("unknown job {shown}{rest}")
 }
 
@@ -156,7 +166,8 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
 
 fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Result<Json> {
     let operation = "list the missing minions";
-    let job = ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(operation)?;
+    let job =
+        ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(operation)?;
     if job.is_null() {
         return Err(unknown(jid).context(operation));
     }
@@ -170,13 +181,18 @@ fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
         .map(|name| (name.to_owned(), job.of(name).clone()))
         .collect();
     show_answer(global.output, &answer.into(), |out| {
-        job.list("missing").iter().try_for_each(|minion| out.line(&leaf(minion)))?;
+        job.list("missing")
+            .iter()
+            .try_for_each(|minion| out.line(&leaf(minion)))?;
         Ok(())
     })
 }
 
 fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
-    let filter = Filter { result: Some("missing".to_owned()), ..filter };
+    let filter = Filter {
+        result: Some("missing".to_owned()),
+        ..filter
+    };
     let mut pages = Pages::new(global, LIST_CALL, filter)?;
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
@@ -198,7 +214,9 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         first = false;
         let mut cells = Vec::new();
         for mut job in rows {
-            let missing = missing_of(&mut client, job.text("jid"))?.of("missing").clone();
+            let missing = missing_of(&mut client, job.text("jid"))?
+                .of("missing")
+                .clone();
             if let Some(job) = job.as_object_mut() {
                 job.insert("missing".to_owned(), missing);
             }
@@ -208,7 +226,11 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
             }
             let mut row = row(&job);
             row.truncate(4);
-            row.extend([returned(&job), job.list("missing").len().to_string(), job.joined("missing")]);
+            row.extend([
+                returned(&job),
+                job.list("missing").len().to_string(),
+                job.joined("missing"),
+            ]);
             cells.push(row);
         }
         if out.format == Format::Table {
@@ -239,9 +261,12 @@ fn row(job: &Json) -> Vec<String> {
 
 fn arg(job: &Json) -> String {
     match job.of("arg") {
-        Json::Array(items) => {
-            items.iter().map(argument).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
-        }
+        Json::Array(items) => items
+            .iter()
+            .map(argument)
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join(" "),
         other => leaf(other),
     }
 }
@@ -252,7 +277,10 @@ fn argument(arg: &Json) -> String {
     match arg.as_object() {
         Some(keywords) if keywords.keys().any(of_salt) => {
             let public = keywords.iter().filter(|(key, _)| !of_salt(key));
-            public.map(|(key, value)| format!("{key}={}", leaf(value))).collect::<Vec<_>>().join(" ")
+            public
+                .map(|(key, value)| format!("{key}={}", leaf(value)))
+                .collect::<Vec<_>>()
+                .join(" ")
         }
         _ => leaf(arg),
     }

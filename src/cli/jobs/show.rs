@@ -7,7 +7,8 @@ use serde_json::Value as Json;
 use super::super::format::outputter;
 use super::{arg, unknown};
 use crate::cli::{
-    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, leaf, nested, plain, short, short_in_zone,
+    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, leaf, nested, plain, short,
+    short_in_zone,
 };
 use crate::wire::json::{from_json, to_json};
 
@@ -43,7 +44,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut call_args = serde_json::to_value(args)?;
     ask::set(&mut call_args, "links", true.into());
     let mut client = ask::connect(global)?;
-    let mut job = ask::call_paged(&mut client, "job_show", "returns", call_args).context("show the job")?;
+    let mut job =
+        ask::call_paged(&mut client, "job_show", "returns", call_args).context("show the job")?;
     if job.is_null() {
         return Err(unknown(&args.jid).context("show the job"));
     }
@@ -64,21 +66,30 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Form::Json if args.returns => out.json(&to_json(&returns(&job)?))?,
         Form::Json => out.json(&job)?,
         Form::Jsonl if args.returns => {
-            let Value::Map(returns) = returns(&job)? else { return Ok(()) };
-            returns.into_iter().try_for_each(|pair| out.json(&to_json(&Value::Map(vec![pair]))))?;
+            let Value::Map(returns) = returns(&job)? else {
+                return Ok(());
+            };
+            returns
+                .into_iter()
+                .try_for_each(|pair| out.json(&to_json(&Value::Map(vec![pair]))))?;
         }
         Form::Jsonl => {
-            job.list("returns").iter().try_for_each(|answer| out.json(&ask::with_jid(&args.jid, answer)))?;
+            job.list("returns")
+                .iter()
+                .try_for_each(|answer| out.json(&ask::with_jid(&args.jid, answer)))?;
         }
         Form::Csv => {
             let columns = ["minion", "time", "failed", "retcode", "return"].map(Column::left);
             let cells = |answer: &Json| {
                 let time = short_in_zone(answer.of("time"));
-                let [minion, failed, code] = ["minion", "failed", "retcode"].map(|name| answer.leaf(name));
+                let [minion, failed, code] =
+                    ["minion", "failed", "retcode"].map(|name| answer.leaf(name));
                 vec![minion, time, failed, code, answer.of("return").to_string()]
             };
-            Table::new(columns)
-                .print(&mut out, &job.list("returns").iter().map(cells).collect::<Vec<_>>())?;
+            Table::new(columns).print(
+                &mut out,
+                &job.list("returns").iter().map(cells).collect::<Vec<_>>(),
+            )?;
         }
         Form::Table => table(&mut out, &job, args.returns)?,
     }
@@ -87,8 +98,18 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// `{minion: return}`, as Salt's own commands print it.
 fn returns(job: &Json) -> anyhow::Result<Value> {
-    let pair = |answer: &Json| Ok((answer.text("minion").into(), from_json(answer.of("return"))?));
-    Ok(Value::Map(job.list("returns").iter().map(pair).collect::<anyhow::Result<_>>()?))
+    let pair = |answer: &Json| {
+        Ok((
+            answer.text("minion").into(),
+            from_json(answer.of("return"))?,
+        ))
+    };
+    Ok(Value::Map(
+        job.list("returns")
+            .iter()
+            .map(pair)
+            .collect::<anyhow::Result<_>>()?,
+    ))
 }
 
 fn table(out: &mut Output, job: &Json, returns_only: bool) -> anyhow::Result<()> {
@@ -105,7 +126,8 @@ fn table(out: &mut Output, job: &Json, returns_only: bool) -> anyhow::Result<()>
 }
 
 fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
-    let of = |text: String, form: fn(String) -> String| if text.is_empty() { text } else { form(text) };
+    let of =
+        |text: String, form: fn(String) -> String| if text.is_empty() { text } else { form(text) };
     let tgt_type = of(job.leaf("tgt_type"), |kind| format!(" ({kind})"));
     let expected = of(job.leaf("expected"), |expected| format!(" of {expected}"));
     let bus_only = match job.number("bus_only") {
@@ -114,7 +136,9 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
     };
     let last = short(job.of("last_answer"));
     let took = job.of("duration_us").as_i64();
-    let took = took.map(|us| format!("{:.3} s, last return {last}", us as f64 / 1e6)).unwrap_or_default();
+    let took = took
+        .map(|us| format!("{:.3} s, last return {last}", us as f64 / 1e6))
+        .unwrap_or_default();
     let head = [
         ("jid", job.leaf("jid")),
         ("time", short_in_zone(job.of("time"))),
@@ -122,13 +146,27 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
         ("arg", arg(job)),
         ("tgt", job.joined("tgt") + &tgt_type),
         ("user", job.leaf("user")),
-        ("returned", format!("{}{expected}, {} failed{bus_only}", job.leaf("returned"), job.leaf("failed"))),
+        (
+            "returned",
+            format!(
+                "{}{expected}, {} failed{bus_only}",
+                job.leaf("returned"),
+                job.leaf("failed")
+            ),
+        ),
         ("retcodes", retcodes(job.of("retcodes"))),
         ("took", took),
         ("endtime", job.leaf("endtime")),
         ("metadata", job.leaf("metadata")),
         ("parent", job.leaf("parent")),
-        ("nocache", if job.is("nocache") { "true".to_owned() } else { String::new() }),
+        (
+            "nocache",
+            if job.is("nocache") {
+                "true".to_owned()
+            } else {
+                String::new()
+            },
+        ),
     ];
     for (name, value) in head.iter().filter(|(_, value)| !value.is_empty()) {
         out.line(&format!("{name:<9} {}", plain(value)))?;
@@ -142,7 +180,11 @@ fn retcodes(codes: &Json) -> String {
     if codes.iter().all(|(code, _)| *code == "0") {
         return String::new();
     }
-    codes.iter().map(|(code, count)| format!("{code}: {count}")).collect::<Vec<_>>().join(", ")
+    codes
+        .iter()
+        .map(|(code, count)| format!("{code}: {count}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()> {
@@ -161,15 +203,25 @@ fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()>
     if duplicates > 0 {
         marks.push(format!("{duplicates} different later return(s)"));
     }
-    out.heading(&format!("{}: ({})", answer.leaf("minion"), marks.join(", ")))?;
+    out.heading(&format!(
+        "{}: ({})",
+        answer.leaf("minion"),
+        marks.join(", ")
+    ))?;
     let value = answer.of("return");
     // The return of a runner or a wheel function is its final event.
     let has_ended = value.get("jid") == job.get("jid") && value.get("fun").is_some();
     let inner = value.get("return").filter(|_| has_ended);
     out.text(&nested(inner.unwrap_or(value), 4))?;
     for other in answer.list("others") {
-        let code = other.get("retcode").map(|code| format!(", retcode {}", leaf(code))).unwrap_or_default();
-        out.line(&format!("    later return: ({}{code})", short(other.of("time"))))?;
+        let code = other
+            .get("retcode")
+            .map(|code| format!(", retcode {}", leaf(code)))
+            .unwrap_or_default();
+        out.line(&format!(
+            "    later return: ({}{code})",
+            short(other.of("time"))
+        ))?;
         out.text(&nested(other.of("return"), 8))?;
     }
     Ok(())
@@ -184,19 +236,28 @@ fn foot(out: &mut Output, job: &Json) -> anyhow::Result<()> {
             None => "would change",
         };
         let [jid, kind, name, id] = ["jid", "fun", "name", "id"].map(|name| child.leaf(name));
-        let id = if id == name { String::new() } else { format!(" ({id})") };
+        let id = if id == name {
+            String::new()
+        } else {
+            format!(" ({id})")
+        };
         started.push(format!("{jid}  {kind} {name}{id}: {result}"));
     }
     let names = |name: &str| job.list(name).iter().map(leaf).collect();
     let lists: [(&str, Vec<String>); 3] = [
         ("started:", started),
         ("missing:", names("missing")),
-        ("seen on the bus only, not confirmed by the master:", names("not_confirmed")),
+        (
+            "seen on the bus only, not confirmed by the master:",
+            names("not_confirmed"),
+        ),
     ];
     for (heading, lines) in lists.into_iter().filter(|(_, lines)| !lines.is_empty()) {
         out.line("")?;
         out.heading(heading)?;
-        lines.iter().try_for_each(|line| out.line(&format!("    {line}")))?;
+        lines
+            .iter()
+            .try_for_each(|line| out.line(&format!("    {line}")))?;
     }
     Ok(())
 }

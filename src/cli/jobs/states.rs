@@ -63,7 +63,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let mut call_args = serde_json::to_value(args)?;
         ask::set(&mut call_args, "jid", jid.as_str().into());
         let operation = "list the states";
-        let answer = ask::call_paged(&mut client, "job_states", "states", call_args).context(operation)?;
+        let answer =
+            ask::call_paged(&mut client, "job_states", "states", call_args).context(operation)?;
         if answer.is_null() {
             return Err(unknown(jid).context(operation));
         }
@@ -71,7 +72,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let mut lines = states.iter().map(|state| ask::with_jid(jid, state));
         match out.format {
             Format::Table => {
-                let cells: Vec<_> = states.iter().map(|state| row(jid, state, args.jids.len() > 1)).collect();
+                let cells: Vec<_> = states
+                    .iter()
+                    .map(|state| row(jid, state, args.jids.len() > 1))
+                    .collect();
                 table.print(&mut out, &cells)?;
             }
             Format::Json => all.extend(lines),
@@ -85,10 +89,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
-    let duration = state.of("duration_ms").as_f64().map(|ms| format!("{ms:.1}"));
+    let duration = state
+        .of("duration_ms")
+        .as_f64()
+        .map(|ms| format!("{ms:.1}"));
     let comment = match state.of("comment") {
         Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
-        comment => comment.as_str().unwrap_or_default().trim().lines().next().unwrap_or_default().to_owned(),
+        comment => comment
+            .as_str()
+            .unwrap_or_default()
+            .trim()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
     };
     let mut cells = vec![
         state.leaf("minion"),

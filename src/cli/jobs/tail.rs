@@ -12,8 +12,8 @@ use crate::api::call::consumers::{EventCounts, EventGroup};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
 use crate::cli::{
-    Column, Fields as _, Format, Global, NoDaemon, Output, Table, TimeRange, When, ask, nested, print_error,
-    short, show, show_rows, title,
+    Column, Fields as _, Format, Global, NoDaemon, Output, Table, TimeRange, When, ask, nested,
+    print_error, short, show, show_rows, title,
 };
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -85,7 +85,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut call_args = with_filter(&args.filter, json!({ "wait_ms": 0, "time": args.since }))?;
     let mut has_position = false;
     while left > 0 {
-        ask::set(&mut call_args, "limit", left.min(crate::base::limits::CLI_PAGE_ROWS).into());
+        ask::set(
+            &mut call_args,
+            "limit",
+            left.min(crate::base::limits::CLI_PAGE_ROWS).into(),
+        );
         let answer = match ask::call(&mut client, "events_follow", &call_args) {
             Err(ClientError::Unreachable { .. } | ClientError::TimedOut(_)) if has_position => {
                 client = reconnected(global)?;
@@ -129,10 +133,16 @@ fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> 
     if out.is_csv() {
         return Ok(table.print(out, &[row(event)])?);
     }
-    let line = row(event).into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
+    let line = row(event)
+        .into_iter()
+        .filter(|cell| !cell.is_empty())
+        .collect::<Vec<_>>()
+        .join("  ");
     out.line(&line)?;
     if with_data {
-        nested(event.of("data"), 4).lines().try_for_each(|line| out.line(line))?;
+        nested(event.of("data"), 4)
+            .lines()
+            .try_for_each(|line| out.line(line))?;
     }
     Ok(())
 }
@@ -156,7 +166,9 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
         ask::set(&mut call_args, "from", next.into());
     }
     let Some(by) = &args.by else {
-        return show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?));
+        return show(global.output, &json!({ "count": count }), |out| {
+            Ok(out.line(&count.to_string())?)
+        });
     };
     let is_hour = by == "hour";
     let mut groups: Vec<(String, u64)> = groups.into_iter().collect();
@@ -164,7 +176,11 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
         groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     }
     let row = |(key, count): &(String, u64)| {
-        let hour = key.parse().ok().filter(|_| is_hour).map(|at| Micros(at).iso());
+        let hour = key
+            .parse()
+            .ok()
+            .filter(|_| is_hour)
+            .map(|at| Micros(at).iso());
         json!({ by.as_str(): hour.unwrap_or_else(|| key.clone()), "count": count })
     };
     let rows: Vec<Json> = groups.iter().map(row).collect();
@@ -175,7 +191,10 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
             "" => "(none)".to_owned(),
             key => key.to_owned(),
         };
-        let cells: Vec<_> = rows.iter().map(|row| vec![key(row), row.leaf("count")]).collect();
+        let cells: Vec<_> = rows
+            .iter()
+            .map(|row| vec![key(row), row.leaf("count")])
+            .collect();
         let name = match by.as_str() {
             "function" => "FUNCTION",
             "minion" => "MINION",

@@ -60,7 +60,10 @@ impl JobState {
 
     fn missing(&self) -> Vec<&str> {
         let expected = self.expected.iter().flatten();
-        expected.filter(|id| !self.returned.contains_key(*id)).map(String::as_str).collect()
+        expected
+            .filter(|id| !self.returned.contains_key(*id))
+            .map(String::as_str)
+            .collect()
     }
 
     fn is_done(&self) -> bool {
@@ -83,9 +86,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut job = JobState::default();
     let (mut known, mut from, mut step) = (false, 0, String::new());
     loop {
-        let deadline = if known { args.timeout } else { args.timeout.min(KNOWN_WITHIN) };
+        let deadline = if known {
+            args.timeout
+        } else {
+            args.timeout.min(KNOWN_WITHIN)
+        };
         let left = deadline.saturating_sub(started.elapsed());
-        let wait = left.min(if out.width.is_some() { REDRAW } else { ONE_WAIT });
+        let wait = left.min(if out.width.is_some() {
+            REDRAW
+        } else {
+            ONE_WAIT
+        });
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
         let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
         let update = ask::call(&mut client, "job_watch", call_args).context(operation)?;
@@ -116,9 +127,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 return Err(unknown(&args.jid).context(operation));
             }
             finish(&mut out, &args.jid, &job)?;
-            let message =
-                format!("timed out: {} returned within {} seconds", job.share(), args.timeout.as_secs());
-            return Err(Finding { exit: Exit::TempFail, message }.into());
+            let message = format!(
+                "timed out: {} returned within {} seconds",
+                job.share(),
+                args.timeout.as_secs()
+            );
+            return Err(Finding {
+                exit: Exit::TempFail,
+                message,
+            }
+            .into());
         }
         status(&mut out, &job, started.elapsed(), &step)?;
     }
@@ -126,14 +144,21 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     finish(&mut out, &args.jid, &job)?;
     match job.failed() {
         0 => Ok(()),
-        failed => Err(finding(format!("{failed} of {} minions failed", job.returned.len()))),
+        failed => Err(finding(format!(
+            "{failed} of {} minions failed",
+            job.returned.len()
+        ))),
     }
 }
 
 fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<()> {
     if out.format == Format::Table {
         let [fun, tgt] = ["fun", "tgt"].map(|name| update.joined(name));
-        let on = if tgt.is_empty() { tgt } else { format!(" on {tgt}") };
+        let on = if tgt.is_empty() {
+            tgt
+        } else {
+            format!(" on {tgt}")
+        };
         out.status("")?;
         out.line(&format!("job {jid} {fun}{on}"))?;
         out.flush()?;
@@ -152,8 +177,16 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
         Format::Table => {
             if out.width.is_none() || failed {
                 let mut marks = vec![if failed { "failed" } else { "ok" }.to_owned()];
-                marks.extend(answer.get("retcode").map(|code| format!("retcode {}", leaf(code))));
-                marks.extend(answer.is("bus_only").then(|| "seen on the bus only".to_owned()));
+                marks.extend(
+                    answer
+                        .get("retcode")
+                        .map(|code| format!("retcode {}", leaf(code))),
+                );
+                marks.extend(
+                    answer
+                        .is("bus_only")
+                        .then(|| "seen on the bus only".to_owned()),
+                );
                 let (time, marks) = (short(answer.of("time")), marks.join(", "));
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;
@@ -161,7 +194,11 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
         }
         Format::Jsonl => {
             ask::set(&mut answer, "returned", job.returned.len().into());
-            ask::set(&mut answer, "expected", json!(job.expected.as_ref().map(BTreeSet::len)));
+            ask::set(
+                &mut answer,
+                "expected",
+                json!(job.expected.as_ref().map(BTreeSet::len)),
+            );
             out.json(&answer)?;
         }
         Format::Json => {}
@@ -184,7 +221,11 @@ fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
         None => leaf(data.get("message").unwrap_or(data)),
     };
     let minion = step.leaf("minion");
-    let text = if minion.is_empty() { text } else { format!("{minion} {text}") };
+    let text = if minion.is_empty() {
+        text
+    } else {
+        format!("{minion} {text}")
+    };
     if out.format == Format::Table && out.width.is_none() {
         out.line(&format!("{}             {text}", short(step.of("time"))))?;
         out.flush()?;
@@ -197,7 +238,10 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
         return Ok(());
     }
     let missing = job.missing();
-    let mut parts = vec![format!("{} returned", job.share()), format!("{} failed", job.failed())];
+    let mut parts = vec![
+        format!("{} returned", job.share()),
+        format!("{} failed", job.failed()),
+    ];
     parts.push(format!("{} s", since.as_secs()));
     if !step.is_empty() {
         parts.push(step.to_owned());
@@ -212,7 +256,11 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
 fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
     let missing = job.missing();
     if out.format == Format::Table {
-        out.line(&format!("{} returned, {} failed", job.share(), job.failed()))?;
+        out.line(&format!(
+            "{} returned, {} failed",
+            job.share(),
+            job.failed()
+        ))?;
         if !missing.is_empty() {
             out.line(&format!("missing: {}", missing.join(",")))?;
         }

@@ -58,7 +58,11 @@ impl State {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Chosen { master, rules, salt } = args.salt.choose(global)?;
+    let Chosen {
+        master,
+        rules,
+        salt,
+    } = args.salt.choose(global)?;
     let pipeline = Pipeline::new(&master, salt.clone());
     if let Some(rules) = &rules {
         pipeline.set_rules(rules);
@@ -66,7 +70,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut notes = master.notes.clone();
     if !master.files.contains(&master.conf_file) {
         let path = master.conf_file.display();
-        notes.push(Note::error("saltcellar", format!("{path} does not exist: set the master's file")));
+        notes.push(Note::error(
+            "saltcellar",
+            format!("{path} does not exist: set the master's file"),
+        ));
     }
     let mut rows = Vec::new();
     let mut rules_count = 0;
@@ -79,12 +86,22 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Err(note) => notes.push(note),
     }
     if let Some(beyond) = &pipeline.files().0.beyond_roots {
-        let which = if beyond.roots_first { "`salt://` files outside file_roots" } else { "`salt://` files" };
+        let which = if beyond.roots_first {
+            "`salt://` files outside file_roots"
+        } else {
+            "`salt://` files"
+        };
         let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
         notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
     }
-    let faults = notes.iter().filter(|note| note.level == NoteLevel::Error).count()
-        + rows.iter().filter(|row| matches!(row.state, State::Broken(_))).count();
+    let faults = notes
+        .iter()
+        .filter(|note| note.level == NoteLevel::Error)
+        .count()
+        + rows
+            .iter()
+            .filter(|row| matches!(row.state, State::Broken(_)))
+            .count();
     let named = |note: &Note| json!({"level": note.level.name(), "message": note.to_string()});
     let file = |row: &FileResult| {
         json!({
@@ -104,12 +121,28 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         for row in &rows {
             let why = row.state.why();
-            let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
-            out.line(&format!("{:<10}  {}  {}{tail}", row.state.name(), row.rule, row.file))?;
+            let tail = if why.is_empty() {
+                String::new()
+            } else {
+                format!(": {why}")
+            };
+            out.line(&format!(
+                "{:<10}  {}  {}{tail}",
+                row.state.name(),
+                row.rule,
+                row.file
+            ))?;
         }
-        Ok(out.line(&format!("{rules_count} rules, {} files, {faults} faults", rows.len()))?)
+        Ok(out.line(&format!(
+            "{rules_count} rules, {} files, {faults} faults",
+            rows.len()
+        ))?)
     })?;
-    if faults > 0 { Err(finding(format!("{faults} faults found"))) } else { Ok(()) }
+    if faults > 0 {
+        Err(finding(format!("{faults} faults found")))
+    } else {
+        Ok(())
+    }
 }
 
 fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileResult> {

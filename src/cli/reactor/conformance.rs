@@ -30,7 +30,10 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let options = ConformanceOptions { salt_python: args.python.python(), ..ConformanceOptions::default() };
+    let options = ConformanceOptions {
+        salt_python: args.python.python(),
+        ..ConformanceOptions::default()
+    };
     let mut lines = Vec::new();
     let report = run_cases(&args.dirs, &options, |result| {
         if !result.passed() {

@@ -40,17 +40,27 @@ Examples:
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-const LIST_CALL: ListCall =
-    ListCall { call: "reactor_history", rows: "reactions", cursor: "seq", operation: "list the reactions" };
+const LIST_CALL: ListCall = ListCall {
+    call: "reactor_history",
+    rows: "reactions",
+    cursor: "seq",
+    operation: "list the reactions",
+};
 
 fn joined<S: serde::Serializer>(states: &[String], to: S) -> Result<S::Ok, S::Error> {
-    if states.is_empty() { to.serialize_none() } else { to.serialize_str(&states.join(",")) }
+    if states.is_empty() {
+        to.serialize_none()
+    } else {
+        to.serialize_str(&states.join(","))
+    }
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    Pages::new(global, LIST_CALL, args)?.print(global.output, Order::NewestLast, |out, reactions| {
-        Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
-    })
+    Pages::new(global, LIST_CALL, args)?.print(
+        global.output,
+        Order::NewestLast,
+        |out, reactions| Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?),
+    )
 }
 
 pub(super) fn table() -> Table {
@@ -67,9 +77,23 @@ pub(super) fn table() -> Table {
 /// The failures of a reaction, each with file, line and cause.
 pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
     record.list("failures").iter().map(|failure| {
-        let line = failure.of("line").as_u64().and_then(|line| u32::try_from(line).ok());
-        let at = Location { file: failure.text("file").to_owned(), line, rendered: failure.is("rendered") };
-        plain(&ReactionFailure { at, cause: failure.text("cause").to_owned() }.to_string()).into_owned()
+        let line = failure
+            .of("line")
+            .as_u64()
+            .and_then(|line| u32::try_from(line).ok());
+        let at = Location {
+            file: failure.text("file").to_owned(),
+            line,
+            rendered: failure.is("rendered"),
+        };
+        plain(
+            &ReactionFailure {
+                at,
+                cause: failure.text("cause").to_owned(),
+            }
+            .to_string(),
+        )
+        .into_owned()
     })
 }
 
@@ -79,22 +103,45 @@ pub(super) fn outcome(call: &Json) -> String {
     if *call.of("success") != false {
         return outcome;
     }
-    let retcode = if call.get("retcode").is_some() { ", retcode " } else { "" };
+    let retcode = if call.get("retcode").is_some() {
+        ", retcode "
+    } else {
+        ""
+    };
     format!("{outcome}, failed{retcode}{}", call.leaf("retcode"))
 }
 
 pub(super) fn row(reaction: &Json) -> Vec<String> {
     let record = reaction.of("reaction");
     let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
-    let took = took.map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3)).unwrap_or_default();
+    let took = took
+        .map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3))
+        .unwrap_or_default();
     let why = record.leaf("why");
-    let state = if why.is_empty() { record.leaf("state") } else { format!("left: {why}") };
+    let state = if why.is_empty() {
+        record.leaf("state")
+    } else {
+        format!("left: {why}")
+    };
     let calls = record.list("calls").iter().map(|call| {
         let [client, fun, tgt] = ["client", "fun", "tgt"].map(|name| call.leaf(name));
-        let on = if tgt.is_empty() { tgt } else { format!(" {tgt}") };
+        let on = if tgt.is_empty() {
+            tgt
+        } else {
+            format!(" {tgt}")
+        };
         format!("{client}.{fun}{on}: {}", outcome(call))
     });
-    let calls: Vec<_> = calls.chain(failures(record).map(|failure| format!("failed: {failure}"))).collect();
+    let calls: Vec<_> = calls
+        .chain(failures(record).map(|failure| format!("failed: {failure}")))
+        .collect();
     let time = short(reaction.of("time"));
-    vec![reaction.leaf("seq"), time, state, took, reaction.leaf("tag"), calls.join("; ")]
+    vec![
+        reaction.leaf("seq"),
+        time,
+        state,
+        took,
+        reaction.leaf("tag"),
+        calls.join("; "),
+    ]
 }

@@ -28,7 +28,8 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let (status, _): (Status, _) = ask::call_as(&mut client, "status", ()).context("query the status")?;
+    let (status, _): (Status, _) =
+        ask::call_as(&mut client, "status", ()).context("query the status")?;
     let (state, answer) = if status.reactor {
         ask::call_as(&mut client, "reactor_list", ()).context("list the rules")?
     } else {
@@ -67,22 +68,37 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
     });
     out.line(&format!("{activity}{numbers}"))?;
     if let Some(running) = running {
-        let counts: Vec<_> =
-            running.reactions.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        let counts: Vec<_> = running
+            .reactions
+            .iter()
+            .map(|(state, count)| format!("{count} {state}"))
+            .collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
         let iso = |time: i64| Micros(time).iso();
         if let Some(Refusal { time, why }) = &running.refused {
-            out.line(&format!("new configuration invalid since {}, not in use: {why}", iso(*time)))?;
+            out.line(&format!(
+                "new configuration invalid since {}, not in use: {why}",
+                iso(*time)
+            ))?;
         }
         if let Some(ForeignCall { time, fun }) = &running.foreign_call {
             out.line(&format!("another reactor called {fun} at {}", iso(*time)))?;
         }
     }
     let row = |rule: &RuleState| {
-        vec![rule.rule.clone(), rule.acts.clone(), rule.files.join(", "), rule.why.clone()]
+        vec![
+            rule.rule.clone(),
+            rule.acts.clone(),
+            rule.files.join(", "),
+            rule.why.clone(),
+        ]
     };
     let rows: Vec<_> = state.rules.iter().map(row).collect();
-    let columns =
-        [Column::left("RULE"), Column::left("ACTS"), Column::truncated("FILES"), Column::truncated("WHY")];
+    let columns = [
+        Column::left("RULE"),
+        Column::left("ACTS"),
+        Column::truncated("FILES"),
+        Column::truncated("WHY"),
+    ];
     Ok(Table::new(columns).print(out, &rows)?)
 }

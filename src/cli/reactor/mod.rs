@@ -101,22 +101,36 @@ impl SaltArgs {
             let config = Config::load(&global.overrides(), &Environment::of_process())
                 .context("read the configuration")?
                 .reactor;
-            let of_whom = config.of_whom().map(|(role, path, _)| (role, path.to_owned()));
+            let of_whom = config
+                .of_whom()
+                .map(|(role, path, _)| (role, path.to_owned()));
             let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
             (role, path, config)
         };
         let master = SaltMaster::read_as(&path, role);
         let salt = self.salt(&master, &config);
-        Ok(Chosen { master, rules: config.rules(), salt })
+        Ok(Chosen {
+            master,
+            rules: config.rules(),
+            salt,
+        })
     }
 
     fn salt(&self, master: &SaltMaster, config: &ReactorConfig) -> Arc<dyn Salt> {
-        let configured = self.python.salt_python.as_deref().or(config.python.as_deref());
-        let Some(python) = python::find(configured) else { return Arc::new(NoSalt) };
+        let configured = self
+            .python
+            .salt_python
+            .as_deref()
+            .or(config.python.as_deref());
+        let Some(python) = python::find(configured) else {
+            return Arc::new(NoSalt);
+        };
         let mut options = HelperOptions::of_daemon(python, master);
         options.time = config.helper_timeout;
         // Nothing is sent, so users other than root may render files as themselves.
-        options.user = options.user.filter(|_| rustix::process::geteuid().is_root());
+        options.user = options
+            .user
+            .filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))
     }
 }

@@ -26,8 +26,18 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    ask::change(global, "reactor_replay", args, "replay the reaction", |Replay { seq, what, count }| {
-        let doing = if what == "rules" { "being rendered again" } else { "being repeated" };
-        format!("{count} {what} of {seq} are {doing}")
-    })
+    ask::change(
+        global,
+        "reactor_replay",
+        args,
+        "replay the reaction",
+        |Replay { seq, what, count }| {
+            let doing = if what == "rules" {
+                "being rendered again"
+            } else {
+                "being repeated"
+            };
+            format!("{count} {what} of {seq} are {doing}")
+        },
+    )
 }

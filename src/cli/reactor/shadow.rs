@@ -20,7 +20,12 @@ use crate::wire::python;
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Start of the time range of events: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
-    #[arg(long, value_name = "TIME", default_value = "1d", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1d",
+        allow_hyphen_values = true
+    )]
     since: When,
     /// End of the time range of events
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
@@ -88,7 +93,9 @@ impl ShadowReport {
                 let rules = ours.as_ref().map(|ours| ours.rules.join(", "));
                 (rules.unwrap_or_default(), |counts| &mut counts.only_salts)
             }
-            Comparison::OursFailed(failed, _) => (failed.rules.join(", "), |counts| &mut counts.failed),
+            Comparison::OursFailed(failed, _) => {
+                (failed.rules.join(", "), |counts| &mut counts.failed)
+            }
             Comparison::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
             Comparison::Unattributed(_) => {
                 self.unattributed += 1;
@@ -118,12 +125,20 @@ impl ShadowReport {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let until = args.until.map_or(Micros(i64::MAX), When::micros);
-    let mut report = ShadowReport { limit: args.limit, ..ShadowReport::default() };
-    let read = read(&mut client, args.since.micros(), until, &mut report).context("read the reactions")?;
-    show(global.output, &document(&report, &read, args), |out| print(out, &report, &read))?;
+    let mut report = ShadowReport {
+        limit: args.limit,
+        ..ShadowReport::default()
+    };
+    let read =
+        read(&mut client, args.since.micros(), until, &mut report).context("read the reactions")?;
+    show(global.output, &document(&report, &read, args), |out| {
+        print(out, &report, &read)
+    })?;
     match report.all.differences() {
         0 => Ok(()),
-        count => Err(finding(format!("{count} differences between saltcellar's reactor and Salt's"))),
+        count => Err(finding(format!(
+            "{count} differences between saltcellar's reactor and Salt's"
+        ))),
     }
 }
 
@@ -142,34 +157,60 @@ fn read(
     report: &mut ShadowReport,
 ) -> Result<ReadState, ClientError> {
     let invalid = |what: &str| ClientError::Protocol(format!("reactor_shadow: {what}"));
-    let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
+    let micros =
+        |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
     // Early enough to include a mode entry, and calls that started before the range and end within it.
-    let begin = since.0.saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
+    let begin = since
+        .0
+        .saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
     let mut position = ("since", Value::from(begin));
     let mut comparer: Option<Comparer> = None;
     loop {
         let page = client.call("reactor_shadow", args([position.clone()]))?;
-        let window_s = page["window_s"].as_u64().ok_or_else(|| invalid("no window"))?;
+        let window_s = page["window_s"]
+            .as_u64()
+            .ok_or_else(|| invalid("no window"))?;
         let window = std::time::Duration::from_secs(window_s);
-        let workers = page["workers"].as_u64().and_then(|workers| usize::try_from(workers).ok());
+        let workers = page["workers"]
+            .as_u64()
+            .and_then(|workers| usize::try_from(workers).ok());
         let workers = workers.ok_or_else(|| invalid("no workers"))?;
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
-        for item in page["items"].as_array().ok_or_else(|| invalid("no items"))? {
+        for item in page["items"]
+            .as_array()
+            .ok_or_else(|| invalid("no items"))?
+        {
             let item: ShadowItem =
                 serde_json::from_value(to_json(item)).map_err(|_| invalid("an invalid item"))?;
-            comparer.take(item).into_iter().for_each(|comparison| report.note(comparison));
+            comparer
+                .take(item)
+                .into_iter()
+                .for_each(|comparison| report.note(comparison));
         }
         let reached = page["reached"].as_i64().ok_or_else(|| invalid("no time"))?;
-        comparer.pass(Micros(reached)).into_iter().for_each(|comparison| report.note(comparison));
+        comparer
+            .pass(Micros(reached))
+            .into_iter()
+            .for_each(|comparison| report.note(comparison));
         let more = page["more"].as_bool().unwrap_or(false);
         // Entries this much later do not belong to the range.
         let is_beyond = reached > until.0.saturating_add(8 * micros(window));
         if !more || is_beyond {
-            let (waiting, compared_early, shadow) =
-                (comparer.waiting(), comparer.compared_early, comparer.is_shadow());
-            return Ok(ReadState { window_s, waiting, compared_early, shadow });
+            let (waiting, compared_early, shadow) = (
+                comparer.waiting(),
+                comparer.compared_early,
+                comparer.is_shadow(),
+            );
+            return Ok(ReadState {
+                window_s,
+                waiting,
+                compared_early,
+                shadow,
+            });
         }
-        let next = page["next"].as_u64().ok_or_else(|| invalid("no next position"))?;
+        let next = page["next"]
+            .as_u64()
+            .ok_or_else(|| invalid("no next position"))?;
         if position == ("from", Value::from(next)) {
             return Err(invalid("the log does not advance"));
         }
@@ -180,7 +221,11 @@ fn read(
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
     let rules = report.rules.iter().map(|(rule, counts)| {
         let mut row = json!(counts);
-        ask::set(&mut row, "rule", json!(Some(rule).filter(|rule| !rule.is_empty())));
+        ask::set(
+            &mut row,
+            "rule",
+            json!(Some(rule).filter(|rule| !rule.is_empty())),
+        );
         row
     });
     json!({
@@ -260,21 +305,44 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
         Column::right("UNSEEN"),
     ];
     let row = |name: &str, counts: &Counts| {
-        let numbers =
-            [counts.same, counts.differs, counts.only_ours, counts.only_salts, counts.failed, counts.unseen];
+        let numbers = [
+            counts.same,
+            counts.differs,
+            counts.only_ours,
+            counts.only_salts,
+            counts.failed,
+            counts.unseen,
+        ];
         let mut row = vec![plain(name).into_owned()];
         row.extend(numbers.map(|count| count.to_string()));
         row
     };
-    let named = |name: &str| if name.is_empty() { "(none of ours)".to_owned() } else { name.to_owned() };
-    let rows: Vec<_> = report.rules.iter().map(|(name, counts)| row(&named(name), counts)).collect();
+    let named = |name: &str| {
+        if name.is_empty() {
+            "(none of ours)".to_owned()
+        } else {
+            name.to_owned()
+        }
+    };
+    let rows: Vec<_> = report
+        .rules
+        .iter()
+        .map(|(name, counts)| row(&named(name), counts))
+        .collect();
     Table::new(columns).print(out, &rows)?;
-    let hidden = report.all.differences().saturating_sub(report.differences.len() as u64);
+    let hidden = report
+        .all
+        .differences()
+        .saturating_sub(report.differences.len() as u64);
     if hidden > 0 {
-        out.line(&format!("{hidden} more differences are not shown (--limit)"))?;
+        out.line(&format!(
+            "{hidden} more differences are not shown (--limit)"
+        ))?;
     }
     for (name, count) in &report.throttled {
-        out.line(&format!("{count} only Salt's because `{name}` of our rule prevented ours"))?;
+        out.line(&format!(
+            "{count} only Salt's because `{name}` of our rule prevented ours"
+        ))?;
     }
     for (what, count) in &report.unseen {
         out.line(&plain(&format!("{count} without a trace: {what}")))?;
@@ -302,13 +370,19 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
 
 fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result<()> {
     let call = |call: &ObservedCall| {
-        plain(&format!("{}.{} {}", call.client, call.fun, call.target())).trim_end().to_owned()
+        plain(&format!("{}.{} {}", call.client, call.fun, call.target()))
+            .trim_end()
+            .to_owned()
     };
     let time = |at: Micros| short(&Json::from(at.iso()));
     let by = |ours: &OurCall| {
-        let (event, tag, rules, reaction) = (ours.event, &ours.tag, ours.rules.join(", "), ours.reaction);
-        plain(&format!("  event {event} {tag} of {}, rule {rules}, reaction {reaction}", time(ours.at)))
-            .into_owned()
+        let (event, tag, rules, reaction) =
+            (ours.event, &ours.tag, ours.rules.join(", "), ours.reaction);
+        plain(&format!(
+            "  event {event} {tag} of {}, rule {rules}, reaction {reaction}",
+            time(ours.at)
+        ))
+        .into_owned()
     };
     let with = |salts: &SaltsCall| {
         let named = if salts.call.id.is_empty() {
@@ -316,7 +390,12 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
         } else {
             format!(", {} of {}", salts.call.id, salts.call.sls)
         };
-        plain(&format!("  Salt's job {} of {}{named}", salts.jid, time(salts.at))).into_owned()
+        plain(&format!(
+            "  Salt's job {} of {}{named}",
+            salts.jid,
+            time(salts.at)
+        ))
+        .into_owned()
     };
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
@@ -329,7 +408,10 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             };
             for one in fields {
                 let (ours, salts) = (shown(&one.ours), shown(&one.salts));
-                out.line(&plain(&format!("  {}: ours {ours}, Salt's {salts}", one.field)))?;
+                out.line(&plain(&format!(
+                    "  {}: ours {ours}, Salt's {salts}",
+                    one.field
+                )))?;
             }
         }
         Comparison::OnlyOurs(ours) => {
@@ -354,9 +436,17 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
                 }
                 None => out.heading("ours failed, no call of Salt is visible")?,
             }
-            let FailedReaction { event, tag, rules, reaction, .. } = failed;
+            let FailedReaction {
+                event,
+                tag,
+                rules,
+                reaction,
+                ..
+            } = failed;
             let (at, rules) = (time(failed.at), rules.join(", "));
-            out.line(&plain(&format!("  event {event} {tag} of {at}, rule {rules}, reaction {reaction}")))?;
+            out.line(&plain(&format!(
+                "  event {event} {tag} of {at}, rule {rules}, reaction {reaction}"
+            )))?;
             for failure in &failed.failures {
                 out.line(&plain(&format!("  our rendering failed: {failure}")))?;
             }
@@ -368,7 +458,10 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
 
 fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
     if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
-        out.line(&plain(&format!("  arguments {}", pack::to_json(&python::Value::List(args.clone())))))?;
+        out.line(&plain(&format!(
+            "  arguments {}",
+            pack::to_json(&python::Value::List(args.clone()))
+        )))?;
     }
     Ok(())
 }

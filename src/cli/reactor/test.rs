@@ -43,10 +43,21 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut rule = Map::default();
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));
-    let outcome = Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
-    show(global.output, &to_json(&outcome), |out| print(&outcome, out))?;
-    let errors = outcome.notes.iter().filter(|note| note.level == NoteLevel::Error).count();
-    if errors == 0 { Ok(()) } else { Err(finding(format!("{errors} errors, see above"))) }
+    let outcome =
+        Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
+    show(global.output, &to_json(&outcome), |out| {
+        print(&outcome, out)
+    })?;
+    let errors = outcome
+        .notes
+        .iter()
+        .filter(|note| note.level == NoteLevel::Error)
+        .count();
+    if errors == 0 {
+        Ok(())
+    } else {
+        Err(finding(format!("{errors} errors, see above")))
+    }
 }
 
 fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
@@ -62,11 +73,22 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
         }
     }
     for file in &outcome.not_native {
-        out.line(&plain(&format!("{}: rendered by Salt's own Python: {}", file.file, file.why)))?;
+        out.line(&plain(&format!(
+            "{}: rendered by Salt's own Python: {}",
+            file.file, file.why
+        )))?;
     }
-    out.heading(if outcome.calls.is_empty() { "No calls" } else { "Calls" })?;
+    out.heading(if outcome.calls.is_empty() {
+        "No calls"
+    } else {
+        "Calls"
+    })?;
     for call in &outcome.calls {
-        let id = call.chunk.get("__id__").map(Value::python_str).unwrap_or_default();
+        let id = call
+            .chunk
+            .get("__id__")
+            .map(Value::python_str)
+            .unwrap_or_default();
         let line = format!("  {} {} ({id})", call.client.name(), call.fun.python_str());
         out.line(&plain(&line))?;
         let json = call.to_json();

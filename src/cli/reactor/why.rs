@@ -36,7 +36,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         } else {
             out.line("the archive has no event with this tag")?;
         }
-        let rows: Vec<_> = answer.list("reactions").iter().rev().map(history::row).collect();
+        let rows: Vec<_> = answer
+            .list("reactions")
+            .iter()
+            .rev()
+            .map(history::row)
+            .collect();
         if rows.is_empty() {
             return Ok(out.line("no reactions")?);
         }

@@ -24,7 +24,8 @@ use crate::api::http;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE,
+    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, HTTPS_ASKING_MAX,
+    JOBS_READ_AT_ONCE,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -89,16 +90,25 @@ impl Daemon {
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
-        let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
+        let holder = format!(
+            "pid {} with socket {}",
+            std::process::id(),
+            config.socket.display()
+        );
         let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
-        let options =
-            Options { metrics: metrics.clone(), fs, ..store_options(config, holder, clock.clone()) };
+        let options = Options {
+            metrics: metrics.clone(),
+            fs,
+            ..store_options(config, holder, clock.clone())
+        };
         let opened = Store::open(&options).context("open the store")?;
-        permissions::restrict(&config.state_dir, config.umask()).context("restrict the state directory")?;
+        permissions::restrict(&config.state_dir, config.umask())
+            .context("restrict the state directory")?;
         let (store, intake) = (opened.store, opened.intake);
         let (appender, committer) = (opened.appender, opened.committer);
         let (sealer, retainer) = (opened.sealer, opened.retainer);
-        let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
+        let opened_in =
+            Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
         );
@@ -121,10 +131,13 @@ impl Daemon {
             }
         };
         let store_threads = vec![
-            threads::spawn_critical("sc-append", move || appender.run()).context("start the appender")?,
-            threads::spawn_critical("sc-commit", move || committer.run()).context("start the committer")?,
+            threads::spawn_critical("sc-append", move || appender.run())
+                .context("start the appender")?,
+            threads::spawn_critical("sc-commit", move || committer.run())
+                .context("start the committer")?,
             threads::spawn_critical("sc-seal", move || sealer.run()).context("start the sealer")?,
-            threads::spawn_critical("sc-retain", move || retainer.run()).context("start the retainer")?,
+            threads::spawn_critical("sc-retain", move || retainer.run())
+                .context("start the retainer")?,
         ];
         let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
         let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
@@ -150,17 +163,23 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
-            gather: if reacts { BUS_GATHER_TO_REACT } else { BUS_GATHER },
+            gather: if reacts {
+                BUS_GATHER_TO_REACT
+            } else {
+                BUS_GATHER
+            },
             is_followed: Arc::new(move || reacts || followed.is_followed()),
         };
         let (keys, stops) = (master_keys.clone(), drain.clone());
         let follow_keys = move || keys.follow(&stops);
-        let keys_thread = threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
+        let keys_thread =
+            threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
         for (n, sock_dir) in config.bus.iter().enumerate() {
             let bus = Bus::new(n, sock_dir, deps.clone());
             watches.push(bus.watch());
             buses.push(
-                threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus source")?,
+                threads::spawn(&format!("sc-bus-{n}"), move || bus.run())
+                    .context("start a bus source")?,
             );
         }
         let configured = config.bus.clone();
@@ -169,7 +188,15 @@ impl Daemon {
         buses.push(keys_thread);
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
-        let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
+        let reactor = ReactorService::start(
+            config,
+            &store,
+            &intake,
+            firer.clone(),
+            clean,
+            &clock,
+            &metrics,
+        )?;
         let engines = engines::start(config, sinks, &store, &options.fs, &clock);
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let zeromq = {
@@ -183,7 +210,11 @@ impl Daemon {
             clock: clock.clone(),
             metrics,
             jids,
-            rights: Rights::new(rustix::process::geteuid().as_raw(), config.socket_peers, watches.clone()),
+            rights: Rights::new(
+                rustix::process::geteuid().as_raw(),
+                config.socket_peers,
+                watches.clone(),
+            ),
             policy,
             entry_bytes_max: config.store.entry_bytes_max,
             firer,
@@ -191,7 +222,11 @@ impl Daemon {
             engines: engines.clone(),
             buses: watches,
             spools: config.spools.clone(),
-            https: config.https.listen.map(|_| http::ListenerMonitor::default()).or_else(of_both),
+            https: config
+                .https
+                .listen
+                .map(|_| http::ListenerMonitor::default())
+                .or_else(of_both),
             http: http_monitor.clone(),
             tokens: Arc::new(http::tokens::Tokens::open(&config.state_dir)),
             zeromq: zeromq.statuses(),
@@ -227,15 +262,27 @@ impl Daemon {
 
     /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
     fn wait_for_signal(&mut self, running: &Config) {
-        let Self { runtime, store, reactor, engines, scripts, signals, .. } = self;
+        let Self {
+            runtime,
+            store,
+            reactor,
+            engines,
+            scripts,
+            signals,
+            ..
+        } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
                     watchdog::reloading();
-                    let (config, reactor) = (running.clone(), reactor.as_ref().map(ReactorService::reloader));
+                    let (config, reactor) = (
+                        running.clone(),
+                        reactor.as_ref().map(ReactorService::reloader),
+                    );
                     let (engines, scripts) = (engines.clone(), scripts.clone());
-                    let work = move || reload::reload(&config, reactor.as_ref(), &engines, &scripts);
+                    let work =
+                        move || reload::reload(&config, reactor.as_ref(), &engines, &scripts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
                         tracing::error!(%error, "reload failed");
                     }
@@ -249,7 +296,10 @@ impl Daemon {
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
                 () = reload => "SIGHUP",
             };
-            tracing::info!(signal = name, "shutting down, storing accepted entries first");
+            tracing::info!(
+                signal = name,
+                "shutting down, storing accepted entries first"
+            );
         });
     }
 
@@ -303,7 +353,13 @@ fn start_http(
     let open = |path| {
         let _inside = runtime.enter();
         let (mode, group) = (config.socket_mode.0, config.socket_group.as_deref());
-        Listener::open(&ListenerSpec { path, mode, group, key: "http.unix", group_key: "socket_group" })
+        Listener::open(&ListenerSpec {
+            path,
+            mode,
+            group,
+            key: "http.unix",
+            group_key: "socket_group",
+        })
     };
     let unix = config
         .http
@@ -312,14 +368,24 @@ fn start_http(
         .map(open)
         .transpose()
         .context("open the unix socket of the HTTP listener")?;
-    let served = runtime.spawn(http::serve(config.clone(), unix, ctx.clone(), intake.clone(), stop.clone()));
+    let served = runtime.spawn(http::serve(
+        config.clone(),
+        unix,
+        ctx.clone(),
+        intake.clone(),
+        stop.clone(),
+    ));
     Ok(Some((runtime, served)))
 }
 
 /// A runtime with two named threads for tasks, and `blocking` threads for blocking work.
 fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).max_blocking_threads(blocking).thread_name(name).enable_all();
+    builder
+        .worker_threads(2)
+        .max_blocking_threads(blocking)
+        .thread_name(name)
+        .enable_all();
     builder.build().context("start a runtime")
 }
 
@@ -338,7 +404,10 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
             ..Limits::DEFAULT
         },
         classes: Classes::new(&store.classes),
-        free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },
+        free: FreeSpace {
+            low: store.free_bytes_low.bytes(),
+            min: store.free_bytes_min.bytes(),
+        },
         fs: Arc::new(Disk),
     }
 }
@@ -386,7 +455,10 @@ pub(in crate::cli) fn disable_huge_pages() {
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }

@@ -40,17 +40,28 @@ pub(super) fn start(
 }
 
 /// Starts the scripts.
-pub(super) fn start_scripts(config: &Config, settings: Vec<ScriptSettings>, ctx: &Arc<Ctx>) -> Arc<Scripts> {
+pub(super) fn start_scripts(
+    config: &Config,
+    settings: Vec<ScriptSettings>,
+    ctx: &Arc<Ctx>,
+) -> Arc<Scripts> {
     let (clock, metrics, ctx) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.clone());
     let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
-        fire(&ctx, bus, tag, data, |_| Ok(())).map(drop).map_err(|error| match error {
-            CallError::BadArgs { .. } | CallError::TooLarge { .. } => {
-                FireFailure::Rejected(error.to_string())
-            }
-            _ => FireFailure::Retry(error.to_string()),
-        })
+        fire(&ctx, bus, tag, data, |_| Ok(()))
+            .map(drop)
+            .map_err(|error| match error {
+                CallError::BadArgs { .. } | CallError::TooLarge { .. } => {
+                    FireFailure::Rejected(error.to_string())
+                }
+                _ => FireFailure::Retry(error.to_string()),
+            })
     };
-    let deps = script::Dependencies { fire: Arc::new(fire), id: master_id(config).into(), clock, metrics };
+    let deps = script::Dependencies {
+        fire: Arc::new(fire),
+        id: master_id(config).into(),
+        clock,
+        metrics,
+    };
     Arc::new(Scripts::start(deps, settings))
 }
 
@@ -66,5 +77,7 @@ fn redactor(rules: &[RedactRule]) -> Redact {
 fn master_id(config: &Config) -> String {
     let masters = config.reactor.master.iter().chain(&config.ingest.masters);
     let existing = masters.into_iter().find(|path| path.exists());
-    existing.map(|path| SaltMaster::read(path).id).unwrap_or_default()
+    existing
+        .map(|path| SaltMaster::read(path).id)
+        .unwrap_or_default()
 }

@@ -12,7 +12,9 @@ impl Bus for Firer {
 
     fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String> {
         let fire = || {
-            let target = self.target(Some(directory)).or_else(|_| self.target(None))?;
+            let target = self
+                .target(Some(directory))
+                .or_else(|_| self.target(None))?;
             let framing = self.framing(&target)?;
             Firer::fire(self, &target, framing, tag, data)
         };

@@ -44,8 +44,13 @@ Examples:
 See also: saltcellar check";
 
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
-    let overrides = CliOverrides { bus: args.bus, log_level: args.log_level, ..global.overrides() };
-    let config = Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
+    let overrides = CliOverrides {
+        bus: args.bus,
+        log_level: args.log_level,
+        ..global.overrides()
+    };
+    let config =
+        Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
     super::restrict_umask(config.umask());
     logs::start(&config.log);
     daemon::run(&config)

@@ -14,7 +14,9 @@ use crate::store::tools::layout;
 /// Removes the permissions in `mask` from the state directory and its direct contents.
 pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
     // The path may be a link.
-    let dir = &dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
+    let dir = &dir
+        .canonicalize()
+        .with_context(|| format!("find {}", dir.display()))?;
     let foreign = layout::foreign(dir)?;
     for item in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let path = item?.path();
@@ -22,7 +24,10 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
             restrict_one(&path, mask)?;
         }
     }
-    match foreign.iter().find(|path| path.parent().is_some_and(|parent| parent == dir)) {
+    match foreign
+        .iter()
+        .find(|path| path.parent().is_some_and(|parent| parent == dir))
+    {
         None => restrict_one(dir, mask),
         Some(other) => {
             let mode = fs::metadata(dir)?.mode() & 0o7777;

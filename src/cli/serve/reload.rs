@@ -7,7 +7,12 @@ use crate::engines::settings::of_config;
 use crate::reactor::service::Reloader;
 
 /// Rereads the configuration of the `running` daemon. Returns when the change is in effect, or rejected.
-pub(super) fn reload(running: &Config, reactor: Option<&Reloader>, engines: &Engines, scripts: &Scripts) {
+pub(super) fn reload(
+    running: &Config,
+    reactor: Option<&Reloader>,
+    engines: &Engines,
+    scripts: &Scripts,
+) {
     match running.reread() {
         Ok(new) => {
             let mut changed = running.changed_keys(&new);
@@ -19,15 +24,22 @@ pub(super) fn reload(running: &Config, reactor: Option<&Reloader>, engines: &Eng
             // All sinks or none: also unchanged ones open their files and connections anew.
             match of_config(&new) {
                 Ok(sinks) => engines.apply(sinks),
-                Err(error) => tracing::error!(%error, "changed sinks are invalid, keeping the previous ones"),
+                Err(error) => {
+                    tracing::error!(%error, "changed sinks are invalid, keeping the previous ones");
+                }
             }
             match script::of_config(&new) {
                 Ok(settings) => scripts.apply(settings),
-                Err(error) => tracing::error!(%error, "changed scripts are invalid, keeping the old ones"),
+                Err(error) => {
+                    tracing::error!(%error, "changed scripts are invalid, keeping the old ones");
+                }
             }
             if !changed.is_empty() {
                 let keys = changed.join(", ");
-                tracing::warn!(keys, "changed configuration keys take effect after a restart");
+                tracing::warn!(
+                    keys,
+                    "changed configuration keys take effect after a restart"
+                );
             }
         }
         // With a reactor, it reports the error.

@@ -17,15 +17,22 @@ const STORED_AS: NotifyState<'static> = NotifyState::FdName("socket");
 
 /// Reports that the daemon accepts calls.
 pub(super) fn ready(config: &Config) {
-    let status =
-        format!("Listening at {}, reading {} event bus(es)", config.socket.display(), config.bus.len());
+    let status = format!(
+        "Listening at {}, reading {} event bus(es)",
+        config.socket.display(),
+        config.bus.len()
+    );
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 /// Reports that the configuration is being read again; [`ready`] ends this.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => notify(&[NotifyState::Reloading, now, NotifyState::Status("Reloading the configuration")]),
+        Ok(now) => notify(&[
+            NotifyState::Reloading,
+            now,
+            NotifyState::Status("Reloading the configuration"),
+        ]),
         Err(error) => tracing::warn!(%error, "cannot read the monotonic clock"),
     }
 }
@@ -45,7 +52,10 @@ pub(super) fn inherited(path: &Path) -> Option<UnixListener> {
                 continue;
             }
         };
-        let bound = socket.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+        let bound = socket
+            .local_addr()
+            .ok()
+            .and_then(|address| address.as_pathname().map(Path::to_owned));
         if found.is_none() && bound.as_deref() == Some(path) && is_socket(path) {
             found = Some(socket);
             continue;

@@ -37,9 +37,13 @@ Examples:
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = state_dir_of_daemon(global)?;
     let mut bar = Bar::new("backup", Unit::Bytes);
-    let options = BackupOptions { delete: args.delete, link: args.link };
+    let options = BackupOptions {
+        delete: args.delete,
+        link: args.link,
+    };
     let now = Clock::real().now();
-    let report = backup::backup(&dir, &args.to, options, now, &mut bar).context("back up the store")?;
+    let report =
+        backup::backup(&dir, &args.to, options, now, &mut bar).context("back up the store")?;
     let seconds = bar.seconds();
     drop(bar);
     let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
@@ -60,22 +64,41 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let all = format!("{}, {}", segments(report.segments), bytes(report.bytes));
         field(out, "backup", &format!("{}: {all}", args.to.display()))?;
         let copied = bytes(report.bytes_copied);
-        field(out, "new", &format!("{}, {copied} in {seconds:.1} s", segments(report.segments_copied)))?;
+        field(
+            out,
+            "new",
+            &format!(
+                "{}, {copied} in {seconds:.1} s",
+                segments(report.segments_copied)
+            ),
+        )?;
         if report.segments_dropped > 0 {
             let words = "that the store has dropped; --delete deletes them";
-            field(out, "kept", &format!("{} {words}", segments(report.segments_dropped)))?;
+            field(
+                out,
+                "kept",
+                &format!("{} {words}", segments(report.segments_dropped)),
+            )?;
         }
         if report.segments_deleted > 0 {
             field(out, "deleted", &segments(report.segments_deleted))?;
         }
         for (path, offset, bytes) in &report.damaged {
             let bytes = count(*bytes, "byte", "bytes");
-            field(out, "damaged", &format!("{}: byte {offset}, {bytes}", path.display()))?;
+            field(
+                out,
+                "damaged",
+                &format!("{}: byte {offset}, {bytes}", path.display()),
+            )?;
         }
         Ok(())
     })?;
     if !report.damaged.is_empty() {
-        let damaged = count(report.damaged.len() as u64, "damaged range", "damaged ranges");
+        let damaged = count(
+            report.damaged.len() as u64,
+            "damaged range",
+            "damaged ranges",
+        );
         return Err(finding(format!(
             "backup made, but the store has {damaged}, copied as is; see `saltcellar store verify`"
         )));

@@ -11,7 +11,12 @@ pub(in crate::cli) struct Args {
     /// Job id; without it, list the held jobs
     jid: Option<String>,
     /// Reason, shown in the list
-    #[arg(long, value_name = "TEXT", requires = "jid", conflicts_with = "release")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "jid",
+        conflicts_with = "release"
+    )]
     reason: Option<String>,
     /// Release the job: retention applies again
     #[arg(long, requires = "jid")]
@@ -27,8 +32,14 @@ Examples:
   saltcellar store hold 20261121054728123456 --release";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Some(jid) = &args.jid else { return list(global) };
-    let operation = if args.release { "release the job" } else { "hold the job" };
+    let Some(jid) = &args.jid else {
+        return list(global);
+    };
+    let operation = if args.release {
+        "release the job"
+    } else {
+        "hold the job"
+    };
     let mut answer = ask::answer(global, "store_hold", args, operation)?;
     if args.release && answer == false {
         bail!("release the job: {jid} is not held");
@@ -36,8 +47,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if args.release {
         answer = json!({ "jid": jid, "released": true });
     }
-    let state = if args.release { "is released" } else { "is held" };
-    show(global.output, &answer, |out| Ok(out.line(&format!("{jid} {state}"))?))
+    let state = if args.release {
+        "is released"
+    } else {
+        "is held"
+    };
+    show(global.output, &answer, |out| {
+        Ok(out.line(&format!("{jid} {state}"))?)
+    })
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
@@ -46,8 +63,11 @@ fn list(global: &Global) -> anyhow::Result<()> {
         return show(global.output, answer.of("holds"), |_| Ok(()));
     }
     show_rows(global.output, &answer, "holds", |out| {
-        let columns =
-            [Column::left("JID"), Column::left(title("SINCE", "SINCE (UTC)")), Column::truncated("REASON")];
+        let columns = [
+            Column::left("JID"),
+            Column::left(title("SINCE", "SINCE (UTC)")),
+            Column::truncated("REASON"),
+        ];
         let cells = |hold: HeldJob| vec![hold.jid, short_at(hold.time), hold.reason];
         Ok(Table::new(columns).print(out, &holds.into_iter().map(cells).collect::<Vec<_>>())?)
     })

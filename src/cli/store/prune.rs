@@ -74,7 +74,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         answer => answer?,
     };
     let Pruned { segments } = ask::typed(&answer).context(operation)?;
-    show_rows(global.output, &answer, "segments", |out| table(out, &segments, args.dry_run))?;
+    show_rows(global.output, &answer, "segments", |out| {
+        table(out, &segments, args.dry_run)
+    })?;
     match segments.into_iter().find_map(|row| row.error) {
         Some(error) => Err(anyhow!("prune the store: {error}")),
         None => Ok(()),
@@ -83,15 +85,18 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// Prunes the configured store under its lock, without a daemon.
 fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
-    let config =
-        Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
+    let config = Config::load(&global.overrides(), &Environment::of_process())
+        .context("read the configuration")?;
     if !config.state_dir.join("FORMAT").exists() {
         return Err(anyhow!(
             "prune the store: the daemon is unreachable, and {} contains no store",
             config.state_dir.display()
         ));
     }
-    print_error(&format!("daemon unreachable, opening the store in {}", config.state_dir.display()));
+    print_error(&format!(
+        "daemon unreachable, opening the store in {}",
+        config.state_dir.display()
+    ));
     let options = store_options(&config, "saltcellar store prune".to_owned(), Clock::real());
     let opened = Store::open(&options).context("open the store")?;
     let own = args.age.is_some() || args.bytes.is_some() || args.entries.is_some();
@@ -100,7 +105,11 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
         bytes: args.bytes,
         entries: args.entries,
     });
-    let options = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
+    let options = PruneOptions {
+        class: args.class.clone(),
+        keep,
+        dry_run: args.dry_run,
+    };
     let all = opened.store.prune(&options).context("prune the store")?;
     Ok(pruned(&all))
 }
@@ -134,9 +143,16 @@ fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Res
         ]);
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
-    let (outcome, verb) = if dry_run { ("planned", "would be dropped") } else { ("dropped", "dropped") };
+    let (outcome, verb) = if dry_run {
+        ("planned", "would be dropped")
+    } else {
+        ("dropped", "dropped")
+    };
     let dropped: Vec<_> = rows.iter().filter(|row| row.outcome == outcome).collect();
     let entries: u64 = dropped.iter().map(|row| row.entries).sum();
     let size = bytes(dropped.iter().map(|row| row.disk_bytes).sum());
-    Ok(out.line(&format!("{} segments {verb}: {entries} entries, {size} on disk", dropped.len()))?)
+    Ok(out.line(&format!(
+        "{} segments {verb}: {entries} entries, {size} on disk",
+        dropped.len()
+    ))?)
 }

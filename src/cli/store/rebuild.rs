@@ -30,7 +30,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let options = crate::cli::serve::store_options(&config, holder, Clock::real());
     let which = args.segment.clone().map(|name| SegmentSelector { name });
     let mut bar = Bar::new("rebuild", Unit::Segments);
-    let report = rebuild::rebuild(&options, which.as_ref(), &mut bar).context("rebuild the indexes")?;
+    let report =
+        rebuild::rebuild(&options, which.as_ref(), &mut bar).context("rebuild the indexes")?;
     let seconds = bar.seconds();
     drop(bar);
     let class = |(class, segments, entries): &(String, u64, u64)| json!({ "class": class, "segments": segments, "entries": entries });
@@ -42,9 +43,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     show(global.output, &document, |out| {
         field(out, "state dir", &config.state_dir.to_string_lossy())?;
         let segments = |n: u64| count(n, "segment", "segments");
-        field(out, "rebuilt", &format!("indexes of {} in {seconds:.1} s", segments(report.segments)))?;
+        field(
+            out,
+            "rebuilt",
+            &format!("indexes of {} in {seconds:.1} s", segments(report.segments)),
+        )?;
         for (class, n, entries) in &report.classes {
-            field(out, class, &format!("{}, {}", segments(*n), count(*entries, "entry", "entries")))?;
+            field(
+                out,
+                class,
+                &format!("{}, {}", segments(*n), count(*entries, "entry", "entries")),
+            )?;
         }
         Ok(())
     })

@@ -53,7 +53,9 @@ impl Redact for Collector {
         let key = is_manage_tag(entry.tag)
             .then(|| msgpack::get(entry.body, "key").and_then(msgpack::as_text))??;
         let mut found = self.0.borrow_mut();
-        if key != REDACTED && key.len() >= KEY_BYTES_MIN && !found.iter().any(|known| known == key.as_bytes())
+        if key != REDACTED
+            && key.len() >= KEY_BYTES_MIN
+            && !found.iter().any(|known| known == key.as_bytes())
         {
             found.push(key.as_bytes().to_vec());
         }
@@ -71,7 +73,11 @@ struct ExceptRequests<'a>(&'a MasterKeys);
 
 impl Redact for ExceptRequests<'_> {
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
-        if is_manage_tag(entry.tag) { None } else { Redact::body(self.0, entry) }
+        if is_manage_tag(entry.tag) {
+            None
+        } else {
+            Redact::body(self.0, entry)
+        }
     }
 
     fn bytes(&self, bytes: &mut [u8]) -> usize {
@@ -102,7 +108,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?
     } else {
         let holder = format!("pid {}, redacting keys", std::process::id());
-        redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar).context("redact keys")?
+        redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar)
+            .context("redact keys")?
     };
     drop(bar);
     if !args.dry_run && report.segments_affected > 0 {
@@ -119,25 +126,42 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     });
     show(global.output, &document, |out| {
         field(out, "state dir", &dir.to_string_lossy())?;
-        let (segments, affected) = (count(report.segments, "segment", "segments"), report.segments_affected);
+        let (segments, affected) = (
+            count(report.segments, "segment", "segments"),
+            report.segments_affected,
+        );
         field(
             out,
             "searched",
-            &format!("{segments}, for {} and for keys in requests", count(known, "known key", "known keys")),
+            &format!(
+                "{segments}, for {} and for keys in requests",
+                count(known, "known key", "known keys")
+            ),
         )?;
-        let what = if args.dry_run { "with a key in plain text" } else { "redacted" };
+        let what = if args.dry_run {
+            "with a key in plain text"
+        } else {
+            "redacted"
+        };
         let words = format!(
             "{} {what}, in {}",
             count(report.entries, "entry", "entries"),
             count(affected, "segment", "segments")
         );
         field(out, "store", &words)?;
-        field(out, "spill", &format!("{} {what}", count(spilled, "event", "events")))?;
+        field(
+            out,
+            "spill",
+            &format!("{} {what}", count(spilled, "event", "events")),
+        )?;
         for path in &report.unsearchable {
             field(
                 out,
                 "unsearchable",
-                &format!("{} cannot be searched: delete it once it is not needed", path.display()),
+                &format!(
+                    "{} cannot be searched: delete it once it is not needed",
+                    path.display()
+                ),
             )?;
         }
         if found > 0 {
@@ -150,7 +174,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Ok(())
     })?;
     if args.dry_run && found > 0 {
-        let text = format!("{} a key in plain text", count(found, "entry contains", "entries contain"));
+        let text = format!(
+            "{} a key in plain text",
+            count(found, "entry contains", "entries contain")
+        );
         return Err(finding(text));
     }
     if !report.unsearchable.is_empty() {

@@ -45,7 +45,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         options.dir.clone_from(&args.to);
         let segments = layout::segments(&args.to).context("build the indexes")?;
         let finished = segments.iter().filter(|segment| !segment.is_newest);
-        let indexes = finished.map(|segment| (segment.name(), segment.dir.join("index"))).collect::<Vec<_>>();
+        let indexes = finished
+            .map(|segment| (segment.name(), segment.dir.join("index")))
+            .collect::<Vec<_>>();
         drop(rebuild::open_watched(&options, &indexes, &mut bar).context("build the indexes")?);
         seconds += bar.seconds();
     }
@@ -58,8 +60,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "bytes": report.bytes,
     });
     show(global.output, &document, |out| {
-        field(out, "backup", &format!("{}, made {made}", args.from.display()))?;
-        let all = format!("{}, {}", count(segments, "segment", "segments"), bytes(report.bytes));
-        Ok(field(out, "store", &format!("{}: {all} in {seconds:.1} s", args.to.display()))?)
+        field(
+            out,
+            "backup",
+            &format!("{}, made {made}", args.from.display()),
+        )?;
+        let all = format!(
+            "{}, {}",
+            count(segments, "segment", "segments"),
+            bytes(report.bytes)
+        );
+        Ok(field(
+            out,
+            "store",
+            &format!("{}: {all} in {seconds:.1} s", args.to.display()),
+        )?)
     })
 }

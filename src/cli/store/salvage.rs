@@ -35,10 +35,13 @@ Examples:
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("salvage", Unit::Bytes);
     let now = Clock::real().now();
-    let report = salvage::salvage(&args.from, &args.to, now, &mut bar).context("salvage the store")?;
+    let report =
+        salvage::salvage(&args.from, &args.to, now, &mut bar).context("salvage the store")?;
     let seconds = bar.seconds();
     drop(bar);
-    show(global.output, &document(args, &report), |out| Ok(table(out, args, &report, seconds)?))?;
+    show(global.output, &document(args, &report), |out| {
+        Ok(table(out, args, &report, seconds)?)
+    })?;
     if !report.losses.is_empty() {
         let losses = count(report.losses.len() as u64, "range", "ranges");
         let entries = count(report.entries_lost(), "entry", "entries");
@@ -70,15 +73,46 @@ fn document(args: &Args, report: &SalvageReport) -> Json {
     })
 }
 
-fn table(out: &mut Output, args: &Args, report: &SalvageReport, seconds: f64) -> Result<(), OutputError> {
-    field(out, "from", &format!("{}, {}", args.from.display(), count(report.files, "file", "files")))?;
+fn table(
+    out: &mut Output,
+    args: &Args,
+    report: &SalvageReport,
+    seconds: f64,
+) -> Result<(), OutputError> {
+    field(
+        out,
+        "from",
+        &format!(
+            "{}, {}",
+            args.from.display(),
+            count(report.files, "file", "files")
+        ),
+    )?;
     field(out, "to", &args.to.to_string_lossy())?;
-    field(out, "recovered", &format!("{} in {seconds:.1} s", count(report.entries(), "entry", "entries")))?;
+    field(
+        out,
+        "recovered",
+        &format!(
+            "{} in {seconds:.1} s",
+            count(report.entries(), "entry", "entries")
+        ),
+    )?;
     for (class, entries) in &report.classes {
-        field(out, "", &format!("{class}: {}", count(*entries, "entry", "entries")))?;
+        field(
+            out,
+            "",
+            &format!("{class}: {}", count(*entries, "entry", "entries")),
+        )?;
     }
     if report.doubles > 0 {
-        field(out, "", &format!("{} found more than once", count(report.doubles, "entry", "entries")))?;
+        field(
+            out,
+            "",
+            &format!(
+                "{} found more than once",
+                count(report.doubles, "entry", "entries")
+            ),
+        )?;
     }
     if report.losses.is_empty() {
         field(out, "lost", "nothing")?;
@@ -89,12 +123,19 @@ fn table(out: &mut Output, args: &Args, report: &SalvageReport, seconds: f64) ->
     for loss in &report.losses {
         out.line(&plain(&loss.path.to_string_lossy()))?;
         let bytes = count(loss.range.bytes, "byte", "bytes");
-        field(out, "", &format!("byte {}, {bytes}: {}", loss.range.offset, loss.range.what))?;
+        field(
+            out,
+            "",
+            &format!("byte {}, {bytes}: {}", loss.range.offset, loss.range.what),
+        )?;
         let after = loss.range.after.0.saturating_add(1);
         let most = count(loss.entries, "entry", "entries");
         let range = match loss.range.before {
             Some(before) => {
-                format!("at most {most} lost, sequence numbers {after} to {}", before.0.saturating_sub(1))
+                format!(
+                    "at most {most} lost, sequence numbers {after} to {}",
+                    before.0.saturating_sub(1)
+                )
             }
             None => format!(
                 "the end of its class: an unfinished write, or entries from sequence number {after} on"

@@ -21,13 +21,28 @@ pub(super) fn run(global: &Global) -> anyhow::Result<()> {
 
 fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
     let space = &stats.space;
-    let [free, total, low, min] =
-        [space.free_bytes, space.total_bytes, space.low_bytes, space.min_bytes].map(bytes);
+    let [free, total, low, min] = [
+        space.free_bytes,
+        space.total_bytes,
+        space.low_bytes,
+        space.min_bytes,
+    ]
+    .map(bytes);
     let state = &space.state;
-    out.line(&format!("disk      {free} free of {total}: {state} (low below {low}, full below {min})"))?;
+    out.line(&format!(
+        "disk      {free} free of {total}: {state} (low below {low}, full below {min})"
+    ))?;
     let checkpoint = or_dash(stats.checkpoint, |seq| seq.to_string());
-    let StoreState { head, durable, holds, classes, .. } = stats;
-    out.line(&format!("seq       head {head}, durable {durable}, checkpoint {checkpoint}"))?;
+    let StoreState {
+        head,
+        durable,
+        holds,
+        classes,
+        ..
+    } = stats;
+    out.line(&format!(
+        "seq       head {head}, durable {durable}, checkpoint {checkpoint}"
+    ))?;
     out.line(&format!("held      {holds} jobs"))?;
     let now = Clock::real().now();
     out.line("")?;
@@ -62,8 +77,9 @@ fn or_dash(value: Option<u64>, show: fn(u64) -> String) -> String {
 
 fn statistics(class: &StoreClass, now: Micros) -> Vec<String> {
     let (raw, disk, rate) = (class.raw_bytes, class.disk_bytes, class.entries_per_1000_s);
-    let ratio =
-        or_dash((disk * 100).checked_div(raw), |percent| format!("{}.{:02}", percent / 100, percent % 100));
+    let ratio = or_dash((disk * 100).checked_div(raw), |percent| {
+        format!("{}.{:02}", percent / 100, percent % 100)
+    });
     vec![
         class.class.clone(),
         class.segments.to_string(),
@@ -85,7 +101,11 @@ fn limits(class: &StoreClass) -> Vec<String> {
         (_, Some(seconds)) => span(seconds),
         (_, None) => "forever".to_owned(),
     };
-    let age = if class.configured { age } else { format!("{age} (not configured)") };
+    let age = if class.configured {
+        age
+    } else {
+        format!("{age} (not configured)")
+    };
     vec![
         class.class.clone(),
         age,

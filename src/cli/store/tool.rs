@@ -82,7 +82,10 @@ mod tests {
 
     #[test]
     fn text_is_wrapped_between_words() {
-        assert_eq!(wrapped("a bc def /a/long/path g", 6), ["a bc", "def", "/a/long/path", "g"]);
+        assert_eq!(
+            wrapped("a bc def /a/long/path g", 6),
+            ["a bc", "def", "/a/long/path", "g"]
+        );
         assert_eq!(wrapped("", 6), [""]);
         assert_eq!(count(1, "entry", "entries"), "1 entry");
         assert_eq!(count(1_234_567, "entry", "entries"), "1,234,567 entries");

@@ -32,15 +32,20 @@ See also: saltcellar store rebuild, saltcellar store salvage";
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = state_dir(global)?;
     let mut bar = Bar::new("verify", Unit::Bytes);
-    let report =
-        verify::verify(&dir, VerifyOptions { quick: args.quick }, &mut bar).context("verify the store")?;
+    let report = verify::verify(&dir, VerifyOptions { quick: args.quick }, &mut bar)
+        .context("verify the store")?;
     let seconds = bar.seconds();
     drop(bar);
-    show(global.output, &document(&dir, &report), |out| Ok(table(out, &dir, &report, seconds)?))?;
+    show(global.output, &document(&dir, &report), |out| {
+        Ok(table(out, &dir, &report, seconds)?)
+    })?;
     let problems = report.problems.len() as u64 + report.problems_more;
     if problems > 0 {
         let lost = count(report.entries_lost(), "entry", "entries");
-        let text = format!("{} found, at most {lost} lost", count(problems, "problem", "problems"));
+        let text = format!(
+            "{} found, at most {lost} lost",
+            count(problems, "problem", "problems")
+        );
         return Err(finding(text));
     }
     Ok(())
@@ -79,7 +84,11 @@ fn table(
     report: &VerifyReport,
     seconds: f64,
 ) -> Result<(), OutputError> {
-    field(out, "state dir", &format!("{}, format {}", dir.display(), report.format))?;
+    field(
+        out,
+        "state dir",
+        &format!("{}, format {}", dir.display(), report.format),
+    )?;
     if let Some(holder) = &report.holder {
         field(out, "daemon", holder)?;
     }
@@ -87,11 +96,19 @@ fn table(
     let entries = count(report.entries, "entry", "entries");
     let frames = count(report.frames, "block", "blocks");
     let log = bytes(report.log_bytes);
-    field(out, "read", &format!("{segments}, {frames}, {entries}, {log} of log in {seconds:.1} s"))?;
+    field(
+        out,
+        "read",
+        &format!("{segments}, {frames}, {entries}, {log} of log in {seconds:.1} s"),
+    )?;
     match &report.indexes {
         IndexCheck::Compared(0) => field(out, "indexes", "none: no segment is finished")?,
         IndexCheck::Compared(n) => {
-            field(out, "indexes", &format!("{} compared with the log", count(*n, "index", "indexes")))?;
+            field(
+                out,
+                "indexes",
+                &format!("{} compared with the log", count(*n, "index", "indexes")),
+            )?;
         }
         IndexCheck::Skipped(why) => field(out, "indexes", &format!("not compared: {why}"))?,
     }
@@ -100,7 +117,11 @@ fn table(
     }
     list(out, "damage", &report.problems)?;
     if report.problems_more > 0 {
-        field(out, "", &format!("and {}", count(report.problems_more, "more", "more")))?;
+        field(
+            out,
+            "",
+            &format!("and {}", count(report.problems_more, "more", "more")),
+        )?;
     }
     list(out, "notes", &report.notes)
 }
@@ -114,7 +135,9 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     for problem in problems {
         out.line(&plain(&problem.path.to_string_lossy()))?;
         let location = match (problem.offset, problem.bytes) {
-            (Some(offset), Some(bytes)) => format!("byte {offset}, {}: ", count(bytes, "byte", "bytes")),
+            (Some(offset), Some(bytes)) => {
+                format!("byte {offset}, {}: ", count(bytes, "byte", "bytes"))
+            }
             (Some(offset), None) => format!("byte {offset}: "),
             _ => String::new(),
         };

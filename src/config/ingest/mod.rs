@@ -68,15 +68,27 @@ pub struct IngestConfig {
 impl Default for IngestConfig {
     fn default() -> Self {
         let masters = vec![PathBuf::from(salt_master::SALT_MASTER_FILE)];
-        Self { filter: Vec::new(), redact: Vec::new(), masters, spill_bytes_max: GIB }
+        Self {
+            filter: Vec::new(),
+            redact: Vec::new(),
+            masters,
+            spill_bytes_max: GIB,
+        }
     }
 }
 
 impl IngestConfig {
     pub(super) fn check(&mut self) -> Result<(), Invalid> {
-        name_rules("ingest.filter", self.filter.iter_mut().map(|rule| &mut rule.name).collect())?;
+        name_rules(
+            "ingest.filter",
+            self.filter.iter_mut().map(|rule| &mut rule.name).collect(),
+        )?;
         name_redact_rules("ingest.redact", &mut self.redact)?;
-        within("ingest.spill_bytes_max", &self.spill_bytes_max, 16 * MIB..=1024 * GIB)
+        within(
+            "ingest.spill_bytes_max",
+            &self.spill_bytes_max,
+            16 * MIB..=1024 * GIB,
+        )
     }
 }
 
@@ -86,7 +98,8 @@ pub fn name_redact_rules(key: &str, rules: &mut [RedactRule]) -> Result<(), Inva
     for (n, rule) in rules.iter().enumerate() {
         let is_empty = rule.keys.is_empty() && rule.paths.is_empty() && rule.patterns.is_empty();
         if is_empty && rule.builtin.is_none() {
-            let problem = "it selects nothing; give at least one of builtin, keys, paths and patterns";
+            let problem =
+                "it selects nothing; give at least one of builtin, keys, paths and patterns";
             return Err(Invalid::new(format!("{key}[{n}]"), problem));
         }
     }

@@ -14,9 +14,18 @@ fn rendered_rules_are_read_back_equal() {
         assert_round_trip(text);
     }
     let config = assert_round_trip("ingest.filter: [{do: drop}, {do: sample 7, minion: [5, 007]}]");
-    let [first, second] = config.ingest.filter.as_slice() else { panic!() };
+    let [first, second] = config.ingest.filter.as_slice() else {
+        panic!()
+    };
     assert_eq!((first.name.as_str(), second.name.as_str()), ("1", "2"));
-    assert_eq!(second.minion.iter().map(crate::model::Glob::as_str).collect::<Vec<_>>(), ["5", "007"]);
+    assert_eq!(
+        second
+            .minion
+            .iter()
+            .map(crate::model::Glob::as_str)
+            .collect::<Vec<_>>(),
+        ["5", "007"]
+    );
 }
 
 #[test]
@@ -27,12 +36,18 @@ fn an_error_names_line_key_and_accepted_values() {
             "ingest.filter:\n- x",
             "c.yaml:2: ingest.filter[0]: string \"x\" is not accepted; give a mapping with `do`",
         ),
-        ("ingest.filter:\n- tag: x", "c.yaml:2: ingest.filter[0]: missing field `do`"),
+        (
+            "ingest.filter:\n- tag: x",
+            "c.yaml:2: ingest.filter[0]: missing field `do`",
+        ),
         (
             "ingest.filter:\n- tag: x\n  do: allow",
             "c.yaml:3: ingest.filter[0].do: \"allow\" is not accepted; give store, drop",
         ),
-        ("ingest.filter:\n- do: sample 1", "c.yaml:2: ingest.filter[0].do: \"sample 1\" is not accepted"),
+        (
+            "ingest.filter:\n- do: sample 1",
+            "c.yaml:2: ingest.filter[0].do: \"sample 1\" is not accepted",
+        ),
         (
             "ingest.filter:\n- do: drop\n  tags: x",
             "c.yaml:3: ingest.filter[0].tags: unknown field `tags`, expected one of `name`, `do`, `tag`",
@@ -53,7 +68,10 @@ fn an_error_names_line_key_and_accepted_values() {
             "ingest.filter:\n- do: drop\n  retcode: ok",
             "c.yaml:3: ingest.filter[0].retcode: \"ok\" is not accepted; give an exit code",
         ),
-        ("ingest.filter:\n- do: drop\n  where: data.x ==", "c.yaml:3: ingest.filter[0].where: column 10"),
+        (
+            "ingest.filter:\n- do: drop\n  where: data.x ==",
+            "c.yaml:3: ingest.filter[0].where: column 10",
+        ),
         (
             "ingest.filter:\n- do: drop\n  class: jobs",
             "c.yaml:3: ingest.filter[0].class: unknown field `class`, expected one of `name`, `do`, `tag`",

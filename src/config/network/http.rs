@@ -59,7 +59,10 @@ pub struct HttpConfig {
 
 /// Certificate and key of the network listener.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, expecting = "a mapping with `certificate` and `key`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a mapping with `certificate` and `key`"
+)]
 pub struct HttpTls {
     /// PEM file.
     #[serde(with = "word")]
@@ -78,18 +81,21 @@ impl HttpConfig {
     /// Rejects a network listener without TLS.
     pub(in crate::config) fn check(&self) -> Result<(), Invalid> {
         if self.minions && (self.listen.is_none() || self.tls.is_none()) {
-            let problem = "signatures of minions cover the certificate; give http.listen and http.tls too";
+            let problem =
+                "signatures of minions cover the certificate; give http.listen and http.tls too";
             return Err(Invalid::new("http.minions", problem));
         }
         match self.listen {
-            Some(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(Invalid::new(
-                "http.listen",
-                format!(
-                    "{address} can be reached from other machines, which requires TLS and tokens; give http.tls \
+            Some(address) if !address.ip().is_loopback() && self.tls.is_none() => {
+                Err(Invalid::new(
+                    "http.listen",
+                    format!(
+                        "{address} can be reached from other machines, which requires TLS and tokens; give http.tls \
                      ({{certificate: FILE, key: FILE}}), or a loopback address such as 127.0.0.1:{}",
-                    address.port()
-                ),
-            )),
+                        address.port()
+                    ),
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -106,7 +112,10 @@ mod tests {
                 "bus: [/a]\nhttp:\n  listen: 0.0.0.0:4581\n",
                 "c.yaml:3: http.listen: 0.0.0.0:4581 can be reached from other machines, which requires TLS and tokens; give http.tls",
             ),
-            ("http: {tls: {certificate: /c}}", "c.yaml:1: http.tls: missing field `key`"),
+            (
+                "http: {tls: {certificate: /c}}",
+                "c.yaml:1: http.tls: missing field `key`",
+            ),
             (
                 "http: {tls: {certificate: c, key: /k}}",
                 "c.yaml:1: http.tls.certificate: \"c\" is not accepted",
@@ -121,6 +130,8 @@ mod tests {
             ),
         ]);
         assert_round_trip("http: {listen: '[::1]:4581', hosts: [a.example], minion_metrics: true}");
-        assert_round_trip("http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}, minions: true}");
+        assert_round_trip(
+            "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}, minions: true}",
+        );
     }
 }

@@ -55,7 +55,13 @@ pub struct HttpsConfig {
 impl Default for HttpsConfig {
     fn default() -> Self {
         let (listen, certificate, key, read) = Default::default();
-        Self { listen, certificate, key, pki_dir: PathBuf::from("/etc/salt/pki/master"), read }
+        Self {
+            listen,
+            certificate,
+            key,
+            pki_dir: PathBuf::from("/etc/salt/pki/master"),
+            read,
+        }
     }
 }
 

@@ -27,7 +27,11 @@ pub(super) fn by_name(config: &Config) -> Map<String, Json> {
     for (name, value) in values(config) {
         match value {
             Json::Object(section) if !MAPPINGS.contains(&name.as_str()) => {
-                named.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+                named.extend(
+                    section
+                        .into_iter()
+                        .map(|(key, value)| (format!("{name}.{key}"), value)),
+                );
             }
             value => _ = named.insert(name, value),
         }
@@ -46,8 +50,9 @@ fn remove_unset(value: &mut Json) {
     match value {
         Json::Array(items) => items.iter_mut().for_each(remove_unset),
         Json::Object(map) => {
-            let is_unset =
-                |value: &Json| matches!(value, Json::Null | Json::Bool(false)) || *value == json!([]);
+            let is_unset = |value: &Json| {
+                matches!(value, Json::Null | Json::Bool(false)) || *value == json!([])
+            };
             map.retain(|_, value| !is_unset(value));
             map.values_mut().for_each(remove_unset);
         }
@@ -57,14 +62,23 @@ fn remove_unset(value: &mut Json) {
 
 /// The effective configuration as YAML that [`super::Config::load`] can read.
 pub(super) fn yaml(config: &Config) -> String {
-    let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
+    let mut text = format!(
+        "# saltcellar {}, effective configuration\n",
+        env!("CARGO_PKG_VERSION")
+    );
     for (name, value) in values(config) {
         if MAPPINGS.contains(&name.as_str()) {
             yaml_key(&mut text, "", &name, &value, config.origin(&name));
         } else if let Json::Object(section) = value {
             line(&mut text, format_args!("{name}:"));
             for (key, value) in section {
-                yaml_key(&mut text, "  ", &key, &value, config.origin(&format!("{name}.{key}")));
+                yaml_key(
+                    &mut text,
+                    "  ",
+                    &key,
+                    &value,
+                    config.origin(&format!("{name}.{key}")),
+                );
             }
         } else {
             yaml_key(&mut text, "", &name, &value, config.origin(&name));
@@ -86,10 +100,16 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
         Json::Object(items) if !items.is_empty() => {
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for (item, value) in items {
-                line(text, format_args!("{indent}  {}: {}", scalar(&json!(item)), scalar(value)));
+                line(
+                    text,
+                    format_args!("{indent}  {}: {}", scalar(&json!(item)), scalar(value)),
+                );
             }
         }
-        _ => line(text, format_args!("{indent}{name}: {}  # {origin}", scalar(value))),
+        _ => line(
+            text,
+            format_args!("{indent}{name}: {}  # {origin}", scalar(value)),
+        ),
     }
 }
 
@@ -118,19 +138,30 @@ fn scalar(value: &Json) -> String {
                 .collect();
             format!("{{{}}}", pairs.join(", "))
         }
-        Json::Array(items) => format!("[{}]", items.iter().map(scalar).collect::<Vec<_>>().join(", ")),
+        Json::Array(items) => format!(
+            "[{}]",
+            items.iter().map(scalar).collect::<Vec<_>>().join(", ")
+        ),
         other => other.to_string(),
     }
 }
 
 fn is_bare(text: &str) -> bool {
-    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
-    let sized =
-        text.chars().next().is_some_and(|c| c.is_ascii_digit()) && text.ends_with(['B', 's', 'm', 'h', 'd']);
-    let rest = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let first = text
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+    let sized = text.chars().next().is_some_and(|c| c.is_ascii_digit())
+        && text.ends_with(['B', 's', 'm', 'h', 'd']);
+    let rest = text
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
     (first || sized)
         && rest
-        && !matches!(text, "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n")
+        && !matches!(
+            text,
+            "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n"
+        )
 }
 
 #[cfg(test)]

@@ -14,23 +14,47 @@ fn a_rendered_configuration_is_read_back_equal() {
     config.zeromq.pull = Some(IpcPath("/s/in: #.sock".into()));
     config.zeromq.mode = Some(Mode(0o600));
     config.log.level = LogLevel("info,saltcellar::store=debug".to_owned());
-    let rule = |text: &str| ClassRule { fun: Some(Glob::new(text)), tag: None };
-    let keep =
-        Keep { age: Age::For(std::time::Duration::from_secs(90)), bytes: Some(1 << 30), entries: None };
+    let rule = |text: &str| ClassRule {
+        fun: Some(Glob::new(text)),
+        tag: None,
+    };
+    let keep = Keep {
+        age: Age::For(std::time::Duration::from_secs(90)),
+        bytes: Some(1 << 30),
+        entries: None,
+    };
     let rules = vec![rule("a, b: {c}"), rule("[!x]*")];
-    config.store.classes.insert(0, ClassRules { name: "own".into(), rules, keep });
+    config.store.classes.insert(
+        0,
+        ClassRules {
+            name: "own".into(),
+            rules,
+            keep,
+        },
+    );
     std::fs::write(&path, config.to_yaml()).unwrap();
-    let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
+    let given = CliOverrides {
+        config: Some(path),
+        ..CliOverrides::default()
+    };
     assert_eq!(
-        Config::load(&given, &Environment::default()).unwrap().to_json()["config"],
+        Config::load(&given, &Environment::default())
+            .unwrap()
+            .to_json()["config"],
         config.to_json()["config"]
     );
 }
 
 #[test]
 fn each_value_is_rendered_with_its_origin() {
-    let given = CliOverrides { socket: Some("/flag.sock".into()), ..CliOverrides::default() };
-    let around = Environment { state_dir: Some("/e".into()), ..Environment::default() };
+    let given = CliOverrides {
+        socket: Some("/flag.sock".into()),
+        ..CliOverrides::default()
+    };
+    let around = Environment {
+        state_dir: Some("/e".into()),
+        ..Environment::default()
+    };
     let config = Config::load(&given, &around).unwrap();
     let yaml = config.to_yaml();
     let lines: Vec<_> = yaml.lines().skip(1).collect();

@@ -17,7 +17,10 @@ pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
     for item in items {
         let item = item?;
         let name = item.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with("_key")) {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with('.') && name.ends_with("_key"))
+        {
             found.push(item.path());
         }
     }
@@ -38,7 +41,9 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(odd("not a file".to_owned()));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(bytes_max + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(odd(format!("longer than {bytes_max} bytes")));
     }

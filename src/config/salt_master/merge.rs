@@ -51,7 +51,10 @@ impl Reader {
             Err(error) => {
                 self.note(
                     NoteLevel::Error,
-                    format!("Error reading configuration file: {} - {error}", path.display()),
+                    format!(
+                        "Error reading configuration file: {} - {error}",
+                        path.display()
+                    ),
                 );
                 return None;
             }
@@ -60,7 +63,10 @@ impl Reader {
         let Ok(text) = String::from_utf8(bytes) else {
             self.note(
                 NoteLevel::Error,
-                format!("Error parsing configuration file: {} - it is not UTF-8", path.display()),
+                format!(
+                    "Error parsing configuration file: {} - it is not UTF-8",
+                    path.display()
+                ),
             );
             return None;
         };
@@ -80,7 +86,10 @@ impl Reader {
             Err(error) => {
                 self.note(
                     NoteLevel::Error,
-                    format!("Error parsing configuration file: {} - {error}", path.display()),
+                    format!(
+                        "Error parsing configuration file: {} - {error}",
+                        path.display()
+                    ),
                 );
                 return None;
             }
@@ -113,8 +122,9 @@ impl Reader {
             let pattern = relative_to(&expand_user(pattern), from);
             let mut found = glob(&pattern);
             if let Some((path, Some(_))) = &self.overlay
-                && let Some(path) =
-                    path.to_str().filter(|path| pattern.strip_suffix("/*.conf") == parent(path))
+                && let Some(path) = path
+                    .to_str()
+                    .filter(|path| pattern.strip_suffix("/*.conf") == parent(path))
                 && !found.iter().any(|known| known == path)
             {
                 found.push(path.to_owned());
@@ -152,8 +162,10 @@ fn update(into: &mut Map, from: Map) {
         match (into.get_mut(&key), value) {
             (Some(Value::Map(old)), Value::Map(new)) => update(old, new),
             (Some(Value::List(old)), Value::List(new)) => {
-                let fresh: Vec<Value> =
-                    new.into_iter().filter(|item| !old.iter().any(|had| had.python_eq(item))).collect();
+                let fresh: Vec<Value> = new
+                    .into_iter()
+                    .filter(|item| !old.iter().any(|had| had.python_eq(item)))
+                    .collect();
                 old.extend(fresh);
             }
             (Some(old), value) => *old = value,
@@ -170,7 +182,9 @@ fn parent(path: &str) -> Option<&str> {
 
 fn expand_user(path: &str) -> String {
     match (path.strip_prefix('~'), std::env::var("HOME")) {
-        (Some(rest), Ok(home)) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
+        (Some(rest), Ok(home)) if rest.is_empty() || rest.starts_with('/') => {
+            format!("{home}{rest}")
+        }
         _ => path.to_owned(),
     }
 }

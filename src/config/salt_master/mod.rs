@@ -129,7 +129,14 @@ impl SaltMaster {
     /// Reads a master's files as they will be once `file`, in the directory of included files, has this text or is removed.
     pub fn read_with(conf_file: &Path, file: &Path, text: Option<&str>) -> Self {
         let overlay = Some((file.to_owned(), text.map(str::to_owned)));
-        Self::read_by(Reader { overlay, ..Reader::default() }, conf_file, Role::Master)
+        Self::read_by(
+            Reader {
+                overlay,
+                ..Reader::default()
+            },
+            conf_file,
+            Role::Master,
+        )
     }
 
     fn read_by(mut reader: Reader, conf_file: &Path, role: Role) -> Self {
@@ -137,7 +144,10 @@ impl SaltMaster {
         let default_include = text_of(&options, "default_include", "");
         let given = reader.main_file(conf_file, &default_include);
         options.extend(given.clone());
-        Self { given, ..Self::checked(conf_file, options, reader, role) }
+        Self {
+            given,
+            ..Self::checked(conf_file, options, reader, role)
+        }
     }
 
     /// Completes and checks options that are already merged with Salt's defaults.
@@ -158,7 +168,14 @@ impl SaltMaster {
             let id = format!("{}{id_ends}", machine_id(&root));
             options.insert("id".into(), id.into());
         }
-        for name in ["pki_dir", "cachedir", "sock_dir", "extension_modules", "token_dir", "log_file"] {
+        for name in [
+            "pki_dir",
+            "cachedir",
+            "sock_dir",
+            "extension_modules",
+            "token_dir",
+            "log_file",
+        ] {
             if let Some(path) = options.get(name).and_then(Value::as_str)
                 && !path.contains("://")
             {
@@ -180,7 +197,10 @@ impl SaltMaster {
         if let Some(Value::Str(hash)) = options.get_mut("hash_type") {
             *hash = hash.to_lowercase();
         }
-        let nodegroups = options.get("nodegroups").and_then(repack).unwrap_or_default();
+        let nodegroups = options
+            .get("nodegroups")
+            .and_then(repack)
+            .unwrap_or_default();
         options.insert("nodegroups".into(), Value::Map(nodegroups));
         Self {
             role,
@@ -192,7 +212,11 @@ impl SaltMaster {
             cachedir: text_of(&options, "cachedir", "/var/cache/salt/master").into(),
             sock_dir: text_of(&options, "sock_dir", "/var/run/salt/master").into(),
             pki_dir: text_of(&options, "pki_dir", "/etc/salt/pki/master").into(),
-            file_roots: options.get("file_roots").and_then(Value::as_map).map(roots_of).unwrap_or_default(),
+            file_roots: options
+                .get("file_roots")
+                .and_then(Value::as_map)
+                .map(roots_of)
+                .unwrap_or_default(),
             given: Map::default(),
             options,
         }
@@ -205,7 +229,12 @@ impl SaltMaster {
 
     /// The value of an option in each file that sets it, in the order in which the files are read.
     pub fn option_by_file(&self, name: &str) -> Vec<(PathBuf, Value)> {
-        let of = |file: &PathBuf| Some((file.clone(), Reader::default().file(file)?.get(name)?.clone()));
+        let of = |file: &PathBuf| {
+            Some((
+                file.clone(),
+                Reader::default().file(file)?.get(name)?.clone(),
+            ))
+        };
         self.files.iter().filter_map(of).collect()
     }
 
@@ -216,7 +245,9 @@ impl SaltMaster {
         if driver != FILES_DRIVER {
             return AcceptedKeys::Driver(driver.to_owned());
         }
-        let dir = set("cluster_id").and_then(|_| set("cluster_pki_dir")).map(PathBuf::from);
+        let dir = set("cluster_id")
+            .and_then(|_| set("cluster_pki_dir"))
+            .map(PathBuf::from);
         AcceptedKeys::Files(dir.unwrap_or_else(|| self.pki_dir.clone()))
     }
 
@@ -276,10 +307,15 @@ impl SaltMaster {
     /// exist are ignored. A minion starts the engines in `engines`.
     pub fn runs_reactor(&self) -> bool {
         let own = |name: &str, options: &Value| {
-            let module = options.as_map().and_then(|options| options.get("engine_module"));
+            let module = options
+                .as_map()
+                .and_then(|options| options.get("engine_module"));
             module.map_or(name, |module| module.as_str().unwrap_or_default()) == "reactor"
         };
-        let started = |map: &Map| map.iter().any(|(name, options)| own(&key_text(name), options));
+        let started = |map: &Map| {
+            map.iter()
+                .any(|(name, options)| own(&key_text(name), options))
+        };
         let adds = self.role == Role::Master && self.flag("reactor");
         match self.option("engines") {
             Some(Value::List(items)) => {
@@ -300,7 +336,9 @@ impl SaltMaster {
     pub fn has_reactor_fallback(&self) -> bool {
         let is_engine = |item: &Value| item.as_str() == Some("saltcellar_reactor");
         let in_section = || self.option("saltcellar")?.as_map()?.get("reactor_fallback");
-        let option = self.option("saltcellar.reactor_fallback").or_else(in_section);
+        let option = self
+            .option("saltcellar.reactor_fallback")
+            .or_else(in_section);
         matches!(self.option("engines"), Some(Value::List(items)) if items.iter().any(is_engine))
             && option == Some(&Value::Bool(true))
     }
@@ -327,7 +365,10 @@ fn names_reactor(item: &Value) -> bool {
 }
 
 fn defaults(role: Role) -> Map {
-    let mut options: Map = TEXTS.map(|(name, text)| (Key::from(name), text.into())).into_iter().collect();
+    let mut options: Map = TEXTS
+        .map(|(name, text)| (Key::from(name), text.into()))
+        .into_iter()
+        .collect();
     options.extend(NUMBERS.map(|(name, number)| (Key::from(name), Value::Int(number))));
     options.insert("job_cache".into(), Value::Bool(true));
     options.insert("reactor".into(), Value::List(Vec::new()));
@@ -339,9 +380,15 @@ fn defaults(role: Role) -> Map {
 
 /// The default of `file_roots` or `pillar_roots`.
 fn default_roots(name: &str) -> Map {
-    let kind = if name == "pillar_roots" { "pillar" } else { "salt" };
+    let kind = if name == "pillar_roots" {
+        "pillar"
+    } else {
+        "salt"
+    };
     let dirs = [format!("/srv/{kind}"), format!("/srv/spm/{kind}")].map(Value::Str);
-    [(Key::from("base"), Value::List(dirs.into()))].into_iter().collect()
+    [(Key::from("base"), Value::List(dirs.into()))]
+        .into_iter()
+        .collect()
 }
 
 fn path_value(path: &Path) -> Value {
@@ -349,13 +396,22 @@ fn path_value(path: &Path) -> Value {
 }
 
 fn text_of(options: &Map, name: &str, otherwise: &str) -> String {
-    options.get(name).and_then(Value::as_str).unwrap_or(otherwise).to_owned()
+    options
+        .get(name)
+        .and_then(Value::as_str)
+        .unwrap_or(otherwise)
+        .to_owned()
 }
 
 /// `environment` is the old name of `saltenv`.
 fn environment(options: &mut Map, reader: &mut Reader) {
-    let Some(old) = options.get("environment").cloned() else { return };
-    if options.get("saltenv").is_some_and(|new| *new != Value::Null) {
+    let Some(old) = options.get("environment").cloned() else {
+        return;
+    };
+    if options
+        .get("saltenv")
+        .is_some_and(|new| *new != Value::Null)
+    {
         reader.note(
             NoteLevel::Warning,
             "The 'saltenv' and 'environment' master config options cannot both be used. Ignoring 'environment' in \
@@ -379,21 +435,36 @@ fn environment(options: &mut Map, reader: &mut Reader) {
 
 /// Salt moves long socket paths into the cache directory, because a socket address is short.
 fn shorten_sock_dir(options: &mut Map) {
-    let (sock_dir, cachedir) = (text_of(options, "sock_dir", ""), text_of(options, "cachedir", ""));
+    let (sock_dir, cachedir) = (
+        text_of(options, "sock_dir", ""),
+        text_of(options, "cachedir", ""),
+    );
     if sock_dir.chars().count() > cachedir.chars().count() + 10 {
-        options.insert("sock_dir".into(), format!("{}/.salt-unix", cachedir.trim_end_matches('/')).into());
+        options.insert(
+            "sock_dir".into(),
+            format!("{}/.salt-unix", cachedir.trim_end_matches('/')).into(),
+        );
     }
     if !options.get("extension_modules").is_some_and(Value::truthy) {
-        options
-            .insert("extension_modules".into(), format!("{}/extmods", cachedir.trim_end_matches('/')).into());
+        options.insert(
+            "extension_modules".into(),
+            format!("{}/extmods", cachedir.trim_end_matches('/')).into(),
+        );
     }
-    options.insert("token_dir".into(), format!("{}/tokens", cachedir.trim_end_matches('/')).into());
+    options.insert(
+        "token_dir".into(),
+        format!("{}/tokens", cachedir.trim_end_matches('/')).into(),
+    );
 }
 
 /// Salt prepends `root_dir` to every path outside of it.
 fn below_root(path: &str, root: &str) -> String {
     let root = root.trim_end_matches('/');
-    if path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')) {
+    if path == root
+        || path
+            .strip_prefix(root)
+            .is_some_and(|rest| rest.starts_with('/'))
+    {
         return path.to_owned();
     }
     format!("{root}/{}", path.trim_start_matches('/'))
@@ -426,18 +497,30 @@ fn roots_of(roots: &Map) -> Roots {
         .iter()
         .map(|(env, dirs)| {
             let dirs = dirs.as_list().unwrap_or_default();
-            (key_text(env), dirs.iter().filter_map(Value::as_str).map(PathBuf::from).collect())
+            (
+                key_text(env),
+                dirs.iter()
+                    .filter_map(Value::as_str)
+                    .map(PathBuf::from)
+                    .collect(),
+            )
         })
         .collect()
 }
 
 /// Salt's default id.
 fn machine_id(root: &str) -> String {
-    let cached = std::fs::read_to_string(format!("{}/etc/salt/minion_id", root.trim_end_matches('/')));
-    let cached = cached.ok().and_then(|text| Some(text.lines().next()?.trim().to_owned()));
+    let cached =
+        std::fs::read_to_string(format!("{}/etc/salt/minion_id", root.trim_end_matches('/')));
+    let cached = cached
+        .ok()
+        .and_then(|text| Some(text.lines().next()?.trim().to_owned()));
     match cached {
         Some(id) if !id.is_empty() && id != "localhost" => id,
-        _ => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        _ => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
     }
 }
 

@@ -32,7 +32,9 @@ pub fn find(configured: Option<&Path>) -> Option<PathBuf> {
 fn interpreter(program: &Path) -> Option<PathBuf> {
     let program = program.canonicalize().ok()?;
     let mut line = String::new();
-    BufReader::new(File::open(&program).ok()?.take(4096)).read_line(&mut line).ok()?;
+    BufReader::new(File::open(&program).ok()?.take(4096))
+        .read_line(&mut line)
+        .ok()?;
     let mut words = line.strip_prefix("#!")?.split_whitespace();
     let first = PathBuf::from(words.next()?);
     if first.file_name()?.to_str()?.starts_with("python") {
@@ -81,26 +83,50 @@ mod tests {
     #[test]
     fn salts_python_is_the_interpreter_of_its_programs() {
         let dir = tempfile::tempdir().unwrap();
-        let plain = program(dir.path(), "plain", "#!/opt/venv/bin/python3.11\nimport salt\n");
-        assert_eq!(interpreter(&plain), Some(PathBuf::from("/opt/venv/bin/python3.11")));
+        let plain = program(
+            dir.path(),
+            "plain",
+            "#!/opt/venv/bin/python3.11\nimport salt\n",
+        );
+        assert_eq!(
+            interpreter(&plain),
+            Some(PathBuf::from("/opt/venv/bin/python3.11"))
+        );
         let shell = program(dir.path(), "salt/salt-master", "#!/bin/sh\n\"exec\" ...\n");
         assert_eq!(interpreter(&shell), None);
         let beside = program(dir.path(), "salt/bin/python3", "");
         assert_eq!(interpreter(&shell), Some(beside.canonicalize().unwrap()));
         assert_eq!(interpreter(&dir.path().join("nothing")), None);
         assert_eq!(interpreter(&program(dir.path(), "elf", "\x7fELF")), None);
-        assert_eq!(find(Some(Path::new("/any"))), Some(PathBuf::from("/any")), "configured");
+        assert_eq!(
+            find(Some(Path::new("/any"))),
+            Some(PathBuf::from("/any")),
+            "configured"
+        );
     }
 
     #[test]
     fn the_python_of_a_running_master_is_the_first_word_of_its_command_line() {
         let check = |line: &str, python: Option<&str>| {
-            assert_eq!(started_with(line.as_bytes()), python.map(PathBuf::from), "{line:?}");
+            assert_eq!(
+                started_with(line.as_bytes()),
+                python.map(PathBuf::from),
+                "{line:?}"
+            );
         };
         let onedir = Some("/opt/saltstack/salt/bin/python3.10");
-        check("/opt/saltstack/salt/bin/python3.10\0/usr/bin/salt-master\0", onedir);
-        check("/opt/saltstack/salt/bin/python3.10 /usr/bin/salt-master MainProcess\0\0", onedir);
-        check("/opt/saltstack/salt/bin/python3.10\0-I\0/usr/bin/salt-master\0-d\0", onedir);
+        check(
+            "/opt/saltstack/salt/bin/python3.10\0/usr/bin/salt-master\0",
+            onedir,
+        );
+        check(
+            "/opt/saltstack/salt/bin/python3.10 /usr/bin/salt-master MainProcess\0\0",
+            onedir,
+        );
+        check(
+            "/opt/saltstack/salt/bin/python3.10\0-I\0/usr/bin/salt-master\0-d\0",
+            onedir,
+        );
         check("/usr/bin/python3\0/usr/bin/salt-minion\0", None);
         check("python3\0salt-master\0", None);
         check("vi\0/usr/bin/salt-master\0", None);

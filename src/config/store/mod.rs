@@ -113,28 +113,55 @@ impl Default for StoreConfig {
 impl StoreConfig {
     /// Checks the values, and adds the classes `events` and `jobs` if they are missing.
     pub(super) fn check(&mut self) -> Result<(), Invalid> {
-        within("store.segment_bytes_max", &self.segment_bytes_max, MIB..=64 * GIB)?;
+        within(
+            "store.segment_bytes_max",
+            &self.segment_bytes_max,
+            MIB..=64 * GIB,
+        )?;
         let entry_bytes_max = self.entry_bytes_max as u64;
-        within("store.entry_bytes_max", &entry_bytes_max, 64 * KIB..=ENTRY_BYTES_MAX as u64)?;
+        within(
+            "store.entry_bytes_max",
+            &entry_bytes_max,
+            64 * KIB..=ENTRY_BYTES_MAX as u64,
+        )?;
         at_most("store.classes", self.classes.len(), CLASSES_MAX)?;
         for (n, class) in self.classes.iter().enumerate() {
             let key = |name: &str| format!("store.classes[{n}].{name}");
-            if let Some(n) = class.rules.iter().position(|rule| rule.fun.is_none() && rule.tag.is_none()) {
+            if let Some(n) = class
+                .rules
+                .iter()
+                .position(|rule| rule.fun.is_none() && rule.tag.is_none())
+            {
                 let problem = "it matches nothing; give fun, tag, or both";
                 return Err(Invalid::new(key(&format!("match[{n}]")), problem));
             }
             let is_fixed = [JOBS, EVENTS].contains(&class.name.as_str());
             if !is_fixed && !(1..=CLASS_RULES_MAX).contains(&class.rules.len()) {
-                let problem = format!("{} items; give from 1 to {CLASS_RULES_MAX}", class.rules.len());
+                let problem = format!(
+                    "{} items; give from 1 to {CLASS_RULES_MAX}",
+                    class.rules.len()
+                );
                 return Err(Invalid::new(key("match"), problem));
             }
             within(key("keep.bytes"), &class.keep.bytes.unwrap_or(MIB), MIB..)?;
-            within(key("keep.entries"), &class.keep.entries.unwrap_or(1000), 1000..)?;
+            within(
+                key("keep.entries"),
+                &class.keep.entries.unwrap_or(1000),
+                1000..,
+            )?;
         }
-        let names: Vec<_> = self.classes.iter().map(|class| class.name.clone()).collect();
+        let names: Vec<_> = self
+            .classes
+            .iter()
+            .map(|class| class.name.clone())
+            .collect();
         unique("store.classes", "name", &names)?;
         let missing = |fixed: &ClassRules| !names.contains(&fixed.name);
-        self.classes.extend([ClassRules::events(), ClassRules::jobs()].into_iter().filter(missing));
+        self.classes.extend(
+            [ClassRules::events(), ClassRules::jobs()]
+                .into_iter()
+                .filter(missing),
+        );
         Ok(())
     }
 }

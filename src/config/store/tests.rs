@@ -11,13 +11,23 @@ fn classes_are_read_in_their_order_and_jobs_and_events_are_added() {
     let text = "- name: chatter\n  match: [{fun: 'saltutil.*'}, {tag: salt/auth}]\n  keep: {age: 1d, bytes: 1GiB}\n\
                 - name: events\n  keep: {entries: 5000}\n";
     let config = assert_round_trip(&format!("store.classes:\n{text}"));
-    let names: Vec<_> = config.store.classes.iter().map(|class| class.name.as_str()).collect();
+    let names: Vec<_> = config
+        .store
+        .classes
+        .iter()
+        .map(|class| class.name.as_str())
+        .collect();
     assert_eq!(names, ["chatter", "events", "jobs"]);
-    let [chatter, events, jobs] = config.store.classes.as_slice() else { panic!() };
+    let [chatter, events, jobs] = config.store.classes.as_slice() else {
+        panic!()
+    };
     assert_eq!(chatter.rules.len(), 2);
     assert_eq!(chatter.keep.age, Age::For(Duration::from_secs(86_400)));
     assert_eq!(chatter.keep.bytes, Some(GIB));
-    assert_eq!((events.keep.age, events.keep.entries), (ClassRules::events().keep.age, Some(5000)));
+    assert_eq!(
+        (events.keep.age, events.keep.entries),
+        (ClassRules::events().keep.age, Some(5000))
+    );
     assert_eq!(jobs.keep.age, Age::Salt);
 }
 
@@ -35,19 +45,31 @@ fn rendered_classes_are_read_back_equal() {
 #[test]
 fn an_error_names_line_key_and_accepted_values() {
     let check = |text: &str, expected: &str| {
-        assert_errors(&[(&format!("store.classes:\n{text}"), &format!("c.yaml:{expected}"))]);
+        assert_errors(&[(
+            &format!("store.classes:\n{text}"),
+            &format!("c.yaml:{expected}"),
+        )]);
     };
     check(
         "- 5",
         "2: store.classes[0]: integer `5` is not accepted; give a mapping with `name`, `match` and `keep`",
     );
-    check("- keep: {age: 1d}\n", "2: store.classes[0]: missing field `name`");
-    check("- name: A\n", "2: store.classes[0]: `name` \"A\" is not accepted; give a name of lower-case");
+    check(
+        "- keep: {age: 1d}\n",
+        "2: store.classes[0]: missing field `name`",
+    );
+    check(
+        "- name: A\n",
+        "2: store.classes[0]: `name` \"A\" is not accepted; give a name of lower-case",
+    );
     check(
         "- name: jobs\n  match: []\n",
         "2: store.classes[0]: jobs contains the entries that match no other class; leave",
     );
-    check("- name: a\n  keep: {age: 1d}\n", "2: store.classes[0]: `match` is missing; give a list such as");
+    check(
+        "- name: a\n  keep: {age: 1d}\n",
+        "2: store.classes[0]: `match` is missing; give a list such as",
+    );
     check(
         "- name: a\n  match: []\n  keep: {age: 1d}\n",
         "3: store.classes[0].match: 0 items; give from 1 to",
@@ -68,17 +90,26 @@ fn an_error_names_line_key_and_accepted_values() {
         "- name: a\n  match: [{fun: x}]\n",
         "2: store.classes[0]: `keep` has no limit; give at least one of",
     );
-    check("- name: jobs\n  keep: {}\n", "2: store.classes[0]: `keep` has no limit; give at least one of");
+    check(
+        "- name: jobs\n  keep: {}\n",
+        "2: store.classes[0]: `keep` has no limit; give at least one of",
+    );
     check(
         "- name: jobs\n  keep: {days: 3}\n",
         "3: store.classes[0].keep.days: unknown field `days`, expected one of `age`, `bytes`, `entries`",
     );
-    check("- name: jobs\n  keep: [1d]\n", "3: store.classes[0].keep: a list is not accepted; give a mapping");
+    check(
+        "- name: jobs\n  keep: [1d]\n",
+        "3: store.classes[0].keep: a list is not accepted; give a mapping",
+    );
     check(
         "- name: jobs\n  keep: {age: 30}\n",
         "3: store.classes[0].keep.age: \"30\" is not accepted; give a time from 1s",
     );
-    check("- name: jobs\n  keep: {age: 0d}\n", "3: store.classes[0].keep.age: \"0d\" is not accepted");
+    check(
+        "- name: jobs\n  keep: {age: 0d}\n",
+        "3: store.classes[0].keep.age: \"0d\" is not accepted",
+    );
     check(
         "- name: jobs\n  keep: {bytes: 5}\n",
         "3: store.classes[0].keep.bytes: \"5\" is not accepted; give a value from 1MiB on",
@@ -92,5 +123,8 @@ fn an_error_names_line_key_and_accepted_values() {
         "3: store.classes[1].name: the name \"jobs\" appears twice; give each item its own",
     );
     let one = |n| format!("- {{name: c{n}, match: [{{fun: x}}], keep: {{age: 1d}}}}\n");
-    check(&(0..40).map(one).collect::<String>(), "1: store.classes: 40 items; give at most");
+    check(
+        &(0..40).map(one).collect::<String>(),
+        "1: store.classes: 40 items; give at most",
+    );
 }

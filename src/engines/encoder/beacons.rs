@@ -27,7 +27,10 @@ pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     build: |given| {
         let Options { rules, tags, item } = options(given)?;
         let item = item.map(|text| Template::new("item", &text)).transpose()?;
-        Ok(Box::new(BeaconEncoder { measurements: Measurements::new(rules, tags), item }))
+        Ok(Box::new(BeaconEncoder {
+            measurements: Measurements::new(rules, tags),
+            item,
+        }))
     },
 };
 
@@ -64,7 +67,9 @@ pub(super) struct Rule {
 }
 
 static RULES: LazyLock<Rules> = LazyLock::new(|| {
-    let rules = read_yaml(include_str!("beacons.yaml")).ok().and_then(|rules| read_options(&rules).ok());
+    let rules = read_yaml(include_str!("beacons.yaml"))
+        .ok()
+        .and_then(|rules| read_options(&rules).ok());
     rules.expect("a test reads beacons.yaml")
 });
 
@@ -98,19 +103,28 @@ impl Measurements {
 
     /// The measurements of an event; `None` if it is not of a known beacon.
     pub(super) fn of(&self, event: &Event) -> Result<Option<Measured>, EncodeError> {
-        let Some(("salt/beacon", rest)) = event.tag.split_at_checked(11) else { return Ok(None) };
-        let Some((minion, rest)) = rest.strip_prefix('/').and_then(|rest| rest.split_once('/')) else {
+        let Some(("salt/beacon", rest)) = event.tag.split_at_checked(11) else {
+            return Ok(None);
+        };
+        let Some((minion, rest)) = rest.strip_prefix('/').and_then(|rest| rest.split_once('/'))
+        else {
             return Ok(None);
         };
         let beacon = rest.split('/').next().unwrap_or_default();
         let mut rules = self.rules.iter().chain(RULES.iter());
-        let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else { return Ok(None) };
+        let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else {
+            return Ok(None);
+        };
         let mut data = event.data()?;
         if let Some(fields) = data.as_object_mut() {
             fields.retain(|key, _| !ENVELOPE.contains(&key.as_str()));
         }
         let mut tags = Map::from_iter([("minion".to_owned(), Json::from(minion))]);
-        tags.extend(self.tags.iter().map(|(name, value)| (name.clone(), value.clone())));
+        tags.extend(
+            self.tags
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
         for (name, path) in &rule.tags {
             tags.extend(at_path(&data, path).map(|value| (name.clone(), value.clone())));
         }
@@ -119,10 +133,19 @@ impl Measurements {
             collect(values, "", &mut numbers);
         }
         let is_tag = |path: &str| rule.at.is_empty() && rule.tags.values().any(|tag| tag == path);
-        numbers.retain(|(path, _)| !is_tag(path) && !rule.skip.iter().any(|glob| glob.matches(path)));
-        let named = |(path, value): (String, Json)| Measurement { name: metric(&rule.prefix, &path), value };
+        numbers
+            .retain(|(path, _)| !is_tag(path) && !rule.skip.iter().any(|glob| glob.matches(path)));
+        let named = |(path, value): (String, Json)| Measurement {
+            name: metric(&rule.prefix, &path),
+            value,
+        };
         let list = numbers.into_iter().map(named).collect();
-        Ok(Some(Measured { minion: minion.to_owned(), beacon: beacon.to_owned(), tags, list }))
+        Ok(Some(Measured {
+            minion: minion.to_owned(),
+            beacon: beacon.to_owned(),
+            tags,
+            list,
+        }))
     }
 }
 
@@ -134,7 +157,9 @@ struct BeaconEncoder {
 
 impl Encoder for BeaconEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
-        let Some(found) = self.measurements.of(event)? else { return Ok(()) };
+        let Some(found) = self.measurements.of(event)? else {
+            return Ok(());
+        };
         for Measurement { name, value } in &found.list {
             let item = json!({
                 "metric": name,
@@ -173,23 +198,39 @@ fn text(
 
 /// The numbers in a value, each with its dotted path.
 fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
-    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    let below = |key: &str| {
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        }
+    };
     match value {
         Json::Number(_) => found.push((path.to_owned(), value.clone())),
         Json::Bool(flag) => found.push((path.to_owned(), Json::from(u8::from(*flag)))),
         Json::String(text) => {
-            found.extend(number(text.strip_suffix('%').unwrap_or(text)).map(|n| (path.to_owned(), n)));
+            found.extend(
+                number(text.strip_suffix('%').unwrap_or(text)).map(|n| (path.to_owned(), n)),
+            );
         }
         Json::Object(map) => match (map.get("value"), map.get("unit").and_then(Json::as_str)) {
             (Some(Json::String(text)), Some(unit)) => {
-                let factor = if unit.eq_ignore_ascii_case("kb") { 1024.0 } else { 1.0 };
+                let factor = if unit.eq_ignore_ascii_case("kb") {
+                    1024.0
+                } else {
+                    1.0
+                };
                 let scaled = number(text).and_then(|n| Some(Json::from(n.as_f64()? * factor)));
                 found.extend(scaled.map(|n| (path.to_owned(), n)));
             }
-            _ => map.iter().for_each(|(key, value)| collect(value, &below(key), found)),
+            _ => map
+                .iter()
+                .for_each(|(key, value)| collect(value, &below(key), found)),
         },
         Json::Array(list) => {
-            list.iter().enumerate().for_each(|(n, value)| collect(value, &below(&n.to_string()), found));
+            list.iter()
+                .enumerate()
+                .for_each(|(n, value)| collect(value, &below(&n.to_string()), found));
         }
         Json::Null => {}
     }
@@ -202,12 +243,21 @@ fn number(text: &str) -> Option<Json> {
         return Some(whole.into());
     }
     let digits = text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
-    text.parse::<f64>().ok().filter(|n| digits && n.is_finite()).map(Json::from)
+    text.parse::<f64>()
+        .ok()
+        .filter(|n| digits && n.is_finite())
+        .map(Json::from)
 }
 
 /// The name of a measurement. Characters that metric stores reject become `_`.
 fn metric(prefix: &str, path: &str) -> String {
-    let valid = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let valid = |c: char| {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
     [prefix, path]
         .iter()
         .filter(|part| !part.is_empty())
@@ -230,10 +280,16 @@ mod tests {
     fn measured(options: Json, beacon: &str, data: Json) -> Vec<(String, Json, Json)> {
         let tag = format!("salt/beacon/web1/{beacon}");
         let found = items(&KIND, &options, &event(1, &tag, "web1", data)).unwrap();
-        let parsed = found.iter().map(|item| serde_json::from_str::<Json>(item).unwrap());
+        let parsed = found
+            .iter()
+            .map(|item| serde_json::from_str::<Json>(item).unwrap());
         parsed
             .map(|item| {
-                (item["metric"].as_str().unwrap().to_owned(), item["value"].clone(), item["tags"].clone())
+                (
+                    item["metric"].as_str().unwrap().to_owned(),
+                    item["value"].clone(),
+                    item["tags"].clone(),
+                )
             })
             .collect()
     }
@@ -244,15 +300,26 @@ mod tests {
         let tags = json!({"minion": "web1"});
         let check = |beacon: &str, data: Json, expected: &[(&str, Json)]| {
             let found = measured(json!({}), beacon, data);
-            let found: Vec<_> = found.iter().map(|(name, value, _)| (name.as_str(), value.clone())).collect();
+            let found: Vec<_> = found
+                .iter()
+                .map(|(name, value, _)| (name.as_str(), value.clone()))
+                .collect();
             assert_eq!(found, expected, "{beacon}");
         };
         check(
             "load/",
             json!({"1m": 0.5, "5m": 1, "15m": 2.25, "id": "web1", "_stamp": "2026-11-21T05:47:28"}),
-            &[("salt.load.1m", json!(0.5)), ("salt.load.5m", json!(1)), ("salt.load.15m", json!(2.25))],
+            &[
+                ("salt.load.1m", json!(0.5)),
+                ("salt.load.5m", json!(1)),
+                ("salt.load.15m", json!(2.25)),
+            ],
         );
-        check("memusage/", json!({"memusage": 63.5, "id": "web1"}), &[("salt.memusage", json!(63.5))]);
+        check(
+            "memusage/",
+            json!({"memusage": 63.5, "id": "web1"}),
+            &[("salt.memusage", json!(63.5))],
+        );
         check(
             "status/2026-11-21T05:47:28",
             json!({"id": "web1", "data": {
@@ -267,30 +334,44 @@ mod tests {
                 ("salt.meminfo.MemTotal", json!(4_072_448.0)),
             ],
         );
-        let disk =
-            measured(json!({}), "diskusage/", json!({"diskusage": "87.5%", "mount": "/var", "id": "web1"}));
+        let disk = measured(
+            json!({}),
+            "diskusage/",
+            json!({"diskusage": "87.5%", "mount": "/var", "id": "web1"}),
+        );
         assert_eq!(
             disk,
-            [("salt.diskusage".to_owned(), json!(87.5), json!({"minion": "web1", "mount": "/var"}))]
+            [(
+                "salt.diskusage".to_owned(),
+                json!(87.5),
+                json!({"minion": "web1", "mount": "/var"})
+            )]
         );
         let network = json!({"interface": "eth0", "network_info": {"bytes_sent": 5}, "id": "web1"});
         let network = measured(json!({"tags": {"env": "prod"}}), "network_info/", network);
         let expected = json!({"minion": "web1", "env": "prod", "interface": "eth0"});
-        assert_eq!(network, [("salt.network.bytes_sent".to_owned(), json!(5), expected)]);
+        assert_eq!(
+            network,
+            [("salt.network.bytes_sent".to_owned(), json!(5), expected)]
+        );
         assert_eq!(measured(json!({}), "load/", json!({"1m": 1}))[0].2, tags);
     }
 
     #[test]
     fn a_rule_of_the_sink_comes_first_and_a_template_makes_the_item() {
         let rules = json!({"rules": [{"beacon": "sens*", "at": "v", "prefix": "site", "tags": {"rack": "rack"}, "skip": ["debug*"]}]});
-        let data =
-            json!({"rack": 4, "v": {"temp in": 21.5, "debug": 1, "open": true, "text": "x", "nan": "nan"}});
+        let data = json!({"rack": 4, "v": {"temp in": 21.5, "debug": 1, "open": true, "text": "x", "nan": "nan"}});
         let found = measured(rules, "sensors/", data);
-        let names: Vec<_> = found.iter().map(|(name, value, _)| (name.as_str(), value.clone())).collect();
-        assert_eq!(names, [("site.temp_in", json!(21.5)), ("site.open", json!(1))]);
+        let names: Vec<_> = found
+            .iter()
+            .map(|(name, value, _)| (name.as_str(), value.clone()))
+            .collect();
+        assert_eq!(
+            names,
+            [("site.temp_in", json!(21.5)), ("site.open", json!(1))]
+        );
         assert_eq!(found[0].2, json!({"minion": "web1", "rack": 4}));
-        let item =
-            json!({"item": "{{ metric }}={{ value }} {{ unix }} {{ minion }} {{ tag_list | tojson }}"});
+        let item = json!({"item": "{{ metric }}={{ value }} {{ unix }} {{ minion }} {{ tag_list | tojson }}"});
         let load = event(1, "salt/beacon/web1/load/", "web1", json!({"1m": 2}));
         assert_eq!(
             items(&KIND, &item, &load).unwrap(),
@@ -308,7 +389,9 @@ mod tests {
             "salt/beacons/a/load/",
         ] {
             assert!(
-                items(&KIND, &json!({}), &event(1, tag, "web1", json!({"1m": 1}))).unwrap().is_empty(),
+                items(&KIND, &json!({}), &event(1, tag, "web1", json!({"1m": 1})))
+                    .unwrap()
+                    .is_empty(),
                 "{tag}"
             );
         }

@@ -27,8 +27,14 @@ pub(crate) enum EncodeError {
 
 pub(crate) type BoxedEncoder = Box<dyn Encoder>;
 
-pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] =
-    &[json::KIND, template::KIND, states::KIND, beacons::KIND, otlp::LOGS, otlp::METRICS];
+pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] = &[
+    json::KIND,
+    template::KIND,
+    states::KIND,
+    beacons::KIND,
+    otlp::LOGS,
+    otlp::METRICS,
+];
 
 /// The compact text of a JSON value.
 fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
@@ -50,7 +56,10 @@ mod tests {
         let encoder = (kind.build)(options).unwrap();
         let mut items = Vec::new();
         encoder.encode(event, &mut items)?;
-        Ok(items.into_iter().map(|item| String::from_utf8(item).unwrap()).collect())
+        Ok(items
+            .into_iter()
+            .map(|item| String::from_utf8(item).unwrap())
+            .collect())
     }
 
     #[test]
@@ -61,7 +70,11 @@ mod tests {
             assert!((kind.build)(&options).is_ok(), "{}", kind.name);
             let unknown = serde_json::json!({"unknown_option": 1});
             assert!((kind.build)(&unknown).is_err(), "{}", kind.name);
-            assert!(page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)), "{}", kind.name);
+            assert!(
+                page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)),
+                "{}",
+                kind.name
+            );
         }
     }
 }

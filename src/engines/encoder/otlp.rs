@@ -41,8 +41,15 @@ pub(super) const METRICS: Kind<BoxedEncoder> = Kind {
     doc: "Numbers of beacons as gauges of OpenTelemetry (protobuf).",
     example: "{service: salt, rules: [{beacon: 'sensors*', at: values, prefix: site.sensors}], tags: {env: prod}}",
     build: |given| {
-        let MetricsOptions { service, rules, tags } = options(given)?;
-        Ok(Box::new(MetricsEncoder { service, measurements: Measurements::new(rules, tags) }))
+        let MetricsOptions {
+            service,
+            rules,
+            tags,
+        } = options(given)?;
+        Ok(Box::new(MetricsEncoder {
+            service,
+            measurements: Measurements::new(rules, tags),
+        }))
     },
 };
 
@@ -79,9 +86,15 @@ fn salt() -> String {
 impl Encoder for LogsEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let data = event.data()?;
-        let has_failed = data.get("retcode").is_some_and(|code| code.as_i64() != Some(0))
+        let has_failed = data
+            .get("retcode")
+            .is_some_and(|code| code.as_i64() != Some(0))
             || data.get("success") == Some(&Json::Bool(false));
-        let severity = if has_failed { SeverityNumber::Error } else { SeverityNumber::Info };
+        let severity = if has_failed {
+            SeverityNumber::Error
+        } else {
+            SeverityNumber::Info
+        };
         let fields = [
             ("salt.id", event.id.as_str()),
             ("salt.tag", &event.tag),
@@ -94,31 +107,63 @@ impl Encoder for LogsEncoder {
             observed_time_unix_nano: nanoseconds(event),
             severity_number: severity.into(),
             severity_text: if has_failed { "ERROR" } else { "INFO" }.to_owned(),
-            body: Some(AnyValue { value: Some(AnyKind::StringValue(data.to_string())) }),
+            body: Some(AnyValue {
+                value: Some(AnyKind::StringValue(data.to_string())),
+            }),
             attributes: texts(&fields),
             ..LogRecord::default()
         };
-        let scope_logs =
-            ScopeLogs { scope: Some(scope()), log_records: vec![record], ..ScopeLogs::default() };
+        let scope_logs = ScopeLogs {
+            scope: Some(scope()),
+            log_records: vec![record],
+            ..ScopeLogs::default()
+        };
         let resource = Some(resource(&self.service, &event.minion));
-        let logs = ResourceLogs { resource, scope_logs: vec![scope_logs], ..ResourceLogs::default() };
-        items.push(ExportLogsServiceRequest { resource_logs: vec![logs] }.encode_to_vec());
+        let logs = ResourceLogs {
+            resource,
+            scope_logs: vec![scope_logs],
+            ..ResourceLogs::default()
+        };
+        items.push(
+            ExportLogsServiceRequest {
+                resource_logs: vec![logs],
+            }
+            .encode_to_vec(),
+        );
         Ok(())
     }
 }
 
 impl Encoder for MetricsEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
-        let Some(found) = self.measurements.of(event)? else { return Ok(()) };
-        let metrics: Vec<_> = found.list.into_iter().map(|one| metric(event, one, &found.tags)).collect();
+        let Some(found) = self.measurements.of(event)? else {
+            return Ok(());
+        };
+        let metrics: Vec<_> = found
+            .list
+            .into_iter()
+            .map(|one| metric(event, one, &found.tags))
+            .collect();
         if metrics.is_empty() {
             return Ok(());
         }
-        let scope_metrics = ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() };
+        let scope_metrics = ScopeMetrics {
+            scope: Some(scope()),
+            metrics,
+            ..ScopeMetrics::default()
+        };
         let resource = Some(resource(&self.service, &found.minion));
-        let metrics =
-            ResourceMetrics { resource, scope_metrics: vec![scope_metrics], ..ResourceMetrics::default() };
-        items.push(ExportMetricsServiceRequest { resource_metrics: vec![metrics] }.encode_to_vec());
+        let metrics = ResourceMetrics {
+            resource,
+            scope_metrics: vec![scope_metrics],
+            ..ResourceMetrics::default()
+        };
+        items.push(
+            ExportMetricsServiceRequest {
+                resource_metrics: vec![metrics],
+            }
+            .encode_to_vec(),
+        );
         Ok(())
     }
 }
@@ -129,19 +174,35 @@ fn metric(
     tags: &serde_json::Map<String, Json>,
 ) -> Metric {
     let mut attributes = texts(&[("salt.id", event.id.as_str())]);
-    attributes.extend(tags.iter().map(|(name, value)| attribute(name, kind(value))));
+    attributes.extend(
+        tags.iter()
+            .map(|(name, value)| attribute(name, kind(value))),
+    );
     let value = match value.as_i64() {
         Some(whole) => Number::AsInt(whole),
         None => Number::AsDouble(value.as_f64().unwrap_or_default()),
     };
     let time_unix_nano = nanoseconds(event);
-    let point =
-        NumberDataPoint { attributes, time_unix_nano, value: Some(value), ..NumberDataPoint::default() };
-    Metric { name, data: Some(Data::Gauge(Gauge { data_points: vec![point] })), ..Metric::default() }
+    let point = NumberDataPoint {
+        attributes,
+        time_unix_nano,
+        value: Some(value),
+        ..NumberDataPoint::default()
+    };
+    Metric {
+        name,
+        data: Some(Data::Gauge(Gauge {
+            data_points: vec![point],
+        })),
+        ..Metric::default()
+    }
 }
 
 fn resource(service: &str, minion: &str) -> Resource {
-    Resource { attributes: texts(&[("service.name", service), ("host.name", minion)]), ..Resource::default() }
+    Resource {
+        attributes: texts(&[("service.name", service), ("host.name", minion)]),
+        ..Resource::default()
+    }
 }
 
 fn scope() -> InstrumentationScope {
@@ -155,11 +216,17 @@ fn scope() -> InstrumentationScope {
 /// Attributes; those with empty values are left out.
 fn texts(fields: &[(&str, &str)]) -> Vec<KeyValue> {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
-    given.map(|(name, value)| attribute(name, AnyKind::StringValue((*value).to_owned()))).collect()
+    given
+        .map(|(name, value)| attribute(name, AnyKind::StringValue((*value).to_owned())))
+        .collect()
 }
 
 fn attribute(name: &str, value: AnyKind) -> KeyValue {
-    KeyValue { key: name.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+    KeyValue {
+        key: name.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
+    }
 }
 
 /// A number, a flag or a text as it is; any other value as JSON.
@@ -199,7 +266,10 @@ mod tests {
 
     fn shown(attributes: &[KeyValue]) -> Vec<(String, AnyKind)> {
         let value = |pair: &KeyValue| pair.value.clone().unwrap().value.unwrap();
-        attributes.iter().map(|pair| (pair.key.clone(), value(pair))).collect()
+        attributes
+            .iter()
+            .map(|pair| (pair.key.clone(), value(pair)))
+            .collect()
     }
 
     fn text(name: &str, value: &str) -> (String, AnyKind) {
@@ -213,42 +283,85 @@ mod tests {
             event(2, "t", "", json!({"retcode": 2})),
         ];
         let bytes = request(&LOGS, &json!({"service": "site"}), &events);
-        let logs = ExportLogsServiceRequest::decode(bytes.as_slice()).unwrap().resource_logs;
+        let logs = ExportLogsServiceRequest::decode(bytes.as_slice())
+            .unwrap()
+            .resource_logs;
         assert_eq!(logs.len(), 2);
         let resource = logs[0].resource.clone().unwrap();
-        assert_eq!(shown(&resource.attributes), [text("service.name", "site"), text("host.name", "web1")]);
+        assert_eq!(
+            shown(&resource.attributes),
+            [text("service.name", "site"), text("host.name", "web1")]
+        );
         let record = &logs[0].scope_logs[0].log_records[0];
         assert_eq!(record.time_unix_nano, 1_795_000_000_123_456_000);
         assert_eq!(record.severity_text, "INFO");
         let body = record.body.clone().unwrap().value;
-        assert_eq!(body, Some(AnyKind::StringValue(r#"{"result":true}"#.to_owned())));
-        let expected =
-            [text("salt.id", "store:1"), text("salt.tag", "salt/auth"), text("salt.master_id", "master1")];
+        assert_eq!(
+            body,
+            Some(AnyKind::StringValue(r#"{"result":true}"#.to_owned()))
+        );
+        let expected = [
+            text("salt.id", "store:1"),
+            text("salt.tag", "salt/auth"),
+            text("salt.master_id", "master1"),
+        ];
         assert_eq!(shown(&record.attributes), expected);
         let second = &logs[1].scope_logs[0].log_records[0];
         assert_eq!(second.severity_number, i32::from(SeverityNumber::Error));
-        assert_eq!(shown(&logs[1].resource.clone().unwrap().attributes), [text("service.name", "site")]);
+        assert_eq!(
+            shown(&logs[1].resource.clone().unwrap().attributes),
+            [text("service.name", "site")]
+        );
     }
 
     #[test]
     fn measurements_of_a_beacon_are_gauges() {
-        let load = event(1, "salt/beacon/web1/load/", "web1", json!({"1m": 0.5, "5m": 2}));
+        let load = event(
+            1,
+            "salt/beacon/web1/load/",
+            "web1",
+            json!({"1m": 0.5, "5m": 2}),
+        );
         let options = json!({"tags": {"env": "prod", "rack": 4}});
-        let bytes = request(&METRICS, &options, &[load, event(2, "salt/auth", "web1", json!({"1m": 1}))]);
-        let mut found = ExportMetricsServiceRequest::decode(bytes.as_slice()).unwrap().resource_metrics;
+        let bytes = request(
+            &METRICS,
+            &options,
+            &[load, event(2, "salt/auth", "web1", json!({"1m": 1}))],
+        );
+        let mut found = ExportMetricsServiceRequest::decode(bytes.as_slice())
+            .unwrap()
+            .resource_metrics;
         assert_eq!(found.len(), 1, "other events have no items");
         let metrics = found.remove(0).scope_metrics.remove(0).metrics;
         let values: Vec<_> = metrics
             .iter()
             .map(|metric| match &metric.data {
-                Some(Data::Gauge(gauge)) => (metric.name.as_str(), gauge.data_points[0].value.unwrap()),
+                Some(Data::Gauge(gauge)) => {
+                    (metric.name.as_str(), gauge.data_points[0].value.unwrap())
+                }
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(values, [("salt.load.1m", Number::AsDouble(0.5)), ("salt.load.5m", Number::AsInt(2))]);
-        let Some(Data::Gauge(gauge)) = &metrics[0].data else { panic!("{metrics:?}") };
+        assert_eq!(
+            values,
+            [
+                ("salt.load.1m", Number::AsDouble(0.5)),
+                ("salt.load.5m", Number::AsInt(2))
+            ]
+        );
+        let Some(Data::Gauge(gauge)) = &metrics[0].data else {
+            panic!("{metrics:?}")
+        };
         let tags = shown(&gauge.data_points[0].attributes);
         let rack = ("rack".to_owned(), AnyKind::IntValue(4));
-        assert_eq!(tags, [text("salt.id", "store:1"), text("minion", "web1"), text("env", "prod"), rack]);
+        assert_eq!(
+            tags,
+            [
+                text("salt.id", "store:1"),
+                text("minion", "web1"),
+                text("env", "prod"),
+                rack
+            ]
+        );
     }
 }

@@ -23,8 +23,12 @@ struct StatesEncoder {}
 impl Encoder for StatesEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let data = event.data()?;
-        let Some(states) = data.get("return").and_then(Json::as_object) else { return Ok(()) };
-        let states = states.iter().filter_map(|(key, state)| record(key, state.as_object()?));
+        let Some(states) = data.get("return").and_then(Json::as_object) else {
+            return Ok(());
+        };
+        let states = states
+            .iter()
+            .filter_map(|(key, state)| record(key, state.as_object()?));
         let header = event.header()?;
         for (n, state) in states.enumerate() {
             let mut record = header.clone();
@@ -48,9 +52,14 @@ fn record(key: &str, state: &Map<String, Json>) -> Option<Map<String, Json>> {
         other => other.to_string().into(),
     };
     let changes = field("changes");
-    let is_changed = !matches!(&changes, Json::Null) && changes != json!({}) && changes != json!([]);
+    let is_changed =
+        !matches!(&changes, Json::Null) && changes != json!({}) && changes != json!([]);
     let of_key = || Json::from(name_of_key);
-    let name = state.get("name").filter(|name| name.is_string()).cloned().unwrap_or_else(of_key);
+    let name = state
+        .get("name")
+        .filter(|name| name.is_string())
+        .cloned()
+        .unwrap_or_else(of_key);
     let record = json!({
         "state": format!("{module}.{function}"),
         "state_id": state.get("__id__").filter(|id| id.is_string()).cloned().unwrap_or_else(|| id.into()),
@@ -92,9 +101,16 @@ mod tests {
             },
             "file_|-conf_|-/etc/a_|-b_|-managed": {"result": false, "changes": {}, "comment": ["x"], "duration": "3 ms"},
         });
-        let event = event(9, "salt/job/1/ret/web1", "web1", json!({"fun": "state.apply", "return": ret}));
+        let event = event(
+            9,
+            "salt/job/1/ret/web1",
+            "web1",
+            json!({"fun": "state.apply", "return": ret}),
+        );
         let found = items(&KIND, &json!({}), &event).unwrap();
-        let [first, second] = &found[..] else { panic!("{found:?}") };
+        let [first, second] = &found[..] else {
+            panic!("{found:?}")
+        };
         let first: Json = serde_json::from_str(first).unwrap();
         let expected = json!({
             "id": "store:9:0", "seq": 9, "time": "2026-11-18T11:06:40.123456Z", "tag": "salt/job/1/ret/web1",
@@ -104,10 +120,23 @@ mod tests {
         });
         assert_eq!(first, expected);
         let second: Json = serde_json::from_str(second).unwrap();
-        assert_eq!((&second["name"], &second["state_id"]), (&json!("/etc/a_|-b"), &json!("conf")));
-        assert_eq!((&second["comment"], &second["duration_ms"]), (&json!("[\"x\"]"), &json!(3.0)));
-        assert_eq!((&second["changed"], &second["changes"]), (&json!(false), &Json::Null));
-        assert_eq!(expected.as_object().unwrap().len(), second.as_object().unwrap().len(), "the same fields");
+        assert_eq!(
+            (&second["name"], &second["state_id"]),
+            (&json!("/etc/a_|-b"), &json!("conf"))
+        );
+        assert_eq!(
+            (&second["comment"], &second["duration_ms"]),
+            (&json!("[\"x\"]"), &json!(3.0))
+        );
+        assert_eq!(
+            (&second["changed"], &second["changes"]),
+            (&json!(false), &Json::Null)
+        );
+        assert_eq!(
+            expected.as_object().unwrap().len(),
+            second.as_object().unwrap().len(),
+            "the same fields"
+        );
     }
 
     #[test]
@@ -119,7 +148,9 @@ mod tests {
             json!({"return": ["x"]}),
         ] {
             assert!(
-                items(&KIND, &json!({}), &event(1, "t", "m", data.clone())).unwrap().is_empty(),
+                items(&KIND, &json!({}), &event(1, "t", "m", data.clone()))
+                    .unwrap()
+                    .is_empty(),
                 "{data}"
             );
         }

@@ -16,7 +16,10 @@ pub(super) const KIND: Kind<BoxedEncoder> = Kind {
         let options: TemplateOptions = options(given)?;
         let template = Template::new("text", &options.text)?;
         let uses_json = options.text.replace("tojson", "").contains("json");
-        Ok(Box::new(TemplateEncoder { template, uses_json }))
+        Ok(Box::new(TemplateEncoder {
+            template,
+            uses_json,
+        }))
     },
 };
 
@@ -77,11 +80,20 @@ mod tests {
         let expected =
             "3 a/b web1 2026-11-18T11:06:40.123456Z 1795000000 1795000000123 1795000000123456000 5";
         assert_eq!(found, [expected]);
-        assert!(items(&KIND, &options, &event(3, "a/b", "web1", json!({}))).unwrap().is_empty());
-        let whole =
-            items(&KIND, &json!({"text": "{{ json }}"}), &event(3, "a/b", "web1", json!({"n": 5}))).unwrap();
         assert!(
-            whole[0].starts_with(r#"{"id":"store:3","seq":3,"#) && whole[0].ends_with(r#""data":{"n":5}}"#),
+            items(&KIND, &options, &event(3, "a/b", "web1", json!({})))
+                .unwrap()
+                .is_empty()
+        );
+        let whole = items(
+            &KIND,
+            &json!({"text": "{{ json }}"}),
+            &event(3, "a/b", "web1", json!({"n": 5})),
+        )
+        .unwrap();
+        assert!(
+            whole[0].starts_with(r#"{"id":"store:3","seq":3,"#)
+                && whole[0].ends_with(r#""data":{"n":5}}"#),
             "{whole:?}"
         );
     }
@@ -89,9 +101,17 @@ mod tests {
     #[test]
     fn a_template_that_fails_for_an_event_is_an_error_of_that_event() {
         let options = json!({"text": "{{ data.n + 1 }}"});
-        assert_eq!(items(&KIND, &options, &event(1, "t", "m", json!({"n": 1}))).unwrap(), ["2"]);
+        assert_eq!(
+            items(&KIND, &options, &event(1, "t", "m", json!({"n": 1}))).unwrap(),
+            ["2"]
+        );
         let error = items(&KIND, &options, &event(1, "t", "m", json!({"n": "x"}))).unwrap_err();
-        assert!(error.to_string().starts_with("the template failed: line 1: "), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("the template failed: line 1: "),
+            "{error}"
+        );
         let invalid = (KIND.build)(&json!({"text": "{% endif %}"})).unwrap_err();
         assert_eq!(invalid.path, "text");
     }

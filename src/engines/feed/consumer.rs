@@ -28,7 +28,11 @@ impl ConsumerFeed {
     /// The consumer of this name with this filter; a new one starts behind the newest event.
     pub(crate) fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
         store.create_consumer(name, filter.clone(), Start::Newest)?;
-        Ok(Self { store, name: name.to_owned(), filter: filter.clone() })
+        Ok(Self {
+            store,
+            name: name.to_owned(),
+            filter: filter.clone(),
+        })
     }
 }
 
@@ -37,10 +41,16 @@ impl Feed for ConsumerFeed {
         let limits = BatchLimits { events, bytes };
         let until = Instant::now() + wait;
         loop {
-            let batch = self.store.next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
+            let batch = self
+                .store
+                .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
             let left = until.saturating_duration_since(Instant::now());
             if batch.paused || !batch.events.is_empty() || left.is_zero() {
-                return Ok(Fetched { entries: batch.events, next: batch.next, is_paused: batch.paused });
+                return Ok(Fetched {
+                    entries: batch.events,
+                    next: batch.next,
+                    is_paused: batch.paused,
+                });
             }
             if batch.is_end {
                 self.store.wait_for(batch.next, left);
@@ -54,11 +64,15 @@ impl Feed for ConsumerFeed {
         events: usize,
         bytes: usize,
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
-        Ok(self.store.read_ahead(&self.name, from, BatchLimits { events, bytes })?)
+        Ok(self
+            .store
+            .read_ahead(&self.name, from, BatchLimits { events, bytes })?)
     }
 
     fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
-        Ok(self.store.take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, ahead)?)
+        Ok(self
+            .store
+            .take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, ahead)?)
     }
 
     fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
@@ -75,7 +89,9 @@ impl Feed for ConsumerFeed {
 
     fn progress(&self) -> Result<Progress, FeedError> {
         let all = self.store.consumers()?;
-        let own = all.into_iter().find(|status| status.record.name == self.name);
+        let own = all
+            .into_iter()
+            .find(|status| status.record.name == self.name);
         let own = own.ok_or_else(|| FeedError(format!("consumer {:?} was deleted", self.name)))?;
         Ok(Progress {
             cursor: own.record.cursor,

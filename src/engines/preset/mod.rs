@@ -68,29 +68,66 @@ fn read(yaml: &str) -> Preset {
     preset.expect("a test reads every preset")
 }
 
-pub(super) fn settings(name: &str, given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> {
+pub(super) fn settings(
+    name: &str,
+    given: &Map<String, Json>,
+) -> Result<Map<String, Json>, Invalid> {
     let Some((_, yaml)) = PRESETS.iter().find(|(known, _)| *known == name) else {
-        let names = PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        return Err(Invalid::new("preset", format!("{name:?} is not accepted; give {names}")));
+        let names = PRESETS
+            .iter()
+            .map(|(name, _)| *name)
+            .collect::<Vec<_>>()
+            .join(", ");
+        return Err(Invalid::new(
+            "preset",
+            format!("{name:?} is not accepted; give {names}"),
+        ));
     };
     let preset = read(yaml);
-    if let Some(unknown) = given.keys().find(|key| !preset.parameters.contains_key(*key)) {
-        let names = preset.parameters.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    if let Some(unknown) = given
+        .keys()
+        .find(|key| !preset.parameters.contains_key(*key))
+    {
+        let names = preset
+            .parameters
+            .keys()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
         let problem = format!("unknown parameter of the preset {name}; give {names}");
         return Err(Invalid::new(format!("with.{unknown}"), problem));
     }
     let mut values = BTreeMap::new();
-    for (parameter, Parameter { doc, default, secret, optional }) in &preset.parameters {
+    for (
+        parameter,
+        Parameter {
+            doc,
+            default,
+            secret,
+            optional,
+        },
+    ) in &preset.parameters
+    {
         let path = format!("with.{parameter}");
-        let value = given.get(parameter).filter(|value| !value.is_null()).or(default.as_ref());
+        let value = given
+            .get(parameter)
+            .filter(|value| !value.is_null())
+            .or(default.as_ref());
         let Some(value) = value else {
             if *optional {
                 values.insert(parameter.as_str(), Json::Null);
                 continue;
             }
-            return Err(Invalid::new("with", format!("the preset {name} needs {parameter}: {doc}")));
+            return Err(Invalid::new(
+                "with",
+                format!("the preset {name} needs {parameter}: {doc}"),
+            ));
         };
-        if *secret && value.as_str().is_none_or(|text| Secret::parse(text).is_none()) {
+        if *secret
+            && value
+                .as_str()
+                .is_none_or(|text| Secret::parse(text).is_none())
+        {
             return Err(Invalid::new(path, format!("give {}", Secret::ACCEPTS)));
         }
         values.insert(parameter.as_str(), value.clone());
@@ -128,7 +165,9 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
             list.retain(|value| !value.is_null());
         }
         Json::String(text) => {
-            let whole = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+            let whole = text
+                .strip_prefix("${")
+                .and_then(|rest| rest.strip_suffix('}'));
             if let Some(found) = whole.and_then(|name| values.get(name)) {
                 *value = found.clone();
                 return;
@@ -143,7 +182,9 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
                     *value = Json::Null;
                     return;
                 }
-                let found = found.as_str().map_or_else(|| found.to_string(), ToOwned::to_owned);
+                let found = found
+                    .as_str()
+                    .map_or_else(|| found.to_string(), ToOwned::to_owned);
                 made = made.replace(&place, &found);
             }
             *text = made;
@@ -161,13 +202,18 @@ pub(super) mod tests {
     /// Parameters for a preset: a secret for each secret, an address or a name for others.
     pub(in crate::engines) fn sample(name: &str) -> Map<String, Json> {
         let yaml = PRESETS.iter().find(|(known, _)| *known == name).unwrap().1;
-        let required = read(yaml).parameters.into_iter().filter(|(_, p)| p.default.is_none() && !p.optional);
+        let required = read(yaml)
+            .parameters
+            .into_iter()
+            .filter(|(_, p)| p.default.is_none() && !p.optional);
         let value = |name: &str, parameter: &Parameter| match name {
             _ if parameter.secret => json!("file:/etc/saltcellar/secret"),
             "url" | "queue_url" => json!("https://host.example/path"),
             _ => json!("value"),
         };
-        required.map(|(name, parameter)| (name.clone(), value(&name, &parameter))).collect()
+        required
+            .map(|(name, parameter)| (name.clone(), value(&name, &parameter)))
+            .collect()
     }
 
     #[test]
@@ -183,9 +229,17 @@ pub(super) mod tests {
     #[test]
     fn parameters_are_checked() {
         let error = |name: &str, with: Json| settings(name, with.as_object().unwrap()).unwrap_err();
-        assert!(error("datadgo", json!({})).problem.contains("give alertmanager, datadog"));
+        assert!(
+            error("datadgo", json!({}))
+                .problem
+                .contains("give alertmanager, datadog")
+        );
         assert_eq!(error("datadog", json!({"sites": "x"})).path, "with.sites");
-        assert!(error("datadog", json!({})).problem.starts_with("the preset datadog needs api_key: "));
+        assert!(
+            error("datadog", json!({}))
+                .problem
+                .starts_with("the preset datadog needs api_key: ")
+        );
         let inline = error("datadog", json!({"api_key": "0123"}));
         assert_eq!(inline.path, "with.api_key");
         assert!(!inline.problem.contains("0123"), "a secret is not repeated");
@@ -196,6 +250,9 @@ pub(super) mod tests {
         let values = BTreeMap::from([("a", json!({"x": 1})), ("b", json!("t")), ("c", Json::Null)]);
         let mut value = json!({"kept": {"if": "${b}", "k": 1}, "left_out": {"if": "${c}", "k": 1}, "whole": "${a}", "part": "<${b}>", "gone": "${c}", "gone_too": "x${c}", "list": ["${c}", "${b}"]});
         substitute(&mut value, &values);
-        assert_eq!(value, json!({"kept": {"k": 1}, "whole": {"x": 1}, "part": "<t>", "list": ["t"]}));
+        assert_eq!(
+            value,
+            json!({"kept": {"k": 1}, "whole": {"x": 1}, "part": "<t>", "list": ["t"]})
+        );
     }
 }

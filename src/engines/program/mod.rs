@@ -31,7 +31,10 @@ pub(super) type Variables = BTreeMap<String, Variable>;
 pub(super) fn check_command(command: &[String]) -> Result<(), Invalid> {
     match command.first() {
         Some(program) if program.starts_with('/') => Ok(()),
-        _ => Err(Invalid::new("command", "give the absolute path of a program, and its arguments")),
+        _ => Err(Invalid::new(
+            "command",
+            "give the absolute path of a program, and its arguments",
+        )),
     }
 }
 
@@ -44,13 +47,28 @@ pub(super) fn start(
 ) -> Result<Child, String> {
     let (program, arguments) = command.split_first().ok_or("no command")?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().process_group(0).current_dir("/");
-    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+        .args(arguments)
+        .env_clear()
+        .process_group(0)
+        .current_dir("/");
+    command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.env(
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    );
     for (name, Variable(value)) in variables {
-        command.env(name, revealed.text(value).map_err(|error| error.to_string())?);
+        command.env(
+            name,
+            revealed.text(value).map_err(|error| error.to_string())?,
+        );
     }
-    command.spawn().map_err(|why| format!("cannot start {program}: {why}"))
+    command
+        .spawn()
+        .map_err(|why| format!("cannot start {program}: {why}"))
 }
 
 /// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its process group.
@@ -73,7 +91,10 @@ fn signal(child: &Child, signal: Signal) {
 
 /// Starts a thread that ends with a pipe of the program.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
 }
 
 /// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with the stream, or when `take` returns false.
@@ -81,7 +102,11 @@ pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) 
     let mut from = BufReader::new(from);
     loop {
         let mut line = Vec::new();
-        match from.by_ref().take(SINK_REASON_BYTES_MAX as u64).read_until(b'\n', &mut line) {
+        match from
+            .by_ref()
+            .take(SINK_REASON_BYTES_MAX as u64)
+            .read_until(b'\n', &mut line)
+        {
             Ok(0) | Err(_) => break,
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line);

@@ -71,7 +71,10 @@ fn one_second() -> Duration {
 }
 
 fn default_rate() -> Rate {
-    Rate { times: 100, per: one_second() }
+    Rate {
+        times: 100,
+        per: one_second(),
+    }
 }
 
 /// All scripts of a configuration. The error names file, line and key.
@@ -84,7 +87,10 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigEr
     let count = config.scripts.len();
     let checked = all.and_then(|all| match count {
         0..=SCRIPTS_MAX => Ok(all),
-        _ => Err(Invalid::new("scripts", format!("{count} scripts; give at most {SCRIPTS_MAX}"))),
+        _ => Err(Invalid::new(
+            "scripts",
+            format!("{count} scripts; give at most {SCRIPTS_MAX}"),
+        )),
     });
     checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
 }
@@ -95,16 +101,31 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
     check_retry(options.retry)?;
     within("interval", &options.interval, Duration::from_secs(1)..)?;
     match (&options.bus, buses) {
-        (_, []) => return Err(Invalid::new("", "no bus is configured: set `bus` in the configuration")),
+        (_, []) => {
+            return Err(Invalid::new(
+                "",
+                "no bus is configured: set `bus` in the configuration",
+            ));
+        }
         (Some(bus), _) if !buses.contains(bus) => {
-            return Err(Invalid::new("bus", "not a bus of the configuration: give an item of `bus`"));
+            return Err(Invalid::new(
+                "bus",
+                "not a bus of the configuration: give an item of `bus`",
+            ));
         }
         (None, [_, _, ..]) => {
-            return Err(Invalid::new("", "several buses are configured: set `bus` to one of them"));
+            return Err(Invalid::new(
+                "",
+                "several buses are configured: set `bus` to one of them",
+            ));
         }
         _ => {}
     }
-    Ok(ScriptSettings { name: name.to_owned(), options, source: given.clone() })
+    Ok(ScriptSettings {
+        name: name.to_owned(),
+        options,
+        source: given.clone(),
+    })
 }
 
 /// Why an event was not fired.
@@ -119,7 +140,8 @@ pub(crate) enum FireFailure {
 }
 
 /// Fires an event onto a bus, or onto the only one: its tag, and its data, a msgpack map.
-pub(crate) type Fire = Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
+pub(crate) type Fire =
+    Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Dependencies {
@@ -155,7 +177,10 @@ struct Stop {
 
 impl Scripts {
     pub(crate) fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
-        let scripts = Self { deps, running: Mutex::default() };
+        let scripts = Self {
+            deps,
+            running: Mutex::default(),
+        };
         scripts.apply(settings);
         scripts
     }
@@ -200,7 +225,11 @@ impl Scripts {
     ) -> std::io::Result<Running> {
         let (sender, stop) = bounded(0);
         let source = settings.source.clone();
-        let script = Script { settings, deps: self.deps.clone(), stop };
+        let script = Script {
+            settings,
+            deps: self.deps.clone(),
+            stop,
+        };
         let work = move || {
             if let Some(previous) = previous {
                 // Its panic, if any, was logged.
@@ -209,13 +238,20 @@ impl Scripts {
             script.run();
         };
         let thread = thread::Builder::new().name(thread_name).spawn(work)?;
-        Ok(Running { source, stop: Stop { _sender: sender }, thread })
+        Ok(Running {
+            source,
+            stop: Stop { _sender: sender },
+            thread,
+        })
     }
 
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
         let list = std::mem::take(&mut self.running.lock().list);
-        let threads: Vec<_> = list.into_iter().map(|(name, Running { thread, .. })| (name, thread)).collect();
+        let threads: Vec<_> = list
+            .into_iter()
+            .map(|(name, Running { thread, .. })| (name, thread))
+            .collect();
         let until = Instant::now() + SINK_STOP_TIMEOUT;
         for (name, thread) in threads {
             while !thread.is_finished() && Instant::now() < until {
@@ -252,10 +288,18 @@ enum Line {
 
 impl Script {
     fn run(self) {
-        let ScriptOptions { retry, interval, rate, .. } = self.settings.options;
+        let ScriptOptions {
+            retry,
+            interval,
+            rate,
+            ..
+        } = self.settings.options;
         let name = self.settings.name.as_str();
         let mut backoff = Backoff::new(retry);
-        let mut output = Output { throttle: Throttle::new(rate), logged: None };
+        let mut output = Output {
+            throttle: Throttle::new(rate),
+            logged: None,
+        };
         loop {
             let started = self.deps.clock.monotonic();
             let ended = self.follow(&mut output);
@@ -271,7 +315,12 @@ impl Script {
                 Ended::Failure(reason) => {
                     self.deps.metrics.script_failures.add(1);
                     let pause = backoff.next(None);
-                    tracing::warn!(script = name, reason, ?pause, "script failed, starting it again");
+                    tracing::warn!(
+                        script = name,
+                        reason,
+                        ?pause,
+                        "script failed, starting it again"
+                    );
                     pause
                 }
             };
@@ -288,7 +337,11 @@ impl Script {
 
     /// Runs the program once.
     fn follow(&self, output: &mut Output) -> Ended {
-        let ScriptOptions { command, environment, .. } = &self.settings.options;
+        let ScriptOptions {
+            command,
+            environment,
+            ..
+        } = &self.settings.options;
         let mut revealed = Revealed::default();
         let mut child = match start(command, environment, Stdio::null(), &mut revealed) {
             Ok(child) => child,
@@ -318,7 +371,12 @@ impl Script {
     }
 
     /// Fires the events of a program to the end of its output; false if a stop is requested.
-    fn read(&self, child: &mut Child, revealed: Revealed, output: &mut Output) -> Result<bool, String> {
+    fn read(
+        &self,
+        child: &mut Child,
+        revealed: Revealed,
+        output: &mut Output,
+    ) -> Result<bool, String> {
         let (sender, lines) = bounded(SCRIPT_LINES_WAITING);
         let cannot = |why: std::io::Error| format!("cannot start a thread for a program: {why}");
         if let Some(from) = child.stdout.take() {
@@ -399,9 +457,16 @@ impl Script {
     fn reject(&self, reason: &str, output: &mut Output) {
         self.deps.metrics.script_lines_rejected.add(1);
         let now = self.deps.clock.monotonic();
-        if output.logged.is_none_or(|last| now.saturating_sub(last) >= SOURCE_LOG_INTERVAL) {
+        if output
+            .logged
+            .is_none_or(|last| now.saturating_sub(last) >= SOURCE_LOG_INTERVAL)
+        {
             output.logged = Some(now);
-            tracing::warn!(script = self.settings.name, reason, "line of a script is not an event, left out");
+            tracing::warn!(
+                script = self.settings.name,
+                reason,
+                "line of a script is not an event, left out"
+            );
         }
     }
 }
@@ -446,11 +511,15 @@ fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     let rmpv::Value::Map(mut pairs) = value else {
         return Err(format!("{:?}: data is not an object; {expected}", shown()));
     };
-    if !id.is_empty() && !pairs.is_empty() && !pairs.iter().any(|(key, _)| key.as_str() == Some("id")) {
+    if !id.is_empty()
+        && !pairs.is_empty()
+        && !pairs.iter().any(|(key, _)| key.as_str() == Some("id"))
+    {
         pairs.push(("id".into(), id.into()));
     }
     let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(pairs)).map_err(|error| error.to_string())?;
+    rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(pairs))
+        .map_err(|error| error.to_string())?;
     check_whole(&bytes).map_err(|why| format!("Salt's codec cannot read the data: {why}"))?;
     Ok((tag, bytes))
 }
@@ -479,7 +548,10 @@ mod tests {
                 return Err(failure);
             }
             let data = rmpv::decode::read_value(&mut data).unwrap();
-            to.lock().push((tag.to_owned(), crate::wire::json::to_json(&data).to_string()));
+            to.lock().push((
+                tag.to_owned(),
+                crate::wire::json::to_json(&data).to_string(),
+            ));
             Ok(())
         });
         let deps = Dependencies {
@@ -488,7 +560,11 @@ mod tests {
             clock: Clock::real(),
             metrics: Arc::new(Metrics::default()),
         };
-        Fixture { deps, fired, failures }
+        Fixture {
+            deps,
+            fired,
+            failures,
+        }
     }
 
     fn settings(text: &str, more: &str) -> Vec<ScriptSettings> {
@@ -508,19 +584,39 @@ mod tests {
         let text = r#"echo '{"tag": "a", "data": {"x": 1}}'; echo garbage; echo; echo '{"tag": "b", "data": {"id": "own"}}'
                       echo '{"data": {}}'; echo '{"tag": "c", "data": [1]}'; echo '{"tag": "d"}'; sleep 1000"#;
         let scripts = Scripts::start(deps.clone(), settings(text, ""));
-        wait_for("the last event", || tags(&fired).contains(&"d".to_owned()).then_some(()));
+        wait_for("the last event", || {
+            tags(&fired).contains(&"d".to_owned()).then_some(())
+        });
         scripts.stop();
-        let expected = [("a", r#"{"x":1,"id":"m_master"}"#), ("b", r#"{"id":"own"}"#), ("d", "{}")];
-        let expected: Vec<_> = expected.map(|(tag, data)| (tag.to_owned(), data.to_owned())).into();
+        let expected = [
+            ("a", r#"{"x":1,"id":"m_master"}"#),
+            ("b", r#"{"id":"own"}"#),
+            ("d", "{}"),
+        ];
+        let expected: Vec<_> = expected
+            .map(|(tag, data)| (tag.to_owned(), data.to_owned()))
+            .into();
         assert_eq!(*fired.lock(), expected);
-        assert_eq!((deps.metrics.script_lines_rejected.get(), deps.metrics.script_failures.get()), (3, 0));
+        assert_eq!(
+            (
+                deps.metrics.script_lines_rejected.get(),
+                deps.metrics.script_failures.get()
+            ),
+            (3, 0)
+        );
     }
 
     #[test]
     fn an_event_waits_for_the_bus_and_a_rejected_one_does_not() {
-        let Fixture { deps, fired, failures } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            failures,
+        } = fixture();
         failures.lock().push(FireFailure::Retry("no master".into()));
-        failures.lock().push(FireFailure::Rejected("too large".into()));
+        failures
+            .lock()
+            .push(FireFailure::Rejected("too large".into()));
         let text = r#"for n in 1 2 3; do echo "{\"tag\": \"$n\"}"; done; sleep 1000"#;
         let scripts = Scripts::start(deps.clone(), settings(text, ""));
         wait_for("two events", || (fired.lock().len() == 2).then_some(()));
@@ -535,14 +631,22 @@ mod tests {
         let Fixture { deps, fired, .. } = fixture();
         // Fails at first, then ends as a script that is to be repeated does.
         let mark = dir.path().join("mark");
-        let text = format!("if mkdir {0}; then exit 3; fi; echo '{{\"tag\": \"x\"}}'", mark.display());
+        let text = format!(
+            "if mkdir {0}; then exit 3; fi; echo '{{\"tag\": \"x\"}}'",
+            mark.display()
+        );
         let scripts = Scripts::start(deps.clone(), settings(&text, ""));
         wait_for("two runs", || (fired.lock().len() >= 2).then_some(()));
         scripts.stop();
         assert_eq!(deps.metrics.script_failures.get(), 1);
         let missing = crate::config::read_yaml("{command: [/nonexistent/program]}").unwrap();
-        let scripts = Scripts::start(deps.clone(), vec![script("s", &missing, &["/bus".into()]).unwrap()]);
-        wait_for("a failure", || (deps.metrics.script_failures.get() >= 2).then_some(()));
+        let scripts = Scripts::start(
+            deps.clone(),
+            vec![script("s", &missing, &["/bus".into()]).unwrap()],
+        );
+        wait_for("a failure", || {
+            (deps.metrics.script_failures.get() >= 2).then_some(())
+        });
         scripts.stop();
     }
 
@@ -551,7 +655,9 @@ mod tests {
         let Fixture { deps, fired, .. } = fixture();
         let text = r#"while :; do echo '{"tag": "loop"}'; done"#;
         let scripts = Scripts::start(deps, settings(text, ", rate: 5/1000s"));
-        wait_for("the events of one period", || (fired.lock().len() == 5).then_some(()));
+        wait_for("the events of one period", || {
+            (fired.lock().len() == 5).then_some(())
+        });
         scripts.stop();
         assert_eq!(fired.lock().len(), 5, "the sixth waits for 200 s");
     }
@@ -562,7 +668,10 @@ mod tests {
         let Fixture { deps, fired, .. } = fixture();
         let text = |tag: &str| {
             let pid = dir.path().join(tag);
-            format!("sleep 1000 & echo $! > {}; echo '{{\"tag\": \"{tag}\"}}'; wait", pid.display())
+            format!(
+                "sleep 1000 & echo $! > {}; echo '{{\"tag\": \"{tag}\"}}'; wait",
+                pid.display()
+            )
         };
         let scripts = Scripts::start(deps, settings(&text("one"), ""));
         wait_for("one", || (tags(&fired) == ["one"]).then_some(()));
@@ -574,10 +683,12 @@ mod tests {
         for tag in ["one", "two"] {
             let pid = std::fs::read_to_string(dir.path().join(tag)).unwrap();
             let stat = format!("/proc/{}/stat", pid.trim());
-            wait_for("the end of the child", || match std::fs::read_to_string(&stat) {
-                Err(_) => Some(()),
-                // A zombie that its new parent has not collected yet.
-                Ok(stat) => stat.contains(") Z ").then_some(()),
+            wait_for("the end of the child", || {
+                match std::fs::read_to_string(&stat) {
+                    Err(_) => Some(()),
+                    // A zombie that its new parent has not collected yet.
+                    Ok(stat) => stat.contains(") Z ").then_some(()),
+                }
             });
         }
     }
@@ -592,7 +703,10 @@ mod tests {
             lines.push(line);
         }
         let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
-        assert_eq!(lines, [whole("a\n"), Line::TooLong, whole("b\n"), Line::TooLong]);
+        assert_eq!(
+            lines,
+            [whole("a\n"), Line::TooLong, whole("b\n"), Line::TooLong]
+        );
     }
 
     #[test]
@@ -602,8 +716,14 @@ mod tests {
                 "bus: [/b]\nscripts:\n  a: {command: [sh]}",
                 "c.yaml:3: scripts.a.command: give the absolute path",
             ),
-            ("scripts:\n  a: {command: [/bin/sh]}", "c.yaml:2: scripts.a: no bus is configured"),
-            ("bus: [/b, /c]\nscripts:\n  a: {command: [/bin/sh]}", "c.yaml:3: scripts.a: several buses"),
+            (
+                "scripts:\n  a: {command: [/bin/sh]}",
+                "c.yaml:2: scripts.a: no bus is configured",
+            ),
+            (
+                "bus: [/b, /c]\nscripts:\n  a: {command: [/bin/sh]}",
+                "c.yaml:3: scripts.a: several buses",
+            ),
             (
                 "bus: [/b]\nscripts:\n  a:\n    command: [/bin/sh]\n    bus: /c",
                 "c.yaml:5: scripts.a.bus: not a bus",

@@ -15,7 +15,10 @@ pub(in crate::engines) struct Backoff {
 
 impl Backoff {
     pub(in crate::engines) fn new(settings: RetrySettings) -> Self {
-        Self { settings, failures: 0 }
+        Self {
+            settings,
+            failures: 0,
+        }
     }
 
     /// The next pause, at least as long as the destination requests.
@@ -27,8 +30,13 @@ impl Backoff {
 
     /// `random` is from 0 to 2,000; 1,000 is no variation.
     fn pause(&mut self, requested: Option<Duration>, random: u32) -> Duration {
-        let RetrySettings { backoff, max, jitter } = self.settings;
-        let doubled = backoff.saturating_mul(1_u32.checked_shl(self.failures.min(31)).unwrap_or(u32::MAX));
+        let RetrySettings {
+            backoff,
+            max,
+            jitter,
+        } = self.settings;
+        let doubled =
+            backoff.saturating_mul(1_u32.checked_shl(self.failures.min(31)).unwrap_or(u32::MAX));
         self.failures = self.failures.saturating_add(1);
         let permille = 1_000 - jitter * 10 + jitter * random / 100;
         let varied = doubled.min(max).saturating_mul(permille) / 1_000;
@@ -50,13 +58,17 @@ pub(in crate::engines) struct Throttle {
 
 impl Throttle {
     pub(in crate::engines) fn new(rate: Rate) -> Self {
-        Self { rate, next: Duration::ZERO }
+        Self {
+            rate,
+            next: Duration::ZERO,
+        }
     }
 
     /// The pause before this many items.
     pub(in crate::engines) fn pause(&mut self, now: Duration, items: usize) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        self.next = self.next.max(now) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
+        self.next =
+            self.next.max(now) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
         self.next.saturating_sub(now + self.rate.per)
     }
 }
@@ -70,8 +82,14 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_limit_and_vary_within_the_jitter() {
-        let mut backoff = Backoff::new(RetrySettings { backoff: SECOND, max: 60 * SECOND, jitter: 20 });
-        let pauses: Vec<_> = (0..8).map(|_| backoff.pause(None, 1_000).as_secs()).collect();
+        let mut backoff = Backoff::new(RetrySettings {
+            backoff: SECOND,
+            max: 60 * SECOND,
+            jitter: 20,
+        });
+        let pauses: Vec<_> = (0..8)
+            .map(|_| backoff.pause(None, 1_000).as_secs())
+            .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(backoff.pause(None, 0), 48 * SECOND);
         assert_eq!(backoff.pause(None, 2_000), 72 * SECOND);
@@ -79,7 +97,11 @@ mod tests {
         (0..100).for_each(|_| assert!(backoff.next(None) <= 72 * SECOND));
         backoff.reset();
         assert_eq!(backoff.pause(Some(SECOND / 2), 1_000), SECOND);
-        let mut exact = Backoff::new(RetrySettings { backoff: SECOND, max: SECOND, jitter: 0 });
+        let mut exact = Backoff::new(RetrySettings {
+            backoff: SECOND,
+            max: SECOND,
+            jitter: 0,
+        });
         assert_eq!(exact.pause(None, 17), SECOND);
     }
 
@@ -93,6 +115,9 @@ mod tests {
         assert_eq!(throttle.pause(now + 60 * SECOND, 10), Duration::ZERO);
         // Right after the start of the process.
         let mut throttle = Throttle::new(Rate::parse("10/10s").unwrap());
-        assert_eq!([throttle.pause(SECOND, 10), throttle.pause(SECOND, 1)], [Duration::ZERO, SECOND]);
+        assert_eq!(
+            [throttle.pause(SECOND, 10), throttle.pause(SECOND, 1)],
+            [Duration::ZERO, SECOND]
+        );
     }
 }

@@ -67,7 +67,9 @@ impl DeliverContext {
                     let mut later = Vec::new();
                     let mut reason = String::new();
                     for one in rejected {
-                        let Some(item) = request.get(one.index) else { continue };
+                        let Some(item) = request.get(one.index) else {
+                            continue;
+                        };
                         if one.is_temporary {
                             reason = one.reason;
                             later.push(item.clone());
@@ -108,16 +110,23 @@ impl DeliverContext {
     }
 
     fn throttle(&self, batch: &Batch, items: usize) -> Result<(), Interrupt> {
-        let pause =
-            self.throttle.as_ref().map(|throttle| throttle.lock().pause(self.clock.monotonic(), items));
-        self.state.wait(&self.clock, pause.unwrap_or_default(), batch.moves)
+        let pause = self
+            .throttle
+            .as_ref()
+            .map(|throttle| throttle.lock().pause(self.clock.monotonic(), items));
+        self.state
+            .wait(&self.clock, pause.unwrap_or_default(), batch.moves)
     }
 
     fn accepted(&self, request: &[Item], rejected: usize) {
         let counters = &self.state.counters;
         counters.requests.add(1);
-        counters.items.add(request.len().saturating_sub(rejected) as u64);
-        counters.bytes.add(request.iter().map(|item| item.bytes.len() as u64).sum());
+        counters
+            .items
+            .add(request.len().saturating_sub(rejected) as u64);
+        counters
+            .bytes
+            .add(request.iter().map(|item| item.bytes.len() as u64).sum());
         self.state.succeeded(self.clock.now());
     }
 
@@ -131,13 +140,23 @@ impl DeliverContext {
     ) -> Result<(), Interrupt> {
         let pause = backoff.next(after);
         if self.state.failed(self.clock.now(), reason) {
-            tracing::warn!(sink = self.settings.name, error = reason, ?pause, "delivery failed, retrying");
+            tracing::warn!(
+                sink = self.settings.name,
+                error = reason,
+                ?pause,
+                "delivery failed, retrying"
+            );
         }
         self.state.wait(&self.clock, pause, batch.moves)
     }
 
     /// Makes an event a dead letter, once. Waits while that is not possible.
-    pub(super) fn dead_letter(&self, batch: &Batch, event: &Event, reason: &str) -> Result<(), Interrupt> {
+    pub(super) fn dead_letter(
+        &self,
+        batch: &Batch,
+        event: &Event,
+        reason: &str,
+    ) -> Result<(), Interrupt> {
         if !batch.rejected.lock().insert(event.id.clone()) {
             return Ok(());
         }

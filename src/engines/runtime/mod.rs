@@ -40,7 +40,8 @@ use crate::store::vfs::Fs;
 /// Redacts an entry; `None` if it has nothing to redact.
 pub(crate) type Redact = Arc<dyn Fn(&Entry<'_>) -> Option<Vec<u8>> + Send + Sync>;
 
-pub(crate) type OpenFeed = Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
+pub(crate) type OpenFeed =
+    Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
 
 pub(crate) type CompileRedact = Arc<dyn Fn(&[RedactRule]) -> Redact + Send + Sync>;
 
@@ -111,7 +112,11 @@ struct Parts {
 
 impl Engines {
     pub(crate) fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
-        let engines = Self { deps, running: Mutex::default(), started: Mutex::new(0) };
+        let engines = Self {
+            deps,
+            running: Mutex::default(),
+            started: Mutex::new(0),
+        };
         engines.apply(settings);
         engines
     }
@@ -156,7 +161,12 @@ impl Engines {
                 let state = SinkState::new(false);
                 state.failed(self.deps.clock.now(), &error);
                 state.set_phase(Phase::Failed);
-                Running { settings, state, parts: Err(error), thread: None }
+                Running {
+                    settings,
+                    state,
+                    parts: Err(error),
+                    thread: None,
+                }
             }
         }
     }
@@ -170,9 +180,15 @@ impl Engines {
         let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
         let dead_letters = DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone());
         let dead_letters = Arc::new(dead_letters.map_err(|error| error.to_string())?);
-        let is_paused = feed.progress().map_err(|error| error.to_string())?.is_paused;
+        let is_paused = feed
+            .progress()
+            .map_err(|error| error.to_string())?
+            .is_paused;
         let state = SinkState::new(is_paused);
-        let around = transport::Dependencies { clock: deps.clock.clone(), fs: deps.fs.clone() };
+        let around = transport::Dependencies {
+            clock: deps.clock.clone(),
+            fs: deps.fs.clone(),
+        };
         let number = {
             let mut started = self.started.lock();
             *started += 1;
@@ -193,11 +209,23 @@ impl Engines {
             master_id: deps.master_id.clone(),
             lanes: settings.concurrency,
         };
-        let lanes = (0..settings.concurrency).map(|_| settings.transport.1.open(&around)).collect();
-        let sink = Sink { reader, lanes, thread_name: format!("sc-sink-{number}"), ahead: None };
+        let lanes = (0..settings.concurrency)
+            .map(|_| settings.transport.1.open(&around))
+            .collect();
+        let sink = Sink {
+            reader,
+            lanes,
+            thread_name: format!("sc-sink-{number}"),
+            ahead: None,
+        };
         let thread = spawn(sink, previous).map_err(|error| error.to_string())?;
         let parts = Ok(Parts { feed, dead_letters });
-        Ok(Running { settings: settings.clone(), state, parts, thread: Some(thread) })
+        Ok(Running {
+            settings: settings.clone(),
+            state,
+            parts,
+            thread: Some(thread),
+        })
     }
 
     /// Status of all sinks, in the order of the configuration.
@@ -221,8 +249,15 @@ impl Engines {
         let running = self.running.lock();
         let Some(one) = running.get(name) else {
             let known = running.keys().cloned().collect::<Vec<_>>().join(", ");
-            let known = if known.is_empty() { "none".to_owned() } else { known };
-            return Err(SinkError::Unknown { name: name.to_owned(), known });
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known
+            };
+            return Err(SinkError::Unknown {
+                name: name.to_owned(),
+                known,
+            });
         };
         let (settings, state, parts) = one.parts();
         Ok((settings, state, parts.map_err(SinkError::NotStarted)?))
@@ -248,8 +283,8 @@ impl Engines {
     pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;
-        let mut entry =
-            newest.ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
+        let mut entry = newest
+            .ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
         if !settings.redact.is_empty() {
             let redacted = (self.deps.redactor)(&settings.redact)(&entry.as_entry());
             entry.body = redacted.unwrap_or(entry.body);
@@ -261,13 +296,17 @@ impl Engines {
         let mut transcript = Transcript::default();
         let error = match settings.encoder.1.encode(&event, &mut encoded) {
             Err(error) => Some(error.to_string()),
-            Ok(()) if encoded.is_empty() => Some("the encoder makes no item of this event".to_owned()),
+            Ok(()) if encoded.is_empty() => {
+                Some("the encoder makes no item of this event".to_owned())
+            }
             Ok(()) => {
                 let mut items: Vec<_> = Item::of(&event, &mut encoded).collect();
                 items.truncate(settings.limits.count);
                 count = items.len();
-                let around =
-                    transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
+                let around = transport::Dependencies {
+                    clock: self.deps.clock.clone(),
+                    fs: self.deps.fs.clone(),
+                };
                 let mut transport = settings.transport.1.open(&around);
                 let result = transport.deliver(&items, Some(&mut transcript));
                 match result {
@@ -278,18 +317,28 @@ impl Engines {
                 }
             }
         };
-        Ok(TestResult { event, items: count, transcript, error })
+        Ok(TestResult {
+            event,
+            items: count,
+            transcript,
+            error,
+        })
     }
 
     /// Checks that the destination of each sink is reachable: name, and what was found.
     pub(crate) fn check(&self) -> Vec<(String, Result<String, String>)> {
         let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
-        let around = transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
+        let around = transport::Dependencies {
+            clock: self.deps.clock.clone(),
+            fs: self.deps.fs.clone(),
+        };
         let check = |settings: &SinkSettings, parts: Result<Parts, String>| {
             parts?;
             settings.transport.1.open(&around).check()
         };
-        all.into_iter().map(|(settings, _, parts)| (settings.name.clone(), check(&settings, parts))).collect()
+        all.into_iter()
+            .map(|(settings, _, parts)| (settings.name.clone(), check(&settings, parts)))
+            .collect()
     }
 
     pub(crate) fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, SinkError> {
@@ -297,7 +346,11 @@ impl Engines {
     }
 
     /// Delivers dead letters again, all or these; returns how many. Those that are rejected again stay.
-    pub(crate) fn retry_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
+    pub(crate) fn retry_dead_letters(
+        &self,
+        name: &str,
+        ids: Option<&[String]>,
+    ) -> Result<usize, SinkError> {
         let (_, state, parts) = self.find(name)?;
         let mut wanted = parts.dead_letters.all();
         wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
@@ -306,7 +359,11 @@ impl Engines {
         Ok(wanted.len())
     }
 
-    pub(crate) fn drop_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
+    pub(crate) fn drop_dead_letters(
+        &self,
+        name: &str,
+        ids: Option<&[String]>,
+    ) -> Result<usize, SinkError> {
         Ok(self.find(name)?.2.dead_letters.remove(ids)?)
     }
 
@@ -332,17 +389,27 @@ impl Engines {
 
 impl Running {
     fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
     }
 
     fn parts(&self) -> (Arc<SinkSettings>, Arc<SinkState>, Result<Parts, String>) {
-        (self.settings.clone(), self.state.clone(), self.parts.clone())
+        (
+            self.settings.clone(),
+            self.state.clone(),
+            self.parts.clone(),
+        )
     }
 }
 
 fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
     let context = &sink.reader.context;
-    let (state, clock, name) = (context.state.clone(), context.clock.clone(), context.settings.name.clone());
+    let (state, clock, name) = (
+        context.state.clone(),
+        context.clock.clone(),
+        context.settings.name.clone(),
+    );
     let thread_name = sink.thread_name.clone();
     let work = move || {
         if let Some(previous) = previous {
@@ -350,7 +417,10 @@ fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<
             let _ = previous.join();
         }
         if catch_unwind(AssertUnwindSafe(|| sink.run())).is_err() {
-            tracing::error!(sink = name, "sink panicked, it is restarted by a reload (SIGHUP)");
+            tracing::error!(
+                sink = name,
+                "sink panicked, it is restarted by a reload (SIGHUP)"
+            );
             state.failed(clock.now(), "the sink panicked, see the daemon's log");
             state.set_phase(Phase::Failed);
         }

@@ -75,14 +75,21 @@ impl Reader {
         let (events, bytes) = self.limits();
         let (entries, position) = self.feed.read_ahead(from, events, bytes).ok().flatten()?;
         let batch = self.batch(entries, position.last, position.next);
-        Some(Ahead { batch, position, moves })
+        Some(Ahead {
+            batch,
+            position,
+            moves,
+        })
     }
 
     fn batch(&self, entries: Vec<StoredEntry>, last: SeqNo, next: SeqNo) -> EncodedBatch {
         let backlog = self.is_full(&entries).then_some(next);
         let mut encoded = self.start(entries.len());
         for mut entry in entries {
-            let redacted = self.redact.as_ref().and_then(|redact| redact(&entry.as_entry()));
+            let redacted = self
+                .redact
+                .as_ref()
+                .and_then(|redact| redact(&entry.as_entry()));
             if let Some(body) = redacted {
                 entry.body = body;
                 encoded.redacted += 1;
@@ -90,7 +97,11 @@ impl Reader {
             let id = self.feed.id_of(&entry);
             self.add(&mut encoded, Event::new(entry, id, &self.master_id));
         }
-        EncodedBatch { encoded, last, backlog }
+        EncodedBatch {
+            encoded,
+            last,
+            backlog,
+        }
     }
 
     pub(super) fn encode(&self, events: Vec<Event>) -> Encoded {
@@ -103,7 +114,10 @@ impl Reader {
 
     fn start(&self, events: usize) -> Encoded {
         let lane = || Vec::with_capacity(events / self.lanes.max(1));
-        Encoded { items: (0..self.lanes).map(|_| lane()).collect(), ..Encoded::default() }
+        Encoded {
+            items: (0..self.lanes).map(|_| lane()).collect(),
+            ..Encoded::default()
+        }
     }
 
     fn add(&self, encoded: &mut Encoded, event: Event) {
@@ -154,13 +168,21 @@ impl Reader {
     /// The limits of a batch: events and bytes.
     fn limits(&self) -> (usize, usize) {
         let limits = self.context.settings.limits;
-        let bytes = limits.bytes.saturating_mul(self.lanes).min(SINK_BATCH_BYTES_MAX);
+        let bytes = limits
+            .bytes
+            .saturating_mul(self.lanes)
+            .min(SINK_BATCH_BYTES_MAX);
         (limits.count.saturating_mul(self.lanes), bytes)
     }
 
     fn is_full(&self, entries: &[StoredEntry]) -> bool {
         let (events, bytes) = self.limits();
-        let size = || entries.iter().map(|entry| entry.tag.len() + entry.body.len()).sum::<usize>();
+        let size = || {
+            entries
+                .iter()
+                .map(|entry| entry.tag.len() + entry.body.len())
+                .sum::<usize>()
+        };
         entries.len() >= events || size() >= bytes
     }
 }

@@ -82,8 +82,18 @@ impl Sink {
         Ok(())
     }
 
-    fn feed_failed(&self, error: &FeedError, backoff: &mut Backoff, moves: u64) -> Result<(), Interrupt> {
-        let DeliverContext { settings, state, clock, .. } = &self.reader.context;
+    fn feed_failed(
+        &self,
+        error: &FeedError,
+        backoff: &mut Backoff,
+        moves: u64,
+    ) -> Result<(), Interrupt> {
+        let DeliverContext {
+            settings,
+            state,
+            clock,
+            ..
+        } = &self.reader.context;
         if state.failed(clock.now(), &error.to_string()) {
             tracing::warn!(sink = settings.name, %error, "events not available, retrying");
         }
@@ -93,15 +103,24 @@ impl Sink {
     /// Delivers dead letters again. Those that are rejected again stay.
     fn retry(&mut self, ids: &[String], moves: u64) -> Result<(), Interrupt> {
         let context = &self.reader.context;
-        let wanted = context.dead_letters.all().into_iter().filter(|letter| ids.contains(&letter.id));
+        let wanted = context
+            .dead_letters
+            .all()
+            .into_iter()
+            .filter(|letter| ids.contains(&letter.id));
         let events: Vec<_> = wanted.map(|letter| letter.event()).collect();
         let tried: Vec<String> = events.iter().map(|event| event.id.clone()).collect();
         let encoded = self.reader.encode(events);
         let rejected = deliver(context, &mut self.lanes, &self.thread_name, encoded, moves)?;
-        let accepted: Vec<String> = tried.into_iter().filter(|id| !rejected.contains(id)).collect();
+        let accepted: Vec<String> = tried
+            .into_iter()
+            .filter(|id| !rejected.contains(id))
+            .collect();
         if let Err(error) = context.dead_letters.remove(Some(&accepted)) {
             tracing::error!(sink = context.settings.name, %error, "delivered dead letters not removed");
-            context.state.failed(context.clock.now(), &error.to_string());
+            context
+                .state
+                .failed(context.clock.now(), &error.to_string());
         }
         Ok(())
     }
@@ -115,12 +134,18 @@ fn deliver(
     encoded: Encoded,
     moves: u64,
 ) -> Result<HashSet<String>, Interrupt> {
-    let batch = &Batch { moves, ..Batch::default() };
+    let batch = &Batch {
+        moves,
+        ..Batch::default()
+    };
     for (event, reason) in &encoded.failed {
         context.dead_letter(batch, event, reason)?;
     }
-    let mut work: Vec<_> =
-        lanes.iter_mut().zip(encoded.items).filter(|(_, items)| !items.is_empty()).collect();
+    let mut work: Vec<_> = lanes
+        .iter_mut()
+        .zip(encoded.items)
+        .filter(|(_, items)| !items.is_empty())
+        .collect();
     if let [_] = work[..]
         && let Some((lane, items)) = work.pop()
     {
@@ -128,7 +153,9 @@ fn deliver(
     }
     thread::scope(|scope| {
         let deliveries = (0..).zip(work).map(|(n, (lane, items))| {
-            spawn(scope, format!("{name}-{n}"), move || context.deliver(&mut **lane, batch, items))
+            spawn(scope, format!("{name}-{n}"), move || {
+                context.deliver(&mut **lane, batch, items)
+            })
         });
         deliveries.collect::<Vec<_>>().into_iter().try_for_each(|thread| match thread {
             Ok(thread) => joined(thread),
@@ -142,10 +169,15 @@ fn deliver(
         })
     })?;
     let rejected = batch.rejected.lock().clone();
-    let (counters, undelivered) = (&context.state.counters, encoded.without_items + rejected.len() as u64);
+    let (counters, undelivered) = (
+        &context.state.counters,
+        encoded.without_items + rejected.len() as u64,
+    );
     counters.redacted.add(encoded.redacted);
     counters.without_items.add(encoded.without_items);
-    counters.delivered.add(encoded.events.saturating_sub(undelivered));
+    counters
+        .delivered
+        .add(encoded.events.saturating_sub(undelivered));
     Ok(rejected)
 }
 
@@ -159,5 +191,7 @@ fn spawn<'scope, T: Send + 'scope>(
 
 /// The result of a thread; its panic is passed on.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

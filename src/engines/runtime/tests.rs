@@ -39,7 +39,9 @@ impl MemoryFeed {
         let mut state = self.state.lock();
         for _ in 0..count {
             let seq = state.entries.len() as u64 + 1;
-            state.entries.push(entry(seq, "t", &format!("m{}", seq % 3), json!({"n": seq})));
+            state
+                .entries
+                .push(entry(seq, "t", &format!("m{}", seq % 3), json!({"n": seq})));
         }
     }
 
@@ -54,15 +56,28 @@ impl Feed for MemoryFeed {
         let (cursor, is_paused) = (state.cursor, state.is_paused);
         state.is_moved = false;
         if is_paused {
-            return Ok(Fetched { is_paused, ..Fetched::default() });
+            return Ok(Fetched {
+                is_paused,
+                ..Fetched::default()
+            });
         }
-        let entries: Vec<_> = state.entries.iter().skip(cursor).take(events).cloned().collect();
+        let entries: Vec<_> = state
+            .entries
+            .iter()
+            .skip(cursor)
+            .take(events)
+            .cloned()
+            .collect();
         drop(state);
         if entries.is_empty() {
             thread::sleep(wait.min(Duration::from_millis(2)));
         }
         let next = SeqNo((cursor + entries.len()) as u64 + 1);
-        Ok(Fetched { entries, next, is_paused })
+        Ok(Fetched {
+            entries,
+            next,
+            is_paused,
+        })
     }
 
     fn read_ahead(
@@ -76,7 +91,15 @@ impl Feed for MemoryFeed {
         let entries: Vec<_> = behind.take(events).cloned().collect();
         let last = entries.last().map(|entry| entry.seq);
         Ok(last.map(|last| {
-            (entries, ReadAhead { filter: EntryFilter::default(), from, last, next: last.next() })
+            (
+                entries,
+                ReadAhead {
+                    filter: EntryFilter::default(),
+                    from,
+                    last,
+                    next: last.next(),
+                },
+            )
         }))
     }
 
@@ -98,7 +121,9 @@ impl Feed for MemoryFeed {
     }
 
     fn seek(&self, to: Position) -> Result<(), FeedError> {
-        let Position::Seq(seq) = to else { return Err(FeedError("only numbers".to_owned())) };
+        let Position::Seq(seq) = to else {
+            return Err(FeedError("only numbers".to_owned()));
+        };
         let mut state = self.state.lock();
         (state.cursor, state.is_moved) = (usize::try_from(seq.0).unwrap() - 1, true);
         Ok(())
@@ -113,7 +138,12 @@ impl Feed for MemoryFeed {
         let state = self.state.lock();
         let cursor = SeqNo(state.cursor as u64 + 1);
         let lag_entries = (state.entries.len() - state.cursor) as u64;
-        Ok(Progress { cursor, lag_entries, lag: Duration::ZERO, is_paused: state.is_paused })
+        Ok(Progress {
+            cursor,
+            lag_entries,
+            lag: Duration::ZERO,
+            is_paused: state.is_paused,
+        })
     }
 
     fn id_of(&self, entry: &StoredEntry) -> String {
@@ -162,7 +192,11 @@ impl Destination for Shared {
     }
 
     fn limits(&self) -> RequestLimits {
-        RequestLimits { count: 4, bytes: 1_000_000, time: Duration::ZERO }
+        RequestLimits {
+            count: 4,
+            bytes: 1_000_000,
+            time: Duration::ZERO,
+        }
     }
 
     fn concurrency_max(&self) -> usize {
@@ -173,14 +207,22 @@ impl Destination for Shared {
 struct FakeTransport(Arc<FakeDestination>);
 
 impl Transport for FakeTransport {
-    fn deliver(&mut self, items: &[Item], _: Option<&mut Transcript>) -> Result<Vec<Rejected>, DeliverError> {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        _: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
         self.0.requests.fetch_add(1, Ordering::SeqCst);
         while self.0.is_stalled.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }
         let rejected = (self.0.answer)(items)?;
         let is_accepted = |n: usize| rejected.iter().all(|one| one.index != n);
-        let seqs = items.iter().enumerate().filter(|(n, _)| is_accepted(*n)).map(|(_, item)| item.seq().0);
+        let seqs = items
+            .iter()
+            .enumerate()
+            .filter(|(n, _)| is_accepted(*n))
+            .map(|(_, item)| item.seq().0);
         self.0.accepted.lock().push(seqs.collect());
         Ok(rejected)
     }
@@ -203,8 +245,9 @@ struct Rig {
 }
 
 fn settings(name: &str, rest: &str, destination: &Arc<FakeDestination>) -> SinkSettings {
-    let text =
-        format!("sinks: {{{name}: {{encoder: json, transport: {{http: {{url: 'http://h'}}}}{rest}}}}}");
+    let text = format!(
+        "sinks: {{{name}: {{encoder: json, transport: {{http: {{url: 'http://h'}}}}{rest}}}}}"
+    );
     let mut settings = load(&text).unwrap().remove(0);
     settings.transport = ("fake", Arc::new(Shared(destination.clone())));
     settings.limits = destination_limits();
@@ -214,7 +257,11 @@ fn settings(name: &str, rest: &str, destination: &Arc<FakeDestination>) -> SinkS
 }
 
 fn destination_limits() -> RequestLimits {
-    RequestLimits { count: 4, bytes: 1_000_000, time: Duration::ZERO }
+    RequestLimits {
+        count: 4,
+        bytes: 1_000_000,
+        time: Duration::ZERO,
+    }
 }
 
 fn destination(
@@ -254,11 +301,18 @@ impl Rig {
             clock: Clock::real(),
             master_id: "master1".into(),
         };
-        Self { engines: Engines::start(deps, settings), feed, destination, dir }
+        Self {
+            engines: Engines::start(deps, settings),
+            feed,
+            destination,
+            dir,
+        }
     }
 
     fn wait_until_delivered(&self, cursor: usize) {
-        wait_for("the cursor", || (self.feed.cursor() == cursor).then_some(()));
+        wait_for("the cursor", || {
+            (self.feed.cursor() == cursor).then_some(())
+        });
     }
 
     /// All accepted sequence numbers, in the order of acceptance.
@@ -268,17 +322,29 @@ impl Rig {
 
     fn counter(&self, name: &str) -> u64 {
         let status = self.engines.list();
-        status[0].counters.iter().find(|(known, _)| *known == name).unwrap().1
+        status[0]
+            .counters
+            .iter()
+            .find(|(known, _)| *known == name)
+            .unwrap()
+            .1
     }
 
     fn dead(&self) -> Vec<(u64, String)> {
         let letters = self.engines.dead_letters("one").unwrap();
-        letters.into_iter().map(|letter| (letter.seq, letter.reason)).collect()
+        letters
+            .into_iter()
+            .map(|letter| (letter.seq, letter.reason))
+            .collect()
     }
 }
 
 fn accept(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
-    if items.is_empty() { Err(DeliverError::retry("a request without items")) } else { Ok(Vec::new()) }
+    if items.is_empty() {
+        Err(DeliverError::retry("a request without items"))
+    } else {
+        Ok(Vec::new())
+    }
 }
 
 #[test]
@@ -287,8 +353,21 @@ fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
     rig.feed.add(10);
     rig.wait_until_delivered(10);
     assert_eq!(rig.accepted(), (1..=10).collect::<Vec<_>>());
-    assert!(rig.destination.accepted.lock().iter().all(|request| request.len() <= 4));
-    assert_eq!((rig.counter("delivered"), rig.counter("items"), rig.counter("failures")), (10, 10, 0));
+    assert!(
+        rig.destination
+            .accepted
+            .lock()
+            .iter()
+            .all(|request| request.len() <= 4)
+    );
+    assert_eq!(
+        (
+            rig.counter("delivered"),
+            rig.counter("items"),
+            rig.counter("failures")
+        ),
+        (10, 10, 0)
+    );
     rig.engines.stop();
     assert_eq!(rig.feed.state.lock().released, 1);
 }
@@ -298,14 +377,23 @@ fn a_backlog_is_read_ahead_and_a_seek_discards_what_was_read() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(40);
-    wait_for("a delivery", || (rig.destination.requests.load(Ordering::SeqCst) > 0).then_some(()));
+    wait_for("a delivery", || {
+        (rig.destination.requests.load(Ordering::SeqCst) > 0).then_some(())
+    });
     rig.engines.seek("one", Position::Seq(SeqNo(21))).unwrap();
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
     rig.wait_until_delivered(40);
     let accepted = rig.accepted();
     let after = accepted.iter().position(|seq| *seq == 21).unwrap();
-    assert_eq!(accepted[after..], (21..=40).collect::<Vec<_>>(), "{accepted:?}");
-    assert!(rig.feed.state.lock().taken_ahead >= 3, "batches of 4 of a backlog of 20");
+    assert_eq!(
+        accepted[after..],
+        (21..=40).collect::<Vec<_>>(),
+        "{accepted:?}"
+    );
+    assert!(
+        rig.feed.state.lock().taken_ahead >= 3,
+        "batches of 4 of a backlog of 20"
+    );
 }
 
 #[test]
@@ -331,7 +419,9 @@ fn one_poison_record_in_a_batch_is_dead_lettered_alone() {
     let rig = Rig::start("", |items| {
         let is_poisoned = items.iter().any(|item| item.seq().0 == 6);
         if is_poisoned {
-            Err(DeliverError::Refused { reason: "field type".to_owned() })
+            Err(DeliverError::Refused {
+                reason: "field type".to_owned(),
+            })
         } else {
             accept(items)
         }
@@ -340,7 +430,10 @@ fn one_poison_record_in_a_batch_is_dead_lettered_alone() {
     rig.wait_until_delivered(9);
     assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 7, 8, 9]);
     assert_eq!(rig.dead(), [(6, "field type".to_owned())]);
-    assert_eq!((rig.counter("delivered"), rig.counter("dead_lettered")), (8, 1));
+    assert_eq!(
+        (rig.counter("delivered"), rig.counter("dead_lettered")),
+        (8, 1)
+    );
     assert!(rig.dir.path().join("sinks/one.dead").exists());
 }
 
@@ -349,8 +442,15 @@ fn rejected_items_of_a_bulk_request_are_dead_lettered_or_sent_again_alone() {
     let is_first = AtomicBool::new(true);
     let rig = Rig::start("", move |items| {
         let find = |seq: u64| items.iter().position(|item| item.seq().0 == seq);
-        let rejected = |index, is_temporary| Rejected { index, reason: "why".to_owned(), is_temporary };
-        let mut all: Vec<_> = find(2).map(|index| rejected(index, false)).into_iter().collect();
+        let rejected = |index, is_temporary| Rejected {
+            index,
+            reason: "why".to_owned(),
+            is_temporary,
+        };
+        let mut all: Vec<_> = find(2)
+            .map(|index| rejected(index, false))
+            .into_iter()
+            .collect();
         if find(3).is_some() && is_first.swap(false, Ordering::SeqCst) {
             all.extend(find(3).map(|index| rejected(index, true)));
         }
@@ -370,10 +470,16 @@ fn dead_letters_are_retried_and_dropped() {
     let broken = is_broken.clone();
     let rig = Rig::start("", move |items| {
         if broken.load(Ordering::SeqCst) {
-            return Err(DeliverError::Refused { reason: "no".to_owned() });
+            return Err(DeliverError::Refused {
+                reason: "no".to_owned(),
+            });
         }
         let third = items.iter().position(|item| item.seq().0 == 3);
-        let rejected = |index| Rejected { index, reason: "still no".to_owned(), is_temporary: false };
+        let rejected = |index| Rejected {
+            index,
+            reason: "still no".to_owned(),
+            is_temporary: false,
+        };
         Ok(third.map(rejected).into_iter().collect())
     });
     rig.feed.add(3);
@@ -381,10 +487,14 @@ fn dead_letters_are_retried_and_dropped() {
     assert_eq!(rig.dead().len(), 3);
     is_broken.store(false, Ordering::SeqCst);
     assert_eq!(
-        rig.engines.retry_dead_letters("one", Some(&["1", "store:3", "99"].map(str::to_owned))).unwrap(),
+        rig.engines
+            .retry_dead_letters("one", Some(&["1", "store:3", "99"].map(str::to_owned)))
+            .unwrap(),
         2
     );
-    wait_for("the retries", || (rig.dead().len() == 2 && rig.dead()[1].1 == "still no").then_some(()));
+    wait_for("the retries", || {
+        (rig.dead().len() == 2 && rig.dead()[1].1 == "still no").then_some(())
+    });
     assert_eq!(rig.accepted(), [1]);
     assert_eq!(rig.engines.dead_letters("one").unwrap()[1].attempts, 2);
     assert_eq!(rig.engines.drop_dead_letters("one", None).unwrap(), 2);
@@ -401,7 +511,10 @@ fn an_event_that_cannot_be_encoded_is_dead_lettered() {
     rig.feed.add(1);
     rig.wait_until_delivered(1);
     let dead = rig.dead();
-    assert!(dead[0].1.starts_with("the template failed: line 1: "), "{dead:?}");
+    assert!(
+        dead[0].1.starts_with("the template failed: line 1: "),
+        "{dead:?}"
+    );
     assert_eq!(rig.accepted(), [0_u64; 0]);
 }
 
@@ -427,7 +540,9 @@ fn a_paused_sink_delivers_nothing_until_it_is_resumed() {
     let rig = Rig::start("", accept);
     rig.engines.pause("one", true).unwrap();
     rig.feed.add(3);
-    wait_for("the pause", || (rig.engines.list()[0].last.phase == Phase::Paused).then_some(()));
+    wait_for("the pause", || {
+        (rig.engines.list()[0].last.phase == Phase::Paused).then_some(())
+    });
     assert_eq!(rig.accepted(), [0_u64; 0]);
     rig.engines.pause("one", false).unwrap();
     rig.wait_until_delivered(3);
@@ -436,32 +551,56 @@ fn a_paused_sink_delivers_nothing_until_it_is_resumed() {
 #[test]
 fn a_seek_gives_up_a_failing_delivery() {
     let rig = Rig::start("", |items| match items[0].seq().0 {
-        1 => Err(DeliverError::Retry { reason: "down".to_owned(), after: Some(Duration::from_secs(3_600)) }),
+        1 => Err(DeliverError::Retry {
+            reason: "down".to_owned(),
+            after: Some(Duration::from_secs(3_600)),
+        }),
         _ => Ok(Vec::new()),
     });
     rig.feed.add(5);
-    wait_for("a failure", || (rig.engines.list()[0].last.phase == Phase::Retrying).then_some(()));
+    wait_for("a failure", || {
+        (rig.engines.list()[0].last.phase == Phase::Retrying).then_some(())
+    });
     rig.engines.seek("one", Position::Seq(SeqNo(4))).unwrap();
     rig.wait_until_delivered(5);
     assert_eq!(rig.accepted(), [4, 5]);
-    let error = rig.engines.seek("two", Position::Newest).unwrap_err().to_string();
+    let error = rig
+        .engines
+        .seek("two", Position::Newest)
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "no sink \"two\" is configured; configured are: one");
 }
 
 #[test]
 fn a_reload_replaces_changed_sinks_and_leaves_others_alone() {
     let destination = destination(accept);
-    let (one, two) = (settings("one", "", &destination), settings("two", "", &destination));
+    let (one, two) = (
+        settings("one", "", &destination),
+        settings("two", "", &destination),
+    );
     let rig = Rig::start_with(destination.clone(), vec![one.clone(), two]);
-    rig.engines.apply(vec![one.clone(), settings("two", ", rate: 5/1s", &destination)]);
-    wait_for("the reopening", || (destination.reopened.load(Ordering::SeqCst) == 1).then_some(()));
+    rig.engines.apply(vec![
+        one.clone(),
+        settings("two", ", rate: 5/1s", &destination),
+    ]);
+    wait_for("the reopening", || {
+        (destination.reopened.load(Ordering::SeqCst) == 1).then_some(())
+    });
     let names = |rig: &Rig| -> Vec<String> {
-        rig.engines.list().iter().map(|status| status.settings.name.clone()).collect()
+        rig.engines
+            .list()
+            .iter()
+            .map(|status| status.settings.name.clone())
+            .collect()
     };
     assert_eq!(names(&rig), ["one", "two"]);
-    rig.engines.apply(vec![settings("three", "", &destination), one]);
+    rig.engines
+        .apply(vec![settings("three", "", &destination), one]);
     assert_eq!(names(&rig), ["three", "one"]);
-    wait_for("the end of both", || (rig.feed.state.lock().released == 2).then_some(()));
+    wait_for("the end of both", || {
+        (rig.feed.state.lock().released == 2).then_some(())
+    });
 }
 
 #[test]
@@ -476,13 +615,19 @@ fn a_sink_that_cannot_start_or_panics_stops_no_other() {
     destination.is_stalled.store(true, Ordering::SeqCst);
     let rig = Rig::start_with(destination, all);
     rig.feed.add(3);
-    wait_for("the panic", || (rig.engines.list()[1].last.phase == Phase::Failed).then_some(()));
+    wait_for("the panic", || {
+        (rig.engines.list()[1].last.phase == Phase::Failed).then_some(())
+    });
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
     rig.wait_until_delivered(3);
     let status = rig.engines.list();
     assert_eq!(status[0].last.phase, Phase::Failed);
     assert_eq!(status[0].progress.as_ref().unwrap_err(), "no feed");
-    let error = rig.engines.pause("without_feed", true).unwrap_err().to_string();
+    let error = rig
+        .engines
+        .pause("without_feed", true)
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "the sink could not start: no feed");
     assert!(rig.engines.check()[0].1.is_err() && rig.engines.check()[2].1.is_ok());
 }
@@ -492,20 +637,32 @@ fn a_stop_does_not_wait_for_a_stalled_destination() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(1);
-    wait_for("a request", || (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(()));
+    wait_for("a request", || {
+        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
+    });
     rig.engines.stop();
-    assert_eq!(rig.feed.cursor(), 0, "not acknowledged, so it is delivered again");
+    assert_eq!(
+        rig.feed.cursor(),
+        0,
+        "not acknowledged, so it is delivered again"
+    );
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
 }
 
 #[test]
 fn a_test_sends_the_newest_event_and_redaction_is_applied() {
     let rig = Rig::start(", redact: [{builtin: passwords}]", accept);
-    assert_eq!(rig.engines.test("one").unwrap_err().to_string(), "no stored event matches the sink's filter");
+    assert_eq!(
+        rig.engines.test("one").unwrap_err().to_string(),
+        "no stored event matches the sink's filter"
+    );
     rig.feed.add(2);
     rig.wait_until_delivered(2);
     assert_eq!(rig.counter("redacted"), 2);
     let result = rig.engines.test("one").unwrap();
-    assert_eq!((result.event.seq, result.items, result.error), (SeqNo(2), 1, None));
+    assert_eq!(
+        (result.event.seq, result.items, result.error),
+        (SeqNo(2), 1, None)
+    );
     assert_eq!(result.event.body, [0x80]);
 }

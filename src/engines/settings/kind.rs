@@ -29,7 +29,13 @@ pub(in crate::engines) fn build<T>(
     value: &Json,
     kinds: &[Kind<T>],
 ) -> Result<(&'static str, T), Invalid> {
-    let names = || kinds.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
+    let names = || {
+        kinds
+            .iter()
+            .map(|kind| kind.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let (name, given) = match value {
         Json::String(name) => (name.as_str(), &Json::Null),
         Json::Object(one) if one.len() == 1 => match one.iter().next() {
@@ -42,7 +48,10 @@ pub(in crate::engines) fn build<T>(
         }
     };
     let Some(kind) = kinds.iter().find(|kind| kind.name == name) else {
-        return Err(Invalid::new(key, format!("{name:?} is not accepted; give {}", names())));
+        return Err(Invalid::new(
+            key,
+            format!("{name:?} is not accepted; give {}", names()),
+        ));
     };
     let built = (kind.build)(given).map_err(|bad| bad.below(&format!("{key}.{name}")))?;
     Ok((kind.name, built))

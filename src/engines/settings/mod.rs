@@ -12,7 +12,9 @@ use self::kind::build;
 use super::encoder::{ENCODERS, Encoder};
 use super::preset;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
-use crate::base::limits::{SINK_BATCH_BYTES_MAX, SINK_BATCH_EVENTS_MAX, SINK_CONCURRENCY_MAX, SINKS_MAX};
+use crate::base::limits::{
+    SINK_BATCH_BYTES_MAX, SINK_BATCH_EVENTS_MAX, SINK_CONCURRENCY_MAX, SINKS_MAX,
+};
 use crate::config::{Config, ConfigError, Invalid, name_redact_rules, read_options, within};
 use crate::model::word;
 use crate::model::{Rate, RedactRule};
@@ -64,7 +66,11 @@ pub(crate) struct RetrySettings {
 
 impl Default for RetrySettings {
     fn default() -> Self {
-        Self { backoff: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 20 }
+        Self {
+            backoff: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+            jitter: 20,
+        }
     }
 }
 
@@ -117,7 +123,10 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigErro
         if count <= SINKS_MAX {
             return Ok(all);
         }
-        Err(Invalid::new("sinks", format!("{count} sinks; give at most {SINKS_MAX}")))
+        Err(Invalid::new(
+            "sinks",
+            format!("{count} sinks; give at most {SINKS_MAX}"),
+        ))
     });
     checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
 }
@@ -127,7 +136,10 @@ pub(super) fn check_name(name: &str, what: &str) -> Result<(), Invalid> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_name) {
         let expected = "give 1 to 64 letters, digits, hyphens and underscores";
-        return Err(Invalid::new("", format!("not a name of a {what}; {expected}")));
+        return Err(Invalid::new(
+            "",
+            format!("not a name of a {what}; {expected}"),
+        ));
     }
     Ok(())
 }
@@ -141,14 +153,20 @@ pub(super) fn check_retry(retry: RetrySettings) -> Result<(), Invalid> {
 fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     check_name(name, "sink")?;
     let Json::Object(given) = given else {
-        return Err(Invalid::new("", "give a mapping with encoder and transport, or with preset"));
+        return Err(Invalid::new(
+            "",
+            "give a mapping with encoder and transport, or with preset",
+        ));
     };
     let merged = with_preset(given)?;
     let source = Json::Object(merged.clone());
     let given: GivenSink = read_options(&source)?;
     for (key, value) in [("encoder", &given.encoder), ("transport", &given.transport)] {
         if value.is_null() {
-            return Err(Invalid::new("", format!("it has no {key}; give encoder and transport, or preset")));
+            return Err(Invalid::new(
+                "",
+                format!("it has no {key}; give encoder and transport, or preset"),
+            ));
         }
     }
     let (encoder_name, encoder) = build("encoder", &given.encoder, ENCODERS)?;
@@ -166,7 +184,11 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     };
     within("batch.count", &limits.count, 1..=SINK_BATCH_EVENTS_MAX)?;
     within("batch.bytes", &limits.bytes, 1..=SINK_BATCH_BYTES_MAX)?;
-    within("batch.time", &limits.time, Duration::ZERO..=Duration::from_secs(3_600))?;
+    within(
+        "batch.time",
+        &limits.time,
+        Duration::ZERO..=Duration::from_secs(3_600),
+    )?;
     let most = destination.concurrency_max().min(SINK_CONCURRENCY_MAX);
     let concurrency = given.concurrency.unwrap_or(1);
     within("concurrency", &concurrency, 1..=most)?;
@@ -207,7 +229,12 @@ fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> 
     let parameters = match parameters {
         Json::Null => Map::new(),
         Json::Object(parameters) => parameters,
-        _ => return Err(Invalid::new("with", "give a mapping of the preset's parameters")),
+        _ => {
+            return Err(Invalid::new(
+                "with",
+                "give a mapping of the preset's parameters",
+            ));
+        }
     };
     let preset = own.shift_remove("preset").unwrap_or_default();
     let mut merged = match preset {
@@ -248,15 +275,23 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
-        let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
-        let around = Environment { home: Some("/home/u".into()), ..Environment::default() };
+        let given = CliOverrides {
+            config: Some(path),
+            ..CliOverrides::default()
+        };
+        let around = Environment {
+            home: Some("/home/u".into()),
+            ..Environment::default()
+        };
         let config = Config::load(&given, &around).map_err(|error| without(&dir, &error))?;
         Ok((config, dir))
     }
 
     /// An error without the path of the directory.
     pub(in crate::engines) fn without(dir: &tempfile::TempDir, error: &ConfigError) -> String {
-        error.to_string().replace(&format!("{}/", dir.path().display()), "")
+        error
+            .to_string()
+            .replace(&format!("{}/", dir.path().display()), "")
     }
 
     /// The sinks of a file with this text.
@@ -270,16 +305,24 @@ pub(super) mod tests {
     #[test]
     fn the_examples_of_the_documentation_are_accepted() {
         let page = include_str!("../../../docs/SINKS.md");
-        let examples: Vec<_> =
-            page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        let examples: Vec<_> = page
+            .split("```yaml\n")
+            .skip(1)
+            .map(|rest| rest.split("```").next().unwrap())
+            .collect();
         assert!(examples.len() >= 2, "{}", examples.len());
         for example in examples {
             if example.starts_with("scripts:") {
-                let (config, _dir) = config(&format!("bus: [/var/run/salt/master]\n{example}")).unwrap();
+                let (config, _dir) =
+                    config(&format!("bus: [/var/run/salt/master]\n{example}")).unwrap();
                 assert!(!script::of_config(&config).unwrap().is_empty());
                 continue;
             }
-            assert!(!load(example).unwrap_or_else(|error| panic!("{error}: {example}")).is_empty());
+            assert!(
+                !load(example)
+                    .unwrap_or_else(|error| panic!("{error}: {example}"))
+                    .is_empty()
+            );
         }
     }
 
@@ -303,7 +346,9 @@ pub(super) mod tests {
     #[test]
     fn an_error_names_line_key_and_accepted_values() {
         let sink = |rest: &str| {
-            format!("sinks:\n  audit:\n    encoder: json\n    transport: {{file: {{path: /f}}}}\n{rest}")
+            format!(
+                "sinks:\n  audit:\n    encoder: json\n    transport: {{file: {{path: /f}}}}\n{rest}"
+            )
         };
         for (text, expected) in [
             ("sinks: []".to_owned(), "c.yaml:1: sinks: a list is not accepted; give a map"),

@@ -21,10 +21,16 @@ impl ClientThread {
     }
 
     /// Waits for a result, at most for `timeout`.
-    pub(super) fn wait<T>(&self, timeout: Duration, work: impl Future<Output = T>) -> Result<T, String> {
+    pub(super) fn wait<T>(
+        &self,
+        timeout: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, String> {
         let late = || format!("no answer within {} s", timeout.as_secs());
         let runtime = self.0.as_ref().ok_or_else(late)?;
-        runtime.block_on(async { tokio::time::timeout(timeout, work).await }).map_err(|_| late())
+        runtime
+            .block_on(async { tokio::time::timeout(timeout, work).await })
+            .map_err(|_| late())
     }
 
     /// Runs work beside the sink.

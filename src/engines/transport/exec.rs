@@ -20,8 +20,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use serde::Deserialize;
 
 use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport, shortened,
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
+    Transcript, Transport, shortened,
 };
 use crate::config::within;
 use crate::engines::program::{self, Variables, check_command, read_lines, spawn};
@@ -37,7 +37,11 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
     build: |given| {
         let exec: ExecDestination = options(given)?;
         check_command(&exec.command)?;
-        within("timeout", &exec.timeout, Duration::from_secs(1)..=Duration::from_secs(3_600))?;
+        within(
+            "timeout",
+            &exec.timeout,
+            Duration::from_secs(1)..=Duration::from_secs(3_600),
+        )?;
         Ok(Box::new(exec))
     },
 };
@@ -61,7 +65,10 @@ fn thirty_seconds() -> Duration {
 
 impl Destination for ExecDestination {
     fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(ExecTransport { settings: self.clone(), program: None })
+        Box::new(ExecTransport {
+            settings: self.clone(),
+            program: None,
+        })
     }
 
     fn describe(&self) -> String {
@@ -70,7 +77,11 @@ impl Destination for ExecDestination {
 
     fn limits(&self) -> RequestLimits {
         let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+        RequestLimits {
+            count: 500,
+            bytes,
+            time: Duration::ZERO,
+        }
     }
 }
 
@@ -99,13 +110,16 @@ impl Transport for ExecTransport {
         for item in items {
             if item.bytes.contains(&b'\n') {
                 let reason =
-                    "the item has several lines, but the transport exec sends one line each".to_owned();
+                    "the item has several lines, but the transport exec sends one line each"
+                        .to_owned();
                 return Err(DeliverError::Refused { reason });
             }
             lines.extend_from_slice(&item.bytes);
             lines.push(b'\n');
         }
-        let request = transcript.is_some().then(|| String::from_utf8_lossy(&lines).into_owned());
+        let request = transcript
+            .is_some()
+            .then(|| String::from_utf8_lossy(&lines).into_owned());
         // After an error the program is in an unknown state, so it is dropped, which kills it.
         let mut program = match self.program.take() {
             Some(program) => program,
@@ -115,9 +129,13 @@ impl Transport for ExecTransport {
         let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
         let clean = program.revealed.scrub(&answers);
         if let (Some(transcript), Some(request)) = (transcript, request) {
-            *transcript = Transcript { request, response: clean };
+            *transcript = Transcript {
+                request,
+                response: clean,
+            };
         }
-        let result = result.map_err(|reason| DeliverError::retry(program.revealed.scrub(&reason)))?;
+        let result =
+            result.map_err(|reason| DeliverError::retry(program.revealed.scrub(&reason)))?;
         self.program = Some(program);
         Ok(result)
     }
@@ -138,18 +156,31 @@ impl Transport for ExecTransport {
 impl Program {
     fn start(settings: &ExecDestination) -> Result<Self, String> {
         let mut revealed = Revealed::default();
-        let mut child =
-            program::start(&settings.command, &settings.environment, Stdio::piped(), &mut revealed)?;
+        let mut child = program::start(
+            &settings.command,
+            &settings.environment,
+            Stdio::piped(),
+            &mut revealed,
+        )?;
         let (input, batches) = bounded(1);
         let (lines, output) = bounded(1_000);
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on a failure kills the program.
-        let started = Self { child, input: Some(input), output, revealed };
+        let started = Self {
+            child,
+            input: Some(input),
+            output,
+            revealed,
+        };
         let name = settings.command.first().cloned().unwrap_or_default();
         let threads = [
             stdin.map(|to| spawn("sc-exec-in", move || write_batches(to, &batches))),
-            stdout
-                .map(|from| spawn("sc-exec-out", move || read_lines(from, |line| lines.send(line).is_ok()))),
+            stdout.map(|from| {
+                spawn("sc-exec-out", move || {
+                    read_lines(from, |line| lines.send(line).is_ok());
+                })
+            }),
             stderr.map(|from| {
                 spawn("sc-exec-err", move || {
                     read_lines(from, |line| {
@@ -178,18 +209,30 @@ impl Program {
         self.expect_silence()?;
         let ended = "the program has ended";
         let input = self.input.as_ref().ok_or(ended)?;
-        input.send_timeout(lines, timeout).map_err(|_| "the program does not read its input")?;
+        input
+            .send_timeout(lines, timeout)
+            .map_err(|_| "the program does not read its input")?;
         let mut rejected = Vec::new();
         for index in 0..count {
             let line = match self.output.recv_timeout(timeout) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = timeout.as_secs();
-                    return Err(format!("no acknowledgement of line {} within {seconds} s", index + 1));
+                    return Err(format!(
+                        "no acknowledgement of line {} within {seconds} s",
+                        index + 1
+                    ));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.child.wait().map(|status| status.to_string()).unwrap_or_default();
-                    return Err(format!("{ended} before it acknowledged line {}: {status}", index + 1));
+                    let status = self
+                        .child
+                        .wait()
+                        .map(|status| status.to_string())
+                        .unwrap_or_default();
+                    return Err(format!(
+                        "{ended} before it acknowledged line {}: {status}",
+                        index + 1
+                    ));
                 }
             };
             answers.push_str(&line);
@@ -198,8 +241,16 @@ impl Program {
             let reason = shortened(&self.revealed.scrub(reason));
             match word {
                 "ok" => {}
-                "retry" => rejected.push(Rejected { index, reason, is_temporary: true }),
-                "reject" => rejected.push(Rejected { index, reason, is_temporary: false }),
+                "retry" => rejected.push(Rejected {
+                    index,
+                    reason,
+                    is_temporary: true,
+                }),
+                "reject" => rejected.push(Rejected {
+                    index,
+                    reason,
+                    is_temporary: false,
+                }),
                 _ => {
                     let line = shortened(&line);
                     return Err(format!(
@@ -215,7 +266,10 @@ impl Program {
     /// A line without an item would be taken for the next answer.
     fn expect_silence(&self) -> Result<(), String> {
         match self.output.try_recv() {
-            Ok(line) => Err(format!("the program answered {:?} without an item", shortened(&line))),
+            Ok(line) => Err(format!(
+                "the program answered {:?} without an item",
+                shortened(&line)
+            )),
             Err(_) => Ok(()),
         }
     }
@@ -252,7 +306,10 @@ mod tests {
     }
 
     fn error(transport: &mut dyn Transport) -> String {
-        transport.deliver(&items(&["a", "b"]), None).unwrap_err().to_string()
+        transport
+            .deliver(&items(&["a", "b"]), None)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -266,34 +323,55 @@ mod tests {
         );
         let mut program = script(&text, "");
         assert_eq!(program.deliver(&items(&["a", "b"]), None), Ok(vec![]));
-        let rejected =
-            |index, reason: &str, is_temporary| Rejected { index, reason: reason.to_owned(), is_temporary };
+        let rejected = |index, reason: &str, is_temporary| Rejected {
+            index,
+            reason: reason.to_owned(),
+            is_temporary,
+        };
         let mut transcript = Transcript::default();
         let found = program.deliver(&items(&["bad", "c", "later"]), Some(&mut transcript));
-        assert_eq!(found, Ok(vec![rejected(0, "no good", false), rejected(2, "busy", true)]));
+        assert_eq!(
+            found,
+            Ok(vec![
+                rejected(0, "no good", false),
+                rejected(2, "busy", true)
+            ])
+        );
         assert_eq!(
             (transcript.request.as_str(), transcript.response.as_str()),
             ("bad\nc\nlater\n", "reject no good\nok\nretry busy\n")
         );
         drop(program);
-        assert_eq!(std::fs::read_to_string(out).unwrap(), "start\na\nb\nbad\nc\nlater\nend\n");
+        assert_eq!(
+            std::fs::read_to_string(out).unwrap(),
+            "start\na\nb\nbad\nc\nlater\nend\n"
+        );
     }
 
     #[test]
     fn garbage_an_end_and_silence_are_failures_and_a_new_program_is_started() {
         let garbage = "while read -r line; do echo '<html>'; done";
-        assert!(error(&mut *script(garbage, "")).starts_with("the program answered \"<html>\"; expected ok"));
+        assert!(
+            error(&mut *script(garbage, ""))
+                .starts_with("the program answered \"<html>\"; expected ok")
+        );
         let extra = "while read -r line; do echo ok; echo ok; done";
         let mut program = script(extra, "");
-        let found = crate::testkit::wait_for("an error", || program.deliver(&items(&["a", "b"]), None).err());
+        let found = crate::testkit::wait_for("an error", || {
+            program.deliver(&items(&["a", "b"]), None).err()
+        });
         assert!(found.to_string().contains("without an item"), "{found}");
         let ended = error(&mut *script("read -r line; exit 3", ""));
         assert!(
-            ended.starts_with("the program has ended before it acknowledged line 1: exit status: 3"),
+            ended
+                .starts_with("the program has ended before it acknowledged line 1: exit status: 3"),
             "{ended}"
         );
         let endless = error(&mut *script("read -r line; yes | tr -d '\\n'", ""));
-        assert!(endless.starts_with("the program answered \"yyy"), "{endless}");
+        assert!(
+            endless.starts_with("the program answered \"yyy"),
+            "{endless}"
+        );
         let silent = error(&mut *script("sleep 1000", ", timeout: 1s"));
         assert_eq!(silent, "no acknowledgement of line 1 within 1 s");
         let mut missing = script(":", "");
@@ -314,10 +392,17 @@ mod tests {
     fn the_children_of_a_program_end_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");
-        let text = format!("sleep 1000 & echo $! > {}; read -r line; echo what", pid.display());
+        let text = format!(
+            "sleep 1000 & echo $! > {}; read -r line; echo what",
+            pid.display()
+        );
         let mut program = script(&text, "");
         assert!(program.deliver(&items(&["a"]), None).is_err());
-        let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        let pid: i32 = std::fs::read_to_string(pid)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         crate::testkit::wait_for("the end of the child", || match state() {
             None => Some(()),
@@ -331,13 +416,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         std::fs::write(&path, "s3cret").unwrap();
-        let more = format!(", environment: {{KEY: 'file:{}', PLAIN: x}}", path.display());
+        let more = format!(
+            ", environment: {{KEY: 'file:{}', PLAIN: x}}",
+            path.display()
+        );
         let mut program = script("read -r line; echo \"reject $KEY $PLAIN $HOME.\"", &more);
         let found = program.deliver(&items(&["a"]), None).unwrap();
         assert_eq!(found[0].reason, "[redacted] x .");
         let several = program.deliver(&items(&["a\nb"]), None).unwrap_err();
         assert!(matches!(several, DeliverError::Refused { .. }));
-        for options in ["{command: []}", "{command: [sh]}", "{command: [/bin/sh], timeout: 0s}"] {
+        for options in [
+            "{command: []}",
+            "{command: [sh]}",
+            "{command: [/bin/sh], timeout: 0s}",
+        ] {
             let options = crate::config::read_yaml(options).unwrap();
             assert!((KIND.build)(&options).is_err());
         }

@@ -43,12 +43,19 @@ impl Item {
 
     /// Identifies the item: the event's id, followed by `:<part>` if the event has several items.
     pub(crate) fn id(&self) -> String {
-        self.part.map_or_else(|| self.event.id.clone(), |part| format!("{}:{part}", self.event.id))
+        self.part.map_or_else(
+            || self.event.id.clone(),
+            |part| format!("{}:{part}", self.event.id),
+        )
     }
 
     pub(crate) fn of(event: &Arc<Event>, encoded: &mut Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
         let is_only = encoded.len() == 1;
-        let item = move |(n, bytes)| Self { event: event.clone(), part: (!is_only).then_some(n), bytes };
+        let item = move |(n, bytes)| Self {
+            event: event.clone(),
+            part: (!is_only).then_some(n),
+            bytes,
+        };
         encoded.drain(..).enumerate().map(item)
     }
 }
@@ -77,9 +84,15 @@ pub(crate) enum DeliverError {
 
 impl DeliverError {
     /// An error after which all are delivered again.
-    #[expect(clippy::needless_pass_by_value, reason = "no caller needs the reason afterwards")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "no caller needs the reason afterwards"
+    )]
     pub(crate) fn retry(reason: impl ToString) -> Self {
-        Self::Retry { reason: shortened(&reason.to_string()), after: None }
+        Self::Retry {
+            reason: shortened(&reason.to_string()),
+            after: None,
+        }
     }
 }
 
@@ -148,14 +161,25 @@ pub(crate) trait Destination: Send + Sync + Debug {
 
 pub(crate) type BoxedDestination = Box<dyn Destination>;
 
-pub(crate) const TRANSPORTS: &[Kind<BoxedDestination>] =
-    &[file::KIND, http::KIND, exec::KIND, syslog::KIND, journald::KIND, postgres::KIND, nats::KIND];
+pub(crate) const TRANSPORTS: &[Kind<BoxedDestination>] = &[
+    file::KIND,
+    http::KIND,
+    exec::KIND,
+    syslog::KIND,
+    journald::KIND,
+    postgres::KIND,
+    nats::KIND,
+];
 
 /// The beginning of a reason, within [`SINK_REASON_BYTES_MAX`].
 pub(super) fn shortened(text: &str) -> String {
     let text = text.trim();
     let end = text.floor_char_boundary(SINK_REASON_BYTES_MAX);
-    if end == text.len() { text.to_owned() } else { format!("{}...", text.get(..end).unwrap_or_default()) }
+    if end == text.len() {
+        text.to_owned()
+    } else {
+        format!("{}...", text.get(..end).unwrap_or_default())
+    }
 }
 
 #[cfg(test)]
@@ -166,8 +190,18 @@ pub(super) mod tests {
     use crate::store::vfs::Disk;
 
     /// Opens a transport with options as YAML.
-    pub(in crate::engines) fn open(kind: &Kind<BoxedDestination>, options: &str) -> Box<dyn Transport> {
-        open_with(kind, options, &Dependencies { clock: Clock::real(), fs: Arc::new(Disk) })
+    pub(in crate::engines) fn open(
+        kind: &Kind<BoxedDestination>,
+        options: &str,
+    ) -> Box<dyn Transport> {
+        open_with(
+            kind,
+            options,
+            &Dependencies {
+                clock: Clock::real(),
+                fs: Arc::new(Disk),
+            },
+        )
     }
 
     pub(in crate::engines) fn open_with(
@@ -175,14 +209,20 @@ pub(super) mod tests {
         options: &str,
         deps: &Dependencies,
     ) -> Box<dyn Transport> {
-        (kind.build)(&read_yaml(options).unwrap()).unwrap().open(deps)
+        (kind.build)(&read_yaml(options).unwrap())
+            .unwrap()
+            .open(deps)
     }
 
     /// Items with these texts; sequence numbers from 1.
     pub(in crate::engines) fn items(texts: &[&str]) -> Vec<Item> {
         let item = |(n, text): (u64, &&str)| {
             let event = Arc::new(event(n, "test/tag", "web1", serde_json::json!({ "n": n })));
-            Item { event, part: None, bytes: text.as_bytes().to_vec() }
+            Item {
+                event,
+                part: None,
+                bytes: text.as_bytes().to_vec(),
+            }
         };
         (1..).zip(texts).map(item).collect()
     }
@@ -193,12 +233,24 @@ pub(super) mod tests {
         for kind in TRANSPORTS {
             let options = read_yaml(kind.example).unwrap();
             let built = (kind.build)(&options).unwrap();
-            assert!(!built.describe().is_empty() && built.concurrency_max() > 0, "{}", kind.name);
+            assert!(
+                !built.describe().is_empty() && built.concurrency_max() > 0,
+                "{}",
+                kind.name
+            );
             let mut unknown = options.clone();
             unknown["unknown_option"] = serde_json::json!(1);
             let error = (kind.build)(&unknown).unwrap_err();
-            assert!(error.problem.contains("unknown_option"), "{}: {error:?}", kind.name);
-            assert!(page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)), "{}", kind.name);
+            assert!(
+                error.problem.contains("unknown_option"),
+                "{}: {error:?}",
+                kind.name
+            );
+            assert!(
+                page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)),
+                "{}",
+                kind.name
+            );
         }
     }
 
@@ -206,7 +258,9 @@ pub(super) mod tests {
     fn the_items_of_an_event_have_distinct_ids() {
         let event = Arc::new(event(3, "t", "m", serde_json::json!({})));
         let ids = |count: usize| {
-            Item::of(&event, &mut vec![Vec::new(); count]).map(|item| item.id()).collect::<Vec<_>>()
+            Item::of(&event, &mut vec![Vec::new(); count])
+                .map(|item| item.id())
+                .collect::<Vec<_>>()
         };
         assert_eq!(ids(1), ["store:3"]);
         assert_eq!(ids(2), ["store:3:0", "store:3:1"]);

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::block_on::ClientThread;
 use super::tls::Tls;
 use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport, shortened,
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
+    Transcript, Transport, shortened,
 };
 use crate::config::{Invalid, within};
 use crate::engines::secret::{Revealed, Secret};
@@ -61,7 +61,10 @@ fn ten_seconds() -> Duration {
 impl NatsDestination {
     fn check(&self) -> Result<(), Invalid> {
         if self.servers.is_empty() {
-            return Err(Invalid::new("servers", "give at least one address, such as nats://127.0.0.1:4222"));
+            return Err(Invalid::new(
+                "servers",
+                "give at least one address, such as nats://127.0.0.1:4222",
+            ));
         }
         for (n, server) in self.servers.iter().enumerate() {
             let parsed: Result<ServerAddr, _> = server.parse();
@@ -74,7 +77,8 @@ impl NatsDestination {
                     ));
                 }
                 Ok(address) if address.username().is_some() || address.password().is_some() => {
-                    let problem = "secrets must not be in the address; give user and password, or token";
+                    let problem =
+                        "secrets must not be in the address; give user and password, or token";
                     return Err(Invalid::new(format!("servers[{n}]"), problem));
                 }
                 Ok(_) => {}
@@ -84,23 +88,42 @@ impl NatsDestination {
                 }
             }
         }
-        let is_word =
-            |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_graphic() && !"*>".contains(c));
+        let is_word = |word: &str| {
+            !word.is_empty()
+                && word
+                    .chars()
+                    .all(|c| c.is_ascii_graphic() && !"*>".contains(c))
+        };
         if !self.subject.split('.').all(is_word) {
-            let problem = format!("{:?} is not accepted; give a subject such as salt.events", self.subject);
+            let problem = format!(
+                "{:?} is not accepted; give a subject such as salt.events",
+                self.subject
+            );
             return Err(Invalid::new("subject", problem));
         }
-        if self.user.is_some() != self.password.is_some() || self.user.is_some() && self.token.is_some() {
-            return Err(Invalid::new("user", "give user and password, or token, or none of them"));
+        if self.user.is_some() != self.password.is_some()
+            || self.user.is_some() && self.token.is_some()
+        {
+            return Err(Invalid::new(
+                "user",
+                "give user and password, or token, or none of them",
+            ));
         }
-        within("timeout", &self.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        within(
+            "timeout",
+            &self.timeout,
+            Duration::from_secs(1)..=Duration::from_secs(600),
+        )?;
         self.tls.check()
     }
 }
 
 impl Destination for NatsDestination {
     fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(NatsTransport { settings: self.clone(), connection: None })
+        Box::new(NatsTransport {
+            settings: self.clone(),
+            connection: None,
+        })
     }
 
     fn describe(&self) -> String {
@@ -145,12 +168,17 @@ impl Transport for NatsTransport {
         };
         let work = publish(&connection.context, &self.settings, items);
         let result = connection.thread.wait(self.settings.timeout, work);
-        let result =
-            result.and_then(|published| published).map_err(|error| connection.revealed.scrub(&error));
+        let result = result
+            .and_then(|published| published)
+            .map_err(|error| connection.revealed.scrub(&error));
         if let Some(transcript) = transcript {
             let message = |item: &Item| {
                 let text = String::from_utf8_lossy(&item.bytes);
-                format!("{} Nats-Msg-Id: {}\n{text}\n", self.settings.subject, item.id())
+                format!(
+                    "{} Nats-Msg-Id: {}\n{text}\n",
+                    self.settings.subject,
+                    item.id()
+                )
             };
             transcript.request = items.iter().map(message).collect();
             transcript.response = match &result {
@@ -164,13 +192,23 @@ impl Transport for NatsTransport {
     }
 
     fn check(&mut self) -> Result<String, String> {
-        let NatsDestination { subject, timeout, .. } = &self.settings;
+        let NatsDestination {
+            subject, timeout, ..
+        } = &self.settings;
         let connection = Connection::open(&self.settings)?;
-        let found =
-            connection.thread.wait(*timeout, connection.context.stream_by_subject(subject.as_str()))?;
+        let found = connection.thread.wait(
+            *timeout,
+            connection.context.stream_by_subject(subject.as_str()),
+        )?;
         match found {
-            Ok(stream) => Ok(format!("{}: the stream {stream} stores the subject", self.settings.describe())),
-            Err(error) => Err(format!("{}: no stream stores the subject: {error}", self.settings.describe())),
+            Ok(stream) => Ok(format!(
+                "{}: the stream {stream} stores the subject",
+                self.settings.describe()
+            )),
+            Err(error) => Err(format!(
+                "{}: no stream stores the subject: {error}",
+                self.settings.describe()
+            )),
         }
     }
 
@@ -187,14 +225,19 @@ impl Connection {
             .connection_timeout(settings.timeout)
             .tls_client_config(settings.tls.client()?);
         if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
-            let password = revealed.secret(password).map_err(|error| error.to_string())?;
+            let password = revealed
+                .secret(password)
+                .map_err(|error| error.to_string())?;
             options = options.user_and_password(user.clone(), password);
         }
         if let Some(token) = &settings.token {
             options = options.token(revealed.secret(token).map_err(|error| error.to_string())?);
         }
-        let servers: Result<Vec<ServerAddr>, _> =
-            settings.servers.iter().map(|server| server.parse()).collect();
+        let servers: Result<Vec<ServerAddr>, _> = settings
+            .servers
+            .iter()
+            .map(|server| server.parse())
+            .collect();
         let servers = servers.map_err(|error| error.to_string())?;
         let thread = ClientThread::start()?;
         let place = settings.servers.join(",");
@@ -209,36 +252,62 @@ impl Connection {
         let context = connected
             .and_then(|context| context.map_err(|error| revealed.scrub(&error.to_string())))
             .map_err(|error| format!("cannot connect to {place}: {error}"))?;
-        Ok(Self { context, revealed, thread })
+        Ok(Self {
+            context,
+            revealed,
+            thread,
+        })
     }
 }
 
 /// Publishes the items and waits for all acknowledgements. An error if any must be sent again.
-async fn publish(context: &Context, settings: &NatsDestination, items: &[Item]) -> Result<Published, String> {
+async fn publish(
+    context: &Context,
+    settings: &NatsDestination,
+    items: &[Item],
+) -> Result<Published, String> {
     let mut waiting = Vec::with_capacity(items.len());
     let (mut answers, mut rejected) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
-        let mut message = PublishMessage::build().payload(item.bytes.clone().into()).message_id(item.id());
+        let mut message = PublishMessage::build()
+            .payload(item.bytes.clone().into())
+            .message_id(item.id());
         if let Some(stream) = &settings.stream {
             message = message.expected_stream(stream);
         }
-        match context.send_publish(settings.subject.clone(), message).await {
+        match context
+            .send_publish(settings.subject.clone(), message)
+            .await
+        {
             Ok(acknowledgement) => waiting.push(acknowledgement),
             // The item is too large for the server, now and later.
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let reason = shortened(&format!("{} bytes: {error}", item.bytes.len()));
-                rejected.push(Rejected { index, reason, is_temporary: false });
+                rejected.push(Rejected {
+                    index,
+                    reason,
+                    is_temporary: false,
+                });
             }
             Err(error) => return Err(error.to_string()),
         }
     }
     for acknowledgement in waiting {
         let stored = acknowledgement.await.map_err(|error| match error.kind() {
-            PublishErrorKind::StreamNotFound => format!("no stream stores the subject {}", settings.subject),
+            PublishErrorKind::StreamNotFound => {
+                format!("no stream stores the subject {}", settings.subject)
+            }
             _ => error.to_string(),
         })?;
-        let duplicate = if stored.duplicate { ", a duplicate" } else { "" };
-        answers.push(format!("stream {}, message {}{duplicate}", stored.stream, stored.sequence));
+        let duplicate = if stored.duplicate {
+            ", a duplicate"
+        } else {
+            ""
+        };
+        answers.push(format!(
+            "stream {}, message {}{duplicate}",
+            stored.stream, stored.sequence
+        ));
     }
     Ok((answers, rejected))
 }
@@ -258,7 +327,10 @@ mod tests {
             ("{servers: ['nats://h'], subject: 'a.*'}", "subject"),
             ("{servers: ['nats://h'], subject: 'a..b'}", "subject"),
             ("{servers: ['nats://h'], subject: a, user: u}", "user"),
-            ("{servers: ['nats://h'], subject: a, timeout: 0s}", "timeout"),
+            (
+                "{servers: ['nats://h'], subject: a, timeout: 0s}",
+                "timeout",
+            ),
         ] {
             let error = (KIND.build)(&read_yaml(options).unwrap()).unwrap_err();
             assert_eq!(error.path, path, "{options}: {error:?}");
@@ -273,8 +345,13 @@ mod tests {
         let mut transport = open(&KIND, &options);
         for _ in 0..2 {
             let error = transport.deliver(&items(&["a"]), None).unwrap_err();
-            let DeliverError::Retry { reason, .. } = error else { panic!("{error:?}") };
-            assert!(reason.starts_with(&format!("cannot connect to nats://127.0.0.1:{port}: ")), "{reason}");
+            let DeliverError::Retry { reason, .. } = error else {
+                panic!("{error:?}")
+            };
+            assert!(
+                reason.starts_with(&format!("cannot connect to nats://127.0.0.1:{port}: ")),
+                "{reason}"
+            );
         }
         drop(silent);
         assert!(transport.check().unwrap_err().contains("cannot connect"));

@@ -21,8 +21,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::block_on::ClientThread;
 use super::tls::Tls;
 use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport, shortened,
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
+    Transcript, Transport, shortened,
 };
 use crate::config::{Invalid, within};
 use crate::engines::event::Event;
@@ -38,9 +38,16 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
     build: |given| {
         let postgres: PostgresDestination = options(given)?;
         if postgres.tables.is_empty() {
-            return Err(Invalid::new("tables", "give at least one of jids, salt_returns, salt_events"));
+            return Err(Invalid::new(
+                "tables",
+                "give at least one of jids, salt_returns, salt_events",
+            ));
         }
-        within("timeout", &postgres.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        within(
+            "timeout",
+            &postgres.timeout,
+            Duration::from_secs(1)..=Duration::from_secs(600),
+        )?;
         postgres.tls.check()?;
         Ok(Box::new(postgres))
     },
@@ -105,17 +112,29 @@ fn thirty_seconds() -> Duration {
 
 impl Destination for PostgresDestination {
     fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(PostgresTransport { settings: self.clone(), connection: None })
+        Box::new(PostgresTransport {
+            settings: self.clone(),
+            connection: None,
+        })
     }
 
     fn describe(&self) -> String {
-        let Self { host, port, database, .. } = self;
+        let Self {
+            host,
+            port,
+            database,
+            ..
+        } = self;
         format!("postgres://{host}:{port}/{database}")
     }
 
     fn limits(&self) -> RequestLimits {
         let bytes = usize::try_from(8 * MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 1_000, bytes, time: Duration::from_millis(200) }
+        RequestLimits {
+            count: 1_000,
+            bytes,
+            time: Duration::from_millis(200),
+        }
     }
 
     fn encoder(&self) -> Option<&'static str> {
@@ -148,7 +167,9 @@ impl Transport for PostgresTransport {
             Some(connection) => connection,
             None => Connection::open(&self.settings).map_err(DeliverError::retry)?,
         };
-        let result = connection.thread.wait(self.settings.timeout, rows.insert(&mut connection.client));
+        let result = connection
+            .thread
+            .wait(self.settings.timeout, rows.insert(&mut connection.client));
         let result = result.map_err(DeliverError::retry).and_then(|inserted| {
             inserted.map_err(|error| failure(&error, |text| connection.revealed.scrub(text)))
         });
@@ -156,7 +177,9 @@ impl Transport for PostgresTransport {
             transcript.request = rows.shown();
             transcript.response = match &result {
                 Ok([events, returns, jids]) => {
-                    format!("inserted: {events} in salt_events, {returns} in salt_returns, {jids} in jids")
+                    format!(
+                        "inserted: {events} in salt_events, {returns} in salt_returns, {jids} in jids"
+                    )
                 }
                 Err(error) => error.to_string(),
             };
@@ -174,11 +197,19 @@ impl Transport for PostgresTransport {
         for table in &self.settings.tables {
             let name = table.name();
             let query = format!("SELECT FROM {name} LIMIT 0");
-            let found =
-                connection.thread.wait(self.settings.timeout, connection.client.batch_execute(&query))?;
+            let found = connection.thread.wait(
+                self.settings.timeout,
+                connection.client.batch_execute(&query),
+            )?;
             found.map_err(|error| format!("{place}: table {name}: {}", message(&error)))?;
         }
-        let tables = self.settings.tables.iter().map(|table| table.name()).collect::<Vec<_>>().join(", ");
+        let tables = self
+            .settings
+            .tables
+            .iter()
+            .map(|table| table.name())
+            .collect::<Vec<_>>()
+            .join(", ");
         Ok(format!("{place} has the tables {tables}"))
     }
 
@@ -209,36 +240,57 @@ impl Connection {
             .application_name("saltcellar")
             .connect_timeout(settings.timeout);
         if let Some(password) = &settings.password {
-            config.password(revealed.secret(password).map_err(|error| error.to_string())?);
+            config.password(
+                revealed
+                    .secret(password)
+                    .map_err(|error| error.to_string())?,
+            );
         }
-        let is_encrypted = settings.encryption == Encryption::Required && !settings.host.starts_with('/');
-        config.ssl_mode(if is_encrypted { SslMode::Require } else { SslMode::Disable });
+        let is_encrypted =
+            settings.encryption == Encryption::Required && !settings.host.starts_with('/');
+        config.ssl_mode(if is_encrypted {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
         let thread = ClientThread::start()?;
         let place = settings.describe();
-        let failed = |error: &tokio_postgres::Error| format!("cannot connect to {place}: {}", message(error));
+        let failed = |error: &tokio_postgres::Error| {
+            format!("cannot connect to {place}: {}", message(error))
+        };
         let late = |error: String| format!("cannot connect to {place}: {error}");
         let client = if is_encrypted {
             let tls = MakeRustlsConnect::new(settings.tls.client()?);
-            let connected = thread.wait(settings.timeout, config.connect(tls)).map_err(late)?;
+            let connected = thread
+                .wait(settings.timeout, config.connect(tls))
+                .map_err(late)?;
             let (client, connection) = connected.map_err(|error| failed(&error))?;
             // The client reports the error of a broken connection.
             thread.spawn(async { _ = connection.await });
             client
         } else {
-            let connected =
-                thread.wait(settings.timeout, config.connect(tokio_postgres::NoTls)).map_err(late)?;
+            let connected = thread
+                .wait(settings.timeout, config.connect(tokio_postgres::NoTls))
+                .map_err(late)?;
             let (client, connection) = connected.map_err(|error| failed(&error))?;
             thread.spawn(async { _ = connection.await });
             client
         };
-        Ok(Self { client, revealed, thread })
+        Ok(Self {
+            client,
+            revealed,
+            thread,
+        })
     }
 }
 
 /// The error with the server's details.
 fn message(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
-        let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+        let detail = db
+            .detail()
+            .map(|detail| format!(" ({detail})"))
+            .unwrap_or_default();
         return format!("{} {}{detail}", db.code().code(), db.message());
     }
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
@@ -248,7 +300,10 @@ fn message(error: &tokio_postgres::Error) -> String {
 /// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events' fault; all others pass.
 fn failure(error: &tokio_postgres::Error, scrub: impl Fn(&str) -> String) -> DeliverError {
     let reason = shortened(&scrub(&message(error)));
-    let code = error.code().map(tokio_postgres::error::SqlState::code).unwrap_or_default();
+    let code = error
+        .code()
+        .map(tokio_postgres::error::SqlState::code)
+        .unwrap_or_default();
     match code.get(..2) {
         Some("22" | "23" | "54") => DeliverError::Refused { reason },
         _ => DeliverError::retry(reason),
@@ -316,23 +371,43 @@ impl Rows {
         Ok(rows)
     }
 
-    fn add(&mut self, event: &Event, tables: &[Table]) -> Result<(), crate::engines::event::Unreadable> {
+    fn add(
+        &mut self,
+        event: &Event,
+        tables: &[Table],
+    ) -> Result<(), crate::engines::event::Unreadable> {
         let data = event.data()?;
         let text = data.to_string();
-        let job = event.tag.strip_prefix("salt/job/").and_then(|rest| rest.split_once('/'));
+        let job = event
+            .tag
+            .strip_prefix("salt/job/")
+            .and_then(|rest| rest.split_once('/'));
         match job {
             Some((jid, "new")) if tables.contains(&Table::Jids) => {
                 self.jids.jid.push(jid.to_owned());
                 self.jids.load.push(text.clone());
             }
-            Some((jid, rest)) if rest.starts_with("ret/") && tables.contains(&Table::SaltReturns) => {
-                let word = |key: &str| data.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+            Some((jid, rest))
+                if rest.starts_with("ret/") && tables.contains(&Table::SaltReturns) =>
+            {
+                let word = |key: &str| {
+                    data.get(key)
+                        .and_then(Json::as_str)
+                        .unwrap_or_default()
+                        .to_owned()
+                };
                 let rows = &mut self.returns;
                 rows.fun.push(word("fun"));
                 rows.jid.push(jid.to_owned());
-                rows.value.push(data.get("return").unwrap_or(&Json::Null).to_string());
-                rows.id.push(rest.strip_prefix("ret/").unwrap_or_default().to_owned());
-                rows.success.push(data.get("success").unwrap_or(&Json::Bool(false)).to_string());
+                rows.value
+                    .push(data.get("return").unwrap_or(&Json::Null).to_string());
+                rows.id
+                    .push(rest.strip_prefix("ret/").unwrap_or_default().to_owned());
+                rows.success.push(
+                    data.get("success")
+                        .unwrap_or(&Json::Bool(false))
+                        .to_string(),
+                );
                 rows.full_ret.push(text.clone());
                 rows.at.push(event.at.0);
             }
@@ -353,9 +428,19 @@ impl Rows {
     async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
         let transaction = client.transaction().await?;
         let mut inserted = [0; 3];
-        let Self { events, returns, jids } = self;
+        let Self {
+            events,
+            returns,
+            jids,
+        } = self;
         if !events.id.is_empty() {
-            let EventRows { id, tag, data, at, master_id } = events;
+            let EventRows {
+                id,
+                tag,
+                data,
+                at,
+                master_id,
+            } = events;
             let columns = [
                 (id as Column<'_>, Type::INT8_ARRAY),
                 text(tag),
@@ -366,14 +451,32 @@ impl Rows {
             inserted[0] = transaction.execute_typed(INSERT_EVENTS, &columns).await?;
         }
         if !returns.jid.is_empty() {
-            let ReturnRows { fun, jid, value, id, success, full_ret, at } = returns;
+            let ReturnRows {
+                fun,
+                jid,
+                value,
+                id,
+                success,
+                full_ret,
+                at,
+            } = returns;
             let at: (Column<'_>, Type) = (at, Type::INT8_ARRAY);
-            let columns = [text(fun), text(jid), text(value), text(id), text(success), text(full_ret), at];
+            let columns = [
+                text(fun),
+                text(jid),
+                text(value),
+                text(id),
+                text(success),
+                text(full_ret),
+                at,
+            ];
             inserted[1] = transaction.execute_typed(INSERT_RETURNS, &columns).await?;
         }
         if !jids.jid.is_empty() {
             let JidRows { jid, load } = jids;
-            inserted[2] = transaction.execute_typed(INSERT_JIDS, &[text(jid), text(load)]).await?;
+            inserted[2] = transaction
+                .execute_typed(INSERT_JIDS, &[text(jid), text(load)])
+                .await?;
         }
         transaction.commit().await?;
         Ok(inserted)
@@ -381,7 +484,11 @@ impl Rows {
 
     /// The rows for people.
     fn shown(&self) -> String {
-        let Self { events, returns, jids } = self;
+        let Self {
+            events,
+            returns,
+            jids,
+        } = self;
         let mut lines: Vec<_> = events
             .id
             .iter()
@@ -392,7 +499,11 @@ impl Rows {
             .map(|((id, tag), data)| format!("salt_events: id {id}, tag {tag}, data {data}"))
             .collect();
         lines.extend(
-            returns.jid.iter().zip(&returns.id).map(|(jid, id)| format!("salt_returns: jid {jid}, id {id}")),
+            returns
+                .jid
+                .iter()
+                .zip(&returns.id)
+                .map(|(jid, id)| format!("salt_returns: jid {jid}, id {id}")),
         );
         lines.extend(jids.jid.iter().map(|jid| format!("jids: jid {jid}")));
         lines.join("\n")
@@ -413,8 +524,12 @@ fn text(column: &Vec<String>) -> (Column<'_>, Type) {
 ///      1       hash of the id before its sequence number   sequence number
 /// ```
 fn row_id(event: &Event) -> i64 {
-    let store = event.id.rsplit_once(':').map_or(event.id.as_str(), |(store, _)| store);
-    let bits = 1 << 63 | (xxh3_64(store.as_bytes()) << 40 & !(1 << 63)) | event.seq.0 & ((1 << 40) - 1);
+    let store = event
+        .id
+        .rsplit_once(':')
+        .map_or(event.id.as_str(), |(store, _)| store);
+    let bits =
+        1 << 63 | (xxh3_64(store.as_bytes()) << 40 & !(1 << 63)) | event.seq.0 & ((1 << 40) - 1);
     bits.cast_signed()
 }
 
@@ -429,9 +544,15 @@ mod tests {
     #[test]
     fn events_are_rows_of_the_tables_that_salt_would_write() {
         let all = all_tables();
-        let ret = json!({"fun": "test.ping", "id": "web1", "return": [1], "success": true, "jid": "7"});
+        let ret =
+            json!({"fun": "test.ping", "id": "web1", "return": [1], "success": true, "jid": "7"});
         let events = [
-            event(1, "salt/job/7/new", "", json!({"fun": "test.ping", "minions": ["web1"]})),
+            event(
+                1,
+                "salt/job/7/new",
+                "",
+                json!({"fun": "test.ping", "minions": ["web1"]}),
+            ),
             event(2, "salt/job/7/ret/web1", "web1", ret.clone()),
             event(3, "salt/job/7/ret/web2", "web2", json!({"fun": "a.b"})),
             event(4, "salt/auth", "web1", json!({"result": true})),
@@ -446,17 +567,30 @@ mod tests {
         assert_eq!(rows.returns.id, ["web1", "web2"]);
         assert_eq!(
             (rows.returns.success, rows.returns.value),
-            (vec!["true".into(), "false".into()], vec!["[1]".into(), "null".to_owned()])
+            (
+                vec!["true".into(), "false".into()],
+                vec!["[1]".into(), "null".to_owned()]
+            )
         );
         assert_eq!(rows.returns.full_ret[0], ret.to_string());
         let only = Rows::of(events.iter(), &[Table::SaltReturns]).unwrap();
-        assert_eq!((only.events.id.len(), only.returns.jid.len(), only.jids.jid.len()), (0, 2, 0));
+        assert_eq!(
+            (
+                only.events.id.len(),
+                only.returns.jid.len(),
+                only.jids.jid.len()
+            ),
+            (0, 2, 0)
+        );
     }
 
     #[test]
     fn the_id_of_a_row_is_stable_negative_and_ascends_within_a_store() {
         let id = |store: &str, seq| {
-            row_id(&Event { id: format!("{store}:{seq}"), ..event(seq, "t", "m", json!({})) })
+            row_id(&Event {
+                id: format!("{store}:{seq}"),
+                ..event(seq, "t", "m", json!({}))
+            })
         };
         assert!(id("a", 1) < 0 && id("a", 1) < id("a", 2) && id("a", 2) < id("a", 1 << 39));
         assert_eq!(id("a", 5), id("a", 5));
@@ -469,9 +603,14 @@ mod tests {
         let port = silent.local_addr().unwrap().port();
         let options = format!("{{host: 127.0.0.1, port: {port}, encryption: none, timeout: 1s}}");
         let mut transport = open(&KIND, &options);
-        let error = transport.deliver(&items(&["{}"]), None).unwrap_err().to_string();
+        let error = transport
+            .deliver(&items(&["{}"]), None)
+            .unwrap_err()
+            .to_string();
         assert!(
-            error.starts_with(&format!("cannot connect to postgres://127.0.0.1:{port}/salt: ")),
+            error.starts_with(&format!(
+                "cannot connect to postgres://127.0.0.1:{port}/salt: "
+            )),
             "{error}"
         );
         drop(silent);

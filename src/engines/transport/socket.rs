@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use super::{DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript, Transport};
+use super::{
+    DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript, Transport,
+};
 use crate::model::word::MIB;
 
 /// The settings of such a transport.
@@ -31,7 +33,10 @@ pub(super) trait SocketDestination: Clone + Debug + Send + Sync + 'static {
 
 impl<D: SocketDestination> Destination for D {
     fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(SocketTransport { settings: self.clone(), socket: None })
+        Box::new(SocketTransport {
+            settings: self.clone(),
+            socket: None,
+        })
     }
 
     fn describe(&self) -> String {
@@ -40,7 +45,11 @@ impl<D: SocketDestination> Destination for D {
 
     fn limits(&self) -> RequestLimits {
         let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+        RequestLimits {
+            count: 500,
+            bytes,
+            time: Duration::ZERO,
+        }
     }
 }
 
@@ -61,13 +70,17 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
             Some(socket) => socket,
             None => self.settings.connect().map_err(failed)?,
         };
-        let messages: Vec<_> = items.iter().map(|item| self.settings.message(item)).collect();
+        let messages: Vec<_> = items
+            .iter()
+            .map(|item| self.settings.message(item))
+            .collect();
         let rejected = D::send(&mut socket, &messages).map_err(failed)?;
         if let Some(transcript) = transcript {
             let (receiver, unit) = D::NAMES;
             transcript.request = String::from_utf8_lossy(&messages.join(&b'\n')).into_owned();
             let count = messages.len() - rejected.len();
-            transcript.response = format!("{count} {unit} written to {place}; {receiver} does not answer");
+            transcript.response =
+                format!("{count} {unit} written to {place}; {receiver} does not answer");
         }
         self.socket = Some(socket);
         Ok(rejected)
@@ -88,7 +101,9 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
 
 fn socket_error(place: &str, why: &io::Error) -> String {
     match why.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("{place} accepts no messages (timeout)"),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("{place} accepts no messages (timeout)")
+        }
         _ => format!("{place}: {why}"),
     }
 }

@@ -39,7 +39,11 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
     build: |given| {
         let syslog: SyslogDestination = options(given)?;
         syslog.tls.check()?;
-        within("timeout", &syslog.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        within(
+            "timeout",
+            &syslog.timeout,
+            Duration::from_secs(1)..=Duration::from_secs(600),
+        )?;
         Ok(Box::new(syslog))
     },
 };
@@ -174,11 +178,28 @@ impl SocketDestination for SyslogDestination {
     }
 
     fn message(&self, item: &Item) -> Vec<u8> {
-        let Event { id, seq, at, tag, minion, fun, jid, master_id, .. } = &*item.event;
+        let Event {
+            id,
+            seq,
+            at,
+            tag,
+            minion,
+            fun,
+            jid,
+            master_id,
+            ..
+        } = &*item.event;
         let priority = self.facility as u8 * 8 + self.severity.code();
-        let host = if minion.is_empty() { &**master_id } else { minion };
+        let host = if minion.is_empty() {
+            &**master_id
+        } else {
+            minion
+        };
         let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
-        let mut head = format!("<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473", at.iso());
+        let mut head = format!(
+            "<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473",
+            at.iso()
+        );
         let seq = seq.to_string();
         for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
             if !value.is_empty() {
@@ -213,10 +234,16 @@ impl Socket {
             Address::Tcp(place) => connect_tcp(place, timeout).map(Self::Tcp),
             Address::Tls(place) => {
                 let config = settings.tls.client().map_err(io::Error::other)?;
-                let host = place.rsplit_once(':').map_or(place.as_str(), |(host, _)| host);
-                let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let host = place
+                    .rsplit_once(':')
+                    .map_or(place.as_str(), |(host, _)| host);
+                let host = host
+                    .trim_start_matches('[')
+                    .trim_end_matches(']')
+                    .to_owned();
                 let name = ServerName::try_from(host).map_err(io::Error::other)?;
-                let mut tls = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+                let mut tls =
+                    ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
                 let mut stream = connect_tcp(place, timeout)?;
                 while tls.is_handshaking() {
                     tls.complete_io(&mut stream)?;
@@ -249,7 +276,9 @@ impl Socket {
             Self::Datagram(_) => Ok(true),
             Self::Lines(stream) => expects_nothing(stream, UnixStream::set_nonblocking),
             Self::Tcp(stream) => expects_nothing(stream, TcpStream::set_nonblocking),
-            Self::Tls(stream) => expects_nothing(&mut **stream, |tls, on| tls.sock.set_nonblocking(on)),
+            Self::Tls(stream) => {
+                expects_nothing(&mut **stream, |tls, on| tls.sock.set_nonblocking(on))
+            }
         };
         is_open.unwrap_or(false).then_some(self)
     }
@@ -257,14 +286,22 @@ impl Socket {
     /// Sends all messages; returns those that the socket can never take.
     fn send(&mut self, messages: &[Vec<u8>]) -> io::Result<Vec<Rejected>> {
         let mut rejected = Vec::new();
-        let mut reject =
-            |index: usize, reason: String| rejected.push(Rejected { index, reason, is_temporary: false });
+        let mut reject = |index: usize, reason: String| {
+            rejected.push(Rejected {
+                index,
+                reason,
+                is_temporary: false,
+            });
+        };
         match self {
             Self::Datagram(socket) => {
                 for (index, message) in messages.iter().enumerate() {
                     match socket.send(message) {
                         Err(why) if Errno::from_io_error(&why) == Some(Errno::MSGSIZE) => {
-                            reject(index, format!("{} bytes are too many for a datagram", message.len()));
+                            reject(
+                                index,
+                                format!("{} bytes are too many for a datagram", message.len()),
+                            );
                         }
                         sent => _ = sent?,
                     }
@@ -276,7 +313,8 @@ impl Socket {
                     if message.contains(&b'\n') {
                         reject(
                             index,
-                            "it has several lines, but a unix stream has one message a line".to_owned(),
+                            "it has several lines, but a unix stream has one message a line"
+                                .to_owned(),
                         );
                         continue;
                     }
@@ -343,12 +381,19 @@ fn octet_counted(messages: &[Vec<u8>]) -> Vec<u8> {
 fn header((text, max): (&str, usize)) -> String {
     let printable = |c: char| if c.is_ascii_graphic() { c } else { '_' };
     let field: String = text.chars().take(max).map(printable).collect();
-    if field.is_empty() { "-".to_owned() } else { field }
+    if field.is_empty() {
+        "-".to_owned()
+    } else {
+        field
+    }
 }
 
 /// The value of a parameter of structured data.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace(']', "\\]")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace(']', "\\]")
 }
 
 #[cfg(test)]
@@ -366,7 +411,8 @@ mod tests {
     use crate::testkit::wait_for;
 
     fn transport(address: &str) -> Box<dyn Transport> {
-        let options = format!("{{address: '{address}', facility: local7, severity: error, timeout: 1s}}");
+        let options =
+            format!("{{address: '{address}', facility: local7, severity: error, timeout: 1s}}");
         open(&KIND, &options)
     }
 
@@ -378,7 +424,11 @@ mod tests {
         let syslog: SyslogDestination = options_of(&options);
         let mut event = event(7, "a/\"b]\\", "", json!({}));
         (event.fun, event.jid) = ("f".repeat(40), "20261118".to_owned());
-        let item = Item { event: Arc::new(event), part: None, bytes: b"text".to_vec() };
+        let item = Item {
+            event: Arc::new(event),
+            part: None,
+            bytes: b"text".to_vec(),
+        };
         let expected = format!(
             "<30>1 2026-11-18T11:06:40.123456Z master1 my_app - {} [saltcellar@32473 id=\"store:7\" seq=\"7\" \
              tag=\"a/\\\"b\\]\\\\\" jid=\"20261118\"] text",
@@ -400,18 +450,28 @@ mod tests {
         let mut syslog = transport(&address);
         let long = "x".repeat(4_000_000);
         let rejected = syslog.deliver(&items(&["one", &long]), None).unwrap();
-        assert_eq!((rejected.len(), rejected[0].index, rejected[0].is_temporary), (1, 1, false));
+        assert_eq!(
+            (rejected.len(), rejected[0].index, rejected[0].is_temporary),
+            (1, 1, false)
+        );
         let mut buffer = [0; 4_096];
         let size = receiver.recv(&mut buffer).unwrap();
         assert_eq!(std::str::from_utf8(&buffer[..size]).unwrap(), FIRST);
         std::fs::remove_file(&path).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
         let mut syslog = transport(&address);
-        let rejected = syslog.deliver(&items(&["one", "two\nlines"]), None).unwrap();
+        let rejected = syslog
+            .deliver(&items(&["one", "two\nlines"]), None)
+            .unwrap();
         assert_eq!((rejected.len(), rejected[0].index), (1, 1));
         drop(syslog);
         let mut text = String::new();
-        listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_string(&mut text)
+            .unwrap();
         assert_eq!(text, format!("{FIRST}\n"));
     }
 
@@ -420,7 +480,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut syslog = transport(&format!("tcp://{}", listener.local_addr().unwrap()));
         let mut transcript = Transcript::default();
-        assert_eq!(syslog.deliver(&items(&["one"]), Some(&mut transcript)), Ok(vec![]));
+        assert_eq!(
+            syslog.deliver(&items(&["one"]), Some(&mut transcript)),
+            Ok(vec![])
+        );
         assert_eq!(transcript.request, FIRST);
         let (mut first, _) = listener.accept().unwrap();
         let framed = format!("{} {FIRST}", FIRST.len());
@@ -442,23 +505,46 @@ mod tests {
         let address = format!("tcp://{}", listener.local_addr().unwrap());
         let mut syslog = transport(&address);
         let long = "x".repeat(30_000_000);
-        let error = syslog.deliver(&items(&[&long]), None).unwrap_err().to_string();
+        let error = syslog
+            .deliver(&items(&[&long]), None)
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, format!("{address} accepts no messages (timeout)"));
         drop(listener);
-        let error = transport(&address).deliver(&items(&["one"]), None).unwrap_err().to_string();
+        let error = transport(&address)
+            .deliver(&items(&["one"]), None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("Connection refused"), "{error}");
         // A receiver that never answers the greeting of TLS.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = transport(&format!("tls://{}", silent.local_addr().unwrap())).check().unwrap_err();
-        assert!(error.contains("timeout") || error.contains("certificate"), "{error}");
+        let error = transport(&format!("tls://{}", silent.local_addr().unwrap()))
+            .check()
+            .unwrap_err();
+        assert!(
+            error.contains("timeout") || error.contains("certificate"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_address_is_a_unix_path_tcp_or_tls() {
         for text in ["unix:/dev/log", "tcp://h:601", "tls://[::1]:6514"] {
-            assert_eq!(Address::parse(text).and_then(|address| address.show()).as_deref(), Some(text));
+            assert_eq!(
+                Address::parse(text)
+                    .and_then(|address| address.show())
+                    .as_deref(),
+                Some(text)
+            );
         }
-        for text in ["unix:relative", "udp://h:514", "tcp://h", "tls://:6514", "/dev/log", ""] {
+        for text in [
+            "unix:relative",
+            "udp://h:514",
+            "tcp://h",
+            "tls://:6514",
+            "/dev/log",
+            "",
+        ] {
             assert_eq!(Address::parse(text), None, "{text}");
         }
     }

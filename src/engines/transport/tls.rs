@@ -43,14 +43,23 @@ impl Tls {
         }
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
-            let errors = found.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            return Err(format!("no certificate of an authority on this machine: {errors}; set tls.ca"));
+            let errors = found
+                .errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ");
+            return Err(format!(
+                "no certificate of an authority on this machine: {errors}; set tls.ca"
+            ));
         }
         Ok(found.certs)
     }
 
     pub(super) fn identity(&self) -> Result<Option<Identity>, String> {
-        let (Some(certificate), Some(path)) = (&self.certificate, &self.key) else { return Ok(None) };
+        let (Some(certificate), Some(path)) = (&self.certificate, &self.key) else {
+            return Ok(None);
+        };
         let key = PrivateKeyDer::from_pem_file(path)
             .map_err(|error| format!("cannot read the key {}: {error}", path.display()))?;
         Ok(Some((certificates(certificate)?, key)))
@@ -61,16 +70,18 @@ impl Tls {
         // The machine's store may have certificates of forms that rustls does not accept.
         let (accepted, ignored) = roots.add_parsable_certificates(self.authorities()?);
         if accepted == 0 {
-            return Err(format!("none of {ignored} certificates of authorities is acceptable"));
+            return Err(format!(
+                "none of {ignored} certificates of authorities is acceptable"
+            ));
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots);
         match self.identity()? {
-            Some((chain, key)) => {
-                builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())
-            }
+            Some((chain, key)) => builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| error.to_string()),
             None => Ok(builder.with_no_client_auth()),
         }
     }
@@ -81,5 +92,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let failed = |error| format!("cannot read {}: {error}", path.display());
     let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    if found.is_empty() { Err(format!("{} has no certificate", path.display())) } else { Ok(found) }
+    if found.is_empty() {
+        Err(format!("{} has no certificate", path.display()))
+    } else {
+        Ok(found)
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
-use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer};
+use super::{
+    BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer,
+};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_INTERVAL, SOURCE_LOG_INTERVAL,
@@ -66,11 +68,15 @@ impl SpillDrainer {
         let (disk, found) = DiskQueue::open(fs.clone(), dir)?;
         if !known {
             let text = format!("{}\n", shared.bus.display());
-            fs.create(&dir.join(BUS))?.write_all_at(text.as_bytes(), 0)?;
+            fs.create(&dir.join(BUS))?
+                .write_all_at(text.as_bytes(), 0)?;
         }
         let (until, number) = read_seen(dir).unwrap_or_default();
         shared.metrics.spill_bytes_cut.add(found.cut);
-        shared.metrics.spill_files_quarantined.add(found.quarantined);
+        shared
+            .metrics
+            .spill_files_quarantined
+            .add(found.quarantined);
         shared.metrics.spill_events_found.add(found.events);
         shared.metrics.spill_reads_failed.add(found.failed);
         let last = found.last.map_or(0, |(number, _)| number);
@@ -80,24 +86,47 @@ impl SpillDrainer {
             state.on_disk = !disk.is_empty();
             state.disk = (disk.waiting(), disk.bytes());
             // A gap for events older than those on disk: in memory or with the store when the daemon was killed.
-            if let Some((first, at)) = found.first.filter(|(first, _)| known && *first > number + 1) {
-                let gap = Gap { begin: until, end: at, cause: Cause::StartUp, lost: None };
+            if let Some((first, at)) = found
+                .first
+                .filter(|(first, _)| known && *first > number + 1)
+            {
+                let gap = Gap {
+                    begin: until,
+                    end: at,
+                    cause: Cause::StartUp,
+                    lost: None,
+                };
                 let batch = shared.gap_batch(&mut state, &gap);
-                state.back.push_back(PendingBatch::new(batch, first - 1, at));
+                state
+                    .back
+                    .push_back(PendingBatch::new(batch, first - 1, at));
             }
         }
         if found.events > 0 {
             tracing::info!(dir = %dir.display(), events = found.events, "delivering events found in the spill");
         }
         // After a truncation the number of lost events is unknown: the gap of this start begins before it.
-        let until = if last > number || found.cut > 0 { found.last.map(|(_, at)| at) } else { until };
+        let until = if last > number || found.cut > 0 {
+            found.last.map(|(_, at)| at)
+        } else {
+            until
+        };
         shared.state.lock().read_until = until;
-        Ok((Self::new(spill_writer, disk, fs, master_keys, bytes_max), Seen { known, until }))
+        Ok((
+            Self::new(spill_writer, disk, fs, master_keys, bytes_max),
+            Seen { known, until },
+        ))
     }
 
     /// A drainer without a disk, for a directory that cannot be opened.
     pub(crate) fn without_disk(spill_writer: &SpillWriter, dir: &Path, fs: Arc<dyn Fs>) -> Self {
-        Self::new(spill_writer, DiskQueue::empty(fs.clone(), dir), fs, Arc::new(MasterKeys::none()), 0)
+        Self::new(
+            spill_writer,
+            DiskQueue::empty(fs.clone(), dir),
+            fs,
+            Arc::new(MasterKeys::none()),
+            0,
+        )
     }
 
     fn new(
@@ -139,8 +168,10 @@ impl SpillDrainer {
             if state.accepted != self.accepted || !state.closing {
                 (self.accepted, self.accepted_at) = (state.accepted, Instant::now());
             }
-            let empty =
-                state.waiting.is_empty() && state.back.is_empty() && !state.on_disk && self.piece.is_none();
+            let empty = state.waiting.is_empty()
+                && state.back.is_empty()
+                && !state.on_disk
+                && self.piece.is_none();
             if state.closing && empty && state.flights.is_empty() && state.stored.is_empty() {
                 break;
             }
@@ -194,7 +225,9 @@ impl SpillDrainer {
                 if !offer(&shared, &mut state, &self.intake, &pending_batch) {
                     return moved;
                 }
-                state.waiting_bytes = state.waiting_bytes.saturating_sub(pending_batch.batch.footprint());
+                state.waiting_bytes = state
+                    .waiting_bytes
+                    .saturating_sub(pending_batch.batch.footprint());
                 state.waiting.pop_front();
             } else {
                 return moved;
@@ -231,12 +264,19 @@ impl SpillDrainer {
         let flights = std::mem::take(&mut state.flights);
         state.first_flight += flights.len() as u64;
         let alone = flights.len() == 1;
-        for InFlight { mut pending_batch, stored } in flights.into_iter().rev() {
+        for InFlight {
+            mut pending_batch,
+            stored,
+        } in flights.into_iter().rev()
+        {
             if stored == Some(true) {
                 state.stored.extend(pending_batch.file);
                 continue;
             }
-            shared.metrics.bus_events_offered_again.add(pending_batch.batch.len() as u64);
+            shared
+                .metrics
+                .bus_events_offered_again
+                .add(pending_batch.batch.len() as u64);
             if pending_batch.refused == 0 {
                 self.stored_before = shared.metrics.entries_stored.get();
             }
@@ -248,9 +288,15 @@ impl SpillDrainer {
             }
             state.back.push_front(pending_batch);
         }
-        let pause = self.retry_at.map_or(REFUSED_PAUSE_MIN, |(_, pause)| pause * 2).min(REFUSED_PAUSE_MAX);
+        let pause = self
+            .retry_at
+            .map_or(REFUSED_PAUSE_MIN, |(_, pause)| pause * 2)
+            .min(REFUSED_PAUSE_MAX);
         self.retry_at = Some((Instant::now() + pause, pause));
-        if self.logged_at.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+        if self
+            .logged_at
+            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
+        {
             (self.logged_at, self.logged_rejection) = (Some(Instant::now()), true);
             tracing::warn!(
                 bus = %shared.bus.display(), why = state.reason,
@@ -267,18 +313,29 @@ impl SpillDrainer {
         tracing::error!(bus = %self.shared.bus.display(), lost, why = state.reason, "events rejected permanently, dropped");
         state.stored.extend(pending_batch.file);
         let PendingBatch { first, at, .. } = *pending_batch;
-        let gap = Gap { begin: Some(at), end: at, cause: Cause::Refused, lost: Some(lost) };
+        let gap = Gap {
+            begin: Some(at),
+            end: at,
+            cause: Cause::Refused,
+            lost: Some(lost),
+        };
         let batch = self.shared.gap_batch(state, &gap);
         state.back.push_front(PendingBatch::new(batch, first, at));
     }
 
     /// Reads the next chunk from disk; false if that has to wait.
     fn read_disk(&mut self) -> bool {
-        if self.reads_rest_until.is_some_and(|(until, _)| Instant::now() < until) {
+        if self
+            .reads_rest_until
+            .is_some_and(|(until, _)| Instant::now() < until)
+        {
             return false;
         }
         let piece = self.disk.next_piece();
-        self.shared.metrics.spill_ranges_damaged.add(self.disk.take_damage());
+        self.shared
+            .metrics
+            .spill_ranges_damaged
+            .add(self.disk.take_damage());
         let unreadable = self.disk.take_unreadable();
         if unreadable > 0 {
             self.shared.metrics.entries_unreadable.add(unreadable);
@@ -287,21 +344,34 @@ impl SpillDrainer {
         match piece {
             Ok(Some(piece)) => {
                 self.reads_rest_until = None;
-                let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
+                let at = piece
+                    .batch
+                    .entry(0)
+                    .map_or_else(|| self.shared.clock.now(), |entry| entry.at);
                 let batch = self.master_keys.clean_batch(piece.batch);
-                let pending_batch =
-                    PendingBatch { file: Some(piece.file), ..PendingBatch::new(batch, piece.first, at) };
+                let pending_batch = PendingBatch {
+                    file: Some(piece.file),
+                    ..PendingBatch::new(batch, piece.first, at)
+                };
                 if let Some(Hole { lost, after }) = piece.hole {
-                    let gap = Gap { begin: after, end: at, cause: Cause::Spill, lost };
+                    let gap = Gap {
+                        begin: after,
+                        end: at,
+                        cause: Cause::Spill,
+                        lost,
+                    };
                     let missing = lost.unwrap_or_default();
                     let mut state = self.shared.state.lock();
                     state.lost += missing;
                     self.shared.metrics.bus_events_lost.add(missing);
                     let batch = self.shared.gap_batch(&mut state, &gap);
-                    state.back.push_back(PendingBatch::new(batch, piece.first, at));
+                    state
+                        .back
+                        .push_back(PendingBatch::new(batch, piece.first, at));
                 }
                 // Without events only the gap is delivered.
-                self.piece = Some(pending_batch).filter(|pending_batch| !pending_batch.batch.is_empty());
+                self.piece =
+                    Some(pending_batch).filter(|pending_batch| !pending_batch.batch.is_empty());
                 true
             }
             Ok(None) => {
@@ -312,8 +382,9 @@ impl SpillDrainer {
             }
             Err(error) => {
                 self.shared.metrics.spill_reads_failed.add(1);
-                let pause =
-                    self.reads_rest_until.map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
+                let pause = self
+                    .reads_rest_until
+                    .map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
                 self.reads_rest_until = Some((Instant::now() + pause, pause));
                 self.log_failure("read", &error);
                 false
@@ -327,7 +398,12 @@ impl SpillDrainer {
         loop {
             let pending_batch = {
                 let mut state = self.shared.state.lock();
-                let waits_long = || state.waiting.front().is_some_and(|p| p.since.elapsed() > SPILL_AFTER);
+                let waits_long = || {
+                    state
+                        .waiting
+                        .front()
+                        .is_some_and(|p| p.since.elapsed() > SPILL_AFTER)
+                };
                 emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
                 if !emptying || state.waiting.is_empty() {
                     return wrote;
@@ -338,14 +414,18 @@ impl SpillDrainer {
                 state.on_disk = true;
                 state.waiting.front().cloned()
             };
-            let Some(pending_batch) = pending_batch else { return wrote };
+            let Some(pending_batch) = pending_batch else {
+                return wrote;
+            };
             if !self.write(&pending_batch) {
                 return wrote;
             }
             wrote = true;
             let mut state = self.shared.state.lock();
             state.waiting.pop_front();
-            state.waiting_bytes = state.waiting_bytes.saturating_sub(pending_batch.batch.footprint());
+            state.waiting_bytes = state
+                .waiting_bytes
+                .saturating_sub(pending_batch.batch.footprint());
             state.disk = (self.disk.waiting(), self.disk.bytes());
         }
     }
@@ -357,8 +437,14 @@ impl SpillDrainer {
         let before = self.disk.bytes();
         match self.disk.append(&pending_batch.batch, pending_batch.first) {
             Ok(()) => {
-                self.shared.metrics.bus_events_spilled.add(pending_batch.batch.len() as u64);
-                self.shared.metrics.bus_bytes_spilled.add(self.disk.bytes().saturating_sub(before));
+                self.shared
+                    .metrics
+                    .bus_events_spilled
+                    .add(pending_batch.batch.len() as u64);
+                self.shared
+                    .metrics
+                    .bus_bytes_spilled
+                    .add(self.disk.bytes().saturating_sub(before));
                 true
             }
             Err(error) => {
@@ -370,7 +456,8 @@ impl SpillDrainer {
     }
 
     fn disk_rests(&self) -> bool {
-        self.disk_rests_until.is_some_and(|until| Instant::now() < until)
+        self.disk_rests_until
+            .is_some_and(|until| Instant::now() < until)
     }
 
     fn disk_failed(&mut self, act: &str, error: &std::io::Error) {
@@ -378,7 +465,10 @@ impl SpillDrainer {
         self.log_failure(act, error);
     }
     fn log_failure(&mut self, act: &str, error: &std::io::Error) {
-        if self.logged_at.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+        if self
+            .logged_at
+            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
+        {
             self.logged_at = Some(Instant::now());
             let dir = self.disk.dir().display();
             tracing::error!(%dir, %error, "cannot {act} the spill; its events stay in memory");
@@ -390,7 +480,9 @@ impl SpillDrainer {
         let (old, new) = {
             let mut state = self.shared.state.lock();
             let flights = std::mem::take(&mut state.flights);
-            let unanswered = flights.into_iter().filter(|flight| flight.stored != Some(true));
+            let unanswered = flights
+                .into_iter()
+                .filter(|flight| flight.stored != Some(true));
             let old: Vec<PendingBatch> = unanswered
                 .map(|flight| flight.pending_batch)
                 .chain(std::mem::take(&mut state.back))
@@ -398,9 +490,12 @@ impl SpillDrainer {
             (old, std::mem::take(&mut state.waiting))
         };
         // Events from disk are still there.
-        let old = old.iter().filter(|pending_batch| pending_batch.file.is_none());
-        let old: Vec<_> =
-            old.map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first)).collect();
+        let old = old
+            .iter()
+            .filter(|pending_batch| pending_batch.file.is_none());
+        let old: Vec<_> = old
+            .map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first))
+            .collect();
         let mut kept = old.iter().map(|(batch, _)| batch.len() as u64).sum::<u64>();
         let mut lost = 0;
         let prepended = if self.bytes_max == 0 {
@@ -408,14 +503,20 @@ impl SpillDrainer {
         } else {
             self.disk.prepend(&old)
         };
-        if let Err(error) = prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) }) {
+        if let Err(error) =
+            prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) })
+        {
             self.shared.metrics.spill_writes_failed.add(1);
             self.disk_failed("write to", &error);
             (lost, kept) = (kept, 0);
         }
         for pending_batch in &new {
             let events = pending_batch.batch.len() as u64;
-            *(if self.write(pending_batch) { &mut kept } else { &mut lost }) += events;
+            *(if self.write(pending_batch) {
+                &mut kept
+            } else {
+                &mut lost
+            }) += events;
         }
         self.shared.metrics.bus_events_lost.add(lost);
         let mut state = self.shared.state.lock();
@@ -426,7 +527,10 @@ impl SpillDrainer {
             .filter(|_| lost > 0)
         {
             // The gap of the next start begins here.
-            state.read_until = new.front().map(|pending_batch| pending_batch.at).or(state.read_until);
+            state.read_until = new
+                .front()
+                .map(|pending_batch| pending_batch.at)
+                .or(state.read_until);
             state.next_number = first;
         }
         drop(state);
@@ -448,7 +552,11 @@ impl SpillDrainer {
         self.seen_at = Some(Instant::now());
         let path = self.disk.dir().join(SEEN);
         if self.seen_file.is_none() {
-            self.seen_file = self.fs.open_to_write(&path).or_else(|_| self.fs.create(&path)).ok();
+            self.seen_file = self
+                .fs
+                .open_to_write(&path)
+                .or_else(|_| self.fs.create(&path))
+                .ok();
         }
         // Overwritten in place at constant length: a rename would force other files' blocks to disk first.
         let line = format!("{:>20} {number:>20}\n", until.0);
@@ -486,7 +594,13 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             deps.metrics.clone(),
         );
         let master_keys = deps.policy.master_keys().clone();
-        match SpillDrainer::open(&spill_writer, &dir, deps.fs.clone(), master_keys, deps.spill_bytes_max) {
+        match SpillDrainer::open(
+            &spill_writer,
+            &dir,
+            deps.fs.clone(),
+            master_keys,
+            deps.spill_bytes_max,
+        ) {
             Ok((spill_drainer, _)) => {
                 spill_writer.close();
                 spill_drainer.run();

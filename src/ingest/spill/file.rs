@@ -28,7 +28,9 @@ use std::sync::Arc;
 use super::reader::{ReadStep, Reader, scan};
 use super::record::{FILE_HEADER, Header};
 use crate::base::clock::Micros;
-use crate::base::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES};
+use crate::base::limits::{
+    SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES,
+};
 use crate::model::Batch;
 use crate::store::vfs::{Fs, FsFile};
 
@@ -55,7 +57,16 @@ struct File {
 
 impl File {
     fn new(number: u64, size: u64) -> Self {
-        Self { number, size, events: 0, read: false, under_way: 0, done: false, damaged: false, failures: 0 }
+        Self {
+            number,
+            size,
+            events: 0,
+            read: false,
+            under_way: 0,
+            done: false,
+            damaged: false,
+            failures: 0,
+        }
     }
 }
 
@@ -184,25 +195,32 @@ impl DiskQueue {
         let mut found = SpillContents::default();
         for item in std::fs::read_dir(dir)? {
             let name = item?.file_name();
-            let Some((name, (digits, ending))) =
-                name.to_str().and_then(|name| Some((name, name.split_once('.')?)))
+            let Some((name, (digits, ending))) = name
+                .to_str()
+                .and_then(|name| Some((name, name.split_once('.')?)))
             else {
                 continue;
             };
             if ending == "damaged" {
                 let number = digits.parse().unwrap_or(0);
-                queue.next_file = queue.next_file.max(if number < FILES_END { number + 1 } else { 0 });
+                queue.next_file =
+                    queue
+                        .next_file
+                        .max(if number < FILES_END { number + 1 } else { 0 });
             }
             if !matches!(ending, "spill" | "read") {
                 continue;
             }
             let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
             // Accept only names that we would have generated: new numbers are counted from them in both directions.
-            let is_ours = (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
+            let is_ours =
+                (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
             match is_ours.then(|| queue.is_spill(number, read)) {
                 Some(Ok(())) => names.push((number, read)),
                 Some(Err(why)) => queue.quarantine(&dir.join(name), &why, &mut found)?,
-                None => queue.quarantine(&dir.join(name), "not a name of a spill file", &mut found)?,
+                None => {
+                    queue.quarantine(&dir.join(name), "not a name of a spill file", &mut found)?;
+                }
             }
         }
         names.sort_unstable();
@@ -230,7 +248,11 @@ impl DiskQueue {
         });
         match begins {
             // A crash can leave an empty file, and a power cut zeros in place of written bytes.
-            Ok(begins) if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) => Ok(()),
+            Ok(begins)
+                if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) =>
+            {
+                Ok(())
+            }
             Ok(begins) if begins.len() < FILE_HEADER && begins.starts_with(b"SCSPILL") => Ok(()),
             Ok(_) => Err("it does not start with the header of a spill file".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
@@ -243,10 +265,16 @@ impl DiskQueue {
     fn quarantine(&self, path: &Path, why: &str, found: &mut SpillContents) -> io::Result<()> {
         let mut names = (0_u32..).map(|n| {
             let mut name = path.as_os_str().to_owned();
-            name.push(if n == 0 { ".aside".to_owned() } else { format!(".aside-{n}") });
+            name.push(if n == 0 {
+                ".aside".to_owned()
+            } else {
+                format!(".aside-{n}")
+            });
             PathBuf::from(name)
         });
-        let aside = names.find(|name| !name.exists()).unwrap_or_else(|| path.with_extension("aside"));
+        let aside = names
+            .find(|name| !name.exists())
+            .unwrap_or_else(|| path.with_extension("aside"));
         self.fs.rename(path, &aside)?;
         found.quarantined += 1;
         tracing::error!(
@@ -257,9 +285,19 @@ impl DiskQueue {
     }
 
     /// Adds a file of an earlier daemon to the queue.
-    fn adopt(&mut self, number: u64, read: bool, newest: bool, found: &mut SpillContents) -> io::Result<()> {
+    fn adopt(
+        &mut self,
+        number: u64,
+        read: bool,
+        newest: bool,
+        found: &mut SpillContents,
+    ) -> io::Result<()> {
         let path = self.path(number, read);
-        let (file, size) = match self.fs.open_to_write(&path).and_then(|file| Ok((file.size()?, file))) {
+        let (file, size) = match self
+            .fs
+            .open_to_write(&path)
+            .and_then(|file| Ok((file.size()?, file)))
+        {
             Ok((size, file)) => (Some(file), size),
             Err(error) => {
                 tracing::error!(path = %path.display(), %error, "cannot open a spill file, retrying later");
@@ -273,7 +311,10 @@ impl DiskQueue {
             }
             found.failed += 1;
             self.bytes += size;
-            self.files.push_back(File { read, ..File::new(number, size) });
+            self.files.push_back(File {
+                read,
+                ..File::new(number, size)
+            });
             return Ok(());
         };
         if scan.events == 0 && !scan.damaged {
@@ -294,12 +335,19 @@ impl DiskQueue {
         }
         self.bytes += size;
         self.waiting += scan.events;
-        self.files.push_back(File { events: scan.events, read, ..File::new(number, size) });
+        self.files.push_back(File {
+            events: scan.events,
+            read,
+            ..File::new(number, size)
+        });
         Ok(())
     }
 
     fn path(&self, number: u64, read: bool) -> PathBuf {
-        self.dir.join(format!("{number:010}.{}", if read { "read" } else { "spill" }))
+        self.dir.join(format!(
+            "{number:010}.{}",
+            if read { "read" } else { "spill" }
+        ))
     }
 
     /// The directory.
@@ -319,7 +367,11 @@ impl DiskQueue {
 
     /// Appends the entries of a batch. After an error none of them are appended.
     pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
-        if self.tail.as_ref().is_none_or(|tail| tail.size >= SPILL_FILE_BYTES) {
+        if self
+            .tail
+            .as_ref()
+            .is_none_or(|tail| tail.size >= SPILL_FILE_BYTES)
+        {
             self.tail = None;
             let (number, header) = (self.next_file, Header::new(first));
             let path = self.path(number, false);
@@ -336,11 +388,18 @@ impl DiskQueue {
             self.tail = Some(Tail { file, header, size });
         }
         let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else {
-            return Err(io::Error::other("internal error: the spill has no file to append to"));
+            return Err(io::Error::other(
+                "internal error: the spill has no file to append to",
+            ));
         };
         let mut bytes = Vec::with_capacity(batch.footprint());
         for ((entry, _), n) in batch.entries().zip(0_u64..) {
-            tail.header.write_record((&mut bytes, tail.size), &entry, first.wrapping_add(n), false)?;
+            tail.header.write_record(
+                (&mut bytes, tail.size),
+                &entry,
+                first.wrapping_add(n),
+                false,
+            )?;
         }
         if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
             // If truncation fails, too, the partial write is damage.
@@ -359,7 +418,9 @@ impl DiskQueue {
 
     /// Inserts batches before everything else, for the next daemon. They may be stored already.
     pub(crate) fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
-        let Some((_, first)) = batches.first() else { return Ok(()) };
+        let Some((_, first)) = batches.first() else {
+            return Ok(());
+        };
         let header = Header::new(*first);
         let mut bytes = header.to_bytes();
         for (batch, first) in batches {
@@ -367,9 +428,16 @@ impl DiskQueue {
                 header.write_record((&mut bytes, 0), &entry, first.wrapping_add(n), true)?;
             }
         }
-        let number = self.files.front().map_or(self.next_file, |file| file.number) - 1;
+        let number = self
+            .files
+            .front()
+            .map_or(self.next_file, |file| file.number)
+            - 1;
         let path = self.path(number, false);
-        let written = self.fs.create(&path).and_then(|file| file.write_all_at(&bytes, 0));
+        let written = self
+            .fs
+            .create(&path)
+            .and_then(|file| file.write_all_at(&bytes, 0));
         if written.is_err() {
             let _ = self.fs.remove_file(&path);
         }
@@ -390,9 +458,16 @@ impl DiskQueue {
                 }
                 self.damage_open = false;
                 let hole = Some(Hole { lost, after });
-                return Ok(Some(SpillChunk { batch: Batch::default(), first, file: 0, hole }));
+                return Ok(Some(SpillChunk {
+                    batch: Batch::default(),
+                    first,
+                    file: 0,
+                    hole,
+                }));
             }
-            let Some(front) = &mut self.front else { return Ok(None) };
+            let Some(front) = &mut self.front else {
+                return Ok(None);
+            };
             let number = front.number;
             let Some(file) = self.files.iter_mut().find(|file| file.number == number) else {
                 self.front = None;
@@ -407,7 +482,8 @@ impl DiskQueue {
                 let len = match front.reader.step() {
                     Ok(ReadStep::Record(len)) => len,
                     Ok(ReadStep::Damage(bytes)) => {
-                        (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
+                        (file.damaged, self.damage, self.damage_open) =
+                            (true, self.damage + 1, true);
                         let path = self.dir.join(format!("{number:010}.read"));
                         let offset = front.reader.at() - bytes;
                         tracing::error!(path = %path.display(), offset, bytes, "skipping a damaged range of a spill file");
@@ -422,13 +498,20 @@ impl DiskQueue {
                         break;
                     }
                 };
-                let Some(record) = front.reader.record(len) else { break };
-                let hole = self.expected.filter(|(expected, _)| *expected < record.number);
+                let Some(record) = front.reader.record(len) else {
+                    break;
+                };
+                let hole = self
+                    .expected
+                    .filter(|(expected, _)| *expected < record.number);
                 if hole.is_some() && piece.is_some() {
                     break;
                 }
                 self.damage_open = false;
-                let hole = hole.map(|(expected, after)| Hole { lost: Some(record.number - expected), after });
+                let hole = hole.map(|(expected, after)| Hole {
+                    lost: Some(record.number - expected),
+                    after,
+                });
                 let readable = record.push_to(&mut batch, front.unsure);
                 if !readable && piece.is_some() {
                     // Numbers within a chunk are contiguous, so it is skipped at the start of the next one.
@@ -451,7 +534,12 @@ impl DiskQueue {
             self.unreadable += skipped;
             if let Some((first, hole)) = piece {
                 file.under_way += 1;
-                return Ok(Some(SpillChunk { batch, first, file: number, hole }));
+                return Ok(Some(SpillChunk {
+                    batch,
+                    first,
+                    file: number,
+                    hole,
+                }));
             }
             if let Some(error) = failure {
                 file.failures += 1;
@@ -473,12 +561,18 @@ impl DiskQueue {
 
     /// Opens the next file for reading; false if no file is left.
     fn open_next(&mut self) -> io::Result<bool> {
-        let Some(at) = self.files.iter().position(|file| !file.done) else { return Ok(false) };
+        let Some(at) = self.files.iter().position(|file| !file.done) else {
+            return Ok(false);
+        };
         let is_tail = at + 1 == self.files.len();
-        let Some(file) = self.files.get(at) else { return Ok(false) };
+        let Some(file) = self.files.get(at) else {
+            return Ok(false);
+        };
         let (number, was_read, failures) = (file.number, file.read, file.failures);
         let opened = self.open_front(number, was_read, failures >= SPILL_READ_TRIES);
-        let Some(file) = self.files.get_mut(at) else { return Ok(false) };
+        let Some(file) = self.files.get_mut(at) else {
+            return Ok(false);
+        };
         if is_tail {
             // New events go into a separate file.
             self.tail = None;
@@ -490,7 +584,11 @@ impl DiskQueue {
                     self.expected = Some((first, None));
                 }
                 // Only files that were in delivery when a daemon ended may contain stored events.
-                self.front = Some(Front { reader, number, unsure: was_read });
+                self.front = Some(Front {
+                    reader,
+                    number,
+                    unsure: was_read,
+                });
                 Ok(true)
             }
             Err(error) if file.failures < SPILL_READ_TRIES => {
@@ -511,7 +609,12 @@ impl DiskQueue {
         }
     }
     /// Opens a file for delivery; `None` without a readable header.
-    fn open_front(&self, number: u64, was_read: bool, past_errors: bool) -> io::Result<Option<Reader>> {
+    fn open_front(
+        &self,
+        number: u64,
+        was_read: bool,
+        past_errors: bool,
+    ) -> io::Result<Option<Reader>> {
         let path = self.path(number, true);
         if !was_read && self.path(number, false).exists() {
             self.fs.rename(&self.path(number, false), &path)?;
@@ -530,14 +633,22 @@ impl DiskQueue {
     }
     /// Deletes files that are completely stored, and renames damaged ones for keeping.
     fn remove_done_files(&mut self) {
-        while self.files.front().is_some_and(|file| file.done && file.under_way == 0) {
-            let Some(file) = self.files.pop_front() else { return };
+        while self
+            .files
+            .front()
+            .is_some_and(|file| file.done && file.under_way == 0)
+        {
+            let Some(file) = self.files.pop_front() else {
+                return;
+            };
             self.bytes -= file.size.min(self.bytes);
             let path = self.path(file.number, true);
             let done = if file.damaged {
                 let kept = path.with_extension(DAMAGED);
                 tracing::warn!(path = %kept.display(), "keeping a damaged spill file");
-                self.fs.rename(&path, &kept).and_then(|()| self.limit_damaged())
+                self.fs
+                    .rename(&path, &kept)
+                    .and_then(|()| self.limit_damaged())
             } else {
                 self.fs.remove_file(&path)
             };
@@ -558,7 +669,9 @@ impl DiskQueue {
         }
         kept.sort_unstable();
         let too_many = kept.len().saturating_sub(SPILL_DAMAGED_FILES);
-        kept.iter().take(too_many).try_for_each(|path| self.fs.remove_file(path))
+        kept.iter()
+            .take(too_many)
+            .try_for_each(|path| self.fs.remove_file(path))
     }
 }
 

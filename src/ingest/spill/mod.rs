@@ -65,7 +65,14 @@ struct PendingBatch {
 
 impl PendingBatch {
     fn new(batch: Batch, first: u64, at: Micros) -> Self {
-        Self { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 }
+        Self {
+            batch: Arc::new(batch),
+            first,
+            at,
+            since: Instant::now(),
+            file: None,
+            refused: 0,
+        }
     }
 }
 
@@ -141,9 +148,15 @@ impl SpillState {
     /// The time and number up to which everything is in the log or on disk.
     fn safe(&self) -> (Option<Micros>, u64) {
         let flights = self.flights.iter().map(|flight| &flight.pending_batch);
-        let mut unspilled = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
+        let mut unspilled = flights
+            .chain(&self.back)
+            .chain(&self.waiting)
+            .filter(|p| p.file.is_none());
         match (unspilled.next(), &self.losing) {
-            (Some(pending_batch), _) => (Some(pending_batch.at), pending_batch.first.saturating_sub(1)),
+            (Some(pending_batch), _) => (
+                Some(pending_batch.at),
+                pending_batch.first.saturating_sub(1),
+            ),
             (None, Some(losing)) => (losing.begin, self.next_number.saturating_sub(1)),
             (None, None) => (self.read_until, self.next_number.saturating_sub(1)),
         }
@@ -152,12 +165,21 @@ impl SpillState {
     /// Whether memory has room. After a loss more room is required, so that a loss is one gap and not one between
     /// any two events.
     fn fits(&self, bytes: usize) -> bool {
-        let room = BUS_MEMORY_BYTES - if self.losing.is_some() { BUS_RESUME_BYTES } else { 0 };
+        let room = BUS_MEMORY_BYTES
+            - if self.losing.is_some() {
+                BUS_RESUME_BYTES
+            } else {
+                0
+            };
         self.waiting.is_empty() || self.waiting_bytes + bytes <= room
     }
 
     fn events_in_memory(&self) -> u64 {
-        self.waiting.iter().chain(&self.back).map(|pending_batch| pending_batch.batch.len() as u64).sum()
+        self.waiting
+            .iter()
+            .chain(&self.back)
+            .map(|pending_batch| pending_batch.batch.len() as u64)
+            .sum()
     }
 }
 
@@ -215,8 +237,15 @@ impl Shared {
         if let Err(reason) = outcome {
             (state.held, state.reason) = (true, reason);
         } else {
-            while state.flights.front().is_some_and(|flight| flight.stored == Some(true)) {
-                let file = state.flights.pop_front().and_then(|flight| flight.pending_batch.file);
+            while state
+                .flights
+                .front()
+                .is_some_and(|flight| flight.stored == Some(true))
+            {
+                let file = state
+                    .flights
+                    .pop_front()
+                    .and_then(|flight| flight.pending_batch.file);
                 state.first_flight += 1;
                 state.accepted += 1;
                 state.accepted_at = Some(Instant::now());
@@ -226,7 +255,8 @@ impl Shared {
             let accepts_again = state.held && state.flights.is_empty();
             state.held &= !accepts_again;
         }
-        let wakes_drainer = failed || state.closing || !state.is_clear() || !state.stored.is_empty();
+        let wakes_drainer =
+            failed || state.closing || !state.is_clear() || !state.stored.is_empty();
         drop(state);
         if wakes_drainer {
             self.changed.notify_all();
@@ -246,7 +276,10 @@ fn offer(
     let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
     match intake.try_share(pending_batch.batch.clone(), Some(done)) {
         Ok(()) => {
-            state.flights.push_back(InFlight { pending_batch: pending_batch.clone(), stored: None });
+            state.flights.push_back(InFlight {
+                pending_batch: pending_batch.clone(),
+                stored: None,
+            });
             true
         }
         // Full, or the process exits: the events are spilled to disk.
@@ -287,10 +320,21 @@ pub(crate) struct SpillWriter {
 impl SpillWriter {
     /// A writer with an empty spill.
     pub(crate) fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let state = SpillState { next_number: 1, ..SpillState::default() };
-        let shared =
-            Shared { state: Mutex::new(state), changed: Condvar::new(), bus: bus.to_owned(), clock, metrics };
-        Self { shared: Arc::new(shared), intake }
+        let state = SpillState {
+            next_number: 1,
+            ..SpillState::default()
+        };
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            bus: bus.to_owned(),
+            clock,
+            metrics,
+        };
+        Self {
+            shared: Arc::new(shared),
+            intake,
+        }
     }
 
     /// The shared state.
@@ -312,9 +356,14 @@ impl SpillWriter {
         }
         while !state.fits(wanted) && !state.timeout.is_zero() {
             let began = Instant::now();
-            self.shared.changed.wait_for(&mut state, Duration::from_millis(2));
+            self.shared
+                .changed
+                .wait_for(&mut state, Duration::from_millis(2));
             // A busy store that makes progress may set the pace.
-            if state.accepted_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
+            if state
+                .accepted_at
+                .is_none_or(|at| at.elapsed() > SPILL_AFTER)
+            {
                 state.timeout = state.timeout.saturating_sub(began.elapsed());
             }
         }
@@ -368,7 +417,10 @@ impl SpillWriter {
         });
         gap.end = at;
         gap.lost = gap.lost.map(|lost| lost + events);
-        if state.logged_loss.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+        if state
+            .logged_loss
+            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
+        {
             state.logged_loss = Some(Instant::now());
             tracing::error!(
                 bus = %self.shared.bus.display(), events,

@@ -32,11 +32,24 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads the header of a file; `None` without a readable one.
-    pub(super) fn open(file: Box<dyn FsFile>, size: u64, past_errors: bool) -> io::Result<Option<Self>> {
+    pub(super) fn open(
+        file: Box<dyn FsFile>,
+        size: u64,
+        past_errors: bool,
+    ) -> io::Result<Option<Self>> {
         let unknown = Header::new(0);
-        let mut reader =
-            Self { file, header: unknown, at: 0, size, window: Vec::new(), window_at: 0, past_errors };
-        let Some(header) = Header::read(reader.load(0, FILE_HEADER)?) else { return Ok(None) };
+        let mut reader = Self {
+            file,
+            header: unknown,
+            at: 0,
+            size,
+            window: Vec::new(),
+            window_at: 0,
+            past_errors,
+        };
+        let Some(header) = Header::read(reader.load(0, FILE_HEADER)?) else {
+            return Ok(None);
+        };
         (reader.header, reader.at) = (header, FILE_HEADER as u64);
         Ok(Some(reader))
     }
@@ -72,13 +85,18 @@ impl Reader {
         // The file may have become shorter.
         let damaged = behind.min(self.size).saturating_sub(self.at);
         self.at += damaged;
-        Ok(if damaged == 0 { ReadStep::End } else { ReadStep::Damage(damaged) })
+        Ok(if damaged == 0 {
+            ReadStep::End
+        } else {
+            ReadStep::Damage(damaged)
+        })
     }
 
     /// The record found by [`Reader::step`], of `len` bytes.
     pub(super) fn record(&self, len: usize) -> Option<Record<'_>> {
         let from = usize::try_from(self.at.checked_sub(self.window_at)?).ok()?;
-        self.header.record(self.window.get(from..from.checked_add(len)?)?)
+        self.header
+            .record(self.window.get(from..from.checked_add(len)?)?)
     }
 
     /// Advances past a record of `len` bytes.
@@ -90,19 +108,28 @@ impl Reader {
     fn record_at(&mut self, at: u64) -> io::Result<Option<usize>> {
         let header = self.header;
         let bytes = self.load(at, RECORD_HEADER)?;
-        let Some(len) = bytes.get(..RECORD_HEADER).and_then(|bytes| header.record_len(bytes, at)) else {
+        let Some(len) = bytes
+            .get(..RECORD_HEADER)
+            .and_then(|bytes| header.record_len(bytes, at))
+        else {
             return Ok(None);
         };
         let bytes = self.load(at, len)?;
-        Ok(bytes.get(..len).and_then(|bytes| header.record(bytes)).map(|_| len))
+        Ok(bytes
+            .get(..len)
+            .and_then(|bytes| header.record(bytes))
+            .map(|_| len))
     }
 
     /// The bytes from `at` on: at least `wanted`, fewer at the end of the file.
     fn load(&mut self, at: u64, wanted: usize) -> io::Result<&[u8]> {
         loop {
             let left = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX);
-            let from = at.checked_sub(self.window_at).and_then(|from| usize::try_from(from).ok());
-            let there = from.filter(|from| self.window.len() >= from.saturating_add(wanted.min(left)));
+            let from = at
+                .checked_sub(self.window_at)
+                .and_then(|from| usize::try_from(from).ok());
+            let there =
+                from.filter(|from| self.window.len() >= from.saturating_add(wanted.min(left)));
             if let Some(from) = there {
                 return Ok(self.window.get(from..).unwrap_or_default());
             }
@@ -156,7 +183,10 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
         return Ok(scan);
     }
     let Some(mut reader) = Reader::open(file, size, false)? else {
-        return Ok(FileScan { damaged: true, ..scan });
+        return Ok(FileScan {
+            damaged: true,
+            ..scan
+        });
     };
     scan.end = reader.at();
     loop {
@@ -178,7 +208,9 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
     if scan.end < size {
         let header = reader.header();
         let bytes = reader.load(scan.end, RECORD_HEADER)?;
-        let len = bytes.get(..RECORD_HEADER).map(|bytes| header.record_len(bytes, scan.end));
+        let len = bytes
+            .get(..RECORD_HEADER)
+            .map(|bytes| header.record_len(bytes, scan.end));
         scan.torn = len.is_none_or(|len| len.is_some_and(|len| scan.end + len as u64 > size));
     }
     Ok(scan)
@@ -189,7 +221,9 @@ fn is_zeros(file: &dyn FsFile, size: u64) -> io::Result<bool> {
     let mut bytes = vec![0; SPILL_READ_BYTES];
     let mut at = 0;
     while at < size {
-        let len = bytes.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let len = bytes
+            .len()
+            .min(usize::try_from(size - at).unwrap_or(usize::MAX));
         let part = bytes.get_mut(..len).unwrap_or_default();
         file.read_exact_at(part, at)?;
         if part.iter().any(|byte| *byte != 0) {

@@ -48,16 +48,25 @@ pub(super) struct Header {
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|b| u64::from_le_bytes(*b))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|b| u32::from_le_bytes(*b))
 }
 
 impl Header {
     pub(super) fn new(first: u64) -> Self {
-        Self { key: RandomState::new().build_hasher().finish(), first: Some(first) }
+        Self {
+            key: RandomState::new().build_hasher().finish(),
+            first: Some(first),
+        }
     }
 
     pub(super) fn to_bytes(self) -> Vec<u8> {
@@ -78,8 +87,14 @@ impl Header {
         let named = [MAGIC.as_slice(), &first.to_le_bytes()].concat();
         let vouched = |key: &u64| xxh3_64_with_seed(&named, *key) == sum;
         match [one, other].into_iter().find(vouched) {
-            Some(key) => Some(Self { key, first: Some(first) }),
-            None => (one == other && bytes.starts_with(MAGIC)).then_some(Self { key: one, first: None }),
+            Some(key) => Some(Self {
+                key,
+                first: Some(first),
+            }),
+            None => (one == other && bytes.starts_with(MAGIC)).then_some(Self {
+                key: one,
+                first: None,
+            }),
         }
     }
 
@@ -99,7 +114,15 @@ impl Header {
         let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
         let (tag, data) = rest.split_at_checked(u32_at(fixed, 12)? as usize)?;
         let [gap, unsure, has_key] = [8, 9, 10].map(|at| fixed.get(at) == Some(&1));
-        Some(Record { number: u64_at(bytes, 8)?, at: Micros(at), gap, unsure, has_key, tag, data })
+        Some(Record {
+            number: u64_at(bytes, 8)?,
+            at: Micros(at),
+            gap,
+            unsure,
+            has_key,
+            tag,
+            data,
+        })
     }
 
     /// Appends a record to `out`, whose first byte is at `base` in the file. Fails for an entry over the size limit.
@@ -123,16 +146,28 @@ impl Header {
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&entry.at.0.to_le_bytes());
         let has_key = entry.flags.has(Flags::MASTER_KEY);
-        out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), u8::from(has_key), 0]);
+        out.extend_from_slice(&[
+            u8::from(entry.kind == Kind::Gap),
+            u8::from(unsure),
+            u8::from(has_key),
+            0,
+        ]);
         out.extend_from_slice(&tag_len.to_le_bytes());
         out.extend_from_slice(entry.tag);
         out.extend_from_slice(entry.body);
         let record = out.get_mut(from..).expect("what was appended");
         let (header, payload) = record.split_at_mut(RECORD_HEADER);
         let put = |at: usize, bytes: &[u8], header: &mut [u8]| {
-            header.get_mut(at..at + bytes.len()).expect("the header").copy_from_slice(bytes);
+            header
+                .get_mut(at..at + bytes.len())
+                .expect("the header")
+                .copy_from_slice(bytes);
         };
-        put(16, &xxh3_64_with_seed(payload, self.key).to_le_bytes(), header);
+        put(
+            16,
+            &xxh3_64_with_seed(payload, self.key).to_le_bytes(),
+            header,
+        );
         let sum = header_sum(self.key, base + from as u64, header).expect("the header");
         put(4, &sum.to_le_bytes(), header);
         Ok(())
@@ -163,7 +198,11 @@ pub(super) struct Record<'a> {
 impl Record<'_> {
     /// The event, as built by the bus source. Not for gaps.
     pub(super) fn event(&self, unsure: bool) -> SaltEvent<'_> {
-        let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
+        let source = if unsure || self.unsure {
+            Source::SpilledBus
+        } else {
+            Source::Bus
+        };
         let mut event = read_event(self.tag, self.data, source, self.at);
         if self.has_key {
             event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);

@@ -30,7 +30,12 @@ pub(crate) fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Resul
 
 fn list(dir: &Path) -> io::Result<Vec<std::path::PathBuf>> {
     match std::fs::read_dir(dir) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
             Ok(Vec::new())
         }
         items => items?.map(|item| Ok(item?.path())).collect(),
@@ -50,11 +55,21 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
     loop {
         match reader.step()? {
             ReadStep::Record(len) => {
-                let Some(record) = reader.record(len) else { break };
-                let entry = if record.gap { record.gap_entry() } else { record.event(record.unsure).entry };
+                let Some(record) = reader.record(len) else {
+                    break;
+                };
+                let entry = if record.gap {
+                    record.gap_entry()
+                } else {
+                    record.event(record.unsure).entry
+                };
                 let cleaned = keys.clean(&entry).filter(|_| !record.gap);
                 let entry = match &cleaned {
-                    Some(cleaned) => Entry { body: &cleaned.body, flags: cleaned.flags, ..entry },
+                    Some(cleaned) => Entry {
+                        body: &cleaned.body,
+                        flags: cleaned.flags,
+                        ..entry
+                    },
                     None => entry,
                 };
                 header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;
@@ -62,8 +77,12 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                 reader.pass(len);
             }
             ReadStep::Damage(len) => {
-                let range = usize::try_from(reader.at() - len).ok().zip(usize::try_from(reader.at()).ok());
-                let damaged = range.and_then(|(from, to)| bytes.get(from..to)).unwrap_or_default();
+                let range = usize::try_from(reader.at() - len)
+                    .ok()
+                    .zip(usize::try_from(reader.at()).ok());
+                let damaged = range
+                    .and_then(|(from, to)| bytes.get(from..to))
+                    .unwrap_or_default();
                 let mut damaged = damaged.to_vec();
                 found += keys.blank(&mut damaged) as u64;
                 out.extend(damaged);
@@ -100,7 +119,9 @@ mod tests {
         ];
         for (n, (tag, data)) in (7..).zip(&events) {
             let entry = read_event(tag.as_bytes(), data, Source::Bus, Micros(1)).entry;
-            header.write_record((&mut file, 0), &entry, n, n == 8).unwrap();
+            header
+                .write_record((&mut file, 0), &entry, n, n == 8)
+                .unwrap();
         }
         file.extend_from_slice(format!("torn {key}").as_bytes());
         let dir = tempfile::tempdir().unwrap();
@@ -112,17 +133,29 @@ mod tests {
         assert_eq!(redact(dir.path(), &keys, true).unwrap(), 3);
         assert_eq!(redact(dir.path(), &keys, false).unwrap(), 0);
         let file = std::fs::read(&path).unwrap();
-        let mut reader = Reader::open(Disk.open(&path).unwrap(), file.len() as u64, false).unwrap().unwrap();
+        let mut reader = Reader::open(Disk.open(&path).unwrap(), file.len() as u64, false)
+            .unwrap()
+            .unwrap();
         let mut seen = Vec::new();
         while let ReadStep::Record(len) = reader.step().unwrap() {
             let record = reader.record(len).unwrap();
-            let value = get(record.data, "key").or(get(record.data, "text")).and_then(as_text).unwrap();
+            let value = get(record.data, "key")
+                .or(get(record.data, "text"))
+                .and_then(as_text)
+                .unwrap();
             seen.push((record.number, record.unsure, value.to_owned()));
             reader.pass(len);
         }
         let blank = format!("[redacted]{}", "*".repeat(22));
-        let expected = [(7, false, "[redacted]"), (8, true, blank.as_str()), (9, false, "no request")];
-        assert_eq!(seen, expected.map(|(n, unsure, text)| (n, unsure, text.to_owned())));
+        let expected = [
+            (7, false, "[redacted]"),
+            (8, true, blank.as_str()),
+            (9, false, "no request"),
+        ];
+        assert_eq!(
+            seen,
+            expected.map(|(n, unsure, text)| (n, unsure, text.to_owned()))
+        );
         assert!(file.ends_with(format!("torn {blank}").as_bytes()));
     }
 }

@@ -82,13 +82,22 @@ impl Spill {
         for _ in 0..pieces {
             let Some(queue) = &mut self.queue else { return };
             // A read error is returned to the caller; the affected events must follow later.
-            let Ok(Some(piece)) = queue.next_piece() else { return };
+            let Ok(Some(piece)) = queue.next_piece() else {
+                return;
+            };
             self.reported += u64::from(piece.hole.is_some());
             for (entry, _) in piece.batch.entries() {
                 let tag = std::str::from_utf8(entry.tag).unwrap();
                 let n: u64 = tag.strip_prefix("test/").unwrap().parse().unwrap();
-                assert!(self.out.last().is_none_or(|last| *last < n), "{n} came after {:?}", self.out.last());
-                assert!(self.out.insert(n) && n < self.next, "{n} was never spilled, or came twice");
+                assert!(
+                    self.out.last().is_none_or(|last| *last < n),
+                    "{n} came after {:?}",
+                    self.out.last()
+                );
+                assert!(
+                    self.out.insert(n) && n < self.next,
+                    "{n} was never spilled, or came twice"
+                );
             }
             queue.stored(piece.file);
         }
@@ -137,21 +146,35 @@ impl Spill {
     /// Checks that everything undamaged is delivered.
     fn finish(mut self) {
         self.start();
-        assert!(self.queue.is_some(), "the disk works, but the spill does not open");
+        assert!(
+            self.queue.is_some(),
+            "the disk works, but the spill does not open"
+        );
         self.take(usize::MAX);
         self.settle();
         let left = self.waiting.len() as u64;
         let lost = self.lost + left;
-        assert!(lost <= self.flips, "{lost} events lost by {} flipped bits", self.flips);
-        assert!(left == 0 || self.flips > 0 && left <= self.flips, "{left} not delivered");
-        assert!(lost == 0 || self.reported > 0, "{lost} events lost without a report");
+        assert!(
+            lost <= self.flips,
+            "{lost} events lost by {} flipped bits",
+            self.flips
+        );
+        assert!(
+            left == 0 || self.flips > 0 && left <= self.flips,
+            "{left} not delivered"
+        );
+        assert!(
+            lost == 0 || self.reported > 0,
+            "{lost} events lost without a report"
+        );
     }
 }
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number: {text}")))
+    std::env::var(name).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} must be a number: {text}"))
+    })
 }
 
 #[test]

@@ -21,7 +21,10 @@ pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut w = crate::wire::msgpack::Writer::new();
     w.map(1).str("fill").bin(&vec![0; bytes]);
     let data = w.into_bytes();
-    batch.push(&read_event(tag.as_bytes(), &data, Source::Bus, at(n)).entry, None);
+    batch.push(
+        &read_event(tag.as_bytes(), &data, Source::Bus, at(n)).entry,
+        None,
+    );
     batch
 }
 
@@ -34,7 +37,10 @@ fn drained(queue: &mut DiskQueue) -> Vec<(String, Source)> {
     let mut found = Vec::new();
     while let Some(piece) = queue.next_piece().unwrap() {
         for (entry, _) in piece.batch.entries() {
-            found.push((String::from_utf8_lossy(entry.tag).into_owned(), entry.source));
+            found.push((
+                String::from_utf8_lossy(entry.tag).into_owned(),
+                entry.source,
+            ));
         }
         queue.stored(piece.file);
     }
@@ -54,7 +60,10 @@ fn open(dir: &Path) -> (DiskQueue, super::file::SpillContents) {
 }
 
 /// A new queue with these events of `bytes` bytes.
-fn queue_of(numbers: std::ops::RangeInclusive<u64>, bytes: usize) -> (tempfile::TempDir, DiskQueue) {
+fn queue_of(
+    numbers: std::ops::RangeInclusive<u64>,
+    bytes: usize,
+) -> (tempfile::TempDir, DiskQueue) {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     numbers.for_each(|n| queue.append(&event(n, bytes), n).unwrap());
@@ -69,8 +78,14 @@ fn finish(spill_writer: SpillWriter, drainer: std::thread::JoinHandle<()>) {
 }
 
 pub(super) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "spill" || ending == "read"));
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|item| item.unwrap().path())
+        .collect();
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|ending| ending == "spill" || ending == "read")
+    });
     files.sort();
     files
 }
@@ -91,7 +106,10 @@ fn events_return_from_disk_in_order_and_their_files_are_deleted() {
     found.extend(drained(&mut queue));
     assert_eq!(only_tags(&found), tags(1..61));
     assert!(found.iter().all(|(_, source)| *source == Source::Bus));
-    assert_eq!((queue.bytes(), queue.waiting(), files(queue.dir()).len()), (0, 0, 0));
+    assert_eq!(
+        (queue.bytes(), queue.waiting(), files(queue.dir()).len()),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -101,14 +119,28 @@ fn the_next_daemon_delivers_spilled_events_and_marks_those_that_may_be_stored() 
     let dir = queue.dir().to_owned();
     drop(queue);
     let (mut queue, found) = open(&dir);
-    assert_eq!((found.events, found.first, found.last), (40, Some((1, at(1))), Some((40, at(40)))));
+    assert_eq!(
+        (found.events, found.first, found.last),
+        (40, Some((1, at(1))), Some((40, at(40))))
+    );
     let found = drained(&mut queue);
     assert_eq!(only_tags(&found), tags(1..41));
     // For the file in delivery the store's progress is unknown.
-    let sure = found.iter().position(|(_, source)| *source == Source::Bus).unwrap();
+    let sure = found
+        .iter()
+        .position(|(_, source)| *source == Source::Bus)
+        .unwrap();
     assert!(first.batch.len() <= sure && sure < 40, "{sure}");
-    assert!(found[..sure].iter().all(|(_, source)| *source == Source::SpilledBus));
-    assert!(found[sure..].iter().all(|(_, source)| *source == Source::Bus));
+    assert!(
+        found[..sure]
+            .iter()
+            .all(|(_, source)| *source == Source::SpilledBus)
+    );
+    assert!(
+        found[sure..]
+            .iter()
+            .all(|(_, source)| *source == Source::Bus)
+    );
 }
 
 #[test]
@@ -119,7 +151,12 @@ fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
     let files = files(&dir);
     let size = |n: usize| std::fs::metadata(&files[n]).unwrap().len();
     let cut = |n: usize, by: u64| {
-        std::fs::OpenOptions::new().write(true).open(&files[n]).unwrap().set_len(size(n) - by).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&files[n])
+            .unwrap()
+            .set_len(size(n) - by)
+            .unwrap();
     };
     cut(files.len() - 1, 7);
     let (queue, found) = open(&dir);
@@ -147,7 +184,10 @@ fn corrupt_records_are_not_delivered() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[5_500] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    assert_eq!(only_tags(&drained(&mut queue)), [tags(1..6), tags(7..11)].concat());
+    assert_eq!(
+        only_tags(&drained(&mut queue)),
+        [tags(1..6), tags(7..11)].concat()
+    );
     let dir = queue.dir().to_owned();
     // A foreign file is harmless, too.
     std::fs::write(dir.join("0000000001.spill"), vec![0xff; 1000]).unwrap();
@@ -162,11 +202,18 @@ fn spilled_events_that_salt_cannot_read_are_skipped_and_counted() {
     // Written by a release without the check: unreadable events first, in the middle, and last.
     let bad = |n: u64| {
         let mut batch = Batch::default();
-        batch.push(&read_event(b"bad", b"\x81\xa1x\xc7\x05\xff12345", Source::Bus, at(n)).entry, None);
+        batch.push(
+            &read_event(b"bad", b"\x81\xa1x\xc7\x05\xff12345", Source::Bus, at(n)).entry,
+            None,
+        );
         batch
     };
     for n in 1..=9 {
-        let batch = if [1, 2, 5, 9].contains(&n) { bad(n) } else { event(n, 10) };
+        let batch = if [1, 2, 5, 9].contains(&n) {
+            bad(n)
+        } else {
+            event(n, 10)
+        };
         queue.append(&batch, n).unwrap();
     }
     let mut found = Vec::new();
@@ -174,14 +221,20 @@ fn spilled_events_that_salt_cannot_read_are_skipped_and_counted() {
         assert_eq!(piece.hole, None, "a skipped event is not a lost one");
         let first = piece.first;
         found.extend(piece.batch.entries().zip(first..).map(|((entry, _), n)| {
-            assert_eq!((entry.tag, entry.at), (format!("test/{n}").as_bytes(), at(n)));
+            assert_eq!(
+                (entry.tag, entry.at),
+                (format!("test/{n}").as_bytes(), at(n))
+            );
             n
         }));
         queue.stored(piece.file);
     }
     assert_eq!(found, [3, 4, 6, 7, 8]);
     assert_eq!((queue.take_unreadable(), queue.take_unreadable()), (4, 0));
-    assert_eq!((queue.bytes(), queue.waiting(), files(queue.dir()).len()), (0, 0, 0));
+    assert_eq!(
+        (queue.bytes(), queue.waiting(), files(queue.dir()).len()),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -202,12 +255,20 @@ fn events_that_bypassed_the_disk_are_not_missing() {
 #[test]
 fn prepended_batches_are_delivered_first() {
     let (_dir, mut queue) = queue_of(3..=5, 10);
-    queue.prepend(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)]).unwrap();
+    queue
+        .prepend(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)])
+        .unwrap();
     let dir = queue.dir().to_owned();
     drop(queue);
     let found = drained(&mut open(&dir).0);
     assert_eq!(only_tags(&found), tags(1..6));
-    assert_eq!(found.iter().filter(|(_, source)| *source == Source::SpilledBus).count(), 2);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|(_, source)| *source == Source::SpilledBus)
+            .count(),
+        2
+    );
 }
 
 /// A store whose threads a test starts explicitly.
@@ -233,7 +294,14 @@ impl Harness {
     fn on(fs: Arc<dyn Fs>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let metrics = Arc::default();
-        let mut harness = Self { dir, fs, metrics, opened: None, store: None, threads: Vec::new() };
+        let mut harness = Self {
+            dir,
+            fs,
+            metrics,
+            opened: None,
+            store: None,
+            threads: Vec::new(),
+        };
         harness.open();
         harness
     }
@@ -247,14 +315,22 @@ impl Harness {
             limits: Limits::default(),
             fs: self.fs.clone(),
             classes: Classes::default(),
-            free: FreeSpace { low: Some(0), min: Some(0) },
+            free: FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
         };
         self.opened = Some(Store::open(&options).unwrap());
     }
 
     fn spill_writer(&self) -> SpillWriter {
         let intake = self.opened.as_ref().unwrap().intake.clone();
-        SpillWriter::new(Path::new("/the/bus"), intake, Clock::real(), self.metrics.clone())
+        SpillWriter::new(
+            Path::new("/the/bus"),
+            intake,
+            Clock::real(),
+            self.metrics.clone(),
+        )
     }
 
     fn spill_drainer(&self, spill_writer: &SpillWriter, bytes_max: u64) -> (SpillDrainer, Seen) {
@@ -274,7 +350,13 @@ impl Harness {
 
     /// Starts the store's threads.
     fn start(&mut self) {
-        let Opened { store, intake, appender, committer, .. } = self.opened.take().unwrap();
+        let Opened {
+            store,
+            intake,
+            appender,
+            committer,
+            ..
+        } = self.opened.take().unwrap();
         drop(intake);
         self.store = Some(store);
         self.threads = vec![spawn(|| appender.run()), spawn(|| committer.run())];
@@ -282,12 +364,23 @@ impl Harness {
 
     /// Stops the store, and returns the tags of its entries, in order.
     fn stored(&mut self) -> Vec<String> {
-        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        self.threads
+            .drain(..)
+            .for_each(|thread| thread.join().unwrap());
         let store = self.store.take().unwrap();
-        let mut found =
-            store.events_before(&EventFilter::default(), SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap();
+        let mut found = store
+            .events_before(
+                &EventFilter::default(),
+                SeqNo(u64::MAX),
+                usize::MAX,
+                usize::MAX,
+            )
+            .unwrap();
         found.reverse();
-        found.iter().map(|entry| String::from_utf8_lossy(&entry.tag).into_owned()).collect()
+        found
+            .iter()
+            .map(|entry| String::from_utf8_lossy(&entry.tag).into_owned())
+            .collect()
     }
 }
 
@@ -309,7 +402,11 @@ fn while_the_store_is_stopped_events_are_spilled_and_return_in_order() {
         let memory = shared.waiting().bytes;
         assert!(memory <= BUS_MEMORY_BYTES as u64, "{memory}");
     }
-    assert!(shared.waiting().spilled_events > 100, "{:?}", shared.waiting());
+    assert!(
+        shared.waiting().spilled_events > 100,
+        "{:?}",
+        shared.waiting()
+    );
     assert!(harness.metrics.bus_bytes_spilled.get() > 10_000_000);
     harness.start();
     for n in 400..500 {
@@ -318,7 +415,15 @@ fn while_the_store_is_stopped_events_are_spilled_and_return_in_order() {
     finish(spill_writer, moving);
     assert_eq!(harness.stored(), tags(0..500));
     let left = shared.waiting();
-    assert_eq!((left.lost, left.spilled_events, left.spilled_bytes, left.bytes), (0, 0, 0, 0));
+    assert_eq!(
+        (
+            left.lost,
+            left.spilled_events,
+            left.spilled_bytes,
+            left.bytes
+        ),
+        (0, 0, 0, 0)
+    );
     assert_eq!(harness.metrics.bus_events_lost.get(), 0);
 }
 
@@ -333,15 +438,30 @@ fn with_memory_and_disk_full_events_are_lost_and_recorded_as_a_gap() {
         spill_writer.push(event(n, 100_000), at(n));
     }
     let lost = shared.waiting().lost;
-    assert!(lost > 50 && shared.waiting().gaps == 0, "{:?}", shared.waiting());
+    assert!(
+        lost > 50 && shared.waiting().gaps == 0,
+        "{:?}",
+        shared.waiting()
+    );
     harness.start();
     wait_until("there is room", || shared.waiting().bytes == 0);
     spill_writer.push(event(400, 10), at(400));
     finish(spill_writer, moving);
     let kept = 400 - lost;
-    let expected = [tags(0..kept), vec!["saltcellar/gap/overflow".to_owned()], tags(400..401)].concat();
+    let expected = [
+        tags(0..kept),
+        vec!["saltcellar/gap/overflow".to_owned()],
+        tags(400..401),
+    ]
+    .concat();
     assert_eq!(harness.stored(), expected);
-    assert_eq!((harness.metrics.bus_events_lost.get(), harness.metrics.bus_gaps.get()), (lost, 1));
+    assert_eq!(
+        (
+            harness.metrics.bus_events_lost.get(),
+            harness.metrics.bus_gaps.get()
+        ),
+        (lost, 1)
+    );
 }
 
 #[test]
@@ -374,8 +494,17 @@ fn the_spill_stays_within_its_limit() {
     harness.start();
     finish(spill_writer, moving);
     let kept = tags(0..400 - lost);
-    assert_eq!(harness.stored(), [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat());
-    assert_eq!((harness.metrics.bus_events_lost.get(), files(&harness.spill()).len()), (lost, 0));
+    assert_eq!(
+        harness.stored(),
+        [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat()
+    );
+    assert_eq!(
+        (
+            harness.metrics.bus_events_lost.get(),
+            files(&harness.spill()).len()
+        ),
+        (lost, 0)
+    );
 }
 
 #[test]
@@ -402,7 +531,11 @@ fn events_rejected_permanently_are_recorded_as_a_gap() {
         (shared.waiting().lost, metrics.bus_gaps.get())
     };
     for _ in 0..2 * REFUSED_TIMES_MAX {
-        assert_eq!(retry(), (0, 0), "events wait while the store accepts nothing");
+        assert_eq!(
+            retry(),
+            (0, 0),
+            "events wait while the store accepts nothing"
+        );
     }
     // As if the store had accepted an entry of another source.
     metrics.entries_stored.add(1);
@@ -412,7 +545,10 @@ fn events_rejected_permanently_are_recorded_as_a_gap() {
     drop(spill_writer);
     spill_drainer.run();
     assert_eq!(harness.stored(), ["saltcellar/gap/refused", "test/1"]);
-    assert_eq!((metrics.bus_events_lost.get(), metrics.bus_gaps.get()), (1, 1));
+    assert_eq!(
+        (metrics.bus_events_lost.get(), metrics.bus_gaps.get()),
+        (1, 1)
+    );
 }
 
 #[test]
@@ -433,7 +569,13 @@ fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
     harness.open();
     let spill_writer = harness.spill_writer();
     let (spill_drainer, seen) = harness.spill_drainer(&spill_writer, 1 << 30);
-    assert_eq!(seen, Seen { known: true, until: Some(at(1_000)) });
+    assert_eq!(
+        seen,
+        Seen {
+            known: true,
+            until: Some(at(1_000))
+        }
+    );
     assert_eq!(harness.metrics.spill_events_found.get(), 300);
     let moving = spawn(|| spill_drainer.run());
     spill_writer.push(event(300, 10), at(1_001));
@@ -477,7 +619,13 @@ fn events_in_memory_at_a_kill_are_recorded_as_a_gap_before_those_on_disk() {
     std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
     let spill_writer = harness.spill_writer();
     let (spill_drainer, seen) = harness.spill_drainer(&spill_writer, 1 << 30);
-    assert_eq!(seen, Seen { known: true, until: Some(at(7)) });
+    assert_eq!(
+        seen,
+        Seen {
+            known: true,
+            until: Some(at(7))
+        }
+    );
     harness.start();
     spill_writer.close();
     drop(spill_writer);
@@ -488,7 +636,11 @@ fn events_in_memory_at_a_kill_are_recorded_as_a_gap_before_those_on_disk() {
 #[test]
 fn each_bus_has_its_own_directory() {
     let dir = |bus: &str| dir_of(Path::new("/s"), Path::new(bus));
-    let name = dir("/var/run/salt/master").file_name().unwrap().to_string_lossy().into_owned();
+    let name = dir("/var/run/salt/master")
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .into_owned();
     assert!(name.starts_with("var-run-salt-master-"), "{name}");
     assert_ne!(dir("/a-b"), dir("/a/b"));
     assert!(dir(&"/x".repeat(300)).file_name().unwrap().len() < 100);
@@ -513,8 +665,14 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     put("notes.txt", b"unrelated");
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.quarantined), (1, 7));
-    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(), b"notes of a user");
-    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside")).unwrap(), b"older notes");
+    assert_eq!(
+        std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(),
+        b"notes of a user"
+    );
+    assert_eq!(
+        std::fs::read(dir.join("0000000003.spill.aside")).unwrap(),
+        b"older notes"
+    );
     assert!(dir.join("notes.txt").exists() && dir.join("0000000004.read.aside").is_dir());
     queue.append(&event(2, 10), 2).unwrap();
     queue.prepend(&[(Arc::new(event(0, 10)), 0)]).unwrap();
@@ -542,13 +700,25 @@ fn a_spilled_request_keeps_the_flag_of_its_key() {
     let (mut queue, _) = open(dir.path());
     let data = b"\x81\xa3key\xaa[redacted]";
     let mut batch = Batch::default();
-    for flags in [crate::model::Flags::MASTER_KEY, crate::model::Flags::default()] {
+    for flags in [
+        crate::model::Flags::MASTER_KEY,
+        crate::model::Flags::default(),
+    ] {
         let entry = read_event(b"salt/reactors/manage/list", data, Source::Bus, at(1)).entry;
-        batch.push(&crate::model::Entry { flags: entry.flags.with(flags), ..entry }, None);
+        batch.push(
+            &crate::model::Entry {
+                flags: entry.flags.with(flags),
+                ..entry
+            },
+            None,
+        );
     }
     queue.append(&batch, 1).unwrap();
     let piece = queue.next_piece().unwrap().unwrap();
-    let flags: Vec<_> =
-        piece.batch.entries().map(|(entry, _)| entry.flags.has(crate::model::Flags::MASTER_KEY)).collect();
+    let flags: Vec<_> = piece
+        .batch
+        .entries()
+        .map(|(entry, _)| entry.flags.has(crate::model::Flags::MASTER_KEY))
+        .collect();
     assert_eq!(flags, [true, false]);
 }

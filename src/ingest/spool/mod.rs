@@ -39,19 +39,27 @@ impl Spool {
         let Some((file, len)) = open(&dir.join("spool"))? else {
             return Ok(None);
         };
-        let offset = handed_over(dir)?.filter(|offset| *offset <= len).unwrap_or(0);
+        let offset = handed_over(dir)?
+            .filter(|offset| *offset <= len)
+            .unwrap_or(0);
         let waiting_bytes = len - offset;
         Ok(Some(Self {
             dir: dir.to_owned(),
             waiting_bytes,
-            oldest: if waiting_bytes > 0 { spooled_at(&file, offset)? } else { None },
+            oldest: if waiting_bytes > 0 {
+                spooled_at(&file, offset)?
+            } else {
+                None
+            },
             dead_letter_bytes: open(&dir.join("spool.dead-letter"))?.map_or(0, |(_, len)| len),
             lost: lost(dir)?,
         }))
     }
 
     pub(crate) fn lost_entries(&self) -> u64 {
-        self.lost.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
+        self.lost
+            .iter()
+            .fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 }
 
@@ -62,7 +70,10 @@ fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         },
-        Ok(_) => Err(io::Error::new(ErrorKind::InvalidData, format!("{} is not a file", path.display()))),
+        Ok(_) => Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("{} is not a file", path.display()),
+        )),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -92,7 +103,10 @@ fn handed_over(dir: &Path) -> io::Result<Option<u64>> {
     let state = bytes_at(&file, 0, STATE_LEN)?;
     let holds = |(body, crc): (&[u8], &[u8])| crc == crc32fast::hash(body).to_be_bytes();
     let whole = state.split_at_checked(STATE_LEN - 4).is_some_and(holds);
-    Ok(state.first_chunk().filter(|_| whole).map(|offset| u64::from_be_bytes(*offset)))
+    Ok(state
+        .first_chunk()
+        .filter(|_| whole)
+        .map(|offset| u64::from_be_bytes(*offset)))
 }
 
 /// The time of the record at `offset`. The extension writes it first.

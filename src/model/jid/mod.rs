@@ -43,7 +43,11 @@ impl JidKey {
     /// The pid at the end of the jid, if any.
     pub(crate) fn pid(self) -> Option<u32> {
         self.time()?;
-        u64::try_from(self.0 & u128::from(u64::MAX)).ok()?.checked_sub(1)?.try_into().ok()
+        u64::try_from(self.0 & u128::from(u64::MAX))
+            .ok()?
+            .checked_sub(1)?
+            .try_into()
+            .ok()
     }
 
     /// The jid, if the key is built from a time.
@@ -74,7 +78,10 @@ pub(crate) struct JidSpeller {
 
 impl Default for JidSpeller {
     fn default() -> Self {
-        Self { second: None, digits: [b'0'; 20] }
+        Self {
+            second: None,
+            digits: [b'0'; 20],
+        }
     }
 }
 
@@ -84,7 +91,10 @@ impl JidSpeller {
         let second = at.0.div_euclid(1_000_000);
         if self.second != Some(second) {
             self.second = Some(second);
-            self.digits.iter_mut().zip(stamped_jid(at).bytes()).for_each(|(to, from)| *to = from);
+            self.digits
+                .iter_mut()
+                .zip(stamped_jid(at).bytes())
+                .for_each(|(to, from)| *to = from);
         }
         let mut rest = at.0.rem_euclid(1_000_000).unsigned_abs();
         for digit in self.digits.iter_mut().rev().take(6) {
@@ -99,7 +109,9 @@ impl JidSpeller {
 /// another form.
 pub(crate) fn start_time(jid: &str) -> String {
     let at = JidKey::of(jid).time().and_then(Micros::utc);
-    at.map_or_else(String::new, |at| at.strftime("%Y, %b %d %H:%M:%S.%6f").to_string())
+    at.map_or_else(String::new, |at| {
+        at.strftime("%Y, %b %d %H:%M:%S.%6f").to_string()
+    })
 }
 
 fn stamped(jid: &str) -> Option<JidKey> {

@@ -28,7 +28,11 @@ pub struct ClassRules {
 
 /// Matches the entries that all of its patterns match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with `fun`, `tag`, or both")]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping with `fun`, `tag`, or both"
+)]
 pub(crate) struct ClassRule {
     /// Pattern for the function of a job, which selects its load, returns and events.
     #[serde(with = "word")]
@@ -78,7 +82,10 @@ words! {
 
 /// A class as written: `jobs` and `events` need neither `match` nor `keep`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a mapping with `name`, `match` and `keep`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a mapping with `name`, `match` and `keep`"
+)]
 struct WrittenClass {
     name: String,
     #[serde(rename = "match")]
@@ -109,7 +116,9 @@ impl TryFrom<WrittenClass> for ClassRules {
                  at most {CLASS_NAME_BYTES_MAX} bytes"
             ));
         }
-        let fixed = [Self::jobs(), Self::events()].into_iter().find(|class| class.name == name);
+        let fixed = [Self::jobs(), Self::events()]
+            .into_iter()
+            .find(|class| class.name == name);
         let rules = match (rules, &fixed) {
             (None, Some(_)) => Vec::new(),
             (Some(_), Some(_)) => {
@@ -124,15 +133,25 @@ impl TryFrom<WrittenClass> for ClassRules {
         };
         let default_age = fixed.as_ref().map_or(Age::Forever, |class| class.keep.age);
         let keep = match (keep, fixed) {
-            (Some(WrittenKeep { age: None, bytes: None, entries: None }), _) | (None, None) => {
+            (
+                Some(WrittenKeep {
+                    age: None,
+                    bytes: None,
+                    entries: None,
+                }),
+                _,
+            )
+            | (None, None) => {
                 return Err(
                     "`keep` has no limit; give at least one of age, bytes and entries, such as {age: 7d}"
                         .to_owned(),
                 );
             }
-            (Some(keep), _) => {
-                Keep { age: keep.age.unwrap_or(default_age), bytes: keep.bytes, entries: keep.entries }
-            }
+            (Some(keep), _) => Keep {
+                age: keep.age.unwrap_or(default_age),
+                bytes: keep.bytes,
+                entries: keep.entries,
+            },
             (None, Some(fixed)) => fixed.keep,
         };
         Ok(Self { name, rules, keep })
@@ -142,14 +161,30 @@ impl TryFrom<WrittenClass> for ClassRules {
 impl ClassRules {
     /// `jobs` with its default limit: Salt's `keep_jobs_seconds`.
     pub(crate) fn jobs() -> Self {
-        let keep = Keep { age: Age::Salt, bytes: None, entries: None };
-        Self { name: JOBS.to_owned(), rules: Vec::new(), keep }
+        let keep = Keep {
+            age: Age::Salt,
+            bytes: None,
+            entries: None,
+        };
+        Self {
+            name: JOBS.to_owned(),
+            rules: Vec::new(),
+            keep,
+        }
     }
 
     /// `events` with its default limit: thirty days.
     pub(crate) fn events() -> Self {
-        let keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), bytes: None, entries: None };
-        Self { name: EVENTS.to_owned(), rules: Vec::new(), keep }
+        let keep = Keep {
+            age: Age::For(Duration::from_secs(30 * 86_400)),
+            bytes: None,
+            entries: None,
+        };
+        Self {
+            name: EVENTS.to_owned(),
+            rules: Vec::new(),
+            keep,
+        }
     }
 }
 
@@ -170,7 +205,17 @@ mod tests {
         for name in ["jobs", "a", "chatter-2", "a_b", &"x".repeat(28)] {
             assert!(is_class_name(name), "{name}");
         }
-        for name in ["", "Jobs", "2a", "-a", "a/b", "..", "a.b", "é", &"x".repeat(29)] {
+        for name in [
+            "",
+            "Jobs",
+            "2a",
+            "-a",
+            "a/b",
+            "..",
+            "a.b",
+            "é",
+            &"x".repeat(29),
+        ] {
             assert!(!is_class_name(name), "{name}");
         }
     }

@@ -57,13 +57,20 @@ pub struct RunnerLimits {
 impl Default for RunnerLimits {
     /// Salt's defaults.
     fn default() -> Self {
-        Self { threads: 10, waiting: Some(10_000) }
+        Self {
+            threads: 10,
+            waiting: Some(10_000),
+        }
     }
 }
 
 /// The options of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with `rule` and its options")]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping with `rule` and its options"
+)]
 pub struct RuleOptions {
     /// Its pattern; empty for the options of rules without their own.
     #[serde(with = "word")]
@@ -102,14 +109,19 @@ pub struct RuleOptions {
 fn some_allowed<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Allow>, D::Error> {
     let allow = Vec::deserialize(from)?;
     if allow.is_empty() {
-        return Err(de::Error::custom("an empty list is not accepted; give at least one permitted call"));
+        return Err(de::Error::custom(
+            "an empty list is not accepted; give at least one permitted call",
+        ));
     }
     Ok(allow)
 }
 
 /// A permitted call.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, expecting = "a mapping with `fun` and any of `client` and `tgt`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a mapping with `fun` and any of `client` and `tgt`"
+)]
 pub struct Allow {
     /// `local`, `runner`, `wheel` or `caller`; `None` for any.
     pub(crate) client: Option<String>,
@@ -139,7 +151,10 @@ impl Default for RuleOptions {
             tries: REACTOR_TRIES,
             backoff: REACTOR_BACKOFF,
             rate: None,
-            budget: Some(Rate { times: REACTOR_BUDGET, per: REACTOR_BUDGET_PER }),
+            budget: Some(Rate {
+                times: REACTOR_BUDGET,
+                per: REACTOR_BUDGET_PER,
+            }),
             debounce: None,
             once_per: None,
             concurrency: None,
@@ -157,8 +172,12 @@ impl RuleOptions {
 
     /// The pause after `tried` attempts.
     pub(crate) fn pause(&self, tried: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(tried.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
-        self.backoff.saturating_mul(doubled).min(REACTOR_BACKOFF_MAX)
+        let doubled = 1_u32
+            .checked_shl(tried.saturating_sub(1).min(20))
+            .unwrap_or(u32::MAX);
+        self.backoff
+            .saturating_mul(doubled)
+            .min(REACTOR_BACKOFF_MAX)
     }
 }
 

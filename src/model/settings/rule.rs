@@ -54,14 +54,16 @@ impl Scope {
             "" => funs().into_iter().any(|fun| any(&self.fun, fun)),
             fun => any(&self.fun, fun),
         };
-        let retcode = || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
+        let retcode =
+            || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
         tag && minion() && fun() && retcode()
     }
 
     /// Whether an entry with these columns may match; an empty function is unknown.
     pub(crate) fn may_match(&self, minion: &str, fun: &str) -> bool {
-        let any =
-            |globs: &[Glob], text: &str| globs.is_empty() || globs.iter().any(|glob| glob.matches(text));
+        let any = |globs: &[Glob], text: &str| {
+            globs.is_empty() || globs.iter().any(|glob| glob.matches(text))
+        };
         any(&self.minion, minion) && (fun.is_empty() || any(&self.fun, fun))
     }
 
@@ -193,7 +195,11 @@ impl Pattern {
             Ok(regex) => Ok(Self(regex)),
             Err(error) => {
                 let message = error.to_string();
-                let last = message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let last = message
+                    .lines()
+                    .rev()
+                    .find(|line| !line.trim().is_empty())
+                    .unwrap_or_default();
                 Err(format!(
                     "{text:?} is not a regular expression: {}",
                     last.trim().trim_start_matches("error: ")
@@ -259,16 +265,28 @@ mod tests {
             body: b"",
         };
         let matches = |tag: &[&str], fun: &[&str], minion: &[&str], entry: &Entry<'_>| {
-            let scope = Scope { tag: globs(tag), fun: globs(fun), minion: globs(minion), ..Scope::default() };
+            let scope = Scope {
+                tag: globs(tag),
+                fun: globs(fun),
+                minion: globs(minion),
+                ..Scope::default()
+            };
             scope.matches(entry, || vec!["cmd.run", "test.version"])
         };
         assert!(matches(&[], &[], &[], &entry));
-        assert!(matches(&["x", "salt/job/*"], &["test.*"], &["web?"], &entry));
+        assert!(matches(
+            &["x", "salt/job/*"],
+            &["test.*"],
+            &["web?"],
+            &entry
+        ));
         assert!(!matches(&["salt/job/*"], &["test.*"], &["db*"], &entry));
         assert!(!matches(&["salt/auth"], &["test.*"], &[], &entry));
         assert!(!matches(&[], &["cmd.*"], &[], &entry));
         let several = Entry { fun: "", ..entry };
-        assert!(matches(&[], &["cmd.*"], &[], &several) && !matches(&[], &["state.*"], &[], &several));
+        assert!(
+            matches(&[], &["cmd.*"], &[], &several) && !matches(&[], &["state.*"], &[], &several)
+        );
     }
 
     #[test]
@@ -281,12 +299,23 @@ mod tests {
         };
         let matches = |text: &str, entry: &Entry<'_>| {
             let retcode = vec![RetcodePattern::parse(text).unwrap()];
-            Scope { retcode, ..Scope::default() }.matches(entry, Vec::new)
+            Scope {
+                retcode,
+                ..Scope::default()
+            }
+            .matches(entry, Vec::new)
         };
         assert!(matches("2", &ret) && matches("!0", &ret) && matches("!-1", &ret));
         assert!(!matches("0", &ret) && !matches("!2", &ret));
-        let without = Entry { flags: Flags::default(), retcode: 0, ..ret };
-        assert!(!matches("0", &without) && !matches("!1", &without), "not a return with an exit code");
+        let without = Entry {
+            flags: Flags::default(),
+            retcode: 0,
+            ..ret
+        };
+        assert!(
+            !matches("0", &without) && !matches("!1", &without),
+            "not a return with an exit code"
+        );
         for text in ["", "!", "ok", "1.0", "! 1", "99999999999999999999"] {
             assert_eq!(RetcodePattern::parse(text), None, "{text}");
         }

@@ -24,7 +24,13 @@ pub(crate) const MIB: u64 = 1024 * KIB;
 pub(crate) const GIB: u64 = 1024 * MIB;
 
 const SIZES: [(&str, u64); 4] = [("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
-const TIMES: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3_600), ("w", 604_800), ("d", 86_400)];
+const TIMES: [(&str, u64); 5] = [
+    ("s", 1),
+    ("m", 60),
+    ("h", 3_600),
+    ("w", 604_800),
+    ("d", 86_400),
+];
 
 /// A value with a text form.
 pub trait Word: Sized {
@@ -110,11 +116,14 @@ impl<T: Word> Word for Option<T> {
 
 /// A number times its unit. `None` if the text is malformed, has an unknown unit, or is out of range.
 fn times_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits_end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(digits_end)?;
     let unit = unit.trim_start();
     // Units of time are lower-case only: `M` might mean months.
-    let is_unit = |name: &str| name == unit || (name.ends_with('B') && name.eq_ignore_ascii_case(unit));
+    let is_unit =
+        |name: &str| name == unit || (name.ends_with('B') && name.eq_ignore_ascii_case(unit));
     let (_, factor) = units.iter().find(|(name, _)| is_unit(name))?;
     digits.parse::<u64>().ok()?.checked_mul(*factor)
 }
@@ -122,7 +131,12 @@ fn times_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 /// The number in the last unit that divides it.
 fn in_unit(value: u64, units: &[(&str, u64)]) -> String {
     let divides = |(_, factor): &&(&str, u64)| value != 0 && value.is_multiple_of(*factor);
-    let (name, factor) = units.iter().rev().find(divides).or(units.first()).unwrap_or(&("", 1));
+    let (name, factor) = units
+        .iter()
+        .rev()
+        .find(divides)
+        .or(units.first())
+        .unwrap_or(&("", 1));
     format!("{}{name}", value / factor)
 }
 
@@ -133,8 +147,14 @@ pub(crate) fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::O
 
 /// Reads one word.
 pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-    let one = Words { shape: Shape::One, word: PhantomData }.deserialize(from)?;
-    one.into_iter().next().ok_or_else(|| D::Error::custom("nothing is given"))
+    let one = Words {
+        shape: Shape::One,
+        word: PhantomData,
+    }
+    .deserialize(from)?;
+    one.into_iter()
+        .next()
+        .ok_or_else(|| D::Error::custom("nothing is given"))
 }
 
 /// A list of words, which may be empty.
@@ -142,13 +162,22 @@ pub mod many {
     use super::{DeserializeSeed as _, Deserializer, PhantomData, Serializer, Shape, Word, Words};
 
     /// Writes the list.
-    pub(crate) fn serialize<T: Word, S: Serializer>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: Word, S: Serializer>(
+        values: &[T],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_seq(values.iter().map(Word::show))
     }
 
     /// Reads the list.
-    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-        Words { shape: Shape::Many, word: PhantomData }.deserialize(from)
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<T>, D::Error> {
+        Words {
+            shape: Shape::Many,
+            word: PhantomData,
+        }
+        .deserialize(from)
     }
 }
 
@@ -158,8 +187,14 @@ pub mod some {
     use super::{DeserializeSeed as _, Deserializer, PhantomData, Shape, Word, Words};
 
     /// Reads the word or the list.
-    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-        Words { shape: Shape::Some, word: PhantomData }.deserialize(from)
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<T>, D::Error> {
+        Words {
+            shape: Shape::Some,
+            word: PhantomData,
+        }
+        .deserialize(from)
     }
 }
 
@@ -174,11 +209,17 @@ pub mod or_none {
         const ACCEPTS: &'static str = T::ACCEPTS;
 
         fn parse(text: &str) -> Option<Self> {
-            if text == "none" { Some(Self(None)) } else { T::parse(text).map(|limit| Self(Some(limit))) }
+            if text == "none" {
+                Some(Self(None))
+            } else {
+                T::parse(text).map(|limit| Self(Some(limit)))
+            }
         }
 
         fn show(&self) -> Option<String> {
-            self.0.as_ref().map_or_else(|| Some("none".to_owned()), Word::show)
+            self.0
+                .as_ref()
+                .map_or_else(|| Some("none".to_owned()), Word::show)
         }
 
         fn problem(text: &str) -> String {
@@ -187,12 +228,17 @@ pub mod or_none {
     }
 
     /// Writes the word or `none`.
-    pub fn serialize<T: Word + Clone, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Word + Clone, S: Serializer>(
+        value: &Option<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         super::serialize(&Limit(value.clone()), to)
     }
 
     /// Reads the word or `none`.
-    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
         super::deserialize(from).map(|Limit(value)| value)
     }
 }
@@ -254,7 +300,9 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
         if self.shape == Shape::Many {
             return Err(E::invalid_type(Unexpected::Str(text), &self));
         }
-        T::parse(text).map(|word| vec![word]).ok_or_else(|| E::custom(T::problem(text)))
+        T::parse(text)
+            .map(|word| vec![word])
+            .ok_or_else(|| E::custom(T::problem(text)))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Vec<T>, E> {
@@ -267,7 +315,9 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
 
     fn visit_unit<E: Error>(self) -> Result<Vec<T>, E> {
         let absent = T::absent().filter(|_| self.shape == Shape::One);
-        absent.map(|absent| vec![absent]).ok_or_else(|| E::invalid_type(Unexpected::Unit, &self))
+        absent
+            .map(|absent| vec![absent])
+            .ok_or_else(|| E::invalid_type(Unexpected::Unit, &self))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
@@ -275,7 +325,10 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
             return Err(A::Error::invalid_type(Unexpected::Seq, &self));
         }
         let mut words = Vec::new();
-        while let Some(word) = items.next_element_seed(Self { shape: Shape::One, word: PhantomData })? {
+        while let Some(word) = items.next_element_seed(Self {
+            shape: Shape::One,
+            word: PhantomData,
+        })? {
             words.extend(word);
         }
         if self.shape == Shape::Some && !(1..=INGEST_RULES_MAX).contains(&words.len()) {
@@ -301,7 +354,15 @@ mod tests {
             assert_eq!(u64::parse(text), Some(bytes), "{text}");
             assert_eq!(bytes.show().unwrap(), shown);
         }
-        for text in ["", "MiB", "1MB", "1.5GiB", "-1", "1 parsec", "99999999999GiB"] {
+        for text in [
+            "",
+            "MiB",
+            "1MB",
+            "1.5GiB",
+            "-1",
+            "1 parsec",
+            "99999999999GiB",
+        ] {
             assert_eq!(u64::parse(text), None, "{text}");
         }
     }
@@ -320,7 +381,16 @@ mod tests {
             assert_eq!(length.as_secs(), seconds, "{text}");
             assert_eq!(length.show().unwrap(), shown);
         }
-        for text in ["", "30", "d", "1.5h", "-1d", "1y", "1D", "99999999999999999999w"] {
+        for text in [
+            "",
+            "30",
+            "d",
+            "1.5h",
+            "-1d",
+            "1y",
+            "1D",
+            "99999999999999999999w",
+        ] {
             assert_eq!(Duration::parse(text), None, "{text}");
         }
     }

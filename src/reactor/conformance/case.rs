@@ -55,11 +55,17 @@ pub(super) enum FileText {
 
 /// The case files of a directory, sorted.
 pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
-    let io = |error| CaseError::Io { path: dir.to_owned(), error };
+    let io = |error| CaseError::Io {
+        path: dir.to_owned(),
+        error,
+    };
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(io)? {
         let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
             found.push(path);
         }
     }
@@ -70,29 +76,51 @@ pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
 impl Case {
     /// Reads a case.
     pub fn read(path: &Path) -> Result<Self, CaseError> {
-        let no_case = |what: String| CaseError::NoCase { path: path.to_owned(), what };
-        let text =
-            fs::read_to_string(path).map_err(|error| CaseError::Io { path: path.to_owned(), error })?;
+        let no_case = |what: String| CaseError::NoCase {
+            path: path.to_owned(),
+            what,
+        };
+        let text = fs::read_to_string(path).map_err(|error| CaseError::Io {
+            path: path.to_owned(),
+            error,
+        })?;
         let json: Json = serde_json::from_str(&text).map_err(|error| no_case(error.to_string()))?;
         Self::of(&json).map_err(|what| no_case(what.to_owned()))
     }
 
     fn of(json: &Json) -> Result<Self, &'static str> {
         let input = json.get("input").ok_or("no `input`")?;
-        let text = |of: &Json, name: &str| of.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
-        let flag = |name: &str, otherwise| input.get(name).and_then(Json::as_bool).unwrap_or(otherwise);
+        let text = |of: &Json, name: &str| {
+            of.get(name)
+                .and_then(Json::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let flag =
+            |name: &str, otherwise| input.get(name).and_then(Json::as_bool).unwrap_or(otherwise);
         let mut files = Vec::new();
         if let Some(given) = input.get("files") {
             for (name, content) in given.as_object().ok_or("`files` is not an object")? {
-                files.push((name.clone(), file_text(content).ok_or("a file is neither text nor `$bytes`")?));
+                files.push((
+                    name.clone(),
+                    file_text(content).ok_or("a file is neither text nor `$bytes`")?,
+                ));
             }
         }
         Ok(Self {
-            id: json.get("id").and_then(Json::as_str).ok_or("no `id`")?.to_owned(),
+            id: json
+                .get("id")
+                .and_then(Json::as_str)
+                .ok_or("no `id`")?
+                .to_owned(),
             advice: text(json, "advice"),
             master_config: text(input, "master_config"),
             files,
-            events: input.get("events").and_then(Json::as_array).ok_or("no `events`")?.clone(),
+            events: input
+                .get("events")
+                .and_then(Json::as_array)
+                .ok_or("no `events`")?
+                .clone(),
             is_leader: flag("is_leader", true),
             pool_full: flag("pool_full", false),
             salt_stubs: input
@@ -158,19 +186,35 @@ impl CaseDir {
     pub(super) fn set(case: &Case) -> Result<Self, CaseError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let dir =
-            std::env::temp_dir().join(format!("saltcellar-conformance-{}-{number}", std::process::id()));
-        let io = |path: &Path, error| CaseError::Io { path: path.to_owned(), error };
+        let dir = std::env::temp_dir().join(format!(
+            "saltcellar-conformance-{}-{number}",
+            std::process::id()
+        ));
+        let io = |path: &Path, error| CaseError::Io {
+            path: path.to_owned(),
+            error,
+        };
         fs::create_dir(&dir).map_err(|error| io(&dir, error))?;
         let dir = dir.canonicalize().map_err(|error| io(&dir, error))?;
-        let case_dir = Self { root: dir.to_string_lossy().into_owned() };
-        for dir in ["srv/salt", "srv/salt-dev", "srv/pillar", "srv/reactor", "etc/salt/master.d"] {
+        let case_dir = Self {
+            root: dir.to_string_lossy().into_owned(),
+        };
+        for dir in [
+            "srv/salt",
+            "srv/salt-dev",
+            "srv/pillar",
+            "srv/reactor",
+            "etc/salt/master.d",
+        ] {
             let path = PathBuf::from(&case_dir.root).join(dir);
             fs::create_dir_all(&path).map_err(|error| io(&path, error))?;
         }
         let config = FileText::Text(format!("{BASE}{}", case.master_config));
         case_dir.write("etc/salt/master", &config)?;
-        case_dir.write(&format!("{CACHE}/.root_key"), &FileText::Text(MASTER_KEY.to_owned()))?;
+        case_dir.write(
+            &format!("{CACHE}/.root_key"),
+            &FileText::Text(MASTER_KEY.to_owned()),
+        )?;
         for (name, text) in &case.files {
             case_dir.write(name, text)?;
         }
@@ -180,7 +224,10 @@ impl CaseDir {
     fn write(&self, name: &str, text: &FileText) -> Result<(), CaseError> {
         let name = name.trim_start_matches('/');
         let path = PathBuf::from(&self.root).join(name);
-        let io = |error| CaseError::Io { path: path.clone(), error };
+        let io = |error| CaseError::Io {
+            path: path.clone(),
+            error,
+        };
         if name.split('/').any(|part| part == "..") {
             return Err(CaseError::NoCase {
                 path,
@@ -191,7 +238,9 @@ impl CaseDir {
             fs::create_dir_all(dir).map_err(io)?;
         }
         match text {
-            FileText::Text(text) => fs::write(&path, text.replace("${ROOT}", &self.root)).map_err(io),
+            FileText::Text(text) => {
+                fs::write(&path, text.replace("${ROOT}", &self.root)).map_err(io)
+            }
             FileText::Bytes(bytes) => fs::write(&path, bytes).map_err(io),
         }
     }
@@ -213,8 +262,14 @@ impl CaseDir {
 
     pub(super) fn general_text(&self, text: &str) -> String {
         let cache = format!("{}{CACHE}", self.root);
-        let text = text.replace(&cache, "${CACHE}").replace(&self.root, "${ROOT}");
-        if text.contains(" at 0x") { without_addresses(&text) } else { text }
+        let text = text
+            .replace(&cache, "${CACHE}")
+            .replace(&self.root, "${ROOT}");
+        if text.contains(" at 0x") {
+            without_addresses(&text)
+        } else {
+            text
+        }
     }
 }
 
@@ -225,9 +280,16 @@ fn without_addresses(text: &str) -> String {
     while let Some(at) = rest.find("0x") {
         let (before, after) = rest.split_at(at + 2);
         out.push_str(before);
-        let digits = after.bytes().take_while(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b)).count();
+        let digits = after
+            .bytes()
+            .take_while(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
+            .count();
         let (hex, behind) = after.split_at(digits);
-        out.push_str(if (8..=16).contains(&digits) { "ADDRESS" } else { hex });
+        out.push_str(if (8..=16).contains(&digits) {
+            "ADDRESS"
+        } else {
+            hex
+        });
         rest = behind;
     }
     out + rest
@@ -237,9 +299,12 @@ pub(super) fn mapped(json: &Json, change: &impl Fn(&str) -> String) -> Json {
     match json {
         Json::String(text) => Json::String(change(text)),
         Json::Array(items) => items.iter().map(|item| mapped(item, change)).collect(),
-        Json::Object(object) => {
-            Json::Object(object.iter().map(|(key, value)| (change(key), mapped(value, change))).collect())
-        }
+        Json::Object(object) => Json::Object(
+            object
+                .iter()
+                .map(|(key, value)| (change(key), mapped(value, change)))
+                .collect(),
+        ),
         other => other.clone(),
     }
 }

@@ -22,19 +22,32 @@ use crate::wire::python::Value;
 
 /// Runs a case.
 pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {
-    let mut result =
-        CaseResult { id: case.id.clone(), differences: Vec::new(), excused: Vec::new(), needs_salt: None };
+    let mut result = CaseResult {
+        id: case.id.clone(),
+        differences: Vec::new(),
+        excused: Vec::new(),
+        needs_salt: None,
+    };
     let dir = CaseDir::set(case)?;
-    let mut differences = Differences { all: Vec::new(), event: 0 };
+    let mut differences = Differences {
+        all: Vec::new(),
+        event: 0,
+    };
     let master = SaltMaster::read(&dir.config());
     configuration(case, &dir, &master, &mut differences);
     let salt = Arc::new(CaseSalt::new(case, &dir, options));
-    let pipeline = Pipeline::new(&master, Arc::clone(&salt) as Arc<dyn Salt>).with_full_pool(case.pool_full);
+    let pipeline =
+        Pipeline::new(&master, Arc::clone(&salt) as Arc<dyn Salt>).with_full_pool(case.pool_full);
     pipeline.set_leader(case.is_leader);
     // Errors in the rules are logged once, when they are read.
     let rules_errors = pipeline.rules().map_or(0, |rules| errors(&rules.notes));
     let mut worker = Worker::new(Arc::new(pipeline));
-    let expected = case.expect.get("events").and_then(Json::as_array).cloned().unwrap_or_default();
+    let expected = case
+        .expect
+        .get("events")
+        .and_then(Json::as_array)
+        .cloned()
+        .unwrap_or_default();
     let mut more_errors = false;
     let mut crashed = false;
     let mut changed = false;
@@ -44,14 +57,21 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         let tag = event.get("tag").and_then(Json::as_str).unwrap_or_default();
         let data = event.get("data").map_or(Value::Null, decode);
         let outcome = worker.react(tag, Body::Value(&data), Detail::Everything);
-        let foreign = outcome.not_native.iter().any(|file| file.why.starts_with("renderer "));
+        let foreign = outcome
+            .not_native
+            .iter()
+            .any(|file| file.why.starts_with("renderer "));
         if let Some(file) = outcome.not_native.first() {
-            salt.wanted.get_or_init(|| format!("{}: {}", file.file, file.why));
+            salt.wanted
+                .get_or_init(|| format!("{}: {}", file.file, file.why));
         }
         let Some(expected) = expected.get(number) else {
             // Salt's process died before, so the case has no results for this event.
             if !crashed {
-                differences.add(Layer::Case, "the case has no results for this event".to_owned());
+                differences.add(
+                    Layer::Case,
+                    "the case has no results for this event".to_owned(),
+                );
             }
             continue;
         };
@@ -64,21 +84,35 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         let expected = &expected;
         if expected.get("crash").is_some() {
             crashed = true;
-            after_crash(expected, &got, errors(&outcome.notes) + rules_errors, &mut differences);
+            after_crash(
+                expected,
+                &got,
+                errors(&outcome.notes) + rules_errors,
+                &mut differences,
+            );
         } else {
             let before = differences.all.len();
             layers(case, expected, &got, &mut differences);
             // Salt 3008.3 changes a copy of the rules. Here the changes take effect, so further matches are correct.
             let since = differences.all.get(before..).unwrap_or_default();
-            if changed && since.iter().any(|difference| difference.layer == Layer::Matched) {
+            if changed
+                && since
+                    .iter()
+                    .any(|difference| difference.layer == Layer::Matched)
+            {
                 result.excused.extend(differences.all.split_off(before));
                 continue;
             }
         }
         changed |= outcome.fired.iter().any(changes_rules);
-        let salt_s = expected.get("logs").and_then(Json::as_array).map_or(0, |logs| {
-            logs.iter().filter(|log| log.get("level").and_then(Json::as_str) == Some("ERROR")).count()
-        });
+        let salt_s = expected
+            .get("logs")
+            .and_then(Json::as_array)
+            .map_or(0, |logs| {
+                logs.iter()
+                    .filter(|log| log.get("level").and_then(Json::as_str) == Some("ERROR"))
+                    .count()
+            });
         more_errors |= errors(&outcome.notes) > salt_s;
     }
     // Where Salt has a defect, a difference is accepted unless it is an error of ours.
@@ -95,13 +129,20 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
 
 /// True if a rule was added or deleted.
 fn changes_rules(fired: &Fired) -> bool {
-    let result = fired.data.as_map().and_then(|data| data.get("result")).and_then(Value::as_map);
+    let result = fired
+        .data
+        .as_map()
+        .and_then(|data| data.get("result"))
+        .and_then(Value::as_map);
     (fired.tag.ends_with("/add-complete") || fired.tag.ends_with("/delete-complete"))
         && result.is_some_and(|result| result.get("status") == Some(&Value::Bool(true)))
 }
 
 fn errors(notes: &[Note]) -> usize {
-    notes.iter().filter(|note| note.level == NoteLevel::Error).count()
+    notes
+        .iter()
+        .filter(|note| note.level == NoteLevel::Error)
+        .count()
 }
 
 struct Differences {
@@ -111,7 +152,12 @@ struct Differences {
 
 impl Differences {
     fn add(&mut self, layer: Layer, what: String) {
-        self.all.push(Difference { event: self.event, layer, what, lesser: false });
+        self.all.push(Difference {
+            event: self.event,
+            layer,
+            what,
+            lesser: false,
+        });
     }
 
     fn compare(&mut self, layer: Layer, expected: &Json, got: &Json, ordered: bool) {
@@ -164,7 +210,9 @@ impl Got {
 
 fn unquoted(json: &Json) -> Json {
     mapped(json, &|text| {
-        let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let inner = text
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'));
         inner.unwrap_or(text).to_owned()
     })
 }
@@ -174,14 +222,23 @@ fn logs(notes: &[Note], dir: &CaseDir) -> Vec<(String, String)> {
     notes
         .iter()
         .filter(|note| {
-            note.level >= NoteLevel::Warning && LOGGERS.iter().any(|name| note.logger.starts_with(name))
+            note.level >= NoteLevel::Warning
+                && LOGGERS.iter().any(|name| note.logger.starts_with(name))
         })
-        .map(|note| (note.level.name().to_owned(), beginning(&dir.general_text(&note.message))))
+        .map(|note| {
+            (
+                note.level.name().to_owned(),
+                beginning(&dir.general_text(&note.message)),
+            )
+        })
         .collect()
 }
 
 fn expected_logs(expected: Option<&Json>) -> Vec<(String, String)> {
-    let rows = expected.and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+    let rows = expected
+        .and_then(Json::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     rows.iter()
         .map(|row| {
             let get = |name: &str| row.get(name).and_then(Json::as_str).unwrap_or_default();
@@ -192,12 +249,24 @@ fn expected_logs(expected: Option<&Json>) -> Vec<(String, String)> {
 
 /// The constant part of a message.
 fn beginning(message: &str) -> String {
-    message.split([':', '\'', '"']).next().unwrap_or_default().trim_end().to_owned()
+    message
+        .split([':', '\'', '"'])
+        .next()
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
 }
 
 fn lists(logs: &[(String, String)]) -> String {
-    let rows: Vec<String> = logs.iter().map(|(level, message)| format!("{level} {message}")).collect();
-    if rows.is_empty() { "nothing".to_owned() } else { rows.join(" | ") }
+    let rows: Vec<String> = logs
+        .iter()
+        .map(|(level, message)| format!("{level} {message}"))
+        .collect();
+    if rows.is_empty() {
+        "nothing".to_owned()
+    } else {
+        rows.join(" | ")
+    }
 }
 
 fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &mut Differences) {
@@ -206,16 +275,30 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
         differences.compare(Layer::EffectiveReactor, expected, &got, false);
     }
     // Salt logs an unreadable file twice.
-    let mut rows = case.expect.get("config_logs").and_then(Json::as_array).cloned().unwrap_or_default();
+    let mut rows = case
+        .expect
+        .get("config_logs")
+        .and_then(Json::as_array)
+        .cloned()
+        .unwrap_or_default();
     rows.dedup_by(|a, b| a.get("message") == b.get("message"));
     // The types of options are Salt's own concern.
     rows.retain(|row| {
-        let message = row.get("message").and_then(Json::as_str).unwrap_or_default();
+        let message = row
+            .get("message")
+            .and_then(Json::as_str)
+            .unwrap_or_default();
         !(message.starts_with("Config option ") && message.contains(" has an invalid type of "))
     });
-    let (expected, got) = (expected_logs(Some(&Json::from(rows))), logs(&master.notes, dir));
+    let (expected, got) = (
+        expected_logs(Some(&Json::from(rows))),
+        logs(&master.notes, dir),
+    );
     if expected != got {
-        differences.add(Layer::ConfigLogs, format!("expected {}, got {}", lists(&expected), lists(&got)));
+        differences.add(
+            Layer::ConfigLogs,
+            format!("expected {}, got {}", lists(&expected), lists(&got)),
+        );
     }
 }
 
@@ -232,12 +315,19 @@ fn layers(case: &Case, expected: &Json, got: &Got, differences: &mut Differences
     ] {
         differences.compare(layer, of(name), got.layer(name), ordered);
     }
-    let same_high = differences.all.iter().skip(before).all(|found| found.layer != Layer::High);
+    let same_high = differences
+        .all
+        .iter()
+        .skip(before)
+        .all(|found| found.layer != Layer::High);
     renders(case, of("renders"), &got.renders, same_high, differences);
     salt_calls(of("salt_calls"), got.layer("salt_calls"), differences);
     let wanted = expected_logs(expected.get("logs"));
     if wanted != got.logs {
-        differences.add(Layer::Logs, format!("expected {}, got {}", lists(&wanted), lists(&got.logs)));
+        differences.add(
+            Layer::Logs,
+            format!("expected {}, got {}", lists(&wanted), lists(&got.logs)),
+        );
     }
 }
 
@@ -266,13 +356,22 @@ fn renders(
             .iter()
             .map(|(file, text)| format!("{file}{}", if text.is_some() { "" } else { " (failed)" }))
             .collect();
-        if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+        if texts.is_empty() {
+            "none".to_owned()
+        } else {
+            texts.join(", ")
+        }
     };
     let kinds = |rows: &[(String, Option<String>)]| {
-        rows.iter().map(|(f, t)| (f.clone(), t.is_some())).collect::<Vec<_>>()
+        rows.iter()
+            .map(|(f, t)| (f.clone(), t.is_some()))
+            .collect::<Vec<_>>()
     };
     if kinds(&expected) != kinds(&got) {
-        differences.add(Layer::Renders, format!("expected {}, got {}", files(&expected), files(&got)));
+        differences.add(
+            Layer::Renders,
+            format!("expected {}, got {}", files(&expected), files(&got)),
+        );
         return;
     }
     for ((file, expected), (_, got)) in expected.iter().zip(&got) {
@@ -303,7 +402,12 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
             })
             .collect()
     };
-    differences.compare(Layer::SaltCalls, &without_texts(expected), &without_texts(got), false);
+    differences.compare(
+        Layer::SaltCalls,
+        &without_texts(expected),
+        &without_texts(got),
+        false,
+    );
 }
 
 /// Checks an event of which Salt's process died: an ERROR is required, and everything that Salt did before.
@@ -315,13 +419,22 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
         );
     }
     let empty = Vec::new();
-    let calls = expected.get("calls").and_then(Json::as_array).unwrap_or(&empty);
+    let calls = expected
+        .get("calls")
+        .and_then(Json::as_array)
+        .unwrap_or(&empty);
     let ours = got.layer("calls").as_array().unwrap_or(&empty);
     let begins = calls.len() <= ours.len()
-        && calls.iter().zip(ours).all(|(expected, got)| difference(expected, got, false).is_none());
+        && calls
+            .iter()
+            .zip(ours)
+            .all(|(expected, got)| difference(expected, got, false).is_none());
     if !begins {
         let (calls, ours) = (short(&Json::from(calls.clone())), short(got.layer("calls")));
-        differences.add(Layer::Calls, format!("expected to begin with {calls}, got {ours}"));
+        differences.add(
+            Layer::Calls,
+            format!("expected to begin with {calls}, got {ours}"),
+        );
     }
     for (layer, name) in [(Layer::Matched, "matched"), (Layer::Low, "low")] {
         if let Some(expected) = expected.get(name) {
@@ -343,7 +456,10 @@ impl CaseSalt {
     fn new(case: &Case, dir: &CaseDir, options: &ConformanceOptions) -> Self {
         let helper = options.salt_python.as_ref().map(|python| {
             let stubs = case.salt_stubs.clone();
-            Helper::new(HelperOptions { stubs, ..HelperOptions::new(python, dir.config()) })
+            Helper::new(HelperOptions {
+                stubs,
+                ..HelperOptions::new(python, dir.config())
+            })
         });
         Self {
             stubs: case.salt_stubs.as_object().cloned().unwrap_or_default(),
@@ -355,11 +471,15 @@ impl CaseSalt {
 
     /// True if there is a Python with Salt.
     fn is_whole(&self) -> bool {
-        self.helper.as_ref().is_some_and(|helper| matches!(helper.grains(), Ok(Some(_))))
+        self.helper
+            .as_ref()
+            .is_some_and(|helper| matches!(helper.grains(), Ok(Some(_))))
     }
 
     fn helper(&self) -> Result<&Helper, SaltError> {
-        self.helper.as_ref().ok_or_else(|| SaltError::Absent("no Python with Salt given".to_owned()))
+        self.helper
+            .as_ref()
+            .ok_or_else(|| SaltError::Absent("no Python with Salt given".to_owned()))
     }
 }
 
@@ -369,12 +489,16 @@ impl Salt for CaseSalt {
     }
 
     fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
-        let recorded = self.signatures.get(client.name()).and_then(|functions| functions.get(fun));
+        let recorded = self
+            .signatures
+            .get(client.name())
+            .and_then(|functions| functions.get(fun));
         match (recorded, &self.helper) {
             (Some(recorded), _) => Ok(Signature::from_json(recorded)),
             (None, Some(helper)) => helper.signature(client, fun),
             (None, None) => {
-                self.wanted.get_or_init(|| format!("the signature of {} {fun}", client.name()));
+                self.wanted
+                    .get_or_init(|| format!("the signature of {} {fun}", client.name()));
                 Ok(None)
             }
         }

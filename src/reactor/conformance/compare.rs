@@ -13,10 +13,28 @@ pub(super) fn difference(expected: &Json, got: &Json, ordered: bool) -> Option<S
     differ(expected, got, ordered, 0, &mut path)
 }
 
-fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut String) -> Option<String> {
-    let prefix = |path: &str| if path.is_empty() { String::new() } else { format!("{path}: ") };
-    let difference_at =
-        |path: &str| Some(format!("{}expected {}, got {}", prefix(path), short(expected), short(got)));
+fn differ(
+    expected: &Json,
+    got: &Json,
+    ordered: bool,
+    depth: usize,
+    path: &mut String,
+) -> Option<String> {
+    let prefix = |path: &str| {
+        if path.is_empty() {
+            String::new()
+        } else {
+            format!("{path}: ")
+        }
+    };
+    let difference_at = |path: &str| {
+        Some(format!(
+            "{}expected {}, got {}",
+            prefix(path),
+            short(expected),
+            short(got)
+        ))
+    };
     let (expected, got) = (plain(expected), plain(got));
     match (expected, got) {
         (Json::Array(a), Json::Array(b)) => {
@@ -39,27 +57,45 @@ fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut S
         }
         (Json::Object(a), Json::Object(b)) => {
             if let (Some(a), Some(b)) = (members(a), members(b)) {
-                return if same_members(a, b) { None } else { difference_at(path) };
+                return if same_members(a, b) {
+                    None
+                } else {
+                    difference_at(path)
+                };
             }
             if let Some(key) = a.keys().find(|key| !b.contains_key(*key)) {
-                return Some(format!("{path}.{key}: expected {}, got nothing", short(&a[key.as_str()])));
+                return Some(format!(
+                    "{path}.{key}: expected {}, got nothing",
+                    short(&a[key.as_str()])
+                ));
             }
             if let Some(key) = b.keys().find(|key| !a.contains_key(*key)) {
-                return Some(format!("{path}.{key}: expected nothing, got {}", short(&b[key.as_str()])));
+                return Some(format!(
+                    "{path}.{key}: expected nothing, got {}",
+                    short(&b[key.as_str()])
+                ));
             }
             for (key, a) in a {
                 let length = path.len();
                 path.push('.');
                 path.push_str(key);
-                if let Some(found) = b.get(key).and_then(|b| differ(a, b, ordered, depth + 1, path)) {
+                if let Some(found) = b
+                    .get(key)
+                    .and_then(|b| differ(a, b, ordered, depth + 1, path))
+                {
                     return Some(found);
                 }
                 path.truncate(length);
             }
             if ordered && depth > 0 && !a.keys().eq(b.keys()) {
-                let keys =
-                    |map: &serde_json::Map<String, Json>| map.keys().cloned().collect::<Vec<_>>().join(", ");
-                return Some(format!("{path}: expected keys in order {}, got {}", keys(a), keys(b)));
+                let keys = |map: &serde_json::Map<String, Json>| {
+                    map.keys().cloned().collect::<Vec<_>>().join(", ")
+                };
+                return Some(format!(
+                    "{path}: expected keys in order {}, got {}",
+                    keys(a),
+                    keys(b)
+                ));
             }
             None
         }
@@ -70,14 +106,22 @@ fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut S
 
 /// Converts an empty tuple to an empty list.
 fn plain(json: &Json) -> &Json {
-    match json.as_object().filter(|object| object.len() == 1).and_then(|object| object.get("$tuple")) {
+    match json
+        .as_object()
+        .filter(|object| object.len() == 1)
+        .and_then(|object| object.get("$tuple"))
+    {
         Some(items) if items.as_array().is_some_and(Vec::is_empty) => items,
         _ => json,
     }
 }
 
 fn members(object: &serde_json::Map<String, Json>) -> Option<&Vec<Json>> {
-    if object.len() == 1 { object.get("$set")?.as_array() } else { None }
+    if object.len() == 1 {
+        object.get("$set")?.as_array()
+    } else {
+        None
+    }
 }
 
 fn same_members(a: &[Json], b: &[Json]) -> bool {
@@ -101,9 +145,17 @@ pub(super) fn short(json: &Json) -> String {
 
 /// The first differing part of two long texts.
 pub(super) fn parting(expected: &str, got: &str) -> String {
-    let same = expected.chars().zip(got.chars()).take_while(|(a, b)| a == b).count();
+    let same = expected
+        .chars()
+        .zip(got.chars())
+        .take_while(|(a, b)| a == b)
+        .count();
     let line = expected.chars().take(same).filter(|c| *c == '\n').count() + 1;
     let from = same.saturating_sub(10);
     let part = |text: &str| text.chars().skip(from).take(50).collect::<String>();
-    format!("line {line}: expected {:?}, got {:?}", part(expected), part(got))
+    format!(
+        "line {line}: expected {:?}, got {:?}",
+        part(expected),
+        part(got)
+    )
 }

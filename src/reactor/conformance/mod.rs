@@ -90,7 +90,11 @@ impl fmt::Display for Difference {
             write!(f, "event {}: ", self.event)?;
         }
         write!(f, "{}: {}", self.layer.name(), self.what)?;
-        if self.lesser { f.write_str(" (only the text differs)") } else { Ok(()) }
+        if self.lesser {
+            f.write_str(" (only the text differs)")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -116,7 +120,9 @@ impl CaseResult {
 
 impl fmt::Display for CaseResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(first) = self.differences.first() else { return write!(f, "PASS {}", self.id) };
+        let Some(first) = self.differences.first() else {
+            return write!(f, "PASS {}", self.id);
+        };
         write!(f, "FAIL {}: {first}", self.id)?;
         if let Some(why) = &self.needs_salt {
             write!(f, "; requires Salt's own Python (--salt-python): {why}")?;
@@ -166,7 +172,10 @@ impl Report {
     /// The last line of the output.
     pub fn summary(&self) -> String {
         let failing: Vec<&CaseResult> = self.failing().collect();
-        let need_salt = failing.iter().filter(|result| result.needs_salt.is_some()).count();
+        let need_salt = failing
+            .iter()
+            .filter(|result| result.needs_salt.is_some())
+            .count();
         let mut line = format!(
             "{} cases: {} passed, {} failed",
             self.results.len(),
@@ -174,7 +183,10 @@ impl Report {
             failing.len()
         );
         if need_salt > 0 {
-            let _ = write!(line, " ({need_salt} of them require Salt's own Python: --salt-python)");
+            let _ = write!(
+                line,
+                " ({need_salt} of them require Salt's own Python: --salt-python)"
+            );
         }
         line
     }
@@ -191,7 +203,11 @@ pub fn run(
         for path in read_cases(Path::new(dir))? {
             let checked = Case::read(&path).and_then(|case| check_case(&case, options));
             let result = checked.unwrap_or_else(|error| CaseResult {
-                id: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+                id: path
+                    .file_stem()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
                 differences: vec![Difference {
                     event: 0,
                     layer: Layer::Case,

@@ -12,7 +12,8 @@ fn good() -> Json {
     let mut all = kwargs.clone();
     all["arg"] = json!({"$tuple": []});
     all["kwarg"] = json!({});
-    let chunk = json!({"local": [{"tgt": "web1"}, "test.ping"], "__sls__": "${ROOT}/srv/reactor/r.sls"});
+    let chunk =
+        json!({"local": [{"tgt": "web1"}, "test.ping"], "__sls__": "${ROOT}/srv/reactor/r.sls"});
     let low = json!({
         "state": "local", "name": "x", "__sls__": "${ROOT}/srv/reactor/r.sls", "__id__": "x", "tgt": "web1",
         "fun": "test.ping", "order": 1,
@@ -53,7 +54,12 @@ fn good() -> Json {
 fn result(case: &Json) -> CaseResult {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("case.json"), case.to_string()).unwrap();
-    let report = run(&[dir.path().to_owned()], &ConformanceOptions::default(), |_| {}).unwrap();
+    let report = run(
+        &[dir.path().to_owned()],
+        &ConformanceOptions::default(),
+        |_| {},
+    )
+    .unwrap();
     report.results.into_iter().next().unwrap()
 }
 
@@ -67,12 +73,22 @@ fn a_case_that_matches_salt_passes() {
 fn every_layer_is_compared() {
     let check = |pointer: &str, other: Json, layer: Layer| {
         let mut case = good();
-        *case.pointer_mut(pointer).unwrap_or_else(|| panic!("no {pointer}")) = other;
+        *case
+            .pointer_mut(pointer)
+            .unwrap_or_else(|| panic!("no {pointer}")) = other;
         let result = result(&case);
-        let found: Vec<Layer> = result.differences.iter().map(|difference| difference.layer).collect();
+        let found: Vec<Layer> = result
+            .differences
+            .iter()
+            .map(|difference| difference.layer)
+            .collect();
         assert_eq!(found, [layer], "{pointer}: {:#?}", result.differences);
     };
-    check("/expect/effective_reactor", json!([]), Layer::EffectiveReactor);
+    check(
+        "/expect/effective_reactor",
+        json!([]),
+        Layer::EffectiveReactor,
+    );
     let event = |name: &str| format!("/expect/events/0/{name}");
     check(&event("matched/1"), json!("/yes.sls"), Layer::Matched);
     check(&event("high/0/x/local/0/tgt"), json!("web2"), Layer::High);
@@ -93,7 +109,8 @@ fn every_layer_is_compared() {
 #[test]
 fn an_error_is_required_where_salt_dies() {
     let mut case = good();
-    case["expect"]["events"] = json!([{"calls": [], "logs": [], "crash": {"type": "X", "message": "x"}}]);
+    case["expect"]["events"] =
+        json!([{"calls": [], "logs": [], "crash": {"type": "X", "message": "x"}}]);
     assert!(result(&case).passed(), "the missing file is an ERROR");
     case["input"]["master_config"] = json!("reactor: []\n");
     case["expect"]["effective_reactor"] = json!([]);

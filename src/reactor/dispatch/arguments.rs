@@ -28,8 +28,18 @@ impl Signature {
         let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
         Some(Self {
             name: text(json.get("name")?)?,
-            required: json.get("required")?.as_array()?.iter().map(text).collect::<Option<_>>()?,
-            optional: json.get("optional")?.as_array()?.iter().map(optional).collect::<Option<_>>()?,
+            required: json
+                .get("required")?
+                .as_array()?
+                .iter()
+                .map(text)
+                .collect::<Option<_>>()?,
+            optional: json
+                .get("optional")?
+                .as_array()?
+                .iter()
+                .map(optional)
+                .collect::<Option<_>>()?,
             any_keyword: json.get("any_keyword")?.as_bool()?,
         })
     }
@@ -76,7 +86,8 @@ pub(in crate::reactor) fn present(
             ));
         }
     }
-    let positional = client == Client::Caller && matches!(&args, Value::List(items) if !is_dictlist(items));
+    let positional =
+        client == Client::Caller && matches!(&args, Value::List(items) if !is_dictlist(items));
     if positional {
         chunk.insert("arg".into(), args);
         chunk.insert("kwarg".into(), Value::Map(Map::default()));
@@ -100,7 +111,9 @@ pub(in crate::reactor) fn present(
 
 /// True for a list of one-key mappings, also for an empty list.
 fn is_dictlist(items: &[Value]) -> bool {
-    items.iter().all(|item| item.as_map().is_some_and(|map| map.len() == 1))
+    items
+        .iter()
+        .all(|item| item.as_map().is_some_and(|map| map.len() == 1))
 }
 
 /// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if that is impossible.
@@ -131,7 +144,8 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     };
     for item in &items {
         match item {
-            Value::Str(_) | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {}
+            Value::Str(_) | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
+            }
             Value::Map(map) if map.len() == 1 => {}
             Value::Map(_) => {
                 return complain(format!(
@@ -161,7 +175,10 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
 }
 
 /// The old form of runners and wheel functions: assigns the chunk's own keys to the function's arguments.
-pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(Vec<Value>, Map), Refusal> {
+pub(in crate::reactor) fn mapped(
+    chunk: &Map,
+    signature: &Signature,
+) -> Result<(Vec<Value>, Map), Refusal> {
     let mut used: Vec<&str> = Vec::new();
     let mut keywords = Map::default();
     for (name, default) in &signature.optional {
@@ -186,7 +203,10 @@ pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(
     }
     let mut unexpected = Vec::new();
     for (key, value) in chunk {
-        if key.as_str().is_some_and(|name| INTERNAL.contains(&name) || used.contains(&name)) {
+        if key
+            .as_str()
+            .is_some_and(|name| INTERNAL.contains(&name) || used.contains(&name))
+        {
             continue;
         }
         if signature.any_keyword {
@@ -197,9 +217,11 @@ pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(
     }
     match unexpected.split_last() {
         None => Ok((positional, keywords)),
-        Some((one, [])) => {
-            Err(format!("{one} is an invalid keyword argument for '{}'", signature.name).into())
-        }
+        Some((one, [])) => Err(format!(
+            "{one} is an invalid keyword argument for '{}'",
+            signature.name
+        )
+        .into()),
         Some((last, rest)) => {
             let (rest, name) = (rest.join(", "), &signature.name);
             Err(format!("{rest} and {last} are invalid keyword arguments for '{name}'").into())
@@ -213,15 +235,24 @@ pub(in crate::reactor) fn unpacked(arg: &Value) -> Result<Vec<Value>, String> {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
         Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
         Value::Str(text) => text.chars().map(|c| Value::Str(c.to_string())).collect(),
-        Value::Bytes(bytes) => bytes.iter().map(|&byte| Value::Int(i64::from(byte))).collect(),
+        Value::Bytes(bytes) => bytes
+            .iter()
+            .map(|&byte| Value::Int(i64::from(byte)))
+            .collect(),
         other => return Err(format!("`arg` is not a list: {}", other.python_str())),
     })
 }
 
 /// The chunk fails, and the reason is a part of Salt's text.
 pub(in crate::reactor) fn cannot(client: Client, chunk: &Map, why: &str) -> Refusal {
-    let (id, client, fun) = (text_of(chunk, "__id__"), client.name(), text_of(chunk, "fun"));
-    Refusal::Reported(format!("Reactor '{id}' failed to execute {client} '{fun}': {why}"))
+    let (id, client, fun) = (
+        text_of(chunk, "__id__"),
+        client.name(),
+        text_of(chunk, "fun"),
+    );
+    Refusal::Reported(format!(
+        "Reactor '{id}' failed to execute {client} '{fun}': {why}"
+    ))
 }
 
 /// A value of the chunk as text, for log messages.

@@ -38,7 +38,9 @@ impl Call {
             Client::Runner | Client::Wheel => json!({
                 "client": client, "fun": fun, "invoke": {"args": args(), "kwargs": kwargs}, "low": chunk,
             }),
-            Client::Caller => json!({"client": client, "fun": fun, "args": args(), "kwargs": kwargs}),
+            Client::Caller => {
+                json!({"client": client, "fun": fun, "args": args(), "kwargs": kwargs})
+            }
         };
         if let (Some(publish), Some(json)) = (&self.publish, json.as_object_mut()) {
             let mut publish = publish.clone();

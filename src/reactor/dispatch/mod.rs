@@ -39,7 +39,11 @@ impl DispatchSettings {
         let option = |name: &str| master.option(name).cloned().unwrap_or(Value::Null);
         Self {
             user: master.user.clone(),
-            nodegroups: master.option("nodegroups").and_then(Value::as_map).cloned().unwrap_or_default(),
+            nodegroups: master
+                .option("nodegroups")
+                .and_then(Value::as_map)
+                .cloned()
+                .unwrap_or_default(),
             ext_job_cache: master.text("ext_job_cache").unwrap_or_default().to_owned(),
             order_masters: master.flag("order_masters"),
             timeout: option("timeout"),
@@ -71,11 +75,13 @@ impl Dispatch<'_> {
             return None;
         };
         silent_mistakes(client, &chunk, notes);
-        match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
-            Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
-            Client::Runner | Client::Wheel => self.master(client, &mut chunk),
-            Client::Caller => caller(&mut chunk),
-        }) {
+        match self
+            .prepare(client, &mut chunk, notes)
+            .and_then(|()| match client {
+                Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
+                Client::Runner | Client::Wheel => self.master(client, &mut chunk),
+                Client::Caller => caller(&mut chunk),
+            }) {
             Ok(call) => Some(call),
             Err(Refusal::Reported(message)) => {
                 notes.push(Note::error(LOGGER, message).failing(location_of(&chunk)));
@@ -89,9 +95,16 @@ impl Dispatch<'_> {
     }
 
     /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among them.
-    fn prepare(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<(), Refusal> {
+    fn prepare(
+        &self,
+        client: Client,
+        chunk: &mut Map,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), Refusal> {
         if client == Client::Local && !chunk.contains_key("tgt") {
-            return Err("local takes at least 2 arguments (1 given): no `tgt`".to_owned().into());
+            return Err("local takes at least 2 arguments (1 given): no `tgt`"
+                .to_owned()
+                .into());
         }
         let is_of_master = client.is_of_master();
         let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::default()));
@@ -117,25 +130,39 @@ impl Dispatch<'_> {
         for key in chunk.keys() {
             match key.as_str() {
                 Some("self") => {
-                    return Err(format!("{} got multiple values for argument 'self'", client.name()).into());
+                    return Err(format!(
+                        "{} got multiple values for argument 'self'",
+                        client.name()
+                    )
+                    .into());
                 }
                 Some(_) => {}
-                None => return Err(format!("keywords must be strings: {}", key.0.python_str()).into()),
+                None => {
+                    return Err(format!("keywords must be strings: {}", key.0.python_str()).into());
+                }
             }
         }
         Ok(())
     }
 
     fn signature(&self, client: Client, chunk: &Map) -> Result<Option<Signature>, Refusal> {
-        let Some(fun) = chunk.get("fun").and_then(Value::as_str) else { return Ok(None) };
+        let Some(fun) = chunk.get("fun").and_then(Value::as_str) else {
+            return Ok(None);
+        };
         self.salt.signature(client, fun).map_err(|error| {
-            Refusal::Failed(format!("without `args`, the function's signature is needed: {error}"))
+            Refusal::Failed(format!(
+                "without `args`, the function's signature is needed: {error}"
+            ))
         })
     }
 
     fn master(&self, client: Client, chunk: &mut Map) -> Result<Call, Refusal> {
         if self.pool_full {
-            let (id, kind, fun) = (text_of(chunk, "__id__"), client.name(), text_of(chunk, "fun"));
+            let (id, kind, fun) = (
+                text_of(chunk, "__id__"),
+                client.name(),
+                text_of(chunk, "fun"),
+            );
             // With two blanks, as in Salt.
             return Err(Refusal::Reported(format!(
                 "Reactor '{id}' failed  to execute {kind} '{fun}': TaskPool queue is full!Consider tuning \
@@ -146,7 +173,16 @@ impl Dispatch<'_> {
         let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
         let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
         let (chunk, tgt, timeout) = (std::mem::take(chunk), Value::Null, Value::Null);
-        Ok(Call { client, fun, tgt, args, kwargs, chunk, publish: None, timeout })
+        Ok(Call {
+            client,
+            fun,
+            tgt,
+            args,
+            kwargs,
+            chunk,
+            publish: None,
+            timeout,
+        })
     }
 
     fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
@@ -164,7 +200,16 @@ impl Dispatch<'_> {
             }
         };
         let (args, chunk) = (Vec::new(), kwargs);
-        Call { client: Client::Local, fun, tgt, args, kwargs: Value::Null, chunk, publish, timeout }
+        Call {
+            client: Client::Local,
+            fun,
+            tgt,
+            args,
+            kwargs: Value::Null,
+            chunk,
+            publish,
+            timeout,
+        }
     }
 
     /// The payload for the request port, without the key.
@@ -183,12 +228,19 @@ impl Dispatch<'_> {
         let arg = conditioned(given("arg"), given("kwarg"))?;
         let get = |name: &str, otherwise: Value| kwargs.get(name).cloned().unwrap_or(otherwise);
         let tgt_type = get("tgt_type", "glob".into());
-        let (tgt, tgt_type) =
-            nodegroup::resolved(tgt, tgt_type, &self.settings.nodegroups, &self.settings.conf_file, notes)?;
+        let (tgt, tgt_type) = nodegroup::resolved(
+            tgt,
+            tgt_type,
+            &self.settings.nodegroups,
+            &self.settings.conf_file,
+            notes,
+        )?;
         let mut ret = get("ret", "".into());
         if !self.settings.ext_job_cache.is_empty() {
             ret = match ret {
-                Value::Str(own) if !own.is_empty() => format!("{own},{}", self.settings.ext_job_cache).into(),
+                Value::Str(own) if !own.is_empty() => {
+                    format!("{own},{}", self.settings.ext_job_cache).into()
+                }
                 other if other.truthy() => {
                     return Err(format!(
                         "`ret` is not text, so ext_job_cache cannot be appended: {}",
@@ -207,8 +259,15 @@ impl Dispatch<'_> {
         payload.insert("ret".into(), ret);
         payload.insert("jid".into(), get("jid", "".into()));
         let mut rest = with_room(kwargs.len());
-        let is_own = |key: &str| matches!(key, "arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout");
-        let others = kwargs.iter().filter(|(key, _)| !key.as_str().is_some_and(is_own));
+        let is_own = |key: &str| {
+            matches!(
+                key,
+                "arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout"
+            )
+        };
+        let others = kwargs
+            .iter()
+            .filter(|(key, _)| !key.as_str().is_some_and(is_own));
         rest.extend(others.map(|(key, value)| (key.clone(), value.clone())));
         if !rest.is_empty() {
             payload.insert("kwargs".into(), Value::Map(rest));
@@ -236,9 +295,21 @@ fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
             None => return Err(format!("keywords must be strings: {}", key.0.python_str()).into()),
         }
     }
-    let (kwargs, fun) = (kwarg.clone(), chunk.get("fun").cloned().unwrap_or(Value::Null));
+    let (kwargs, fun) = (
+        kwarg.clone(),
+        chunk.get("fun").cloned().unwrap_or(Value::Null),
+    );
     let (client, chunk) = (Client::Caller, std::mem::take(chunk));
-    Ok(Call { client, fun, tgt: Value::Null, args, kwargs, chunk, publish: None, timeout: Value::Null })
+    Ok(Call {
+        client,
+        fun,
+        tgt: Value::Null,
+        args,
+        kwargs,
+        chunk,
+        publish: None,
+        timeout: Value::Null,
+    })
 }
 
 /// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a marked mapping at the end.
@@ -257,7 +328,11 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     {
         let mut marked = with_room(kwarg.len() + 1);
         marked.insert("__kwarg__".into(), Value::Bool(true));
-        marked.extend(kwarg.iter().map(|(key, value)| (key.clone(), value.clone())));
+        marked.extend(
+            kwarg
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
         args.push(Value::Map(marked));
     }
     Ok(args)
@@ -274,9 +349,12 @@ fn whole_seconds(given: &Value) -> Option<Value> {
 
 fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
     let id = text_of(chunk, "__id__");
-    Note::error(LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
-        .because(cause)
-        .failing(location_of(chunk))
+    Note::error(
+        LOGGER,
+        format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()),
+    )
+    .because(cause)
+    .failing(location_of(chunk))
 }
 
 fn location_of(chunk: &Map) -> Location {
@@ -286,20 +364,26 @@ fn location_of(chunk: &Map) -> Location {
 /// Salt's process dies in this case.
 fn unknown_type(chunk: &Map, state: &Value) -> Note {
     let state = state.python_str();
-    Note::error(LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
-        .because(format!(
-            "{}: ID '{}': unknown reaction type `{state}`, expected local, runner, wheel or caller",
-            text_of(chunk, "__sls__"),
-            text_of(chunk, "__id__"),
-        ))
-        .failing(location_of(chunk))
+    Note::error(
+        LOGGER,
+        format!("ReactWrap is missing a wrapper function for '{state}'"),
+    )
+    .because(format!(
+        "{}: ID '{}': unknown reaction type `{state}`, expected local, runner, wheel or caller",
+        text_of(chunk, "__sls__"),
+        text_of(chunk, "__id__"),
+    ))
+    .failing(location_of(chunk))
 }
 
 /// Mistakes that Salt accepts silently with another meaning.
 fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
     let mut warn = |what: String| {
         let (sls, id) = (text_of(chunk, "__sls__"), text_of(chunk, "__id__"));
-        notes.push(Note::warning(OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
+        notes.push(Note::warning(
+            OWN_LOGGER,
+            format!("{sls}: ID '{id}': {what}"),
+        ));
     };
     if client == Client::Local && chunk.contains_key("expr_form") {
         warn("`expr_form` is ignored and the target is a glob; use `tgt_type`".to_owned());
@@ -308,7 +392,8 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
         return;
     }
     if client == Client::Local {
-        if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null)) {
+        if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null))
+        {
             warn("`kwarg` is not a mapping and is ignored; use `args`, or one mapping".to_owned());
         }
         if matches!(chunk.get("arg"), Some(Value::Str(text)) if !text.is_empty()) {
@@ -346,16 +431,40 @@ pub(super) const PUBLISH_KEYWORDS: [&str; 9] = [
 
 /// True for keys that the client, the master or the compiler reads.
 fn is_known(client: Client, name: &str) -> bool {
-    const COMPILED: [&str; 7] = ["state", "name", "__sls__", "__id__", "fun", "order", "__env__"];
-    const REQUISITES: [&str; 7] = ["require", "watch", "onchanges", "onfail", "prereq", "listen", "names"];
-    const LOCAL: [&str; 8] = ["tgt", "tgt_type", "arg", "kwarg", "ret", "jid", "timeout", "expr_form"];
+    const COMPILED: [&str; 7] = [
+        "state", "name", "__sls__", "__id__", "fun", "order", "__env__",
+    ];
+    const REQUISITES: [&str; 7] = [
+        "require",
+        "watch",
+        "onchanges",
+        "onfail",
+        "prereq",
+        "listen",
+        "names",
+    ];
+    const LOCAL: [&str; 8] = [
+        "tgt",
+        "tgt_type",
+        "arg",
+        "kwarg",
+        "ret",
+        "jid",
+        "timeout",
+        "expr_form",
+    ];
     const CALLER: [&str; 2] = ["arg", "kwarg"];
-    let own: &[&str] = if client == Client::Local { &LOCAL } else { &CALLER };
+    let own: &[&str] = if client == Client::Local {
+        &LOCAL
+    } else {
+        &CALLER
+    };
     COMPILED.contains(&name)
         || own.contains(&name)
         || (client == Client::Local && PUBLISH_KEYWORDS.contains(&name))
         || REQUISITES.iter().any(|requisite| {
-            name.strip_prefix(requisite).is_some_and(|rest| matches!(rest, "" | "_any" | "_all" | "_in"))
+            name.strip_prefix(requisite)
+                .is_some_and(|rest| matches!(rest, "" | "_any" | "_all" | "_in"))
         })
 }
 

@@ -24,17 +24,26 @@ pub(in crate::reactor) fn resolved(
     let kind = tgt_type.as_str().unwrap_or_default();
     let words: Vec<String> = match kind {
         "nodegroup" => {
-            let name = tgt.as_str().ok_or_else(|| format!("Node group {} unavailable", tgt.python_str()))?;
+            let name = tgt
+                .as_str()
+                .ok_or_else(|| format!("Node group {} unavailable", tgt.python_str()))?;
             group(name, groups, conf_file, notes)?
         }
         "compound" => match tgt {
             Value::Str(text) => text.split_whitespace().map(str::to_owned).collect(),
             Value::List(items) | Value::Tuple(items) => {
-                let texts: Option<Vec<String>> =
-                    items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+                let texts: Option<Vec<String>> = items
+                    .iter()
+                    .map(|item| item.as_str().map(str::to_owned))
+                    .collect();
                 texts.ok_or("the list of a compound target may contain text only")?
             }
-            other => return Err(format!("a compound target must be text: {}", other.python_str())),
+            other => {
+                return Err(format!(
+                    "a compound target must be text: {}",
+                    other.python_str()
+                ));
+            }
         },
         _ => return Ok((tgt.clone(), tgt_type)),
     };
@@ -48,7 +57,12 @@ pub(in crate::reactor) fn resolved(
     Ok((spread.join(" ").into(), "compound".into()))
 }
 
-fn group(name: &str, groups: &Map, conf_file: &str, notes: &mut Vec<Note>) -> Result<Vec<String>, String> {
+fn group(
+    name: &str,
+    groups: &Map,
+    conf_file: &str,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<String>, String> {
     if !groups.contains_key(name) {
         return Err(format!("Node group {name} unavailable in {conf_file}"));
     }
@@ -69,17 +83,23 @@ fn expanded<'a>(
         Group::Words(Vec::new())
     };
     if skip.contains(&name) {
-        return complain(format!("Failed nodegroup expansion: illegal nested nodegroup \"{name}\""));
+        return complain(format!(
+            "Failed nodegroup expansion: illegal nested nodegroup \"{name}\""
+        ));
     }
     let Some(definition) = groups.get(name) else {
-        return complain(format!("Failed nodegroup expansion: unknown nodegroup \"{name}\""));
+        return complain(format!(
+            "Failed nodegroup expansion: unknown nodegroup \"{name}\""
+        ));
     };
     let words: Vec<String> = match definition {
         Value::Str(text) => text.split_whitespace().map(str::to_owned).collect(),
         Value::List(items) | Value::Tuple(items) => items.iter().map(Value::python_str).collect(),
         other => {
             let other = other.python_str();
-            return complain(format!("Nodegroup '{name}' ({other}) is neither a string, list nor tuple"));
+            return complain(format!(
+                "Nodegroup '{name}' ({other}) is neither a string, list nor tuple"
+            ));
         }
     };
     skip.push(name);
@@ -87,12 +107,15 @@ fn expanded<'a>(
     let mut out: Vec<String> = Vec::new();
     for word in &words {
         let inner = word.strip_prefix("N@").filter(|inner| !inner.is_empty());
-        match inner
-            .and_then(|inner| groups.get_full(inner).map(|(_, key, _)| key.as_str().unwrap_or_default()))
-        {
+        match inner.and_then(|inner| {
+            groups
+                .get_full(inner)
+                .map(|(_, key, _)| key.as_str().unwrap_or_default())
+        }) {
             Some(inner) => {
                 found_group = true;
-                let (Group::Words(words) | Group::Plain(words)) = expanded(inner, groups, skip, false, notes);
+                let (Group::Words(words) | Group::Plain(words)) =
+                    expanded(inner, groups, skip, false, notes);
                 out.extend(words);
             }
             None if inner.is_some() => {
@@ -128,9 +151,18 @@ fn names_or_expression(words: &[String]) -> Option<String> {
         let mut chars = word.chars();
         chars.next().is_some_and(|c| c.is_ascii_uppercase()) && chars.next() == Some('@')
     };
-    if words.iter().any(|word| OPERATORS.contains(&word.as_str()) || word.contains('*') || typed(word)) {
+    if words
+        .iter()
+        .any(|word| OPERATORS.contains(&word.as_str()) || word.contains('*') || typed(word))
+    {
         return None;
     }
-    let expression = words.iter().any(|word| word.contains(['(', '[', '{', '\\', '?', '}', ']', ')']));
-    Some(format!("{}@{}", if expression { "E" } else { "L" }, words.join(",")))
+    let expression = words
+        .iter()
+        .any(|word| word.contains(['(', '[', '{', '\\', '?', '}', ']', ')']));
+    Some(format!(
+        "{}@{}",
+        if expression { "E" } else { "L" },
+        words.join(",")
+    ))
 }

@@ -28,7 +28,9 @@ impl Account {
     pub(crate) fn switch(user: &str, own: u32) -> Result<Option<Self>, String> {
         let account = User::named(user)
             .or_else(|| User::find(&getent(user)?, |found| found.name == user))
-            .ok_or_else(|| format!("no such user {user:?}, which is `user` in Salt's configuration"))?;
+            .ok_or_else(|| {
+                format!("no such user {user:?}, which is `user` in Salt's configuration")
+            })?;
         if account.uid == own {
             return Ok(None);
         }
@@ -38,18 +40,38 @@ impl Account {
             ));
         }
         if setpriv().is_none() {
-            return Err(format!("cannot switch to user {user}: setpriv (util-linux) is not installed"));
+            return Err(format!(
+                "cannot switch to user {user}: setpriv (util-linux) is not installed"
+            ));
         }
         Ok(Some(Self(account)))
     }
 
     /// A command that runs `program` as this user. As in Salt's daemons, variables about the user are changed if they are set.
     pub(in crate::reactor) fn command(&self, program: &Path) -> Command {
-        let User { name, gid, home, shell, .. } = &self.0;
+        let User {
+            name,
+            gid,
+            home,
+            shell,
+            ..
+        } = &self.0;
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
-        command.args(["--reuid", name, "--regid", &gid.to_string(), "--init-groups", "--"]);
+        command.args([
+            "--reuid",
+            name,
+            "--regid",
+            &gid.to_string(),
+            "--init-groups",
+            "--",
+        ]);
         command.arg(program);
-        for (variable, value) in [("HOME", home), ("SHELL", shell), ("USER", name), ("LOGNAME", name)] {
+        for (variable, value) in [
+            ("HOME", home),
+            ("SHELL", shell),
+            ("USER", name),
+            ("LOGNAME", name),
+        ] {
             if std::env::var_os(variable).is_some() {
                 command.env(variable, value);
             }
@@ -60,12 +82,16 @@ impl Account {
     /// Kills a process of this user.
     pub(in crate::reactor) fn kill(&self, pid: u32) -> io::Result<()> {
         let mut command = self.command(Path::new("/bin/sh"));
-        command.args(["-c", "kill -9 \"$0\"", &pid.to_string()]).stdin(Stdio::null());
+        command
+            .args(["-c", "kill -9 \"$0\"", &pid.to_string()])
+            .stdin(Stdio::null());
         let output = command.output()?;
         if output.status.success() {
             return Ok(());
         }
-        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        Err(io::Error::other(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        ))
     }
 }
 
@@ -76,7 +102,11 @@ fn setpriv() -> Option<&'static str> {
 /// A user's line from the system's other sources, such as LDAP.
 fn getent(user: &str) -> Option<String> {
     let program = GETENT.into_iter().find(|path| Path::new(path).is_file())?;
-    let output = Command::new(program).args(["passwd", "--", user]).stdin(Stdio::null()).output().ok()?;
+    let output = Command::new(program)
+        .args(["passwd", "--", user])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
     String::from_utf8(output.stdout).ok()
 }
 
@@ -87,7 +117,15 @@ mod tests {
     #[test]
     fn only_root_can_switch() {
         assert_eq!(Account::switch("root", 0), Ok(None));
-        assert!(Account::switch("root", 1000).unwrap_err().contains("only root can"));
-        assert!(Account::switch("no-such-user", 0).unwrap_err().contains("no such user \"no-such-user\""));
+        assert!(
+            Account::switch("root", 1000)
+                .unwrap_err()
+                .contains("only root can")
+        );
+        assert!(
+            Account::switch("no-such-user", 0)
+                .unwrap_err()
+                .contains("no such user \"no-such-user\"")
+        );
     }
 }

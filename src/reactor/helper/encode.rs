@@ -35,15 +35,21 @@ pub(crate) fn encode(value: &Value) -> Json {
 
 /// The JSON form of a mapping.
 pub(crate) fn encode_map(map: &Map) -> Json {
-    let plain = map.keys().all(|key| key.as_str().is_some_and(|text| !text.starts_with('$')));
+    let plain = map
+        .keys()
+        .all(|key| key.as_str().is_some_and(|text| !text.starts_with('$')));
     if !plain {
         return tagged(
             "$map",
-            map.iter().map(|(key, value)| Json::from(vec![encode(&key.0), encode(value)])).collect(),
+            map.iter()
+                .map(|(key, value)| Json::from(vec![encode(&key.0), encode(value)]))
+                .collect(),
         );
     }
     Json::Object(
-        map.iter().filter_map(|(key, value)| Some((key.as_str()?.to_owned(), encode(value)))).collect(),
+        map.iter()
+            .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), encode(value))))
+            .collect(),
     )
 }
 
@@ -75,7 +81,12 @@ fn decode_object(object: &serde_json::Map<String, Json>) -> Value {
     {
         return value;
     }
-    Value::Map(object.iter().map(|(key, value)| (Key::from(key.as_str()), decode(value))).collect())
+    Value::Map(
+        object
+            .iter()
+            .map(|(key, value)| (Key::from(key.as_str()), decode(value)))
+            .collect(),
+    )
 }
 
 fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
@@ -84,7 +95,9 @@ fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
         "$bytes" => Value::Bytes(BASE64.decode(inner.as_str()?).ok()?),
         "$int" => {
             let digits = inner.as_str()?;
-            digits.parse().map_or_else(|_| Value::BigInt(digits.to_owned()), Value::Int)
+            digits
+                .parse()
+                .map_or_else(|_| Value::BigInt(digits.to_owned()), Value::Int)
         }
         "$float" => Value::Float(inner.as_str()?.parse().ok()?),
         "$tuple" => Value::Tuple(items()?),
@@ -92,7 +105,9 @@ fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
         "$map" => {
             let mut map = Map::default();
             for pair in inner.as_array()? {
-                let [key, value] = pair.as_array()?.as_slice() else { return None };
+                let [key, value] = pair.as_array()?.as_slice() else {
+                    return None;
+                };
                 map.insert(Key(decode(key)), decode(value));
             }
             Value::Map(map)
@@ -124,7 +139,11 @@ mod tests {
             let json: Json = serde_json::from_str(text).unwrap();
             let again = encode(&decode(&json)).to_string();
             // An object with an unknown `$` key is encoded as a `$map`.
-            let expected = if text.contains("$other") { r#"{"$map":[["$other","function"]]}"# } else { text };
+            let expected = if text.contains("$other") {
+                r#"{"$map":[["$other","function"]]}"#
+            } else {
+                text
+            };
             assert_eq!(again, expected);
         }
     }

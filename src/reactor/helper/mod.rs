@@ -101,7 +101,11 @@ impl HelperOptions {
 
     /// The time limit, as messages name it.
     fn time_limit(&self) -> String {
-        let option = if self.runs_callers { "" } else { " (reactor.helper_timeout)" };
+        let option = if self.runs_callers {
+            ""
+        } else {
+            " (reactor.helper_timeout)"
+        };
         format!("{} s{option}", self.time.as_secs())
     }
 
@@ -159,16 +163,29 @@ impl Helper {
     /// A helper without running processes.
     pub fn new(options: HelperOptions) -> Self {
         let (pool, freed) = Default::default();
-        Self { options, pool, freed, fetched: Cache(Mutex::default()), signatures: Cache(Mutex::default()) }
+        Self {
+            options,
+            pool,
+            freed,
+            fetched: Cache(Mutex::default()),
+            signatures: Cache(Mutex::default()),
+        }
     }
 
     /// Calls an execution function.
     pub fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
         let args: Vec<Json> = args.iter().map(encode).collect();
-        let answer =
-            self.ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
-        let retcode = answer.get("retcode").and_then(Json::as_i64).unwrap_or_default();
-        Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
+        let answer = self
+            .ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
+        let retcode = answer
+            .get("retcode")
+            .and_then(Json::as_i64)
+            .unwrap_or_default();
+        Ok(SaltAnswer {
+            result: answered(&answer),
+            retcode,
+            notes: notes(&answer),
+        })
     }
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
@@ -193,22 +210,29 @@ impl Helper {
             let why = match fault {
                 Fault::TooLong => {
                     metrics.helper_requests_too_long.add(1);
-                    return Err(SaltError::TooLong { limit: self.options.time_limit() });
+                    return Err(SaltError::TooLong {
+                        limit: self.options.time_limit(),
+                    });
                 }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // Idle processes may have ended, possibly all of them.
                 Fault::NotStarted(why) => {
                     not_started += 1;
                     if not_started > self.options.processes + 1 {
-                        return Err(SaltError::Absent(format!("Salt's Python dies immediately: {why}")));
+                        return Err(SaltError::Absent(format!(
+                            "Salt's Python dies immediately: {why}"
+                        )));
                     }
                     why
                 }
                 Fault::Died(why) => {
                     tries += 1;
                     if tries >= self.options.tries {
-                        let times =
-                            if tries == 1 { "died".to_owned() } else { format!("died {tries} times") };
+                        let times = if tries == 1 {
+                            "died".to_owned()
+                        } else {
+                            format!("died {tries} times")
+                        };
                         return Err(SaltError::Broken(format!(
                             "its process {times} during the request: {why}"
                         )));
@@ -216,8 +240,16 @@ impl Helper {
                     why
                 }
             };
-            let (op, path) = (request.get("op"), request.get("path").or_else(|| request.get("fun")));
-            tracing::warn!(why, ?op, ?path, "process of Salt's Python died, repeating its request");
+            let (op, path) = (
+                request.get("op"),
+                request.get("path").or_else(|| request.get("fun")),
+            );
+            tracing::warn!(
+                why,
+                ?op,
+                ?path,
+                "process of Salt's Python died, repeating its request"
+            );
             metrics.helper_requests_repeated.add(1);
         };
         match answer.get("error").and_then(Json::as_str) {
@@ -322,21 +354,26 @@ impl Salt for Helper {
         let answer = self.ask(&json!({"op": "signature", "client": client.name(), "fun": fun}))?;
         let found = match answer.get("signature") {
             None | Some(Json::Null) => None,
-            Some(found) => Some(
-                Signature::from_json(found)
-                    .ok_or_else(|| SaltError::Broken(format!("invalid signature of {key}: {found}")))?,
-            ),
+            Some(found) => Some(Signature::from_json(found).ok_or_else(|| {
+                SaltError::Broken(format!("invalid signature of {key}: {found}"))
+            })?),
         };
         // A missing function may be installed at any time.
-        let valid =
-            if found.is_some() { limits::REACTOR_SIGNATURES } else { limits::REACTOR_SIGNATURES / 60 };
+        let valid = if found.is_some() {
+            limits::REACTOR_SIGNATURES
+        } else {
+            limits::REACTOR_SIGNATURES / 60
+        };
         self.signatures.put(key, found.clone(), valid);
         Ok(found)
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {
         match self.ask(&json!({"op": "grains"})) {
-            Ok(answer) => Ok(answer.get("grains").filter(|grains| !grains.is_null()).map(decode)),
+            Ok(answer) => Ok(answer
+                .get("grains")
+                .filter(|grains| !grains.is_null())
+                .map(decode)),
             Err(SaltError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -350,7 +387,11 @@ impl Salt for Helper {
         let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
             return Ok(None);
         };
-        self.fetched.put(reference.to_owned(), path.clone(), limits::REACTOR_FETCHED_TRUSTED);
+        self.fetched.put(
+            reference.to_owned(),
+            path.clone(),
+            limits::REACTOR_FETCHED_TRUSTED,
+        );
         Ok(Some(path))
     }
 }
@@ -363,7 +404,13 @@ fn answered(row: &Json) -> Result<Value, (String, String)> {
 }
 
 fn exception(raised: &Json) -> (String, String) {
-    let get = |name: &str| raised.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+    let get = |name: &str| {
+        raised
+            .get(name)
+            .and_then(Json::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     (get("type"), get("message"))
 }
 
@@ -384,7 +431,11 @@ fn notes(answer: &Json) -> Vec<Note> {
             "DEBUG" => NoteLevel::Debug,
             _ => NoteLevel::Error,
         };
-        let mut note = Note::new(level, logger(row.get("logger")?.as_str()?), row.get("message")?.as_str()?);
+        let mut note = Note::new(
+            level,
+            logger(row.get("logger")?.as_str()?),
+            row.get("message")?.as_str()?,
+        );
         note.cause = row.get("cause").and_then(Json::as_str).map(str::to_owned);
         Some(note)
     })
@@ -410,7 +461,10 @@ pub(super) const LOGGERS: [&str; 14] = [
 
 /// The known logger with this prefix, as a static string.
 fn logger(name: &str) -> &'static str {
-    LOGGERS.into_iter().find(|known| name.starts_with(known)).unwrap_or("salt")
+    LOGGERS
+        .into_iter()
+        .find(|known| name.starts_with(known))
+        .unwrap_or("salt")
 }
 
 #[cfg(test)]

@@ -72,16 +72,25 @@ impl Process {
         let mut command = command(options, account.as_ref());
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
         let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
-        stderr.set_nonblocking(true).map_err(|error| failed(&error))?;
+        stderr
+            .set_nonblocking(true)
+            .map_err(|error| failed(&error))?;
         command
-            .stdin(Stdio::from(memory_file(PROGRAM.as_bytes()).map_err(|error| failed(&error))?))
+            .stdin(Stdio::from(
+                memory_file(PROGRAM.as_bytes()).map_err(|error| failed(&error))?,
+            ))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
         let child = command.spawn().map_err(|error| failed(&error))?;
         options.metrics.helper_starts.add(1);
         // It holds the other ends of the sockets, and would hide the end of the child.
         drop(command);
-        let mut process = Self { child, account, stream: ours, rest: Vec::new() };
+        let mut process = Self {
+            child,
+            account,
+            stream: ours,
+            rest: Vec::new(),
+        };
         match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
             Ok(answer) => match answer.get("error").and_then(Json::as_str) {
                 Some(error) => Err(failed(&error)),
@@ -93,7 +102,9 @@ impl Process {
                 Err(match fault {
                     Fault::TooLong => {
                         let seconds = limits::REACTOR_HELPER_START_TIME.as_secs();
-                        failed(&format!("it did not start within {seconds} s and was killed{words}"))
+                        failed(&format!(
+                            "it did not start within {seconds} s and was killed{words}"
+                        ))
                     }
                     Fault::Nonsense(why) => failed(&format!("{why}{words}")),
                     Fault::NotStarted(why) | Fault::Died(why) => {
@@ -113,12 +124,18 @@ impl Process {
     }
 
     /// Sends a request and waits for the answer. After a fault the process is unusable.
-    pub(in crate::reactor) fn ask(&mut self, request: &Json, time: Duration) -> Result<Json, Fault> {
+    pub(in crate::reactor) fn ask(
+        &mut self,
+        request: &Json,
+        time: Duration,
+    ) -> Result<Json, Fault> {
         let until = Instant::now() + time;
         let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
         let mut line = request.to_string().into_bytes();
         line.push(b'\n');
-        self.stream.set_write_timeout(Some(time)).map_err(|error| nonsense(&error))?;
+        self.stream
+            .set_write_timeout(Some(time))
+            .map_err(|error| nonsense(&error))?;
         if let Err(error) = self.stream.write_all(&line) {
             return Err(match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => Fault::TooLong,
@@ -144,10 +161,14 @@ impl Process {
             if left.is_zero() {
                 return Err(Fault::TooLong);
             }
-            self.stream.set_read_timeout(Some(left)).map_err(|error| nonsense(&error))?;
+            self.stream
+                .set_read_timeout(Some(left))
+                .map_err(|error| nonsense(&error))?;
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(Fault::Died(self.death())),
-                Ok(read) => self.rest.extend_from_slice(chunk.get(..read).unwrap_or_default()),
+                Ok(read) => self
+                    .rest
+                    .extend_from_slice(chunk.get(..read).unwrap_or_default()),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => return Err(Fault::TooLong),
                     ErrorKind::Interrupted => {}
@@ -168,10 +189,13 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(status) = self.end() else { return "it ended".to_owned() };
+        let Some(status) = self.end() else {
+            return "it ended".to_owned();
+        };
         match (status.signal(), status.code()) {
             (Some(9), _) => {
-                "it was killed by signal 9 (SIGKILL), as the kernel does when memory runs out".to_owned()
+                "it was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
+                    .to_owned()
             }
             (Some(signal), _) => format!("it was killed by signal {signal}"),
             (_, code) => format!("it ended with exit code {}", code.unwrap_or_default()),
@@ -211,7 +235,9 @@ fn command(options: &HelperOptions, account: Option<&Account>) -> Command {
         Some(account) => account.command(&options.python),
         None => Command::new(&options.python),
     };
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PYTHON")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PYTHON"))
+    {
         command.env_remove(name);
     }
     command

@@ -126,7 +126,11 @@ pub(in crate::reactor) struct Native {
 
 impl Recorded {
     pub(in crate::reactor) fn new(native: Native) -> Self {
-        Self { native, calls: Mutex::default(), notes: Mutex::default() }
+        Self {
+            native,
+            calls: Mutex::default(),
+            notes: Mutex::default(),
+        }
     }
 
     /// Moves calls and log records to the outcome, except when Salt renders the file again.
@@ -138,7 +142,12 @@ impl Recorded {
 
 impl SaltFunctions for Recorded {
     fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Option<Value> {
-        let Native { salt, functions, opts, grains } = &self.native;
+        let Native {
+            salt,
+            functions,
+            opts,
+            grains,
+        } = &self.native;
         if salt.insists(fun) {
             return None;
         }

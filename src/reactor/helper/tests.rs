@@ -9,8 +9,11 @@ use crate::testkit::{missing, wait_for};
 use crate::wire::python::yaml;
 
 fn python(time: Duration) -> Option<Helper> {
-    let there =
-        Command::new("python3").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    let there = Command::new("python3")
+        .arg("-V")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
     let mut options = HelperOptions::new("python3", "/no/such/master");
     options.stubs = json!({"test.echo": {"return": "stubbed"}, "test.fail": {"raise": {"type": "Oops", "message": "no"}}});
     options.time = time;
@@ -37,12 +40,20 @@ fn file(dir: &Path, text: &str) -> PathBuf {
 fn render(helper: &Helper, path: &Path) -> Result<SaltRendered, SaltError> {
     let data = yaml::load("{id: web1, big: 123456789012345678901}").unwrap();
     let shown = path.to_str().unwrap();
-    helper.render(&SaltFile { path: shown, source: path, reference: None, tag: "a/b", data: &data })
+    helper.render(&SaltFile {
+        path: shown,
+        source: path,
+        reference: None,
+        tag: "a/b",
+        data: &data,
+    })
 }
 
 #[test]
 fn python_files_run_without_salt() {
-    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let path = file(
         dir.path(),
@@ -51,22 +62,42 @@ fn python_files_run_without_salt() {
     );
     let rendered = render(&helper, &path).unwrap();
     let expected = yaml::load("{web1: [stubbed, 123456789012345678901]}").unwrap();
-    let Some(Ok(Value::Map(got))) = &rendered.result else { panic!("{:?}", rendered.result) };
+    let Some(Ok(Value::Map(got))) = &rendered.result else {
+        panic!("{:?}", rendered.result)
+    };
     assert_eq!(
         got.get("web1").unwrap().as_list().unwrap()[..2],
-        *expected.as_map().unwrap().first().unwrap().1.as_list().unwrap()
+        *expected
+            .as_map()
+            .unwrap()
+            .first()
+            .unwrap()
+            .1
+            .as_list()
+            .unwrap()
     );
-    assert_eq!(rendered.data.unwrap().as_map().unwrap().get("seen"), Some(&"a/b".into()));
+    assert_eq!(
+        rendered.data.unwrap().as_map().unwrap().get("seen"),
+        Some(&"a/b".into())
+    );
     assert_eq!(rendered.salt_calls[0].fun, "test.echo");
     let path = file(dir.path(), "#!py\ndef run():\n    return data['no']\n");
-    assert_eq!(render(&helper, &path).unwrap().result, Some(Err(("KeyError".to_owned(), "'no'".to_owned()))));
+    assert_eq!(
+        render(&helper, &path).unwrap().result,
+        Some(Err(("KeyError".to_owned(), "'no'".to_owned())))
+    );
     let path = file(dir.path(), "#!mako|yaml\n");
-    assert!(matches!(render(&helper, &path), Err(SaltError::Absent(_)) | Ok(_)));
+    assert!(matches!(
+        render(&helper, &path),
+        Err(SaltError::Absent(_)) | Ok(_)
+    ));
 }
 
 /// The list returned by a file, each item as `str`.
 fn returned(rendered: &SaltRendered) -> Vec<String> {
-    let Some(Ok(Value::List(items))) = &rendered.result else { panic!("{:?}", rendered.result) };
+    let Some(Ok(Value::List(items))) = &rendered.result else {
+        panic!("{:?}", rendered.result)
+    };
     items.iter().map(Value::python_str).collect()
 }
 
@@ -82,8 +113,15 @@ fn is_root() -> bool {
 /// A user other than root, preferably one with supplementary groups.
 fn other_user() -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap();
-    let members = groups.lines().filter_map(|line| line.split(':').nth(3)).flat_map(|names| names.split(','));
-    members.into_iter().find(|name| !name.is_empty() && *name != "root").unwrap_or("nobody").to_owned()
+    let members = groups
+        .lines()
+        .filter_map(|line| line.split(':').nth(3))
+        .flat_map(|names| names.split(','));
+    members
+        .into_iter()
+        .find(|name| !name.is_empty() && *name != "root")
+        .unwrap_or("nobody")
+        .to_owned()
 }
 
 /// A directory that all users can access.
@@ -106,7 +144,9 @@ def run():
 
 #[test]
 fn the_helper_of_root_runs_as_the_master_s_user() {
-    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    let Some(mut helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     if !is_root() {
         return;
     }
@@ -115,7 +155,10 @@ fn the_helper_of_root_runs_as_the_master_s_user() {
     // A Python that other users can execute.
     helper.options.python = "/usr/bin/python3".into();
     let dir = open_dir();
-    let path = file(dir.path(), &WHO.replace("data['id']", &format!("{:?}", dir.path())));
+    let path = file(
+        dir.path(),
+        &WHO.replace("data['id']", &format!("{:?}", dir.path())),
+    );
     let got = returned(&render(&helper, &path).unwrap());
     let id = |flag: &str| {
         let output = Command::new("id").args([flag, &name]).output().unwrap();
@@ -130,8 +173,15 @@ fn the_helper_of_root_runs_as_the_master_s_user() {
     let (uid, gid) = (id("-u")[0], id("-g")[0]);
     assert_eq!(got[0], format!("({uid}, {uid}, {uid})"));
     assert_eq!(got[1], format!("({gid}, {gid}, {gid})"));
-    assert_eq!(got[2], format!("{:?}", id("-G")), "supplementary groups of {name}");
-    assert_eq!((got[3].as_str(), got[4].as_str()), (uid.to_string().as_str(), "0o40755"));
+    assert_eq!(
+        got[2],
+        format!("{:?}", id("-G")),
+        "supplementary groups of {name}"
+    );
+    assert_eq!(
+        (got[3].as_str(), got[4].as_str()),
+        (uid.to_string().as_str(), "0o40755")
+    );
     assert!(!got[5].contains("root"), "{}", got[5]);
     assert_eq!((got[6].as_str(), got[7].as_str()), ("/", ""));
 }
@@ -141,8 +191,13 @@ fn sets_have_the_same_order_in_each_process_and_the_environment_is_not_inherited
     let dir = tempfile::tempdir().unwrap();
     let mut hashes = Vec::new();
     for _ in 0..2 {
-        let Some(helper) = python(Duration::from_secs(30)) else { return };
-        let path = file(dir.path(), &WHO.replace("data['id']", &format!("{:?}", dir.path())));
+        let Some(helper) = python(Duration::from_secs(30)) else {
+            return;
+        };
+        let path = file(
+            dir.path(),
+            &WHO.replace("data['id']", &format!("{:?}", dir.path())),
+        );
         let got = returned(&render(&helper, &path).unwrap());
         assert!(got[5].ends_with("'', '']"), "{}", got[5]);
         hashes.push(got[8].clone());
@@ -153,7 +208,9 @@ fn sets_have_the_same_order_in_each_process_and_the_environment_is_not_inherited
 
 #[test]
 fn the_error_names_a_missing_user() {
-    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    let Some(mut helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     helper.options.user = Some("no-such-user".to_owned());
     let Err(SaltError::Absent(why)) = helper.signature(Client::Runner, "test.arg") else {
         panic!("it started")
@@ -184,28 +241,53 @@ fn times(dir: &Path) -> u64 {
 
 #[test]
 fn a_file_is_rendered_again_after_the_death_of_its_process() {
-    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let path = counting(
         dir.path(),
         "return [os.kill(os.getpid(), signal.SIGKILL) if times < 3 else 'rendered at last']",
     );
-    assert_eq!(returned(&render(&helper, &path).unwrap()), ["rendered at last"]);
+    assert_eq!(
+        returned(&render(&helper, &path).unwrap()),
+        ["rendered at last"]
+    );
     let metrics = &helper.options.metrics;
-    assert_eq!((times(dir.path()), metrics.helper_requests_repeated.get()), (3, 2));
-    assert_eq!((metrics.helper_starts.get(), metrics.helper_requests_broken.get()), (3, 2));
+    assert_eq!(
+        (times(dir.path()), metrics.helper_requests_repeated.get()),
+        (3, 2)
+    );
+    assert_eq!(
+        (
+            metrics.helper_starts.get(),
+            metrics.helper_requests_broken.get()
+        ),
+        (3, 2)
+    );
 }
 
 #[test]
 fn a_file_that_always_kills_its_process_fails_with_the_reason() {
-    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let path = counting(dir.path(), "os.kill(os.getpid(), signal.SIGKILL)");
-    let Err(SaltError::Broken(why)) = render(&helper, &path) else { panic!("it was rendered") };
-    assert!(why.contains("died 3 times") && why.contains("SIGKILL"), "{why}");
+    let Err(SaltError::Broken(why)) = render(&helper, &path) else {
+        panic!("it was rendered")
+    };
+    assert!(
+        why.contains("died 3 times") && why.contains("SIGKILL"),
+        "{why}"
+    );
     assert_eq!(times(dir.path()), 3);
     let path = file(dir.path(), "#!py\ndef run():\n    return ['good']\n");
-    assert_eq!(returned(&render(&helper, &path).unwrap()), ["good"], "the next file is not affected");
+    assert_eq!(
+        returned(&render(&helper, &path).unwrap()),
+        ["good"],
+        "the next file is not affected"
+    );
 }
 
 /// Kills a process and waits for its end.
@@ -222,11 +304,16 @@ fn kill(pid: &str) {
 
 #[test]
 fn a_request_succeeds_after_the_death_of_an_idle_process() {
-    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    let Some(mut helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     // Not even with a single try.
     helper.options.tries = 1;
     let dir = tempfile::tempdir().unwrap();
-    let path = file(dir.path(), "#!py\nimport os\ndef run():\n    return [os.getpid()]\n");
+    let path = file(
+        dir.path(),
+        "#!py\nimport os\ndef run():\n    return [os.getpid()]\n",
+    );
     let first = returned(&render(&helper, &path).unwrap());
     kill(&first[0]);
     let second = returned(&render(&helper, &path).unwrap());
@@ -234,13 +321,17 @@ fn a_request_succeeds_after_the_death_of_an_idle_process() {
     // It ends between the check and the request.
     let mut process = helper.pool.lock().idle.pop().unwrap();
     kill(&second[0]);
-    let fault = process.ask(&json!({"op": "nothing"}), Duration::from_secs(30)).unwrap_err();
+    let fault = process
+        .ask(&json!({"op": "nothing"}), Duration::from_secs(30))
+        .unwrap_err();
     assert!(matches!(fault, Fault::NotStarted(_)), "{fault:?}");
 }
 
 #[test]
 fn the_helper_does_not_repeat_a_function_that_may_have_run() {
-    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    let Some(mut helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     helper.options = helper.options.for_callers();
     let dir = tempfile::tempdir().unwrap();
     let path = counting(dir.path(), "os.kill(os.getpid(), signal.SIGKILL)");
@@ -250,17 +341,31 @@ fn the_helper_does_not_repeat_a_function_that_may_have_run() {
 
 #[test]
 fn a_file_that_exceeds_the_memory_limit_does_not_affect_others() {
-    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    let Some(mut helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     helper.options.memory = Some(limits::REACTOR_HELPER_MEMORY_MIN);
     let dir = tempfile::tempdir().unwrap();
-    let path = file(dir.path(), "#!py\ndef run():\n    return [len(bytearray(1 << 30))]\n");
+    let path = file(
+        dir.path(),
+        "#!py\ndef run():\n    return [len(bytearray(1 << 30))]\n",
+    );
     let rendered = render(&helper, &path).unwrap();
-    let Some(Err((kind, text))) = rendered.result else { panic!("{:?}", rendered.result) };
+    let Some(Err((kind, text))) = rendered.result else {
+        panic!("{:?}", rendered.result)
+    };
     assert_eq!(kind, "MemoryError");
-    assert!(text.contains("268435456 bytes (reactor.helper_memory)"), "{text}");
+    assert!(
+        text.contains("268435456 bytes (reactor.helper_memory)"),
+        "{text}"
+    );
     let score = "#!py\ndef run():\n    return [open('/proc/self/oom_score_adj').read()]\n";
     let score = returned(&render(&helper, &file(dir.path(), score)).unwrap());
-    assert_eq!(score, ["500\n"], "the kernel prefers to kill it, not the daemon");
+    assert_eq!(
+        score,
+        ["500\n"],
+        "the kernel prefers to kill it, not the daemon"
+    );
     assert_eq!(helper.options.metrics.helper_starts.get(), 1);
 }
 
@@ -268,12 +373,20 @@ fn a_file_that_exceeds_the_memory_limit_does_not_affect_others() {
 fn the_death_of_a_process_is_an_error_of_signatures_and_grains() {
     let dir = tempfile::tempdir().unwrap();
     // It sends the greeting, and dies of the first request.
-    let text = "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
+    let text =
+        "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
     let helper = program(dir.path(), text);
-    let died = |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
-    assert!(died(helper.signature(Client::Runner, "test.arg").unwrap_err()));
+    let died =
+        |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
+    assert!(died(
+        helper.signature(Client::Runner, "test.arg").unwrap_err()
+    ));
     assert!(died(helper.grains().unwrap_err()));
-    assert_eq!(helper.options.metrics.helper_requests_repeated.get(), 4, "three tries each");
+    assert_eq!(
+        helper.options.metrics.helper_requests_repeated.get(),
+        4,
+        "three tries each"
+    );
 }
 
 #[test]
@@ -297,29 +410,61 @@ fn a_request_that_no_process_started_is_repeated() {
 
 #[test]
 fn stubs_return_and_raise() {
-    let Some(helper) = python(Duration::from_secs(30)) else { return };
-    assert_eq!(helper.call("test.echo", &[], &Map::default()).unwrap().result, Ok("stubbed".into()));
-    assert_eq!(helper.call("test.fail", &[], &Map::default()).unwrap().result.unwrap_err().1, "no");
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
+    assert_eq!(
+        helper
+            .call("test.echo", &[], &Map::default())
+            .unwrap()
+            .result,
+        Ok("stubbed".into())
+    );
+    assert_eq!(
+        helper
+            .call("test.fail", &[], &Map::default())
+            .unwrap()
+            .result
+            .unwrap_err()
+            .1,
+        "no"
+    );
     assert_eq!(helper.grains(), Ok(None), "unknown without Salt");
 }
 
 #[test]
 fn a_file_that_never_ends_is_killed_and_the_next_one_is_rendered() {
-    let Some(helper) = python(Duration::from_millis(700)) else { return };
+    let Some(helper) = python(Duration::from_millis(700)) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
-    let path = file(dir.path(), "#!py\nimport time\ndef run():\n    time.sleep(600)\n");
+    let path = file(
+        dir.path(),
+        "#!py\nimport time\ndef run():\n    time.sleep(600)\n",
+    );
     assert_eq!(
         render(&helper, &path).unwrap_err(),
-        SaltError::TooLong { limit: "0 s (reactor.helper_timeout)".to_owned() }
+        SaltError::TooLong {
+            limit: "0 s (reactor.helper_timeout)".to_owned()
+        }
     );
     let path = file(dir.path(), "#!py\ndef run():\n    return {}\n");
     assert!(render(&helper, &path).is_ok());
     let metrics = &helper.options.metrics;
-    assert_eq!((metrics.helper_requests_too_long.get(), metrics.helper_starts.get()), (1, 2));
+    assert_eq!(
+        (
+            metrics.helper_requests_too_long.get(),
+            metrics.helper_starts.get()
+        ),
+        (1, 2)
+    );
 }
 
 /// Renders a file that waits for another one; returns the number of processes, too.
-fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<SaltRendered, SaltError>, u64) {
+fn one_waits_for_the_other(
+    mut helper: Helper,
+    processes: usize,
+) -> (Result<SaltRendered, SaltError>, u64) {
     helper.options.processes = processes;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -332,9 +477,12 @@ fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<Salt
     let quick = format!("#!py\ndef run():\n    open({done:?}, 'w').close()\n    return {{}}\n");
     std::fs::write(at("quick.sls"), quick).unwrap();
     let rendered = std::thread::scope(|scope| {
-        let waiting =
-            std::thread::Builder::new().spawn_scoped(scope, || render(&helper, &at("slow.sls"))).unwrap();
-        wait_for("the start of the rendering", || started_file.exists().then_some(()));
+        let waiting = std::thread::Builder::new()
+            .spawn_scoped(scope, || render(&helper, &at("slow.sls")))
+            .unwrap();
+        wait_for("the start of the rendering", || {
+            started_file.exists().then_some(())
+        });
         render(&helper, &at("quick.sls")).unwrap();
         waiting.join().unwrap()
     });
@@ -343,15 +491,27 @@ fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<Salt
 
 #[test]
 fn a_slow_file_does_not_delay_others() {
-    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
     let (rendered, processes) = one_waits_for_the_other(helper, 2);
-    assert_eq!((rendered.unwrap().result, processes), (Some(Ok(Value::Map(Map::default()))), 2));
+    assert_eq!(
+        (rendered.unwrap().result, processes),
+        (Some(Ok(Value::Map(Map::default()))), 2)
+    );
     // With one process the other file is rendered after the end of the slow one.
-    let Some(helper) = python(Duration::from_secs(1)) else { return };
+    let Some(helper) = python(Duration::from_secs(1)) else {
+        return;
+    };
     let (rendered, processes) = one_waits_for_the_other(helper, 1);
     assert_eq!(
         (rendered.unwrap_err(), processes),
-        (SaltError::TooLong { limit: "1 s (reactor.helper_timeout)".to_owned() }, 2)
+        (
+            SaltError::TooLong {
+                limit: "1 s (reactor.helper_timeout)".to_owned()
+            },
+            2
+        )
     );
 }
 
@@ -363,8 +523,14 @@ fn programs_that_are_not_helpers_are_errors() {
         matches!(none.signature(Client::Runner, "test.arg"), Err(SaltError::Absent(why)) if why.contains("/no/such/python"))
     );
     assert_eq!(none.options.metrics.helper_starts_failed.get(), 1);
-    assert!(program(dir.path(), "#!/bin/sh\nexit 0\n").signature(Client::Runner, "test.arg").is_err());
     assert!(
-        program(dir.path(), "#!/bin/sh\necho nonsense; cat\n").signature(Client::Runner, "test.arg").is_err()
+        program(dir.path(), "#!/bin/sh\nexit 0\n")
+            .signature(Client::Runner, "test.arg")
+            .is_err()
+    );
+    assert!(
+        program(dir.path(), "#!/bin/sh\necho nonsense; cat\n")
+            .signature(Client::Runner, "test.arg")
+            .is_err()
     );
 }

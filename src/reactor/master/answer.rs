@@ -43,7 +43,10 @@ pub(super) fn read(
     key: &Path,
 ) -> Result<Answer, MasterError> {
     let at = place.to_string();
-    let odd = |why: &str| MasterError::NoAnswer { place: at.clone(), why: why.to_owned() };
+    let odd = |why: &str| MasterError::NoAnswer {
+        place: at.clone(),
+        why: why.to_owned(),
+    };
     if let Some(text) = as_text(reply) {
         let why = format!("{text:?}");
         return Err(match text {
@@ -61,7 +64,9 @@ pub(super) fn read(
         reader.value().is_ok() && reader.rest().is_empty() && Reader::new(reply).map().is_ok()
     };
     if !whole {
-        return Err(odd("an answer that is neither a map nor text; is this a Salt master's ret_port?"));
+        return Err(odd(
+            "an answer that is neither a map nor text; is this a Salt master's ret_port?",
+        ));
     }
     if let Some(error) = get(reply, "error").filter(|error| !is_nil(error)) {
         return Err(refusal(error, at, key));
@@ -69,11 +74,15 @@ pub(super) fn read(
     let text = |map: &[u8], key: &str| get(map, key).and_then(as_text).map(str::to_owned);
     let names = |map: &[u8], key: &str| {
         let list = get(map, key).unwrap_or_default();
-        elements(list).filter_map(as_text).map(str::to_owned).collect::<Vec<_>>()
+        elements(list)
+            .filter_map(as_text)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     match client {
         Client::Local => {
-            let load = get(reply, "load").ok_or_else(|| odd("an answer to `publish` without `load`"))?;
+            let load =
+                get(reply, "load").ok_or_else(|| odd("an answer to `publish` without `load`"))?;
             if let Some(jid) = text(load, "jid").filter(|jid| !jid.is_empty()) {
                 return Ok(Answer::Published {
                     jid,
@@ -82,14 +91,21 @@ pub(super) fn read(
                 });
             }
             match get(load, "error").map(|error| {
-                as_text(error).map_or_else(|| refusal(error, at.clone(), key).to_string(), str::to_owned)
+                as_text(error).map_or_else(
+                    || refusal(error, at.clone(), key).to_string(),
+                    str::to_owned,
+                )
             }) {
-                Some(why) if names(load, "minions").is_empty() && why.contains("resolve minions") => {
+                Some(why)
+                    if names(load, "minions").is_empty() && why.contains("resolve minions") =>
+                {
                     Ok(Answer::NoTarget { why })
                 }
                 // `Failed to allocate a jid`: the job cache was unreachable, and no job was published.
                 Some(why) => Err(MasterError::Retry { place: at, why }),
-                None => Ok(Answer::NoTarget { why: "no minion matches".to_owned() }),
+                None => Ok(Answer::NoTarget {
+                    why: "no minion matches".to_owned(),
+                }),
             }
         }
         Client::Runner => {
@@ -100,7 +116,8 @@ pub(super) fn read(
             Ok(Answer::Started { jid, tag })
         }
         Client::Wheel | Client::Caller => {
-            let data = get(reply, "data").ok_or_else(|| odd("an answer to `wheel` without `data`"))?;
+            let data =
+                get(reply, "data").ok_or_else(|| odd("an answer to `wheel` without `data`"))?;
             Ok(Answer::Ran {
                 jid: text(data, "jid").unwrap_or_default(),
                 success: get(data, "success").and_then(as_bool).unwrap_or(false),
@@ -113,12 +130,20 @@ pub(super) fn read(
 /// Converts an `error` in an answer: text, or a map with name and message.
 fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
     let name = get(error, "name").and_then(as_text).unwrap_or_default();
-    let message = as_text(error).or_else(|| get(error, "message").and_then(as_text)).unwrap_or("no reason");
-    let why = if name.is_empty() { message.to_owned() } else { format!("{message} ({name})") };
+    let message = as_text(error)
+        .or_else(|| get(error, "message").and_then(as_text))
+        .unwrap_or("no reason");
+    let why = if name.is_empty() {
+        message.to_owned()
+    } else {
+        format!("{message} ({name})")
+    };
     match name {
-        "AuthenticationError" | "UserAuthenticationError" => {
-            MasterError::Unauthenticated { place, path: key.display().to_string(), why }
-        }
+        "AuthenticationError" | "UserAuthenticationError" => MasterError::Unauthenticated {
+            place,
+            path: key.display().to_string(),
+            why,
+        },
         _ if why.contains("allocate a jid") => MasterError::Retry { place, why },
         _ => MasterError::Refused { place, why },
     }

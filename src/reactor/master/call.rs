@@ -57,7 +57,12 @@ pub(crate) struct Call {
 impl Call {
     /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with `__kwarg__: true`.
     #[cfg(test)]
-    pub(crate) fn publish(tgt: impl Into<Value>, tgt_type: &str, fun: &str, arg: Vec<Value>) -> Self {
+    pub(crate) fn publish(
+        tgt: impl Into<Value>,
+        tgt_type: &str,
+        fun: &str,
+        arg: Vec<Value>,
+    ) -> Self {
         // The master's `_prep_pub` fails without any of these.
         let load = [
             ("tgt", tgt.into()),
@@ -66,43 +71,84 @@ impl Call {
             ("ret", "".into()),
             ("kwargs", Value::Map(Map::default())),
         ];
-        Self { client: Client::Local, fun: fun.to_owned(), load: map(load) }
+        Self {
+            client: Client::Local,
+            fun: fun.to_owned(),
+            load: map(load),
+        }
     }
 
     /// A runner. Positional arguments are recognised only if `arg` and `kwarg` are given together, and nothing else.
     pub(crate) fn runner(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
         let both = map([("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))]);
-        Self { client: Client::Runner, fun: fun.to_owned(), load: map([("kwarg", Value::Map(both))]) }
+        Self {
+            client: Client::Runner,
+            fun: fun.to_owned(),
+            load: map([("kwarg", Value::Map(both))]),
+        }
     }
 
     /// A wheel function.
     pub(crate) fn wheel(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
         let load = [("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))];
-        Self { client: Client::Wheel, fun: fun.to_owned(), load: map(load) }
+        Self {
+            client: Client::Wheel,
+            fun: fun.to_owned(),
+            load: map(load),
+        }
     }
 
     pub(crate) fn caller(fun: &str, args: Vec<Value>, kwargs: Value) -> Self {
         let load = [("args", Value::List(args)), ("kwargs", kwargs)];
-        Self { client: Client::Caller, fun: fun.to_owned(), load: map(load) }
+        Self {
+            client: Client::Caller,
+            fun: fun.to_owned(),
+            load: map(load),
+        }
     }
 
     /// The name of the master's service.
     pub(crate) fn service(&self) -> &'static str {
-        if self.client == Client::Local { "publish" } else { self.client.name() }
+        if self.client == Client::Local {
+            "publish"
+        } else {
+            self.client.name()
+        }
     }
 
     /// The target as text; empty for calls without a target.
     pub(crate) fn target(&self) -> String {
-        self.load.get("tgt").filter(|_| self.client == Client::Local).map(target_text).unwrap_or_default()
+        self.load
+            .get("tgt")
+            .filter(|_| self.client == Client::Local)
+            .map(target_text)
+            .unwrap_or_default()
     }
 
     pub(super) fn request(&self, key: &str, user: &str, jid: &str) -> Vec<u8> {
         const OWN: [&str; 5] = ["cmd", "fun", "key", "user", "jid"];
-        let theirs = || self.load.iter().filter(|(name, _)| name.as_str().is_none_or(|n| !OWN.contains(&n)));
+        let theirs = || {
+            self.load
+                .iter()
+                .filter(|(name, _)| name.as_str().is_none_or(|n| !OWN.contains(&n)))
+        };
         let own = if self.client == Client::Local { 5 } else { 4 };
         let mut w = Writer::new();
-        w.map(3).str("enc").str("clear").str("version").int(3).str("load").map(theirs().count() + own);
-        w.str("cmd").str(self.service()).str("fun").str(&self.fun).str("key").str(key).str("user").str(user);
+        w.map(3)
+            .str("enc")
+            .str("clear")
+            .str("version")
+            .int(3)
+            .str("load")
+            .map(theirs().count() + own);
+        w.str("cmd")
+            .str(self.service())
+            .str("fun")
+            .str(&self.fun)
+            .str("key")
+            .str(key)
+            .str("user")
+            .str(user);
         if self.client == Client::Local {
             w.str("jid").str(jid);
         }
@@ -118,11 +164,18 @@ impl Call {
 pub(crate) fn target_text(tgt: &Value) -> String {
     match tgt {
         Value::Str(text) => text.clone(),
-        Value::List(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        Value::List(items) => items
+            .iter()
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(","),
         _ => String::new(),
     }
 }
 
 fn map<const N: usize>(pairs: [(&str, Value); N]) -> Map {
-    pairs.into_iter().map(|(name, value)| (Key::from(name), value)).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| (Key::from(name), value))
+        .collect()
 }

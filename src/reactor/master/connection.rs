@@ -22,18 +22,26 @@ type Broken = Box<dyn std::error::Error>;
 
 impl MasterConnection {
     pub(super) fn open(place: &MasterAddress, until: Instant) -> Result<Self, MasterError> {
-        Self::connect(place, until)
-            .map_err(|why| MasterError::Unreachable { place: place.to_string(), why: why.to_string() })
+        Self::connect(place, until).map_err(|why| MasterError::Unreachable {
+            place: place.to_string(),
+            why: why.to_string(),
+        })
     }
 
     fn connect(place: &MasterAddress, until: Instant) -> Result<Self, Broken> {
         let mut last: Broken = "its name resolves to no address".into();
         for address in place.address().to_socket_addrs()? {
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let left = until
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
                     let splitter = Splitter::new(MASTER_ANSWER_BYTES_MAX);
-                    let mut connection = Self { stream, splitter, place: place.to_string() };
+                    let mut connection = Self {
+                        stream,
+                        splitter,
+                        place: place.to_string(),
+                    };
                     connection.handshake(until)?;
                     return Ok(connection);
                 }
@@ -66,23 +74,38 @@ impl MasterConnection {
     }
 
     /// Sends a request and waits for its answer. After an error the connection is unusable.
-    pub(super) fn exchange(&mut self, request: &[u8], until: Instant) -> Result<Vec<u8>, MasterError> {
+    pub(super) fn exchange(
+        &mut self,
+        request: &[u8],
+        until: Instant,
+    ) -> Result<Vec<u8>, MasterError> {
         let mut bytes = Vec::with_capacity(request.len() + 16);
         zmtp::put_request(&mut bytes, request);
         // A partial message has no effect on the master.
         self.write(&bytes, until)
-            .map_err(|why| MasterError::Unreachable { place: self.place.clone(), why: why.to_string() })?;
-        self.answer(until)
-            .map_err(|why| MasterError::NoAnswer { place: self.place.clone(), why: why.to_string() })
+            .map_err(|why| MasterError::Unreachable {
+                place: self.place.clone(),
+                why: why.to_string(),
+            })?;
+        self.answer(until).map_err(|why| MasterError::NoAnswer {
+            place: self.place.clone(),
+            why: why.to_string(),
+        })
     }
 
     fn answer(&mut self, until: Instant) -> Result<Vec<u8>, Broken> {
         loop {
             let pong = match self.splitter.next_item()? {
-                Some(ZmtpItem::Message(Message { first: [], second: Some(body), frames: 2 })) => {
+                Some(ZmtpItem::Message(Message {
+                    first: [],
+                    second: Some(body),
+                    frames: 2,
+                })) => {
                     return Ok(body.to_vec());
                 }
-                Some(ZmtpItem::Message(_)) => return Err("the answer is not a reply to a REQ socket".into()),
+                Some(ZmtpItem::Message(_)) => {
+                    return Err("the answer is not a reply to a REQ socket".into());
+                }
                 Some(ZmtpItem::Command(command)) => match zmtp::read_command(command) {
                     Some(Command::Ping(context)) => zmtp::pong(context),
                     _ => continue,
@@ -127,7 +150,11 @@ impl MasterConnection {
 
 fn left(until: Instant) -> Result<Duration, Broken> {
     let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err("timeout".into()) } else { Ok(left) }
+    if left.is_zero() {
+        Err("timeout".into())
+    } else {
+        Ok(left)
+    }
 }
 
 /// Ignores timeouts and interrupts: the caller's loop checks the deadline.

@@ -20,7 +20,11 @@ impl MasterKeyFile {
     pub(super) fn of(place: &MasterAddress) -> Self {
         // For a user name with a backslash (Windows) Salt uses another file name; such a master is not on this machine.
         let path = place.cachedir.join(format!(".{}_key", place.user));
-        Self { path, place: place.to_string(), read: Mutex::default() }
+        Self {
+            path,
+            place: place.to_string(),
+            read: Mutex::default(),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -54,7 +54,10 @@ impl MasterAddress {
         let host = match self.host.as_str() {
             "0.0.0.0" | "" => "127.0.0.1",
             "::" | "[::]" => "::1",
-            host => host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host),
+            host => host
+                .strip_prefix('[')
+                .and_then(|host| host.strip_suffix(']'))
+                .unwrap_or(host),
         };
         (host, self.port)
     }
@@ -63,7 +66,11 @@ impl MasterAddress {
 impl std::fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (host, port) = self.address();
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
     }
 }
 
@@ -74,12 +81,18 @@ pub(crate) enum MasterError {
     Unreachable { place: String, why: String },
     /// The master rejects the key, which is read again for the next request.
     #[error("the master at {place} rejects the key in {path}: {why}")]
-    Unauthenticated { place: String, path: String, why: String },
+    Unauthenticated {
+        place: String,
+        path: String,
+        why: String,
+    },
     /// The master failed temporarily and did nothing; retry later.
     #[error("the master at {place} failed temporarily: {why}")]
     Retry { place: String, why: String },
     /// The request was sent, but no usable answer arrived: it may have been carried out.
-    #[error("no usable answer from the master at {place}, the request may have been carried out: {why}")]
+    #[error(
+        "no usable answer from the master at {place}, the request may have been carried out: {why}"
+    )]
     NoAnswer { place: String, why: String },
     /// The master rejected the request; a retry is useless.
     #[error("the master at {place} rejected the request: {why}")]
@@ -105,7 +118,13 @@ pub(crate) struct Master {
 impl Master {
     pub(crate) fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
         let key = MasterKeyFile::of(&place);
-        Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
+        Self {
+            place,
+            key,
+            idle: Mutex::default(),
+            metrics,
+            own_name_only: Mutex::default(),
+        }
     }
 
     pub(crate) fn place(&self) -> &MasterAddress {
@@ -115,10 +134,18 @@ impl Master {
     /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published job.
     ///
     /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
-    pub(crate) fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+    pub(crate) fn ask(
+        &self,
+        call: &Call,
+        jid: &str,
+        timeout: Duration,
+    ) -> Result<Answer, MasterError> {
         if call.client == Client::Caller {
             let why = "a master has no service for `caller` functions".to_owned();
-            return Err(MasterError::Refused { place: self.place.to_string(), why });
+            return Err(MasterError::Refused {
+                place: self.place.to_string(),
+                why,
+            });
         }
         let until = Instant::now() + timeout;
         // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
@@ -134,12 +161,16 @@ impl Master {
                 None => self.key.text(anew)?,
             };
             let as_reactor = may_be_reactor && rejected.is_none() && !self.is_own_name_only(&key);
-            let user = if as_reactor { REACTOR_USER } else { &self.place.user };
+            let user = if as_reactor {
+                REACTOR_USER
+            } else {
+                &self.place.user
+            };
             let request = call.request(&key, user, jid);
             self.metrics.master_requests.add(1);
             let reply = self.exchange(&request, until);
-            let outcome =
-                reply.and_then(|reply| answer::read(call.client, &reply, &self.place, self.key.path()));
+            let outcome = reply
+                .and_then(|reply| answer::read(call.client, &reply, &self.place, self.key.path()));
             match outcome {
                 Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
                 // Either the key is wrong or the name is; the master's own name shows which.

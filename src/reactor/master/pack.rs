@@ -61,7 +61,11 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
         Head::Str(_) | Head::Bin(_) => {
             let is_text = matches!(look_head(reader)?, Head::Str(_));
             let bytes = reader.bytes().ok()?;
-            if is_text { text(bytes) } else { Value::Bytes(bytes.to_vec()) }
+            if is_text {
+                text(bytes)
+            } else {
+                Value::Bytes(bytes.to_vec())
+            }
         }
         Head::Array(len) => {
             *reader = look;
@@ -97,7 +101,8 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
 
 /// The JSON form of a value; lists stand for tuples and sets, as in msgpack.
 pub(crate) fn to_json(value: &Value) -> Json {
-    rmpv::decode::read_value(&mut packed(value).as_slice()).map_or(Json::Null, |value| json::to_json(&value))
+    rmpv::decode::read_value(&mut packed(value).as_slice())
+        .map_or(Json::Null, |value| json::to_json(&value))
 }
 
 /// Parses the JSON form.

@@ -31,12 +31,18 @@ fn fake_peer(times: usize, mut play: impl FnMut(usize, TcpStream) + Send + 'stat
         cachedir: dir.path().to_owned(),
         user: "root".to_owned(),
     };
-    let thread = std::thread::Builder::new().name("peer".to_owned()).spawn(move || {
-        for n in 0..times {
-            play(n, listener.accept().unwrap().0);
-        }
-    });
-    FakePeer { _dir: dir, place, thread: Some(thread.unwrap()) }
+    let thread = std::thread::Builder::new()
+        .name("peer".to_owned())
+        .spawn(move || {
+            for n in 0..times {
+                play(n, listener.accept().unwrap().0);
+            }
+        });
+    FakePeer {
+        _dir: dir,
+        place,
+        thread: Some(thread.unwrap()),
+    }
 }
 
 impl FakePeer {
@@ -69,7 +75,13 @@ fn send(router: &mut Router, body: &[u8]) {
 
 fn error(name: &str) -> Vec<u8> {
     let mut w = Writer::new();
-    w.map(1).str("error").map(2).str("name").str(name).str("message").str("no");
+    w.map(1)
+        .str("error")
+        .map(2)
+        .str("name")
+        .str(name)
+        .str("message")
+        .str("no");
     w.into_bytes()
 }
 
@@ -106,7 +118,10 @@ fn requests_reuse_the_connection_of_reach() {
     master.ask(&ping(), "7_1", TIMEOUT).unwrap();
     assert_eq!(master.metrics.master_connects.get(), 1);
     peer.end();
-    assert!(matches!(master.reach(), Err(MasterError::Unreachable { .. })));
+    assert!(matches!(
+        master.reach(),
+        Err(MasterError::Unreachable { .. })
+    ));
 }
 
 #[test]
@@ -115,14 +130,34 @@ fn a_job_is_published_with_our_jid_and_key_and_the_connection_is_reused() {
     let master = peer.master();
     let answer = master.ask(&ping(), "7_1", TIMEOUT).unwrap();
     let minions = vec!["web1".to_owned()];
-    assert_eq!(answer, Answer::Published { jid: "7_1".to_owned(), minions, missing: vec![] });
+    assert_eq!(
+        answer,
+        Answer::Published {
+            jid: "7_1".to_owned(),
+            minions,
+            missing: vec![]
+        }
+    );
     master.ask(&ping(), "7_2", TIMEOUT).unwrap();
     let request = crate::testkit::receive(&asked);
     let load = get(&request, "load").unwrap();
     assert_eq!(get(&request, "version"), Some(&[3][..]));
     let text = |key| get(load, key).and_then(as_text);
-    let sent = ["cmd", "tgt", "tgt_type", "fun", "jid", "user", "key", "ret"].map(|key| text(key).unwrap());
-    assert_eq!(sent, ["publish", "*", "glob", "test.ping", "7_1", "root", "the key", ""]);
+    let sent = ["cmd", "tgt", "tgt_type", "fun", "jid", "user", "key", "ret"]
+        .map(|key| text(key).unwrap());
+    assert_eq!(
+        sent,
+        [
+            "publish",
+            "*",
+            "glob",
+            "test.ping",
+            "7_1",
+            "root",
+            "the key",
+            ""
+        ]
+    );
     assert!(get(load, "arg").is_some() && get(load, "kwargs").is_some());
     assert_eq!(master.metrics.master_connects.get(), 1);
     assert_eq!(master.metrics.master_requests.get(), 2);
@@ -146,7 +181,10 @@ fn a_calls_load_cannot_override_key_user_or_command() {
 fn a_master_gets_no_caller_functions() {
     let peer = fake_peer(0, |_, _| ());
     let call = Call::caller("test.ping", vec![], Value::Null);
-    let error = peer.master().ask(&call, "", Duration::from_millis(300)).unwrap_err();
+    let error = peer
+        .master()
+        .ask(&call, "", Duration::from_millis(300))
+        .unwrap_err();
     assert!(matches!(error, MasterError::Refused { .. }), "{error}");
     peer.end();
 }
@@ -163,12 +201,20 @@ fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
     let master = peer.master();
     let call = Call::runner("state.orchestrate", vec!["x".into()], Map::default());
     let answer = master.ask(&call, "", TIMEOUT).unwrap();
-    assert_eq!(answer, Answer::Started { jid: "9".to_owned(), tag: "salt/run/9".to_owned() });
+    assert_eq!(
+        answer,
+        Answer::Started {
+            jid: "9".to_owned(),
+            tag: "salt/run/9".to_owned()
+        }
+    );
     master.ask(&call, "", TIMEOUT).unwrap();
     let users: Vec<_> = (0..4)
         .map(|_| {
             let request = crate::testkit::receive(&asked);
-            as_text(get(get(&request, "load").unwrap(), "user").unwrap()).unwrap().to_owned()
+            as_text(get(get(&request, "load").unwrap(), "user").unwrap())
+                .unwrap()
+                .to_owned()
         })
         .collect();
     // The second call: rejected, rejected with the key read again, accepted with the other name.
@@ -178,10 +224,17 @@ fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
 }
 
 /// A fake master that accepts certain users and keys; also returns the user of every request.
-fn accepting(accepts: impl Fn(&str, &str) -> bool + Send + 'static) -> (FakePeer, Receiver<String>) {
+fn accepting(
+    accepts: impl Fn(&str, &str) -> bool + Send + 'static,
+) -> (FakePeer, Receiver<String>) {
     let (tx, asked) = sync_channel(100);
     let mut started = Writer::new();
-    started.map(2).str("tag").str("salt/run/9").str("jid").str("9");
+    started
+        .map(2)
+        .str("tag")
+        .str("salt/run/9")
+        .str("jid")
+        .str("9");
     let (started, rejected) = (started.into_bytes(), error("UserAuthenticationError"));
     let peer = fake_peer(1, move |_, stream| {
         let mut router = handshake(stream);
@@ -201,19 +254,31 @@ fn after_a_wrong_key_runners_use_the_reactors_name_again() {
     let (peer, asked) = accepting(|_, key| key == "the key");
     let file = peer.place.cachedir.join(".root_key");
     std::fs::write(&file, "a wrong one").unwrap();
-    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::default()));
-    assert!(matches!(master.ask(&call, "", TIMEOUT), Err(MasterError::Unauthenticated { .. })));
+    let (master, call) = (
+        peer.master(),
+        Call::runner("test.arg", vec![], Map::default()),
+    );
+    assert!(matches!(
+        master.ask(&call, "", TIMEOUT),
+        Err(MasterError::Unauthenticated { .. })
+    ));
     std::fs::write(&file, "the key").unwrap();
     master.ask(&call, "", TIMEOUT).unwrap();
     drop(master);
     peer.end();
-    assert_eq!(asked.iter().collect::<Vec<_>>(), ["Reactor", "Reactor", "root", "Reactor"]);
+    assert_eq!(
+        asked.iter().collect::<Vec<_>>(),
+        ["Reactor", "Reactor", "root", "Reactor"]
+    );
 }
 
 #[test]
 fn a_new_key_restores_the_reactors_name() {
     let (peer, asked) = accepting(|user, key| user == "root" || key == "another key");
-    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::default()));
+    let (master, call) = (
+        peer.master(),
+        Call::runner("test.arg", vec![], Map::default()),
+    );
     for _ in 0..2 {
         master.ask(&call, "", TIMEOUT).unwrap();
     }
@@ -221,18 +286,40 @@ fn a_new_key_restores_the_reactors_name() {
     master.ask(&call, "", TIMEOUT).unwrap();
     drop(master);
     peer.end();
-    assert_eq!(asked.iter().collect::<Vec<_>>(), ["Reactor", "Reactor", "root", "root", "Reactor"]);
+    assert_eq!(
+        asked.iter().collect::<Vec<_>>(),
+        ["Reactor", "Reactor", "root", "root", "Reactor"]
+    );
 }
 
 #[test]
 fn the_answer_to_a_wheel_call_is_its_result() {
     let mut w = Writer::new();
     w.map(2).str("tag").str("salt/wheel/5").str("data").map(3);
-    w.str("jid").str("5").str("success").bool(true).str("return").array(1).str("web1");
+    w.str("jid")
+        .str("5")
+        .str("success")
+        .bool(true)
+        .str("return")
+        .array(1)
+        .str("web1");
     let (peer, _asked) = answering(vec![w.into_bytes()]);
-    let answer =
-        peer.master().ask(&Call::wheel("key.list_all", vec![], Map::default()), "", TIMEOUT).unwrap();
-    assert_eq!(answer, Answer::Ran { jid: "5".to_owned(), success: true, result: b"\x91\xa4web1".to_vec() });
+    let answer = peer
+        .master()
+        .ask(
+            &Call::wheel("key.list_all", vec![], Map::default()),
+            "",
+            TIMEOUT,
+        )
+        .unwrap();
+    assert_eq!(
+        answer,
+        Answer::Ran {
+            jid: "5".to_owned(),
+            success: true,
+            result: b"\x91\xa4web1".to_vec()
+        }
+    );
     peer.end();
 }
 
@@ -240,13 +327,28 @@ fn the_answer_to_a_wheel_call_is_its_result() {
 fn errors_distinguish_retry_from_rejection() {
     let no_target = {
         let mut w = Writer::new();
-        w.map(2).str("enc").str("clear").str("load").map(3).str("jid").nil().str("minions").array(0);
-        w.str("error").str("Master could not resolve minions for target x");
+        w.map(2)
+            .str("enc")
+            .str("clear")
+            .str("load")
+            .map(3)
+            .str("jid")
+            .nil()
+            .str("minions")
+            .array(0);
+        w.str("error")
+            .str("Master could not resolve minions for target x");
         w.into_bytes()
     };
     let no_jid = {
         let mut w = Writer::new();
-        w.map(1).str("load").map(2).str("jid").nil().str("error").str("Failed to allocate a jid.");
+        w.map(1)
+            .str("load")
+            .map(2)
+            .str("jid")
+            .nil()
+            .str("error")
+            .str("Failed to allocate a jid.");
         w.into_bytes()
     };
     let check = |answer: Vec<u8>, expected: &str| {
@@ -283,13 +385,25 @@ fn a_rejected_key_is_read_again_once() {
     let peer = fake_peer(1, move |_, stream| {
         let mut router = handshake(stream);
         while let Some(request) = next(&mut router) {
-            let key = as_text(get(get(&request, "load").unwrap(), "key").unwrap()).unwrap().to_owned();
-            send(&mut router, &if key == "another" { published("1") } else { no.clone() });
+            let key = as_text(get(get(&request, "load").unwrap(), "key").unwrap())
+                .unwrap()
+                .to_owned();
+            send(
+                &mut router,
+                &if key == "another" {
+                    published("1")
+                } else {
+                    no.clone()
+                },
+            );
             tx.send(key).unwrap();
         }
     });
     let master = peer.master();
-    assert!(matches!(master.ask(&ping(), "1", TIMEOUT), Err(MasterError::Unauthenticated { .. })));
+    assert!(matches!(
+        master.ask(&ping(), "1", TIMEOUT),
+        Err(MasterError::Unauthenticated { .. })
+    ));
     std::fs::write(peer.place.cachedir.join(".root_key"), "another").unwrap();
     master.ask(&ping(), "1", TIMEOUT).unwrap();
     std::fs::remove_file(peer.place.cachedir.join(".root_key")).unwrap();
@@ -297,7 +411,10 @@ fn a_rejected_key_is_read_again_once() {
     assert!(gone.to_string().contains(".root_key"), "{gone}");
     drop(master);
     peer.end();
-    assert_eq!(asked.iter().collect::<Vec<_>>(), ["the key", "the key", "another"]);
+    assert_eq!(
+        asked.iter().collect::<Vec<_>>(),
+        ["the key", "the key", "another"]
+    );
 }
 
 #[test]
@@ -348,7 +465,11 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
     type Play = fn(TcpStream);
     // Each ends the exchange in its own way, before or after the request was sent.
     let peers: [(&str, Play, bool); 7] = [
-        ("speaks another protocol", |mut s| drop(s.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")), true),
+        (
+            "speaks another protocol",
+            |mut s| drop(s.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            true,
+        ),
         ("closes at once", drop, true),
         (
             "is a PUB",
@@ -364,7 +485,10 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             |s| {
                 let mut router = handshake(s);
                 next(&mut router).unwrap();
-                router.stream.write_all(b"\x01\0\x02\0\0\x04\0\0\0\0\0").unwrap();
+                router
+                    .stream
+                    .write_all(b"\x01\0\x02\0\0\x04\0\0\0\0\0")
+                    .unwrap();
             },
             false,
         ),
@@ -398,7 +522,10 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
     ];
     for (what, play, unsent) in peers {
         let peer = fake_peer(1, move |_, stream| play(stream));
-        let error = peer.master().ask(&ping(), "1", Duration::from_millis(300)).unwrap_err();
+        let error = peer
+            .master()
+            .ask(&ping(), "1", Duration::from_millis(300))
+            .unwrap_err();
         assert_eq!(error.was_not_done(), unsent, "{what}: {error}");
         peer.end();
     }
@@ -410,10 +537,18 @@ fn a_missing_master_is_reported_with_its_address() {
     let port = listener.local_addr().unwrap().port();
     drop(listener);
     let peer = fake_peer(0, |_, _| ());
-    let place = MasterAddress { port, ..peer.place.clone() };
-    let error = Master::new(place, Arc::default()).ask(&ping(), "1", TIMEOUT).unwrap_err();
+    let place = MasterAddress {
+        port,
+        ..peer.place.clone()
+    };
+    let error = Master::new(place, Arc::default())
+        .ask(&ping(), "1", TIMEOUT)
+        .unwrap_err();
     assert!(matches!(error, MasterError::Unreachable { .. }), "{error}");
-    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(
+        error.to_string().contains(&format!("127.0.0.1:{port}")),
+        "{error}"
+    );
     peer.end();
 }
 
@@ -465,7 +600,9 @@ fn values_survive_a_round_trip_through_msgpack() {
         Some(Value::List(vec![value]))
     );
     assert_eq!(
-        pack::unpacked(&pack::packed(&Value::BigInt("1208925819614629174706176".to_owned()))),
+        pack::unpacked(&pack::packed(&Value::BigInt(
+            "1208925819614629174706176".to_owned()
+        ))),
         Some("1208925819614629174706176".into())
     );
     assert_eq!(pack::unpacked(&vec![0x91; 100_000]), None);

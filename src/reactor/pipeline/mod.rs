@@ -85,7 +85,11 @@ pub(crate) struct Worker {
 impl Pipeline {
     /// A pipeline with the master's configuration. `salt` does what has no native implementation.
     pub(crate) fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
-        let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
+        let jinja_env = master
+            .option("jinja_env")
+            .and_then(Value::as_map)
+            .cloned()
+            .unwrap_or_default();
         let functions = Arc::new(Functions::of(master));
         let options = EngineOptions {
             jinja_env,
@@ -100,7 +104,11 @@ impl Pipeline {
             files: FileSettings::of(master),
             dispatch: DispatchSettings::of(master),
             rules: RwLock::new(Source::new(&reactor)),
-            managed: Mutex::new(Managed { leader: Value::Bool(true), changes: Vec::new(), successor: None }),
+            managed: Mutex::new(Managed {
+                leader: Value::Bool(true),
+                changes: Vec::new(),
+                successor: None,
+            }),
             id: master.id.clone(),
             key_file: master.key_file(),
             salt,
@@ -159,7 +167,9 @@ impl Pipeline {
             return found;
         }
         // Errors in a file of rules were logged when it was read.
-        let Ok(rules) = self.rules() else { return found };
+        let Ok(rules) = self.rules() else {
+            return found;
+        };
         if rules.matches(tag) {
             for (pattern, _) in rules.matching(tag) {
                 if !found.contains(pattern) {
@@ -251,7 +261,10 @@ impl Source {
 
 impl Worker {
     pub(crate) fn new(pipeline: Arc<Pipeline>) -> Self {
-        Self { pipeline, ambients: None }
+        Self {
+            pipeline,
+            ambients: None,
+        }
     }
 
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
@@ -281,8 +294,11 @@ impl Worker {
             Ok(data) => data,
             Err(what) => {
                 out.notes.push(
-                    Note::error(LOGGER, format!("event {tag} ignored: its data is {what}, not a mapping"))
-                        .failing(Location::default()),
+                    Note::error(
+                        LOGGER,
+                        format!("event {tag} ignored: its data is {what}, not a mapping"),
+                    )
+                    .failing(Location::default()),
                 );
                 return out;
             }
@@ -320,14 +336,21 @@ impl Worker {
     }
 
     /// Handles a request; true if the event must be matched with the rules, too.
-    fn managed(&mut self, request: Request, data: &Opened<'_>, body: Body<'_>, out: &mut Outcome) -> bool {
+    fn managed(
+        &mut self,
+        request: Request,
+        data: &Opened<'_>,
+        body: Body<'_>,
+        out: &mut Outcome,
+    ) -> bool {
         let data = data.map();
         let has_key = match body {
             Body::Value(_) => manage::has_key(&data, &self.pipeline.key_file),
             Body::Stored { has_key, .. } => has_key,
         };
         if !has_key {
-            out.notes.push(manage::without_key().failing(Location::default()));
+            out.notes
+                .push(manage::without_key().failing(Location::default()));
             return false;
         }
         let verb = match request {
@@ -338,7 +361,9 @@ impl Worker {
                     if request == Request::SetLeader && ours {
                         match data.get("value") {
                             Some(value) => managed.leader = value.clone(),
-                            None => out.notes.push(manage::lacks("value").failing(Location::default())),
+                            None => out
+                                .notes
+                                .push(manage::lacks("value").failing(Location::default())),
                         }
                     }
                     out.fired.push(manage::leader(managed.leader.clone()));
@@ -354,8 +379,14 @@ impl Worker {
                 Request::Add => match (data.get("event"), data.get("reactors")) {
                     (Some(event), Some(reactors)) => {
                         let references = Some(reactors.clone());
-                        let added = pipeline.change(managed, event.clone(), references, &mut out.notes);
-                        Some(status_of(added, "Reactor added.", "Reactor already exists.", out))
+                        let added =
+                            pipeline.change(managed, event.clone(), references, &mut out.notes);
+                        Some(status_of(
+                            added,
+                            "Reactor added.",
+                            "Reactor already exists.",
+                            out,
+                        ))
                     }
                     (None, _) => return refused(manage::lacks("event"), out),
                     (_, None) => return refused(manage::lacks("reactors"), out),
@@ -363,14 +394,23 @@ impl Worker {
                 Request::Delete => match data.get("event") {
                     Some(event) => {
                         let deleted = pipeline.change(managed, event.clone(), None, &mut out.notes);
-                        Some(status_of(deleted, "Reactor deleted.", "Reactor does not exists.", out))
+                        Some(status_of(
+                            deleted,
+                            "Reactor deleted.",
+                            "Reactor does not exists.",
+                            out,
+                        ))
                     }
                     None => return refused(manage::lacks("event"), out),
                 },
                 _ => None,
             };
             match pipeline.rules() {
-                Ok(rules) => out.fired.push(manage::answer(verb, Value::List(rules.entries.clone()), result)),
+                Ok(rules) => out.fired.push(manage::answer(
+                    verb,
+                    Value::List(rules.entries.clone()),
+                    result,
+                )),
                 Err(note) => out.notes.push(note.failing(pipeline.rules_file())),
             }
             false
@@ -386,7 +426,9 @@ impl Worker {
         out: &mut Outcome,
     ) -> Option<Vec<Map>> {
         let pipeline = Arc::clone(&self.pipeline);
-        let ambients = self.ambients.get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
+        let ambients = self
+            .ambients
+            .get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
         let mut data = match data.for_templates() {
             Ok(data) => data,
             Err(cause) => {
@@ -414,7 +456,10 @@ impl Worker {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
                     Note::error(LOGGER, "Exception encountered while compiling reactions")
-                        .because(format!("a reference is not text: {}", reference.python_repr()))
+                        .because(format!(
+                            "a reference is not text: {}",
+                            reference.python_repr()
+                        ))
                         .failing(Location::default()),
                 );
                 is_text = false;
@@ -422,7 +467,11 @@ impl Worker {
             };
             let mut of_reference = Map::default();
             let (files, salt) = (&pipeline.files, &*pipeline.salt);
-            for (found, template) in &*pipeline.templates.open(text, tag, files, salt, &mut out.notes) {
+            for (found, template) in
+                &*pipeline
+                    .templates
+                    .open(text, tag, files, salt, &mut out.notes)
+            {
                 tracing::debug!(target: "reactor", "compile template: {}", found.path);
                 if let Some(high) = rendering.file(found, template.clone(), out) {
                     if rendering.everything {
@@ -442,9 +491,17 @@ impl Worker {
         match compile::low(highs) {
             Ok(chunks) => Some(chunks),
             Err(refused) => {
-                let names: Vec<String> =
-                    out.matched.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                out.notes.push(refused.note(tag, &names).failing(Location::file(names.join(", "))));
+                let names: Vec<String> = out
+                    .matched
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned)
+                    .collect();
+                out.notes.push(
+                    refused
+                        .note(tag, &names)
+                        .failing(Location::file(names.join(", "))),
+                );
                 None
             }
         }
@@ -454,16 +511,34 @@ impl Worker {
         if detail == Detail::Everything {
             out.low.clone_from(&chunks);
         }
-        let Pipeline { dispatch: settings, salt, pool_full, .. } = &*self.pipeline;
-        let dispatch = Dispatch { settings, salt: &**salt, pool_full: *pool_full };
+        let Pipeline {
+            dispatch: settings,
+            salt,
+            pool_full,
+            ..
+        } = &*self.pipeline;
+        let dispatch = Dispatch {
+            settings,
+            salt: &**salt,
+            pool_full: *pool_full,
+        };
         for chunk in chunks {
             // Only with the rendered texts, lines are known.
-            let id = chunk.get("__id__").filter(|_| !out.renders.is_empty()).map(Value::python_str);
+            let id = chunk
+                .get("__id__")
+                .filter(|_| !out.renders.is_empty())
+                .map(Value::python_str);
             let before = out.notes.len();
             out.calls.extend(dispatch.call(chunk, &mut out.notes));
-            let places = out.notes.iter_mut().skip(before).filter_map(|note| note.fails.as_mut());
+            let places = out
+                .notes
+                .iter_mut()
+                .skip(before)
+                .filter_map(|note| note.fails.as_mut());
             for place in places.filter(|place| place.line.is_none()) {
-                place.line = id.as_ref().and_then(|id| line_of(id, &place.file, &out.renders));
+                place.line = id
+                    .as_ref()
+                    .and_then(|id| line_of(id, &place.file, &out.renders));
                 place.rendered = place.line.is_some();
             }
         }
@@ -472,13 +547,24 @@ impl Worker {
 
 /// The line of an ID in the rendered text of a file, if it is unique.
 fn line_of(id: &str, file: &str, renders: &[Render]) -> Option<u32> {
-    let text = renders.iter().rev().find(|render| render.file == file)?.text.as_ref()?;
+    let text = renders
+        .iter()
+        .rev()
+        .find(|render| render.file == file)?
+        .text
+        .as_ref()?;
     let is_id = |line: &str| {
         let line = line.trim_start_matches(['"', '\'']);
-        line.strip_prefix(id)
-            .is_some_and(|rest| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':'))
+        line.strip_prefix(id).is_some_and(|rest| {
+            rest.trim_start_matches(['"', '\''])
+                .trim_start()
+                .starts_with(':')
+        })
     };
-    let mut found = (1..).zip(text.lines()).filter(|(_, line)| is_id(line)).map(|(number, _)| number);
+    let mut found = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| is_id(line))
+        .map(|(number, _)| number);
     found.next().filter(|_| found.next().is_none())
 }
 
@@ -526,7 +612,11 @@ impl Opened<'_> {
     fn is_reactor_s(&self) -> bool {
         match self {
             Opened::Value(value) => {
-                value.as_map().and_then(|map| map.get("user")).and_then(Value::as_str) == Some(REACTOR_USER)
+                value
+                    .as_map()
+                    .and_then(|map| map.get("user"))
+                    .and_then(Value::as_str)
+                    == Some(REACTOR_USER)
             }
             Opened::Msgpack(_, user) => *user == Some(REACTOR_USER),
         }
@@ -536,10 +626,12 @@ impl Opened<'_> {
         match self {
             Opened::Value(Value::Map(map)) => map.clone(),
             Opened::Value(_) => Map::default(),
-            Opened::Msgpack(bytes, _) => match Data::from_msgpack(bytes).map(|data| data.to_value()) {
-                Ok(Value::Map(map)) => map,
-                _ => Map::default(),
-            },
+            Opened::Msgpack(bytes, _) => {
+                match Data::from_msgpack(bytes).map(|data| data.to_value()) {
+                    Ok(Value::Map(map)) => map,
+                    _ => Map::default(),
+                }
+            }
         }
     }
 
@@ -559,23 +651,47 @@ mod tests {
 
     fn patterns(pipeline: &Pipeline) -> String {
         let rules = pipeline.rules().unwrap();
-        rules.all().map(|(pattern, _)| &**pattern).collect::<Vec<_>>().join(" ")
+        rules
+            .all()
+            .map(|(pattern, _)| &**pattern)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
     fn only_salt_has_grains_and_the_options_that_are_not_configured() {
         let dir = tempfile::tempdir().unwrap();
         let (file, sls) = (dir.path().join("master"), dir.path().join("a.sls"));
-        std::fs::write(&file, format!("owner: me\nreactor: [{{a: [{}]}}]\n", sls.display())).unwrap();
+        std::fs::write(
+            &file,
+            format!("owner: me\nreactor: [{{a: [{}]}}]\n", sls.display()),
+        )
+        .unwrap();
         let pipeline = Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt)));
         let check = |value: &str, expected: Result<&str, &str>| {
-            std::fs::write(&sls, format!("x:\n  local.test.arg:\n    - tgt: {{{{ {value} }}}}\n")).unwrap();
+            std::fs::write(
+                &sls,
+                format!("x:\n  local.test.arg:\n    - tgt: {{{{ {value} }}}}\n"),
+            )
+            .unwrap();
             let data = yaml::load("{}").unwrap();
-            let out = Worker::new(pipeline.clone()).react("a", Body::Value(&data), Detail::Everything);
-            let causes: String = out.notes.iter().filter_map(|note| note.cause.clone()).collect();
+            let out =
+                Worker::new(pipeline.clone()).react("a", Body::Value(&data), Detail::Everything);
+            let causes: String = out
+                .notes
+                .iter()
+                .filter_map(|note| note.cause.clone())
+                .collect();
             match expected {
-                Ok(tgt) => assert_eq!(out.low[0].get("tgt"), Some(&tgt.into()), "{value}: {causes}"),
-                Err(why) => assert!(causes.contains(why) && causes.contains("reactor.python"), "{causes}"),
+                Ok(tgt) => assert_eq!(
+                    out.low[0].get("tgt"),
+                    Some(&tgt.into()),
+                    "{value}: {causes}"
+                ),
+                Err(why) => assert!(
+                    causes.contains(why) && causes.contains("reactor.python"),
+                    "{causes}"
+                ),
             }
         };
         check("opts['owner']", Ok("me"));
@@ -589,8 +705,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
         let read = |rules: &str| {
-            std::fs::write(&file, format!("id: m\ncachedir: {}\nreactor: {rules}\n", dir.path().display()))
-                .unwrap();
+            std::fs::write(
+                &file,
+                format!(
+                    "id: m\ncachedir: {}\nreactor: {rules}\n",
+                    dir.path().display()
+                ),
+            )
+            .unwrap();
             Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt)))
         };
         std::fs::write(dir.path().join(".root_key"), "the key").unwrap();
@@ -599,7 +721,11 @@ mod tests {
             let data = yaml::load(&format!("{{key: the key, {data}}}")).unwrap();
             let tag = format!("salt/run/1/salt/reactors/manage/{tag}");
             let out = Worker::new(old.clone()).react(&tag, Body::Value(&data), Detail::Everything);
-            assert!(out.notes.is_empty() && out.fired.len() == 1, "{:?}", out.notes);
+            assert!(
+                out.notes.is_empty() && out.fired.len() == 1,
+                "{:?}",
+                out.notes
+            );
         };
         ask("add", "event: c, reactors: [/c]");
         ask("delete", "event: a");
@@ -612,10 +738,16 @@ mod tests {
         assert_eq!((patterns(&new).as_str(), new.is_leader()), ("b e c", false));
         let newer = read("[{c: [/c]}, {b: [/b]}]");
         newer.take_over(&new);
-        assert_eq!((patterns(&newer).as_str(), newer.is_leader()), ("c b", false));
+        assert_eq!(
+            (patterns(&newer).as_str(), newer.is_leader()),
+            ("c b", false)
+        );
         // A request that was under way during a reload changed rules that were no longer in use, and was answered with success.
         ask("add", "event: late, reactors: [/late]");
         ask("set_leader", "id: m, value: true");
-        assert_eq!((patterns(&newer).as_str(), newer.is_leader()), ("c b late", true));
+        assert_eq!(
+            (patterns(&newer).as_str(), newer.is_leader()),
+            ("c b late", true)
+        );
     }
 }

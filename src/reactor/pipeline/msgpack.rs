@@ -5,7 +5,10 @@ use crate::wire::msgpack::{Reader, as_text};
 /// The text under the key `user` of a mapping; `None` if the bytes are not a mapping.
 ///
 /// Checked for each event, so it must be cheap.
-#[expect(clippy::option_option, reason = "no mapping, and a mapping without such a key, are two answers")]
+#[expect(
+    clippy::option_option,
+    reason = "no mapping, and a mapping without such a key, are two answers"
+)]
 pub(in crate::reactor) fn user_of(bytes: &[u8]) -> Option<Option<&str>> {
     let mut reader = Reader::new(bytes);
     let mut user = None;

@@ -42,9 +42,14 @@ type Answer = Option<Result<Value, (String, String)>>;
 impl Functions {
     /// Without the modules that the master replaces.
     pub(in crate::reactor) fn of(master: &SaltMaster) -> Self {
-        let mut modules: Vec<&str> = NAMES.iter().filter_map(|name| Some(name.split_once('.')?.0)).collect();
+        let mut modules: Vec<&str> = NAMES
+            .iter()
+            .filter_map(|name| Some(name.split_once('.')?.0))
+            .collect();
         modules.dedup();
-        let extension_modules = master.text("extension_modules").map(|dir| format!("{dir}/modules"));
+        let extension_modules = master
+            .text("extension_modules")
+            .map(|dir| format!("{dir}/modules"));
         let dirs: Vec<String> = master
             .file_roots
             .values()
@@ -58,21 +63,35 @@ impl Functions {
                 std::fs::read_dir(dir).is_ok_and(|entries| {
                     entries.flatten().any(|entry| {
                         let name = entry.file_name();
-                        name.to_str().is_some_and(|name| name.split('.').next() == Some(module))
+                        name.to_str()
+                            .is_some_and(|name| name.split('.').next() == Some(module))
                     })
                 })
             })
         };
-        Self { own_modules: modules.into_iter().filter(|module| own(module)).map(str::to_owned).collect() }
+        Self {
+            own_modules: modules
+                .into_iter()
+                .filter(|module| own(module))
+                .map(str::to_owned)
+                .collect(),
+        }
     }
 
     pub(in crate::reactor) fn names(&self) -> Vec<String> {
-        NAMES.iter().filter(|name| self.has(name)).map(|name| (*name).to_owned()).collect()
+        NAMES
+            .iter()
+            .filter(|name| self.has(name))
+            .map(|name| (*name).to_owned())
+            .collect()
     }
 
     pub(in crate::reactor) fn has(&self, fun: &str) -> bool {
         NAMES.contains(&fun)
-            && !self.own_modules.iter().any(|own| fun.split_once('.').is_some_and(|(m, _)| m == own))
+            && !self
+                .own_modules
+                .iter()
+                .any(|own| fun.split_once('.').is_some_and(|(m, _)| m == own))
     }
 
     /// Calls a native function; `None` if it does not support these arguments.
@@ -95,7 +114,11 @@ impl Functions {
             ("test", "false" | "false_") if args.is_empty() && kwargs.is_empty() => {
                 Some(Ok(Value::Bool(false)))
             }
-            ("test", "echo") => only(&["text"], args, kwargs)?.first().cloned().flatten().map(Ok),
+            ("test", "echo") => only(&["text"], args, kwargs)?
+                .first()
+                .cloned()
+                .flatten()
+                .map(Ok),
             ("log", level) => log(level, args, kwargs, &mut notes),
             ("pillar", "get") => pillar_get(args, kwargs),
             ("environ", verb) => environ(verb, args, kwargs),
@@ -104,23 +127,32 @@ impl Functions {
             ("hashutil", verb) => hashed(verb, args, kwargs),
             _ => None,
         }?;
-        Some(SaltAnswer { result, retcode: 0, notes })
+        Some(SaltAnswer {
+            result,
+            retcode: 0,
+            notes,
+        })
     }
 }
 
 /// The values of the named arguments, given by position or by name; `None` if there are other arguments.
 fn only(names: &[&str], args: &[Value], kwargs: &Map) -> Option<Vec<Option<Value>>> {
-    let known = kwargs
-        .keys()
-        .all(|key| key.as_str().is_some_and(|key| names.iter().skip(args.len()).any(|n| *n == key)));
+    let known = kwargs.keys().all(|key| {
+        key.as_str()
+            .is_some_and(|key| names.iter().skip(args.len()).any(|n| *n == key))
+    });
     (known && args.len() <= names.len()).then(|| {
-        let value = |(index, name): (usize, &&str)| args.get(index).or_else(|| kwargs.get(*name)).cloned();
+        let value =
+            |(index, name): (usize, &&str)| args.get(index).or_else(|| kwargs.get(*name)).cloned();
         names.iter().enumerate().map(value).collect()
     })
 }
 
 fn log(level: &str, args: &[Value], kwargs: &Map, notes: &mut Vec<Note>) -> Answer {
-    let message = only(&["message"], args, kwargs)?.first().cloned().flatten()?;
+    let message = only(&["message"], args, kwargs)?
+        .first()
+        .cloned()
+        .flatten()?;
     let level = match level {
         "debug" => NoteLevel::Debug,
         "info" => NoteLevel::Info,
@@ -128,7 +160,11 @@ fn log(level: &str, args: &[Value], kwargs: &Map, notes: &mut Vec<Note>) -> Answ
         "error" => NoteLevel::Error,
         _ => return None,
     };
-    notes.push(Note::new(level, "salt.loaded.int.module.logmod", message.python_str()));
+    notes.push(Note::new(
+        level,
+        "salt.loaded.int.module.logmod",
+        message.python_str(),
+    ));
     Some(Ok(Value::Bool(true)))
 }
 
@@ -145,10 +181,14 @@ fn pillar_get(args: &[Value], kwargs: &Map) -> Answer {
 fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
     let second = if verb == "get" { "default" } else { "value" };
     let given = only(&["key", second], args, kwargs)?;
-    let [Some(Value::Str(key)), other] = given.as_slice() else { return None };
+    let [Some(Value::Str(key)), other] = given.as_slice() else {
+        return None;
+    };
     let value = std::env::var(key).ok();
     Some(Ok(match (verb, other) {
-        ("get", default) => value.map_or_else(|| default.clone().unwrap_or_else(|| "".into()), Value::Str),
+        ("get", default) => {
+            value.map_or_else(|| default.clone().unwrap_or_else(|| "".into()), Value::Str)
+        }
         (_, None | Some(Value::Null)) => Value::Bool(value.is_some()),
         (_, Some(Value::Str(wanted))) => Value::Bool(value.as_ref() == Some(wanted)),
         _ => return None,
@@ -158,7 +198,9 @@ fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
 /// A known value; Salt may know others from other sources.
 fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Answer {
     let given = only(&["key", "default"], args, kwargs)?;
-    let [Some(Value::Str(path)), _] = given.as_slice() else { return None };
+    let [Some(Value::Str(path)), _] = given.as_slice() else {
+        return None;
+    };
     let mut value = root;
     for part in path.split(':') {
         value = value.as_map()?.get(part)?;
@@ -172,10 +214,14 @@ fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Answer {
 fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
     let (name, text) = if verb == "digest" {
         let given = only(&["instr", "checksum"], args, kwargs)?;
-        let [Some(Value::Str(text)), name] = given.as_slice() else { return None };
+        let [Some(Value::Str(text)), name] = given.as_slice() else {
+            return None;
+        };
         let name = match name {
             None => "md5".to_owned(),
-            Some(Value::Str(name)) if ["md5", "sha256", "sha512"].contains(&name.as_str()) => name.clone(),
+            Some(Value::Str(name)) if ["md5", "sha256", "sha512"].contains(&name.as_str()) => {
+                name.clone()
+            }
             Some(other) => {
                 let message = format!("Hash func '{}' is not supported.", other.python_str());
                 return Some(Err(("CommandExecutionError".to_owned(), message)));
@@ -184,7 +230,9 @@ fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
         (name, text.clone())
     } else {
         let given = only(&["instr"], args, kwargs)?;
-        let [Some(Value::Str(text))] = given.as_slice() else { return None };
+        let [Some(Value::Str(text))] = given.as_slice() else {
+            return None;
+        };
         (verb.strip_suffix("_digest")?.to_owned(), text.clone())
     };
     hash::by_name(&name, text.as_bytes()).map(|digest| Ok(Value::Str(digest)))
@@ -198,12 +246,24 @@ mod tests {
     #[test]
     fn simple_functions_run_without_salt() {
         let functions = Functions::default();
-        let (opts, grains) = (yaml::load("{id: m, a: {b: c}}").unwrap(), yaml::load("{os: Debian}").unwrap());
+        let (opts, grains) = (
+            yaml::load("{id: m, a: {b: c}}").unwrap(),
+            yaml::load("{os: Debian}").unwrap(),
+        );
         let call = |fun: &str, args: &str, kwargs: &str| {
             let (args, kwargs) = (yaml::load(args).unwrap(), yaml::load(kwargs).unwrap());
-            let answer =
-                functions.call(fun, args.as_list().unwrap(), kwargs.as_map().unwrap(), &opts, &grains)?;
-            Some(answer.result.map_or_else(|(kind, _)| kind, |value| value.python_str()))
+            let answer = functions.call(
+                fun,
+                args.as_list().unwrap(),
+                kwargs.as_map().unwrap(),
+                &opts,
+                &grains,
+            )?;
+            Some(
+                answer
+                    .result
+                    .map_or_else(|(kind, _)| kind, |value| value.python_str()),
+            )
         };
         assert_eq!(call("pillar.get", "[a:b]", "{}").unwrap(), "");
         assert_eq!(call("pillar.get", "[a:b]", "{default: x}").unwrap(), "x");
@@ -211,9 +271,18 @@ mod tests {
         assert_eq!(call("config.get", "[a:b]", "{}").unwrap(), "c");
         assert_eq!(call("config.get", "[nope, x]", "{}"), None);
         assert_eq!(call("grains.get", "[os]", "{}").unwrap(), "Debian");
-        assert_eq!(call("environ.get", "[SALTCELLAR_NO_SUCH, x]", "{}").unwrap(), "x");
-        assert_eq!(call("hashutil.digest", "[abc]", "{}").unwrap(), "900150983cd24fb0d6963f7d28e17f72");
-        assert_eq!(call("hashutil.digest", "[abc, crc]", "{}").unwrap(), "CommandExecutionError");
+        assert_eq!(
+            call("environ.get", "[SALTCELLAR_NO_SUCH, x]", "{}").unwrap(),
+            "x"
+        );
+        assert_eq!(
+            call("hashutil.digest", "[abc]", "{}").unwrap(),
+            "900150983cd24fb0d6963f7d28e17f72"
+        );
+        assert_eq!(
+            call("hashutil.digest", "[abc, crc]", "{}").unwrap(),
+            "CommandExecutionError"
+        );
         assert_eq!(call("log.info", "[x]", "{}").unwrap(), "True");
         assert_eq!(call("cmd.run", "[x]", "{}"), None);
     }

@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
-        let _ = write!(out, "{b:02x}");
-        out
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
+            let _ = write!(out, "{b:02x}");
+            out
+        })
 }
 
 /// A hash by its name; `None` for an unknown one.
@@ -31,8 +33,16 @@ mod tests {
             assert_eq!(super::by_name(name, text.as_bytes()).as_deref(), expected);
         };
         check("md5", "", Some("d41d8cd98f00b204e9800998ecf8427e"));
-        check("md5", &"a".repeat(120), Some("5f61c0ccad4cac44c75ff505e1f1e537"));
-        check("sha1", "abc", Some("a9993e364706816aba3e25717850c26c9cd0d89d"));
+        check(
+            "md5",
+            &"a".repeat(120),
+            Some("5f61c0ccad4cac44c75ff505e1f1e537"),
+        );
+        check(
+            "sha1",
+            "abc",
+            Some("a9993e364706816aba3e25717850c26c9cd0d89d"),
+        );
         check("crc", "abc", None);
     }
 }

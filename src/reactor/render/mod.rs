@@ -46,16 +46,30 @@ pub(super) struct Ambients {
 impl Ambients {
     pub(super) fn new(opts: Arc<Value>) -> Self {
         let grains = Arc::new(Value::Map(Map::default()));
-        let plain = (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&opts), false)));
-        Self { opts, plain, full: None }
+        let plain = (
+            Arc::clone(&grains),
+            Arc::new(Ambient::new(grains, Arc::clone(&opts), false)),
+        );
+        Self {
+            opts,
+            plain,
+            full: None,
+        }
     }
 
     /// The environment of a template. Reading grains may start Salt, so only templates that use them get them.
-    fn of(&mut self, wants: bool, salt: &dyn Salt) -> Result<(&Arc<Value>, &Arc<Ambient>), SaltError> {
+    fn of(
+        &mut self,
+        wants: bool,
+        salt: &dyn Salt,
+    ) -> Result<(&Arc<Value>, &Arc<Ambient>), SaltError> {
         if wants && self.full.is_none() {
             self.full = salt.grains()?.map(|grains| {
                 let grains = Arc::new(grains);
-                (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&self.opts), true)))
+                (
+                    Arc::clone(&grains),
+                    Arc::new(Ambient::new(grains, Arc::clone(&self.opts), true)),
+                )
             });
         }
         let (grains, ambient) = self.full.as_ref().filter(|_| wants).unwrap_or(&self.plain);
@@ -86,7 +100,11 @@ pub(super) struct Fault {
 
 impl From<String> for Fault {
     fn from(cause: String) -> Self {
-        Self { cause, file: None, line: None }
+        Self {
+            cause,
+            file: None,
+            line: None,
+        }
     }
 }
 
@@ -98,7 +116,10 @@ impl From<&str> for Fault {
 
 impl From<YamlError> for Fault {
     fn from(error: YamlError) -> Self {
-        Self { line: u32::try_from(error.line).ok(), ..error.to_string().into() }
+        Self {
+            line: u32::try_from(error.line).ok(),
+            ..error.to_string().into()
+        }
     }
 }
 
@@ -114,16 +135,30 @@ impl From<FileError> for Fault {
 impl From<RenderError> for Fault {
     fn from(error: RenderError) -> Self {
         let line = Some(error.line).filter(|line| *line > 0);
-        Self { cause: error.to_string(), line, file: Some(error.file) }
+        Self {
+            cause: error.to_string(),
+            line,
+            file: Some(error.file),
+        }
     }
 }
 
 impl Fault {
     /// An exception of Salt's own renderers; some include the line in the text.
     fn of_salt(cause: String) -> Self {
-        let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
-        let line = cause.rsplit_once("line ").and_then(|(_, rest)| digits(rest));
-        Self { line, ..cause.into() }
+        let digits = |rest: &str| {
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        };
+        let line = cause
+            .rsplit_once("line ")
+            .and_then(|(_, rest)| digits(rest));
+        Self {
+            line,
+            ..cause.into()
+        }
     }
 }
 
@@ -157,16 +192,29 @@ impl Rendering<'_> {
             }
         };
         if template.stages.is_empty() {
-            let at = Location { line: Some(1), ..Location::file(&found.path) };
-            out.notes.extend(template.notes.iter().map(|note| note.clone().failing(at.clone())));
+            let at = Location {
+                line: Some(1),
+                ..Location::file(&found.path)
+            };
+            out.notes.extend(
+                template
+                    .notes
+                    .iter()
+                    .map(|note| note.clone().failing(at.clone())),
+            );
             return None;
         }
         if let Some(why) = foreign_stage(&template) {
             return self.by_salt(found, &template, &why, None, out);
         }
         // If Salt must render the file after all, it needs the unchanged data.
-        let source = Source { path: &found.path, text: &template.text };
-        let prepared = template.prepared.get_or_init(|| self.engine.prepare(&source));
+        let source = Source {
+            path: &found.path,
+            text: &template.text,
+        };
+        let prepared = template
+            .prepared
+            .get_or_init(|| self.engine.prepare(&source));
         let before = prepared.mutates().then(|| self.data.to_value());
         let notes_before = out.notes.len();
         out.notes.extend(template.notes.iter().cloned());
@@ -174,7 +222,10 @@ impl Rendering<'_> {
             Ok(high) => high,
             Err(Failure::Failed(fault)) => {
                 // Jinja names the file; later renderers count the lines of its text.
-                let is_behind = template.stages.first().is_some_and(|stage| stage.name == "jinja");
+                let is_behind = template
+                    .stages
+                    .first()
+                    .is_some_and(|stage| stage.name == "jinja");
                 let rendered = is_behind && fault.file.is_none() && fault.line.is_some();
                 let mut note = failed(&found.path, fault);
                 if let Some(at) = &mut note.fails {
@@ -225,11 +276,19 @@ impl Rendering<'_> {
                 ("yaml", Between::Text(text)) => {
                     let value = crate::wire::python::yaml::load(&text)
                         .map_err(|error| Failure::Failed(error.into()))?;
-                    Between::Values(if value.truthy() { value } else { Value::Map(Map::default()) })
+                    Between::Values(if value.truthy() {
+                        value
+                    } else {
+                        Value::Map(Map::default())
+                    })
                 }
-                ("json", Between::Text(text)) => Between::Values(read_json(&text).map_err(Failure::Failed)?),
+                ("json", Between::Text(text)) => {
+                    Between::Values(read_json(&text).map_err(Failure::Failed)?)
+                }
                 (name, Between::Values(_)) => {
-                    return Err(Failure::Failed(format!("{name} got data instead of text").into()));
+                    return Err(Failure::Failed(
+                        format!("{name} got data instead of text").into(),
+                    ));
                 }
                 (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""), None)),
             };
@@ -254,7 +313,11 @@ impl Rendering<'_> {
     ) -> Result<String, Failure> {
         // After another renderer the text differs each time.
         let is_own = std::ptr::eq(text, &raw const *template.text);
-        let wants = if is_own { template.wants_grains } else { wants_grains(text) };
+        let wants = if is_own {
+            template.wants_grains
+        } else {
+            wants_grains(text)
+        };
         let (own, other) = (&template.prepared, OnceLock::new());
         let opts = Arc::clone(&self.ambients.opts);
         let (grains, ambient) = self
@@ -268,9 +331,21 @@ impl Rendering<'_> {
             grains: Arc::clone(grains),
         }));
         let salt: Arc<dyn SaltFunctions> = Arc::clone(&recorded) as _;
-        let context = Context { tag: self.tag, data: self.data, ambient, salt: &salt };
+        let context = Context {
+            tag: self.tag,
+            data: self.data,
+            ambient,
+            salt: &salt,
+        };
         let kept = if is_own { own } else { &other };
-        match self.engine.render_cached(&Source { path: &found.path, text }, kept, &context) {
+        match self.engine.render_cached(
+            &Source {
+                path: &found.path,
+                text,
+            },
+            kept,
+            &context,
+        ) {
             Ok(rendered) => {
                 recorded.move_to(out);
                 if tracing::enabled!(tracing::Level::DEBUG) {
@@ -307,12 +382,18 @@ impl Rendering<'_> {
         line: Option<u32>,
         out: &mut Outcome,
     ) -> Option<Map> {
-        out.not_native.push(NotNative { file: found.path.clone(), why: why.to_owned() });
+        out.not_native.push(NotNative {
+            file: found.path.clone(),
+            why: why.to_owned(),
+        });
         let data = self.data.to_value();
         let file = SaltFile {
             path: &found.path,
             source: &found.source,
-            reference: found.remote.as_ref().map(|(reference, _)| reference.as_str()),
+            reference: found
+                .remote
+                .as_ref()
+                .map(|(reference, _)| reference.as_str()),
             tag: self.tag,
             data: &data,
         };
@@ -321,16 +402,28 @@ impl Rendering<'_> {
             Err(error) => {
                 out.notes.extend(template.notes.iter().cloned());
                 let cause = format!("{why} is not native: {error}");
-                out.notes.push(failed(&found.path, Fault { cause, file: None, line }));
+                out.notes.push(failed(
+                    &found.path,
+                    Fault {
+                        cause,
+                        file: None,
+                        line,
+                    },
+                ));
                 return None;
             }
         };
         // For some files Salt's compiler logs an error and returns nothing.
         let gives = matches!(&rendered.result, Some(Err(_)))
             || matches!(&rendered.result, Some(Ok(value)) if value.truthy());
-        let complains = |note: &Note| note.level == NoteLevel::Error && note.logger == "salt.template";
+        let complains =
+            |note: &Note| note.level == NoteLevel::Error && note.logger == "salt.template";
         out.notes.extend(rendered.notes.into_iter().map(|note| {
-            if !gives && complains(&note) { note.failing(Location::file(&found.path)) } else { note }
+            if !gives && complains(&note) {
+                note.failing(Location::file(&found.path))
+            } else {
+                note
+            }
         }));
         out.salt_calls.extend(rendered.salt_calls);
         if self.everything {
@@ -349,7 +442,10 @@ impl Rendering<'_> {
                 }
             },
             Some(Err((kind, text))) => {
-                out.notes.push(failed(&found.path, Fault::of_salt(format!("{kind}: {text}"))));
+                out.notes.push(failed(
+                    &found.path,
+                    Fault::of_salt(format!("{kind}: {text}")),
+                ));
                 None
             }
         }
@@ -357,20 +453,28 @@ impl Rendering<'_> {
 
     fn remember(&self, out: &mut Outcome, file: &str, text: Option<String>) {
         if self.everything {
-            out.renders.push(Render { file: file.to_owned(), text });
+            out.renders.push(Render {
+                file: file.to_owned(),
+                text,
+            });
         }
     }
 }
 
 /// Python's JSON renderer: removes a shebang line; empty text is an empty mapping.
 fn read_json(text: &str) -> Result<Value, Fault> {
-    let text =
-        if text.starts_with("#!") { text.split_once('\n').map_or(text, |(_, rest)| rest) } else { text };
+    let text = if text.starts_with("#!") {
+        text.split_once('\n').map_or(text, |(_, rest)| rest)
+    } else {
+        text
+    };
     if text.trim().is_empty() {
         return Ok(Value::Map(Map::default()));
     }
-    let fault =
-        |error: json::JsonError| Fault { line: u32::try_from(error.line).ok(), ..error.to_string().into() };
+    let fault = |error: json::JsonError| Fault {
+        line: u32::try_from(error.line).ok(),
+        ..error.to_string().into()
+    };
     match json::load(text).map_err(fault)? {
         // Salt renders null again, and reads an empty text then.
         Value::Null => Ok(Value::Map(Map::default())),
@@ -382,15 +486,25 @@ fn read_json(text: &str) -> Result<Value, Fault> {
 fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
     match value {
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
-            Err(format!("the renderers gave {} instead of a mapping", value.python_repr()))
+            Err(format!(
+                "the renderers gave {} instead of a mapping",
+                value.python_repr()
+            ))
         }
         value if !value.truthy() => Ok(None),
-        value => compile::pad(value, path).map(Some).map_err(|error| error.to_string()),
+        value => compile::pad(value, path)
+            .map(Some)
+            .map_err(|error| error.to_string()),
     }
 }
 
 pub(super) fn failed(path: &str, fault: impl Into<Fault>) -> Note {
     let Fault { cause, file, line } = fault.into();
-    let at = Location { line, ..Location::file(file.unwrap_or_else(|| path.to_owned())) };
-    Note::error(LOGGER, format!("Failed to render \"{path}\": ")).because(cause).failing(at)
+    let at = Location {
+        line,
+        ..Location::file(file.unwrap_or_else(|| path.to_owned()))
+    };
+    Note::error(LOGGER, format!("Failed to render \"{path}\": "))
+        .because(cause)
+        .failing(at)
 }

@@ -26,8 +26,18 @@ pub(crate) struct RendererSettings {
 pub(in crate::reactor) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
 
 /// The other renderers of Salt 3008.3. Some require a Python module.
-const SALT_S: [&str; 10] =
-    ["gpg", "mako", "msgpack", "nacl", "pass", "py", "pyobjects", "stateconf", "toml", "yamlex"];
+const SALT_S: [&str; 10] = [
+    "gpg",
+    "mako",
+    "msgpack",
+    "nacl",
+    "pass",
+    "py",
+    "pyobjects",
+    "stateconf",
+    "toml",
+    "yamlex",
+];
 
 /// Old names of pipes.
 const OLD: [(&str, &str); 9] = [
@@ -56,24 +66,36 @@ pub(in crate::reactor) fn stages(
     notes: &mut Vec<Note>,
 ) -> Vec<Stage> {
     let pipe = shebang(text).unwrap_or(&settings.default);
-    let spelled = OLD.iter().find(|(old, _)| *old == pipe).map_or(pipe, |(_, new)| new);
+    let spelled = OLD
+        .iter()
+        .find(|(old, _)| *old == pipe)
+        .map_or(pipe, |(_, new)| new);
     let mut stages = Vec::new();
     for part in spelled.split('|') {
         let part = part.trim();
         let (name, options) = part.split_once(' ').unwrap_or((part, ""));
-        let allowed = settings.whitelist.is_empty() || settings.whitelist.iter().any(|known| known == name);
+        let allowed =
+            settings.whitelist.is_empty() || settings.whitelist.iter().any(|known| known == name);
         if !allowed || settings.blacklist.iter().any(|known| known == name) {
             notes.push(Note::warning(
                 LOGGER,
-                format!("The renderer \"{name}\" is disallowed by configuration and will be skipped."),
+                format!(
+                    "The renderer \"{name}\" is disallowed by configuration and will be skipped."
+                ),
             ));
             continue;
         }
         if !NATIVE.contains(&name) && !SALT_S.contains(&name) {
-            notes.push(Note::error(LOGGER, format!("The renderer \"{pipe}\" is not available")));
+            notes.push(Note::error(
+                LOGGER,
+                format!("The renderer \"{pipe}\" is not available"),
+            ));
             return Vec::new();
         }
-        stages.push(Stage { name: name.to_owned(), options: options.trim().to_owned() });
+        stages.push(Stage {
+            name: name.to_owned(),
+            options: options.trim().to_owned(),
+        });
     }
     stages
 }
@@ -82,18 +104,32 @@ pub(in crate::reactor) fn stages(
 mod tests {
     use super::*;
 
-    fn check(text: &str, settings: &RendererSettings, expected: &[(&str, &str)], expected_notes: &[&str]) {
+    fn check(
+        text: &str,
+        settings: &RendererSettings,
+        expected: &[(&str, &str)],
+        expected_notes: &[&str],
+    ) {
         let mut notes = Vec::new();
         let stages = stages(text, settings, &mut notes);
-        let stages: Vec<(&str, &str)> =
-            stages.iter().map(|s| (s.name.as_str(), s.options.as_str())).collect();
+        let stages: Vec<(&str, &str)> = stages
+            .iter()
+            .map(|s| (s.name.as_str(), s.options.as_str()))
+            .collect();
         let notes: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
-        assert_eq!((stages.as_slice(), notes.as_slice()), (expected, expected_notes), "{text:?}");
+        assert_eq!(
+            (stages.as_slice(), notes.as_slice()),
+            (expected, expected_notes),
+            "{text:?}"
+        );
     }
 
     #[test]
     fn the_first_line_selects_the_pipe() {
-        let plain = RendererSettings { default: "jinja|yaml".to_owned(), ..Default::default() };
+        let plain = RendererSettings {
+            default: "jinja|yaml".to_owned(),
+            ..Default::default()
+        };
         let usual = [("jinja", ""), ("yaml", "")];
         check("x: y", &plain, &usual, &[]);
         check("#!jinja|yaml\n", &plain, &usual, &[]);
@@ -103,8 +139,18 @@ mod tests {
         check("\u{feff}#!py\n", &plain, &usual, &[]);
         check("#!yaml_jinja\n", &plain, &usual, &[]);
         check("#!yaml_jinja \n", &plain, &usual, &[]);
-        check("#!jinja -s|json\rx", &plain, &[("jinja", "-s"), ("json", "")], &[]);
-        check("#!jinja|nope\n", &plain, &[], &["The renderer \"jinja|nope\" is not available"]);
+        check(
+            "#!jinja -s|json\rx",
+            &plain,
+            &[("jinja", "-s"), ("json", "")],
+            &[],
+        );
+        check(
+            "#!jinja|nope\n",
+            &plain,
+            &[],
+            &["The renderer \"jinja|nope\" is not available"],
+        );
         check("#!\n", &plain, &[], &["The renderer \"\" is not available"]);
         check("#!py", &plain, &[("py", "")], &[]);
     }
@@ -120,7 +166,12 @@ mod tests {
             ..Default::default()
         };
         check("x", &white, &[("jinja", "")], &[&skipped("yaml")]);
-        check("#!nope|jinja", &white, &[("jinja", "")], &[&skipped("nope")]);
+        check(
+            "#!nope|jinja",
+            &white,
+            &[("jinja", "")],
+            &[&skipped("nope")],
+        );
         let black = RendererSettings {
             default: "jinja|yaml".to_owned(),
             blacklist: vec!["jinja".to_owned()],

@@ -42,15 +42,23 @@ pub(crate) struct Assigned {
 /// The rules of Salt's own reactor, and whether the configuration starts it.
 pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
     let rules = match master.option("reactor") {
-        Some(Value::Str(path)) => {
-            RulesFile::new(path).rules().map(|rules| rules.listed()).unwrap_or_default()
-        }
+        Some(Value::Str(path)) => RulesFile::new(path)
+            .rules()
+            .map(|rules| rules.listed())
+            .unwrap_or_default(),
         Some(reactor) => Rules::new(reactor).listed(),
         None => Vec::new(),
     };
-    let workers = master.int("reactor_worker_threads").and_then(|workers| usize::try_from(workers).ok());
+    let workers = master
+        .int("reactor_worker_threads")
+        .and_then(|workers| usize::try_from(workers).ok());
     let (runs, fallback) = (master.runs_reactor(), master.has_reactor_fallback());
-    SaltsReactor { runs, fallback, workers: workers.unwrap_or_default(), rules }
+    SaltsReactor {
+        runs,
+        fallback,
+        workers: workers.unwrap_or_default(),
+        rules,
+    }
 }
 
 /// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no calls, `lacks` the reason why it lacks
@@ -61,18 +69,29 @@ pub(crate) fn assign(
     blocked: Option<&str>,
     lacks: &str,
 ) -> Vec<Assigned> {
-    let is_in = |rules: &[ListedRule], rule: &ListedRule| rules.iter().any(|one| one.pattern == rule.pattern);
-    let only_salts: Vec<_> = salts.rules.iter().filter(|rule| !is_in(&ours, rule)).cloned().collect();
+    let is_in = |rules: &[ListedRule], rule: &ListedRule| {
+        rules.iter().any(|one| one.pattern == rule.pattern)
+    };
+    let only_salts: Vec<_> = salts
+        .rules
+        .iter()
+        .filter(|rule| !is_in(&ours, rule))
+        .cloned()
+        .collect();
     let salts_off = "Salt's own reactor is off";
     let of_ours = ours.into_iter().map(|rule| {
         let salt = salts.runs && is_in(&salts.rules, &rule);
         let (actor, why) = match (blocked, salt) {
             (None, false) => (Actor::Saltcellar, String::new()),
-            (None, true) => (Actor::Both, "Salt's own reactor is on and also has the rule".to_owned()),
+            (None, true) => (
+                Actor::Both,
+                "Salt's own reactor is on and also has the rule".to_owned(),
+            ),
             (Some(why), true) => (Actor::Salt, why.to_owned()),
-            (Some(why), false) if salts.runs => {
-                (Actor::Neither, format!("{why}; Salt's own reactor does not have the rule"))
-            }
+            (Some(why), false) if salts.runs => (
+                Actor::Neither,
+                format!("{why}; Salt's own reactor does not have the rule"),
+            ),
             (Some(why), false) => (Actor::Neither, format!("{why}; {salts_off}")),
         };
         Assigned { rule, actor, why }
@@ -94,15 +113,26 @@ mod tests {
     use super::*;
 
     fn listed(patterns: &[&str]) -> Vec<ListedRule> {
-        let one = |pattern: &&str| ListedRule { pattern: (*pattern).to_owned(), files: Vec::new() };
+        let one = |pattern: &&str| ListedRule {
+            pattern: (*pattern).to_owned(),
+            files: Vec::new(),
+        };
         patterns.iter().map(one).collect()
     }
 
     /// `a` is a rule of both, `b` only of ours, `c` only of Salt's.
     fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
-        let salts = SaltsReactor { runs, fallback: false, workers: 10, rules: listed(&["a", "c"]) };
+        let salts = SaltsReactor {
+            runs,
+            fallback: false,
+            workers: 10,
+            rules: listed(&["a", "c"]),
+        };
         let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
-        let words: Vec<_> = found.iter().map(|one| format!("{} {:?}", one.rule.pattern, one.actor)).collect();
+        let words: Vec<_> = found
+            .iter()
+            .map(|one| format!("{} {:?}", one.rule.pattern, one.actor))
+            .collect();
         assert_eq!(words.join(", "), expected);
         for (one, why) in found.iter().zip(whys) {
             assert_eq!(one.why, why, "{one:?}");
@@ -113,11 +143,31 @@ mod tests {
     fn the_acting_reactor_depends_on_both_lists_of_rules_and_on_blocking() {
         let (lacks, off) = ("ours lacks it", "no bus; Salt's own reactor is off");
         let lacks_and_off = "ours lacks it; Salt's own reactor is off";
-        check(false, None, "a Saltcellar, b Saltcellar, c Neither", ["", "", lacks_and_off]);
-        check(false, Some("no bus"), "a Neither, b Neither, c Neither", [off, off, lacks_and_off]);
+        check(
+            false,
+            None,
+            "a Saltcellar, b Saltcellar, c Neither",
+            ["", "", lacks_and_off],
+        );
+        check(
+            false,
+            Some("no bus"),
+            "a Neither, b Neither, c Neither",
+            [off, off, lacks_and_off],
+        );
         let only_ours = "shadow; Salt's own reactor does not have the rule";
-        check(true, Some("shadow"), "a Salt, b Neither, c Salt", ["shadow", only_ours, lacks]);
+        check(
+            true,
+            Some("shadow"),
+            "a Salt, b Neither, c Salt",
+            ["shadow", only_ours, lacks],
+        );
         let both = "Salt's own reactor is on and also has the rule";
-        check(true, None, "a Both, b Saltcellar, c Salt", [both, "", lacks]);
+        check(
+            true,
+            None,
+            "a Both, b Saltcellar, c Salt",
+            [both, "", lacks],
+        );
     }
 }

@@ -45,7 +45,10 @@ impl Request {
 /// True for the tag of an answer by a reactor, which has no key.
 pub(in crate::reactor) fn is_answer(tag: &str) -> bool {
     let verb = tag.strip_prefix(MANAGE).unwrap_or_default();
-    matches!(verb, "/list-results" | "/add-complete" | "/delete-complete" | "/leader/value")
+    matches!(
+        verb,
+        "/list-results" | "/add-complete" | "/delete-complete" | "/leader/value"
+    )
 }
 
 /// True if the data has the content of the key file.
@@ -56,12 +59,18 @@ pub(in crate::reactor) fn has_key(data: &Map, key_file: &Path) -> bool {
 
 /// The message about an event without the key.
 pub(in crate::reactor) fn without_key() -> Note {
-    Note::error(LOGGER, "received salt/reactors/manage event without matching master_key. discarding")
+    Note::error(
+        LOGGER,
+        "received salt/reactors/manage event without matching master_key. discarding",
+    )
 }
 
 /// The message about an incomplete request; Salt's process dies of it.
 pub(in crate::reactor) fn lacks(what: &str) -> Note {
-    Note::error(LOGGER, format!("request to the reactor ignored: no `{what}`"))
+    Note::error(
+        LOGGER,
+        format!("request to the reactor ignored: no `{what}`"),
+    )
 }
 
 /// `{"status": .., "comment": ..}`
@@ -73,16 +82,27 @@ pub(in crate::reactor) fn status(done: bool, comment: &str) -> Value {
 pub(in crate::reactor) fn answer(verb: &str, reactors: Value, result: Option<Value>) -> Fired {
     let mut data = vec![("reactors", reactors)];
     data.extend(result.map(|result| ("result", result)));
-    Fired { tag: format!("{MANAGE}/{verb}"), data: mapping(data) }
+    Fired {
+        tag: format!("{MANAGE}/{verb}"),
+        data: mapping(data),
+    }
 }
 
 /// The answer to `is_leader` and `set_leader`.
 pub(in crate::reactor) fn leader(value: Value) -> Fired {
-    Fired { tag: format!("{MANAGE}/leader/value"), data: mapping([("result", value)]) }
+    Fired {
+        tag: format!("{MANAGE}/leader/value"),
+        data: mapping([("result", value)]),
+    }
 }
 
 fn mapping<'a>(pairs: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
-    Value::Map(pairs.into_iter().map(|(key, value)| (Key::from(key), value)).collect())
+    Value::Map(
+        pairs
+            .into_iter()
+            .map(|(key, value)| (Key::from(key), value))
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -93,12 +113,21 @@ mod tests {
     fn requests_are_recognised_by_the_end_of_their_tag() {
         let check = |tag: &str, expected| assert_eq!(Request::of(tag), expected, "{tag}");
         check("salt/reactors/manage/add", Some(Request::Add));
-        check("salt/run/20300101000000000000/salt/reactors/manage/list", Some(Request::List));
-        check("salt/reactors/manage/x/salt/reactors/manage/delete", Some(Request::Delete));
+        check(
+            "salt/run/20300101000000000000/salt/reactors/manage/list",
+            Some(Request::List),
+        );
+        check(
+            "salt/reactors/manage/x/salt/reactors/manage/delete",
+            Some(Request::Delete),
+        );
         check("salt/reactors/manage/list-results", Some(Request::Other));
         check("salt/reactors/manage", Some(Request::Other));
         check("salt/reactors", None);
-        for fired in [answer("list-results", Value::Null, None), leader(Value::Null)] {
+        for fired in [
+            answer("list-results", Value::Null, None),
+            leader(Value::Null),
+        ] {
             assert!(is_answer(&fired.tag), "{}", fired.tag);
         }
         assert!(!is_answer("salt/reactors/manage/list") && !is_answer("salt/reactors/manage/"));

@@ -44,15 +44,29 @@ struct Node {
 impl Matcher {
     /// Compiles patterns; the index of a pattern is its number.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut matcher = Self { patterns: Vec::new(), nodes: vec![Node::default()] };
+        let mut matcher = Self {
+            patterns: Vec::new(),
+            nodes: vec![Node::default()],
+        };
         for text in patterns {
             let glob = Glob::new(text);
             let literals = glob.literals();
-            let beginning =
-                literals.first().filter(|literal| literal.begins).map_or("", |literal| &literal.text);
-            let whole: String = literals.iter().map(|literal| literal.text.as_str()).collect();
+            let beginning = literals
+                .first()
+                .filter(|literal| literal.begins)
+                .map_or("", |literal| &literal.text);
+            let whole: String = literals
+                .iter()
+                .map(|literal| literal.text.as_str())
+                .collect();
             let rest = rest_of(text, beginning, &glob);
-            matcher.insert(beginning.as_bytes(), Pattern { rest, bytes_min: whole.len() });
+            matcher.insert(
+                beginning.as_bytes(),
+                Pattern {
+                    rest,
+                    bytes_min: whole.len(),
+                },
+            );
         }
         matcher
     }
@@ -63,7 +77,9 @@ impl Matcher {
         let mut at = 0;
         for &byte in beginning {
             let fresh = self.nodes.len();
-            let Some(node) = self.nodes.get_mut(at) else { return };
+            let Some(node) = self.nodes.get_mut(at) else {
+                return;
+            };
             at = match node.children.binary_search_by_key(&byte, |child| child.0) {
                 Ok(found) => node.children.get(found).map_or(0, |child| child.1),
                 Err(index) => {
@@ -106,14 +122,20 @@ impl Matcher {
         let mut depth = 0;
         while let Some(node) = self.nodes.get(at) {
             for &number in &node.here {
-                let matches_after =
-                    self.patterns.get(number).is_some_and(|pattern| pattern.matches_after(tag, depth));
+                let matches_after = self
+                    .patterns
+                    .get(number)
+                    .is_some_and(|pattern| pattern.matches_after(tag, depth));
                 if matches_after && !visit(number) {
                     return;
                 }
             }
-            let Some((index, byte)) = bytes.next() else { return };
-            let Ok(child) = node.children.binary_search_by_key(&byte, |child| child.0) else { return };
+            let Some((index, byte)) = bytes.next() else {
+                return;
+            };
+            let Ok(child) = node.children.binary_search_by_key(&byte, |child| child.0) else {
+                return;
+            };
             at = node.children.get(child).map_or(usize::MAX, |child| child.1);
             depth = index + 1;
         }
@@ -142,7 +164,11 @@ fn rest_of(text: &str, beginning: &str, glob: &Glob) -> Rest {
             if after.len() == rest.len() || after.contains(['*', '?']) {
                 return Rest::Other(glob.clone());
             }
-            if after.is_empty() { Rest::All } else { Rest::Ending(after.to_owned()) }
+            if after.is_empty() {
+                Rest::All
+            } else {
+                Rest::Ending(after.to_owned())
+            }
         }
         None => Rest::Other(glob.clone()),
     }
@@ -154,7 +180,9 @@ impl Pattern {
         match &self.rest {
             Rest::End => tag.len() == depth,
             Rest::All => true,
-            Rest::Ending(ending) => tag.len() >= depth + ending.len() && tag.ends_with(ending.as_str()),
+            Rest::Ending(ending) => {
+                tag.len() >= depth + ending.len() && tag.ends_with(ending.as_str())
+            }
             Rest::Other(glob) => tag.len() >= self.bytes_min && glob.matches(tag),
         }
     }
@@ -224,11 +252,17 @@ mod tests {
     #[test]
     fn random_patterns_match_as_in_python() {
         let file = include_str!("../../../tests/data/fnmatch.jsonl");
-        let rows: Vec<(String, String, bool)> =
-            file.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let rows: Vec<(String, String, bool)> = file
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
         assert_eq!(rows.len(), file.lines().count());
         for (pattern, text, matches) in &rows {
-            assert_eq!(Glob::new(pattern).matches(text), *matches, "{pattern:?} {text:?}");
+            assert_eq!(
+                Glob::new(pattern).matches(text),
+                *matches,
+                "{pattern:?} {text:?}"
+            );
             assert_eq!(
                 Matcher::new([pattern.as_str()]).matches(text),
                 *matches,
@@ -241,13 +275,20 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn a_tag_without_a_match_is_cheap() {
-        let patterns: Vec<String> = (0..100).map(|n| format!("site{n}/service/*/changed")).collect();
+        let patterns: Vec<String> = (0..100)
+            .map(|n| format!("site{n}/service/*/changed"))
+            .collect();
         let matcher = Matcher::new(patterns.iter().map(String::as_str));
         let begin = std::time::Instant::now();
         let rounds = 20_000_000_u32;
         for _ in 0..rounds {
-            assert!(!matcher.matches(std::hint::black_box("salt/job/20300101000000000000/ret/web1")));
+            assert!(!matcher.matches(std::hint::black_box(
+                "salt/job/20300101000000000000/ret/web1"
+            )));
         }
-        println!("{:.0} tags/s", f64::from(rounds) / begin.elapsed().as_secs_f64());
+        println!(
+            "{:.0} tags/s",
+            f64::from(rounds) / begin.elapsed().as_secs_f64()
+        );
     }
 }

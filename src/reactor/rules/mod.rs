@@ -30,15 +30,27 @@ pub(crate) struct Rules {
 impl Rules {
     /// The rules for display, in the order of the configuration.
     pub(crate) fn listed(&self) -> Vec<ListedRule> {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.python_repr(), str::to_owned);
+        let text = |value: &Value| {
+            value
+                .as_str()
+                .map_or_else(|| value.python_repr(), str::to_owned)
+        };
         let one = |(pattern, value): (&Key, &Value)| {
             let files = match value {
                 Value::List(items) => items.iter().map(text).collect(),
                 other => vec![text(other)],
             };
-            ListedRule { pattern: text(&pattern.0), files }
+            ListedRule {
+                pattern: text(&pattern.0),
+                files,
+            }
         };
-        self.entries.iter().filter_map(Value::as_map).flatten().map(one).collect()
+        self.entries
+            .iter()
+            .filter_map(Value::as_map)
+            .flatten()
+            .map(one)
+            .collect()
     }
 
     /// Compiles the value of the option, or of the file it names.
@@ -61,14 +73,22 @@ impl Rules {
     }
 
     fn of(entries: Vec<Value>) -> Self {
-        let mut rules = Self { entries, ..Self::default() };
+        let mut rules = Self {
+            entries,
+            ..Self::default()
+        };
         let mut compiled: Vec<(Arc<str>, Vec<Value>)> = Vec::new();
         for entry in &rules.entries {
-            let Some((key, value)) = only_pair(entry) else { continue };
+            let Some((key, value)) = only_pair(entry) else {
+                continue;
+            };
             let Some(pattern) = key.as_str() else {
                 rules.notes.push(Note::error(
                     LOGGER,
-                    format!("reactor rule ignored: its pattern is not text, quote it: {}", key.python_repr()),
+                    format!(
+                        "reactor rule ignored: its pattern is not text, quote it: {}",
+                        key.python_repr()
+                    ),
                 ));
                 continue;
             };
@@ -99,7 +119,9 @@ impl Rules {
 
     /// All rules, in order: pattern and references.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
-        self.compiled.iter().map(|(pattern, references)| (pattern, references.as_slice()))
+        self.compiled
+            .iter()
+            .map(|(pattern, references)| (pattern, references.as_slice()))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -107,7 +129,12 @@ impl Rules {
     }
 
     /// The rules with an additional one; `None` if its pattern exists.
-    pub(crate) fn with(&self, pattern: Value, references: Value, notes: &mut Vec<Note>) -> Option<Self> {
+    pub(crate) fn with(
+        &self,
+        pattern: Value,
+        references: Value,
+        notes: &mut Vec<Note>,
+    ) -> Option<Self> {
         if self.position(&pattern, notes).is_some() {
             return None;
         }
@@ -140,7 +167,13 @@ impl Rules {
 
 /// The message about an entry without a first key; Salt's process dies of it.
 fn odd(entry: &Value) -> Note {
-    Note::error(LOGGER, format!("reactor rule ignored: not a mapping: {}", entry.python_repr()))
+    Note::error(
+        LOGGER,
+        format!(
+            "reactor rule ignored: not a mapping: {}",
+            entry.python_repr()
+        ),
+    )
 }
 
 fn only_pair(entry: &Value) -> Option<(&Value, &Value)> {
@@ -162,7 +195,10 @@ pub(super) struct RulesFile {
 
 impl RulesFile {
     pub(super) fn new(path: &str) -> Self {
-        Self { path: path.to_owned(), seen: None }
+        Self {
+            path: path.to_owned(),
+            seen: None,
+        }
     }
 
     pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
@@ -173,11 +209,18 @@ impl RulesFile {
             return Ok(Arc::clone(rules));
         }
         let complain = |what: &str, cause: String| {
-            Note::error(LOGGER, format!("Failed to {what} reactor map: \"{}\"", self.path)).because(cause)
+            Note::error(
+                LOGGER,
+                format!("Failed to {what} reactor map: \"{}\"", self.path),
+            )
+            .because(cause)
         };
-        let bytes = std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
-        let value = yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
+        let bytes =
+            std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
+        let value =
+            yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
         let rules = Arc::new(Rules::new(&value));
         self.seen = now.map(|now| (now, Arc::clone(&rules)));
         Ok(rules)
@@ -193,7 +236,11 @@ mod tests {
     }
 
     fn matched(rules: &Rules, tag: &str) -> Vec<String> {
-        rules.matching(tag).flat_map(|(_, references)| references).map(Value::python_str).collect()
+        rules
+            .matching(tag)
+            .flat_map(|(_, references)| references)
+            .map(Value::python_str)
+            .collect()
     }
 
     #[test]
@@ -205,7 +252,9 @@ mod tests {
 
     #[test]
     fn invalid_entries_are_skipped_and_numbers_are_errors() {
-        let rules = rules("[text, 5, ~, {}, {a: ~}, {a: {b: c}}, {a: 7}, {a: x, b: y}, {5: z}, {a: [[n]]}]");
+        let rules = rules(
+            "[text, 5, ~, {}, {a: ~}, {a: {b: c}}, {a: 7}, {a: x, b: y}, {5: z}, {a: [[n]]}]",
+        );
         assert_eq!(matched(&rules, "a"), ["['n']"]);
         assert_eq!(rules.notes.len(), 1);
         assert!(rules.notes[0].message.contains('5'));
@@ -216,7 +265,9 @@ mod tests {
         let one = rules("[plain, {a: x}]");
         let mut notes = Vec::new();
         assert!(one.with("a".into(), "y".into(), &mut notes).is_none());
-        let two = one.with("b".into(), Value::List(vec!["y".into()]), &mut notes).unwrap();
+        let two = one
+            .with("b".into(), Value::List(vec!["y".into()]), &mut notes)
+            .unwrap();
         assert_eq!(matched(&two, "b"), ["y"]);
         assert!(two.without(&"c".into(), &mut notes).is_none());
         assert!(matched(&two.without(&"a".into(), &mut notes).unwrap(), "a").is_empty());
@@ -228,12 +279,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("map");
         let mut file = RulesFile::new(path.to_str().unwrap());
-        assert!(file.rules().unwrap_err().message.starts_with("Failed to read reactor map: \""));
+        assert!(
+            file.rules()
+                .unwrap_err()
+                .message
+                .starts_with("Failed to read reactor map: \"")
+        );
         std::fs::write(&path, "- a: x\n").unwrap();
         assert_eq!(matched(&file.rules().unwrap(), "a"), ["x"]);
         std::fs::write(&path, "- a: y\n").unwrap();
         assert_eq!(matched(&file.rules().unwrap(), "a"), ["y"]);
         std::fs::write(&path, "- [\n").unwrap();
-        assert!(file.rules().unwrap_err().message.starts_with("Failed to parse YAML in reactor map: \""));
+        assert!(
+            file.rules()
+                .unwrap_err()
+                .message
+                .starts_with("Failed to parse YAML in reactor map: \"")
+        );
     }
 }

@@ -23,7 +23,9 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
+use crate::model::{
+    EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo,
+};
 use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::reactor::run::watch::ShadowDifference;
 use crate::reactor::shadow::{self, Comparer};
@@ -113,9 +115,21 @@ type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 impl Reactor {
     /// Reads the checkpoint and starts the threads.
     pub(crate) fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { store, intake, clean, clock, metrics, rules, settings, executor } = parts;
+        let Parts {
+            store,
+            intake,
+            clean,
+            clock,
+            metrics,
+            rules,
+            settings,
+            executor,
+        } = parts;
         let durable = store.durable();
-        let mut checkpoint = match store.reactor_file()?.map(|bytes| file::parse(&bytes, durable)) {
+        let mut checkpoint = match store
+            .reactor_file()?
+            .map(|bytes| file::parse(&bytes, durable))
+        {
             None => Checkpoint::at(durable),
             Some(Ok((checkpoint, ignored))) => {
                 if ignored > 0 {
@@ -129,7 +143,10 @@ impl Reactor {
                 checkpoint
             }
             Some(Err(problem)) => {
-                tracing::error!(problem, "file REACTOR is invalid, starting with the next event");
+                tracing::error!(
+                    problem,
+                    "file REACTOR is invalid, starting with the next event"
+                );
                 metrics.reactor_keeps_failed.add(1);
                 Checkpoint::at(durable)
             }
@@ -171,22 +188,27 @@ impl Reactor {
         shared.suspend_foreign_calls();
         shared.record_mode(true);
         let mut threads = Vec::new();
-        let mut spawn =
-            |name: String, work: Work| {
-                let shared = shared.clone();
-                let thread = Builder::new().name(name).spawn(move || work(&shared));
-                threads.push(thread.map_err(|why| {
-                    StoreError::Failed(format!("cannot start a thread of the reactor: {why}"))
-                })?);
-                Ok::<(), StoreError>(())
-            };
+        let mut spawn = |name: String, work: Work| {
+            let shared = shared.clone();
+            let thread = Builder::new().name(name).spawn(move || work(&shared));
+            threads.push(thread.map_err(|why| {
+                StoreError::Failed(format!("cannot start a thread of the reactor: {why}"))
+            })?);
+            Ok::<(), StoreError>(())
+        };
         // Read before the thread starts: an event of this moment on was certainly not handled before the start.
         let live = shared.store.durable();
-        spawn("sc-react".to_owned(), Box::new(move |shared| super::follower::run(shared, live)))?;
+        spawn(
+            "sc-react".to_owned(),
+            Box::new(move |shared| super::follower::run(shared, live)),
+        )?;
         for n in 0..REACTOR_WORKERS {
             spawn(format!("sc-react-{n}"), Box::new(super::worker::run))?;
         }
-        spawn("sc-react-keep".to_owned(), Box::new(|shared| shared.housekeeping()))?;
+        spawn(
+            "sc-react-keep".to_owned(),
+            Box::new(|shared| shared.housekeeping()),
+        )?;
         Ok(Self { shared, threads })
     }
 
@@ -204,7 +226,8 @@ impl Reactor {
         while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (ended, held_up): (Vec<_>, Vec<_>) = threads.into_iter().partition(JoinHandle::is_finished);
+        let (ended, held_up): (Vec<_>, Vec<_>) =
+            threads.into_iter().partition(JoinHandle::is_finished);
         if !held_up.is_empty() {
             let threads = held_up.len();
             tracing::warn!(
@@ -249,7 +272,8 @@ impl Shared {
     /// Records in the log whether the reactor is in shadow, for later comparisons.
     fn record_mode(&self, started: bool) {
         let now = self.clock.now();
-        self.recorder.write(shadow::mode(self.settings().shadow, started, now));
+        self.recorder
+            .write(shadow::mode(self.settings().shadow, started, now));
     }
 
     /// Ignores calls of reactors for a while, because they may be our own without a known answer.
@@ -322,7 +346,8 @@ impl Shared {
                 found = Some(super::follower::event_of(&row));
             }
         };
-        self.store.first_entry(super::follower::is_of_interest, seq, take)?;
+        self.store
+            .first_entry(super::follower::is_of_interest, seq, take)?;
         Ok(found)
     }
 
@@ -332,9 +357,9 @@ impl Shared {
         let update = checkpoint_file.update(&mut self.checkpoint.lock());
         let written = match update {
             None => Ok(()),
-            Some(Update::Whole(checkpoint)) => {
-                self.store.replace_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put))
-            }
+            Some(Update::Whole(checkpoint)) => self
+                .store
+                .replace_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put)),
             Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
         };
         if let Err(error) = written {
@@ -348,7 +373,9 @@ impl Shared {
     fn restore_once(&self) -> Result<(), StoreError> {
         let (settings, now) = (self.settings(), self.clock.now());
         for options in &settings.rules {
-            let Some(window) = options.once_per else { continue };
+            let Some(window) = options.once_per else {
+                continue;
+            };
             let filter = EventFilter {
                 tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
                 since: Some(now.before(window)),
@@ -357,8 +384,12 @@ impl Shared {
             };
             let (mut before, mut bytes) = (self.store.durable(), 0);
             while bytes < REACTOR_SEARCH_BYTES {
-                let rows =
-                    self.store.events_before(&filter, before, LIST_ROWS_MAX, REACTOR_SEARCH_BYTES / 16)?;
+                let rows = self.store.events_before(
+                    &filter,
+                    before,
+                    LIST_ROWS_MAX,
+                    REACTOR_SEARCH_BYTES / 16,
+                )?;
                 let Some(last) = rows.last() else { break };
                 before = last.seq;
                 bytes += rows.iter().map(|row| row.body.len()).sum::<usize>();
@@ -379,7 +410,9 @@ impl Shared {
             self.recorder.retry();
             self.save_checkpoint();
             self.expire_runners();
-            self.foreign_calls.lock().settle(&self.job_depths.lock(), self.clock.now());
+            self.foreign_calls
+                .lock()
+                .settle(&self.job_depths.lock(), self.clock.now());
             if last_mode.elapsed() >= REACTOR_MODE_INTERVAL {
                 self.record_mode(false);
                 last_mode = Instant::now();
@@ -407,7 +440,9 @@ impl Shared {
         scheduler: &mut parking_lot::MutexGuard<'_, Scheduler>,
         until: Option<Micros>,
     ) {
-        let micros = until.map_or(i64::MAX, |at| at.0 - self.clock.now().0).max(200);
+        let micros = until
+            .map_or(i64::MAX, |at| at.0 - self.clock.now().0)
+            .max(200);
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
         self.change.wait_for(scheduler, pause);
     }
@@ -451,7 +486,10 @@ impl Handle {
         let changes = {
             let mut rule_snapshot = shared.rule_snapshot.write();
             let changes = rule_snapshot.settings.shadow != settings.shadow;
-            *rule_snapshot = RuleSnapshot { rules, settings: settings.clone() };
+            *rule_snapshot = RuleSnapshot {
+                rules,
+                settings: settings.clone(),
+            };
             changes
         };
         shared.scheduler.lock().configure(settings);
@@ -513,7 +551,12 @@ impl Handle {
     pub(crate) fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
         salts.runs |= self.0.lease.lock().fallback_acts()
-            || self.0.foreign_calls.lock().seen(self.0.clock.now()).is_some();
+            || self
+                .0
+                .foreign_calls
+                .lock()
+                .seen(self.0.clock.now())
+                .is_some();
         salts
     }
 

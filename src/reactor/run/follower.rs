@@ -29,7 +29,10 @@ pub(super) fn is_bus_event(row: &Followed<'_>) -> bool {
 
 /// True for the `salt/run/<jid>/ret` of a runner.
 fn is_result_of_runner(row: &Followed<'_>) -> bool {
-    let rest = row.tag.strip_prefix(b"salt/run/").and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
+    let rest = row
+        .tag
+        .strip_prefix(b"salt/run/")
+        .and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
     rest == Some(b"/ret")
 }
 
@@ -61,8 +64,14 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
         }
     }
     // Those from `live` on are queued already.
-    let open: Vec<SeqNo> =
-        shared.checkpoint.lock().open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
+    let open: Vec<SeqNo> = shared
+        .checkpoint
+        .lock()
+        .open
+        .iter()
+        .map(|(seq, _)| seq)
+        .take_while(|seq| *seq < live)
+        .collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "continuing open reactions");
     }
@@ -111,17 +120,19 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
-        from = shared.store.follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-            let mut starts = shared.starts.lock();
-            if row.kind == Kind::Reaction {
-                record::jids(row.body).for_each(|jid| starts.claim(jid));
-            } else if row.seq < end
-                && is_bus_event(&row)
-                && let Some(start) = shadow::master_call(&row)
-            {
-                starts.note(row.seq, &start.jid, start.call);
-            }
-        })?;
+        from = shared
+            .store
+            .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+                let mut starts = shared.starts.lock();
+                if row.kind == Kind::Reaction {
+                    record::jids(row.body).for_each(|jid| starts.claim(jid));
+                } else if row.seq < end
+                    && is_bus_event(&row)
+                    && let Some(start) = shadow::master_call(&row)
+                {
+                    starts.note(row.seq, &start.jid, start.call);
+                }
+            })?;
     }
     Ok(())
 }
@@ -152,67 +163,84 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
     // Entries before the start were counted by the previous process.
     let compares = rule_snapshot.settings.shadow && fold.is_none();
     if compares {
-        shared.start_comparing(rule_snapshot.settings.shadow_window, rule_snapshot.settings.salts.workers);
+        shared.start_comparing(
+            rule_snapshot.settings.shadow_window,
+            rule_snapshot.settings.salts.workers,
+        );
     }
     let debug = tracing::enabled!(tracing::Level::DEBUG);
     let planned = |kind, flags| {
-        is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
+        is_of_interest(kind, flags)
+            || kind == Kind::Gap
+            || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
-    let after = shared.store.follow(planned, from, REACTOR_WAVE_BYTES, |row| {
-        if compares {
-            shared.compare(&row);
-            seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
-        }
-        if fold.is_none()
-            && is_bus_event(&row)
-            && let Some(salts) = shadow::master_call(&row)
-        {
-            if !compares && !shared.lease_blocks() {
-                let mut foreign = shared.foreign_calls.lock();
-                foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
+    let after = shared
+        .store
+        .follow(planned, from, REACTOR_WAVE_BYTES, |row| {
+            if compares {
+                shared.compare(&row);
+                seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
             }
-            shared.starts.lock().note(row.seq, &salts.jid, salts.call);
-        }
-        if row.kind == Kind::Reaction {
-            if let Some(summary) = read_summary(row.body) {
-                shared.checkpoint.lock().apply_record(row.seq, &summary);
+            if fold.is_none()
+                && is_bus_event(&row)
+                && let Some(salts) = shadow::master_call(&row)
+            {
+                if !compares && !shared.lease_blocks() {
+                    let mut foreign = shared.foreign_calls.lock();
+                    foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
+                }
+                shared.starts.lock().note(row.seq, &salts.jid, salts.call);
             }
-            return;
-        }
-        if row.kind == Kind::Gap && fold.is_none() {
-            shared.scheduler.lock().runners.missed_events(shared.clock.now());
-        }
-        if !is_bus_event(&row) {
-            return;
-        }
-        if fold.is_none() {
-            shared.job_depths.lock().follow(&row);
-            if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
-                shared.change.notify_one();
+            if row.kind == Kind::Reaction {
+                if let Some(summary) = read_summary(row.body) {
+                    shared.checkpoint.lock().apply_record(row.seq, &summary);
+                }
+                return;
             }
-        }
-        let tag = String::from_utf8_lossy(row.tag);
-        if debug && fold.is_none() && !is_by_reactor(row.body) {
-            // Salt's message, for each event that is not its own.
-            tracing::debug!("Gathering reactors for tag {tag}");
-        }
-        let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
-        if matched.is_empty() {
-            return;
-        }
-        if is_by_reactor(row.body) {
-            shared.metrics.reactor_events_own.add(1);
-            return;
-        }
-        shared.checkpoint.lock().opened(row.seq, matched.len());
-        if fold.is_some_and(|live| row.seq < live) {
-            return;
-        }
-        shared.metrics.reactor_events.add(1);
-        let depth = shared.job_depths.lock().depth_of(&row);
-        shared.admit(&rule_snapshot.settings, &event_of(&row), &matched, depth, false);
-    })?;
+            if row.kind == Kind::Gap && fold.is_none() {
+                shared
+                    .scheduler
+                    .lock()
+                    .runners
+                    .missed_events(shared.clock.now());
+            }
+            if !is_bus_event(&row) {
+                return;
+            }
+            if fold.is_none() {
+                shared.job_depths.lock().follow(&row);
+                if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
+                    shared.change.notify_one();
+                }
+            }
+            let tag = String::from_utf8_lossy(row.tag);
+            if debug && fold.is_none() && !is_by_reactor(row.body) {
+                // Salt's message, for each event that is not its own.
+                tracing::debug!("Gathering reactors for tag {tag}");
+            }
+            let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
+            if matched.is_empty() {
+                return;
+            }
+            if is_by_reactor(row.body) {
+                shared.metrics.reactor_events_own.add(1);
+                return;
+            }
+            shared.checkpoint.lock().opened(row.seq, matched.len());
+            if fold.is_some_and(|live| row.seq < live) {
+                return;
+            }
+            shared.metrics.reactor_events.add(1);
+            let depth = shared.job_depths.lock().depth_of(&row);
+            shared.admit(
+                &rule_snapshot.settings,
+                &event_of(&row),
+                &matched,
+                depth,
+                false,
+            );
+        })?;
     assert!(
         from <= after && after <= shared.store.durable(),
         "cursor <= durable, and the cursor never decreases"
@@ -221,7 +249,11 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
     shared.read.store(after.0, Ordering::Release);
     if compares {
         // At the end of the log time advances without entries.
-        let now = if after >= shared.store.durable() { Some(shared.clock.now()) } else { seen };
+        let now = if after >= shared.store.durable() {
+            Some(shared.clock.now())
+        } else {
+            seen
+        };
         shared.compare_due(now);
     } else {
         drop(shared.comparer.lock().take());
@@ -232,11 +264,13 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
 /// The open events of a part of the log that begins with this sequence number, and the number behind that part.
 pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
     let mut found = Vec::new();
-    let upto = shared.store.follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-        if shared.checkpoint.lock().open.contains(row.seq) {
-            found.push(event_of(&row));
-        }
-    })?;
+    let upto = shared
+        .store
+        .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+            if shared.checkpoint.lock().open.contains(row.seq) {
+                found.push(event_of(&row));
+            }
+        })?;
     Ok((found, upto))
 }
 
@@ -267,7 +301,12 @@ pub(super) fn resume(
             while found.next_if(|event| event.seq < seq).is_some() {}
             match found.next_if(|event| event.seq == seq) {
                 Some(event) => {
-                    queue_open(shared, &rule_snapshot, event, depths.get(&seq).copied().unwrap_or(0));
+                    queue_open(
+                        shared,
+                        &rule_snapshot,
+                        event,
+                        depths.get(&seq).copied().unwrap_or(0),
+                    );
                 }
                 None if unread.last() != Some(&seq) => shared.skip_deleted(seq),
                 None => {}
@@ -282,7 +321,9 @@ fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth
     let matched = shared.matching(&*rule_snapshot.rules, &event.tag, event.seq);
     let is_open = {
         let checkpoint = shared.checkpoint.lock();
-        matched.iter().any(|rule| !checkpoint.is_done(event.seq, rule))
+        matched
+            .iter()
+            .any(|rule| !checkpoint.is_done(event.seq, rule))
     };
     if is_open {
         return shared.admit(&rule_snapshot.settings, &event, &matched, depth, true);
@@ -290,5 +331,7 @@ fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth
     // No current rule matches the event.
     shared.metrics.reactions_left_gone.add(1);
     let now = shared.clock.now();
-    shared.recorder.write(Record::skipped(event, Vec::new(), 0, "gone", now).batch(now));
+    shared
+        .recorder
+        .write(Record::skipped(event, Vec::new(), 0, "gone", now).batch(now));
 }

@@ -82,7 +82,10 @@ pub(crate) struct ReactionPlan {
 impl ReactionPlan {
     pub(crate) fn fail(&mut self, cause: String) {
         self.notes.push((NoteLevel::Error, cause.clone()));
-        self.failures.push(ReactionFailure { cause, ..ReactionFailure::default() });
+        self.failures.push(ReactionFailure {
+            cause,
+            ..ReactionFailure::default()
+        });
     }
 }
 
@@ -140,7 +143,10 @@ pub(crate) trait Executor: Send + Sync {
 
     /// Runs an execution function on this machine.
     fn caller(&self, call: &Call) -> Result<CallerReturn, CallerError> {
-        Err(CallerError::NotStarted(format!("`caller` reactions are not supported here: {}", call.fun)))
+        Err(CallerError::NotStarted(format!(
+            "`caller` reactions are not supported here: {}",
+            call.fun
+        )))
     }
 
     /// Fires an event onto the master's bus.

@@ -40,12 +40,17 @@ impl RuleEngine for Native {
     }
 
     fn all(&self) -> Vec<ListedRule> {
-        self.pipeline.rules().map(|rules| rules.listed()).unwrap_or_default()
+        self.pipeline
+            .rules()
+            .map(|rules| rules.listed())
+            .unwrap_or_default()
     }
 
     fn blocked_by(&self) -> Option<String> {
         if !self.pipeline.is_leader() {
-            return Some("another reactor is the leader (`salt-run reactor.set_leader`)".to_owned());
+            return Some(
+                "another reactor is the leader (`salt-run reactor.set_leader`)".to_owned(),
+            );
         }
         self.pipeline.rules().err().map(|note| note.to_string())
     }
@@ -55,17 +60,30 @@ impl RuleEngine for Native {
         let only = (!is_request).then_some(rules);
         let out = WORKER.with_borrow_mut(|kept| {
             let is_ours = |worker: &mut Worker| Arc::ptr_eq(worker.pipeline(), &self.pipeline);
-            let mut worker = kept.take_if(is_ours).unwrap_or_else(|| Worker::new(self.pipeline.clone()));
-            let body = Body::Stored { data: &event.body, has_key: event.has_key };
+            let mut worker = kept
+                .take_if(is_ours)
+                .unwrap_or_else(|| Worker::new(self.pipeline.clone()));
+            let body = Body::Stored {
+                data: &event.body,
+                has_key: event.has_key,
+            };
             let out = worker.react_by(&event.tag, body, only, Detail::Everything);
             *kept = Some(worker);
             out
         });
         let mut plan = ReactionPlan {
-            files: out.renders.into_iter().filter_map(|render| Some((render.file, render.text?))).collect(),
+            files: out
+                .renders
+                .into_iter()
+                .filter_map(|render| Some((render.file, render.text?)))
+                .collect(),
             chunks: Value::List(out.low.into_iter().map(Value::Map).collect()),
             calls: Vec::new(),
-            fired: out.fired.into_iter().map(|fired| (fired.tag, fired.data)).collect(),
+            fired: out
+                .fired
+                .into_iter()
+                .map(|fired| (fired.tag, fired.data))
+                .collect(),
             notes: Vec::new(),
             failures: out.notes.iter().filter_map(Note::failure).collect(),
         };
@@ -78,7 +96,9 @@ impl RuleEngine for Native {
             match planned_call(call) {
                 Some(planned) => plan.calls.push(planned),
                 None if is_noted => {}
-                None => plan.fail(format!("cannot make a {client} call without a function name")),
+                None => plan.fail(format!(
+                    "cannot make a {client} call without a function name"
+                )),
             }
         }
         plan
@@ -86,11 +106,25 @@ impl RuleEngine for Native {
 }
 
 fn planned_call(call: Call) -> Option<PlannedCall> {
-    let text = |name: &str| call.chunk.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (id, sls, fun) = (text("__id__"), text("__sls__"), call.fun.as_str()?.to_owned());
+    let text = |name: &str| {
+        call.chunk
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let (id, sls, fun) = (
+        text("__id__"),
+        text("__sls__"),
+        call.fun.as_str()?.to_owned(),
+    );
     let kwargs = |kwargs: Value| kwargs.as_map().cloned().unwrap_or_default();
     let request = match call.client {
-        Client::Local => Request { client: Client::Local, fun, load: call.publish? },
+        Client::Local => Request {
+            client: Client::Local,
+            fun,
+            load: call.publish?,
+        },
         Client::Runner => Request::runner(&fun, call.args, kwargs(call.kwargs)),
         Client::Wheel => Request::wheel(&fun, call.args, kwargs(call.kwargs)),
         Client::Caller => Request::caller(&fun, call.args, call.kwargs),
@@ -109,11 +143,26 @@ mod tests {
     fn the_reactor_s_own_answer_is_not_a_request() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
-        std::fs::write(&file, format!("cachedir: {}\nreactor: [{{'*': /a}}]\n", dir.path().display()))
-            .unwrap();
+        std::fs::write(
+            &file,
+            format!(
+                "cachedir: {}\nreactor: [{{'*': /a}}]\n",
+                dir.path().display()
+            ),
+        )
+        .unwrap();
         std::fs::write(dir.path().join(".root_key"), "the key").unwrap();
-        let native = Native::new(Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt))));
-        let matching = |tag: &str| native.matching(tag).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let native = Native::new(Arc::new(Pipeline::new(
+            &SaltMaster::read(&file),
+            Arc::new(NoSalt),
+        )));
+        let matching = |tag: &str| {
+            native
+                .matching(tag)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         let request = "salt/run/1/salt/reactors/manage/list";
         assert_eq!(matching(request), [MANAGE]);
         let mut body = crate::wire::msgpack::Writer::new();

@@ -17,7 +17,10 @@ impl Shared {
         }
         if let Some(comparer) = self.comparer.lock().as_mut() {
             for item in items {
-                comparer.take(item).iter().for_each(|comparison| self.count(comparison));
+                comparer
+                    .take(item)
+                    .iter()
+                    .for_each(|comparison| self.count(comparison));
             }
         }
     }
@@ -25,23 +28,36 @@ impl Shared {
     /// Creates the comparer, unless it exists with these settings.
     pub(super) fn start_comparing(&self, window: Duration, workers: usize) {
         let mut kept = self.comparer.lock();
-        if kept.as_ref().is_some_and(|comparer| comparer.window() == window && comparer.workers() == workers)
+        if kept
+            .as_ref()
+            .is_some_and(|comparer| comparer.window() == window && comparer.workers() == workers)
         {
             return;
         }
         let now = self.clock.now();
         let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
         // Our own entry with the mode may be in the part of the log that the comparer does not see.
-        comparer.take(ShadowItem::Mode { at: now, shadow: true, started: true });
+        comparer.take(ShadowItem::Mode {
+            at: now,
+            shadow: true,
+            started: true,
+        });
     }
 
     /// Compares calls whose window is over.
     pub(super) fn compare_due(&self, now: Option<Micros>) {
         let Some(now) = now else { return };
         let mut kept = self.comparer.lock();
-        let Some(comparer) = kept.as_mut() else { return };
-        comparer.pass(now).iter().for_each(|comparison| self.count(comparison));
-        self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.compared_early));
+        let Some(comparer) = kept.as_mut() else {
+            return;
+        };
+        comparer
+            .pass(now)
+            .iter()
+            .for_each(|comparison| self.count(comparison));
+        self.metrics
+            .shadow_compared_early
+            .add(std::mem::take(&mut comparer.compared_early));
     }
 
     fn count(&self, comparison: &Comparison) {
@@ -56,7 +72,9 @@ impl Shared {
             Comparison::Unattributed(_) => &metrics.shadow_unattributed,
         }
         .add(1);
-        let Some(found) = ShadowDifference::of(comparison) else { return };
+        let Some(found) = ShadowDifference::of(comparison) else {
+            return;
+        };
         tracing::info!(
             event = found.event,
             tag = found.tag,
@@ -114,14 +132,22 @@ impl ShadowDifference {
             }
             Comparison::OnlyOurs(ours) => {
                 let details = format!("target {}", ours.call.target());
-                Some(of_ours(ours, "Salt's reactor made no similar call", None, details))
+                Some(of_ours(
+                    ours,
+                    "Salt's reactor made no similar call",
+                    None,
+                    details,
+                ))
             }
             Comparison::OursFailed(failed, salts) => Some(Self {
                 time: failed.at.0,
                 kind: "our rendering failed",
                 event: Some(failed.event.0),
                 tag: Some(failed.tag.clone()),
-                fun: salts.as_ref().map(|salts| salts.call.fun.clone()).unwrap_or_default(),
+                fun: salts
+                    .as_ref()
+                    .map(|salts| salts.call.fun.clone())
+                    .unwrap_or_default(),
                 jid: salts.as_ref().map(|salts| salts.jid.clone()),
                 details: failed.why(),
             }),
@@ -132,9 +158,10 @@ impl ShadowDifference {
                 tag: ours.as_ref().map(|ours| ours.tag.clone()),
                 fun: salts.call.fun.clone(),
                 jid: Some(salts.jid.clone()),
-                details: ours
-                    .as_ref()
-                    .map_or_else(|| format!("target {}", salts.call.target()), |ours| ours.why()),
+                details: ours.as_ref().map_or_else(
+                    || format!("target {}", salts.call.target()),
+                    |ours| ours.why(),
+                ),
             }),
             Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => None,
         }

@@ -10,7 +10,9 @@ use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_k
 use super::scheduler::queues::{QueueItem, RuleSet};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
-use super::{CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};
+use super::{
+    CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros,
+};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED,
@@ -137,7 +139,10 @@ impl Shared {
             let mut plan = self.react(&*rules, &task.event, &task.rules);
             // In shadow Salt's own reactor answers.
             let fired = std::mem::take(&mut plan.fired);
-            for (tag, data) in fired.into_iter().filter(|_| !settings.shadow && !of_fallback) {
+            for (tag, data) in fired
+                .into_iter()
+                .filter(|_| !settings.shadow && !of_fallback)
+            {
                 if let Err(why) = self.executor.fire(&tag, &data) {
                     tracing::error!(tag, why, "cannot fire the reactor's answer onto the bus");
                     plan.fail(format!("cannot fire {tag}: {why}"));
@@ -145,19 +150,31 @@ impl Shared {
             }
             // The replay of a partial reaction makes only the missing calls.
             for made in &task.already_made {
-                if let Some(at) = plan.calls.iter().position(|planned| call_key(planned) == *made) {
+                if let Some(at) = plan
+                    .calls
+                    .iter()
+                    .position(|planned| call_key(planned) == *made)
+                {
                     plan.calls.remove(at);
                 }
             }
             Box::new(TaskProgress::of(&task.event, now, plan, task.resumed))
         };
         // The event became too old while the master was unreachable. A call that was sent may have been executed at any age.
-        if is_old && progress.made.is_empty() && !progress.maybe_sent && progress.unanswered.is_none() {
+        if is_old
+            && progress.made.is_empty()
+            && !progress.maybe_sent
+            && progress.unanswered.is_none()
+        {
             return Step::Skip(task.into(), "old");
         }
         // Calls for events from the time of shadow mode are not made after its end.
         let acts = task.replay.is_some()
-            || self.checkpoint.lock().acting_from().is_some_and(|from| task.event.seq >= from);
+            || self
+                .checkpoint
+                .lock()
+                .acting_from()
+                .is_some_and(|from| task.event.seq >= from);
         let shadow = settings.shadow || task.skipped.is_some() || !acts || of_fallback;
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
             if self.lease_blocks() {
@@ -184,7 +201,10 @@ impl Shared {
         tracing::debug!("Compiling reactions for tag {}", event.tag);
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let plan = rendered.unwrap_or_else(|_| {
-            let words = format!("rendering reactions for tag {} panicked; please report this bug", event.tag);
+            let words = format!(
+                "rendering reactions for tag {} panicked; please report this bug",
+                event.tag
+            );
             let mut plan = ReactionPlan::default();
             plan.fail(words);
             plan
@@ -198,7 +218,9 @@ impl Shared {
                     self.metrics.reactor_errors.add(1);
                     tracing::error!(event = event.seq.0, tag = event.tag, "{text}");
                 }
-                NoteLevel::Warning => tracing::warn!(event = event.seq.0, tag = event.tag, "{text}"),
+                NoteLevel::Warning => {
+                    tracing::warn!(event = event.seq.0, tag = event.tag, "{text}");
+                }
                 NoteLevel::Info => tracing::info!("{text}"),
                 NoteLevel::Debug => tracing::debug!("{text}"),
             }
@@ -242,16 +264,19 @@ impl Shared {
         let was_started = !task.started_calls.is_empty()
             && times(&mut task.started_calls.iter().copied())
                 > times(&mut progress.made.iter().map(|made| call_key(&made.call)));
-        let was_sent =
-            was_started || progress.unanswered.is_some() || (progress.maybe_sent && progress.tries > 0);
+        let was_sent = was_started
+            || progress.unanswered.is_some()
+            || (progress.maybe_sent && progress.tries > 0);
         if shadow && !was_sent {
             if let Some(why) = self.no_target(&made.call.request) {
                 made.outcome = CallOutcome::Answered(Answer::NoTarget { why });
             }
             return TryResult::Finished(made);
         }
-        if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.request) {
-            let why = "sent before the last start of the daemon, and must not be repeated".to_owned();
+        if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.request)
+        {
+            let why =
+                "sent before the last start of the daemon, and must not be repeated".to_owned();
             progress.unanswered = Some(self.unanswered(why, REACTOR_START_TIME_RESUMED));
         }
         if let Some(unanswered) = progress.unanswered.take() {
@@ -269,7 +294,11 @@ impl Shared {
                 "the event is older than `reactor.age_max`"
             };
             let is_unknown = progress.maybe_sent || was_started;
-            let end = if is_unknown { Self::unknown } else { Self::dead };
+            let end = if is_unknown {
+                Self::unknown
+            } else {
+                Self::dead
+            };
             return end(self, task, made, why.to_owned());
         }
         if !progress.maybe_sent {
@@ -277,7 +306,13 @@ impl Shared {
         }
         let Call { client, fun, .. } = &made.call.request;
         let runner = client.is_of_master().then(|| fun.clone());
-        if runner.is_some() && !self.scheduler.lock().runners.take(rules, task.options.concurrency) {
+        if runner.is_some()
+            && !self
+                .scheduler
+                .lock()
+                .runners
+                .take(rules, task.options.concurrency)
+        {
             return TryResult::AwaitRunner;
         }
         let outcome = self.store_mark(task, progress, &made, key).and_then(|()| {
@@ -306,8 +341,14 @@ impl Shared {
             && std::mem::take(&mut progress.start_recorded)
         {
             // Withdraws the mark, because the call was certainly not made. If the daemon is killed first, it counts as possibly made.
-            let record =
-                mark(&task.event, &task.rules, task.rule_count, Mark::Withdrawn, key, self.clock.now());
+            let record = mark(
+                &task.event,
+                &task.rules,
+                task.rule_count,
+                Mark::Withdrawn,
+                key,
+                self.clock.now(),
+            );
             self.recorder.write(record);
         }
         tried
@@ -327,8 +368,17 @@ impl Shared {
         if made.call.request.client != Client::Caller {
             self.executor.reach()?;
         }
-        let record = mark(&task.event, &task.rules, task.rule_count, Mark::Started, key, made.sent);
-        self.recorder.write_and_wait(record).map_err(Failure::MarkNotStored)?;
+        let record = mark(
+            &task.event,
+            &task.rules,
+            task.rule_count,
+            Mark::Started,
+            key,
+            made.sent,
+        );
+        self.recorder
+            .write_and_wait(record)
+            .map_err(Failure::MarkNotStored)?;
         progress.start_recorded = true;
         Ok(())
     }
@@ -366,7 +416,12 @@ impl Shared {
                         id = made.call.id,
                         "call got no answer, not repeating it"
                     );
-                    return self.settle(task, progress, made, self.unanswered(why, REACTOR_START_TIME));
+                    return self.settle(
+                        task,
+                        progress,
+                        made,
+                        self.unanswered(why, REACTOR_START_TIME),
+                    );
                 }
                 progress.maybe_sent = true;
                 why
@@ -390,20 +445,34 @@ impl Shared {
 
     /// The master's answer to a job that matches no minion. Salt's reactor leaves no trace of such a job.
     fn no_target(&self, call: &Call) -> Option<String> {
-        let tgt = call.load.get("tgt").filter(|_| call.client == Client::Local)?;
-        let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
+        let tgt = call
+            .load
+            .get("tgt")
+            .filter(|_| call.client == Client::Local)?;
+        let tgt_type = call
+            .load
+            .get("tgt_type")
+            .and_then(Value::as_str)
+            .unwrap_or("glob");
         self.executor.no_target(tgt, tgt_type)
     }
 
     fn execute(&self, made: &CallRecord, depth: u32, since: SeqNo) -> Result<CallOutcome, Failure> {
-        let PlannedCall { id, sls, request: call } = &made.call;
+        let PlannedCall {
+            id,
+            sls,
+            request: call,
+        } = &made.call;
         if call.client == Client::Caller {
             let CallerReturn { value, retcode } = self.executor.caller(call)?;
             if retcode != 0 {
                 self.metrics.reactor_callers_failed.add(1);
                 tracing::warn!(fun = call.fun, retcode, id, sls, "caller function failed");
             }
-            return Ok(CallOutcome::Ran { retcode, result: pack::packed(&value) });
+            return Ok(CallOutcome::Ran {
+                retcode,
+                result: pack::packed(&value),
+            });
         }
         if call.client == Client::Local {
             // Before publishing, because an event of the job may arrive before the answer.
@@ -414,7 +483,9 @@ impl Shared {
         let start = start_of(call);
         if let Some(started) = &start {
             self.starts.lock().sent(started);
-            self.job_depths.lock().announce(started, depth, self.clock.now());
+            self.job_depths
+                .lock()
+                .announce(started, depth, self.clock.now());
         }
         let answer = self.executor.ask(call, &made.jid, MASTER_TIMEOUT);
         if let Some(started) = &start {
@@ -430,7 +501,9 @@ impl Shared {
         let answer = answer?;
         self.set_master_unreachable(false, "");
         match &answer {
-            Answer::Started { jid, .. } | Answer::Ran { jid, .. } | Answer::Published { jid, .. } => {
+            Answer::Started { jid, .. }
+            | Answer::Ran { jid, .. }
+            | Answer::Published { jid, .. } => {
                 self.job_depths.lock().note(jid, depth);
             }
             Answer::NoTarget { .. } => {}
@@ -439,8 +512,9 @@ impl Shared {
     }
 
     fn finish(&self, task: Task, progress: TaskProgress) {
-        let is_dead =
-            |made: &CallRecord| matches!(made.outcome, CallOutcome::Dead(_) | CallOutcome::Unknown(_));
+        let is_dead = |made: &CallRecord| {
+            matches!(made.outcome, CallOutcome::Dead(_) | CallOutcome::Unknown(_))
+        };
         let state = if let Some(why) = task.skipped {
             self.count_skipped(why);
             ReactionState::Skipped(why)
@@ -449,7 +523,9 @@ impl Shared {
             let failed = !progress.plan.failures.is_empty();
             let (counter, state) = match (failed, dead) {
                 (false, 0) => (&self.metrics.reactions_done, ReactionState::Done),
-                _ if dead < progress.made.len() => (&self.metrics.reactions_partial, ReactionState::Partial),
+                _ if dead < progress.made.len() => {
+                    (&self.metrics.reactions_partial, ReactionState::Partial)
+                }
                 (true, _) => (&self.metrics.reactions_failed, ReactionState::Failed),
                 (false, _) => (&self.metrics.reactions_dead, ReactionState::Dead),
             };
@@ -475,15 +551,28 @@ impl Shared {
 
 /// The jid of a job, from the event's time and number, so that each try has the same one. Empty for calls whose jid the master chooses.
 fn jid(task: &Task, progress: &TaskProgress, call: &Call) -> String {
-    if call.client == Client::Local { own_jid(task, progress) } else { String::new() }
+    if call.client == Client::Local {
+        own_jid(task, progress)
+    } else {
+        String::new()
+    }
 }
 
 fn own_jid(task: &Task, progress: &TaskProgress) -> String {
     // A replay is a new job.
-    let base = if task.replay.is_some() { progress.started_at } else { task.event.at };
-    let nth = i64::try_from(task.rule_index * 1_000 + progress.made.len()).expect("an event has few calls");
+    let base = if task.replay.is_some() {
+        progress.started_at
+    } else {
+        task.event.at
+    };
+    let nth = i64::try_from(task.rule_index * 1_000 + progress.made.len())
+        .expect("an event has few calls");
     // The option `unique_jid` of Salt appends the process id to a jid; here it is the sequence number.
-    format!("{}_{}", stamped_jid(Micros(base.0 + nth)), task.event.seq.0 % (1 << 32))
+    format!(
+        "{}_{}",
+        stamped_jid(Micros(base.0 + nth)),
+        task.event.seq.0 % (1 << 32)
+    )
 }
 
 fn not_allowed(task: &Task, call: &Call) -> Option<String> {
@@ -492,6 +581,12 @@ fn not_allowed(task: &Task, call: &Call) -> Option<String> {
     if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {
         return None;
     }
-    let on = if tgt.is_empty() { String::new() } else { format!(" on {tgt:?}") };
-    Some(format!("`allow` of this rule does not permit {client} {fun}{on}"))
+    let on = if tgt.is_empty() {
+        String::new()
+    } else {
+        format!(" on {tgt:?}")
+    };
+    Some(format!(
+        "`allow` of this rule does not permit {client} {fun}{on}"
+    ))
 }

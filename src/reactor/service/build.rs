@@ -47,7 +47,10 @@ pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Fo
     let mut always = vec![path.to_owned()];
     always.extend(path.parent().map(|dir| dir.join(includes)));
     let with_state = |file: &PathBuf| (file.clone(), file_state(file));
-    let others = known.iter().map(|(file, _)| file).filter(|file| !always.contains(file));
+    let others = known
+        .iter()
+        .map(|(file, _)| file)
+        .filter(|file| !always.contains(file));
     let mut files: Followed = always.iter().chain(others).map(with_state).collect();
     loop {
         let master = SaltMaster::read_as(path, role);
@@ -72,7 +75,11 @@ pub(super) fn build(
     if !path.is_file() {
         return Err(format!("{key}: there is no file {}", path.display()));
     }
-    let bad: Vec<&Note> = master.notes.iter().filter(|note| note.level == NoteLevel::Error).collect();
+    let bad: Vec<&Note> = master
+        .notes
+        .iter()
+        .filter(|note| note.level == NoteLevel::Error)
+        .collect();
     if let Some(first) = bad.first() {
         return Err(format!("{key}: {first}"));
     }
@@ -97,8 +104,14 @@ pub(super) fn build(
     }
     let salt: Arc<dyn Salt> = match &python {
         Some(python) => {
-            let (memory, time, metrics) = (config.helper_memory, config.helper_timeout, metrics.clone());
-            let options = HelperOptions { memory, time, metrics, ..HelperOptions::of_daemon(python, master) };
+            let (memory, time, metrics) =
+                (config.helper_memory, config.helper_timeout, metrics.clone());
+            let options = HelperOptions {
+                memory,
+                time,
+                metrics,
+                ..HelperOptions::of_daemon(python, master)
+            };
             Arc::new(Helper::new(options))
         }
         None => Arc::new(NoSalt),
@@ -140,7 +153,10 @@ pub(super) fn build(
     }
     let place = (role == Role::Master).then(|| MasterAddress {
         host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
-        port: master.int("ret_port").and_then(|port| u16::try_from(port).ok()).unwrap_or(4506),
+        port: master
+            .int("ret_port")
+            .and_then(|port| u16::try_from(port).ok())
+            .unwrap_or(4506),
         cachedir: master.cachedir.clone(),
         user: master.user.clone(),
     });
@@ -149,17 +165,29 @@ pub(super) fn build(
         tracing::error!(master = %path.display(), "reactions are not executed: {why}");
     }
     let sock_dir = master.sock_dir.clone();
-    let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
+    let orders = master
+        .option("order_masters")
+        .is_some_and(|value| *value != Value::Bool(false));
     let accepted = match master.accepted_keys() {
         AcceptedKeys::Files(dir) if !orders => Some(dir.join("minions")),
         AcceptedKeys::Files(_) | AcceptedKeys::Driver(_) => None,
     };
-    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, unsupported, python, sock_dir })
+    Ok(Built {
+        pipeline: Arc::new(pipeline),
+        settings,
+        place,
+        accepted,
+        unsupported,
+        python,
+        sock_dir,
+    })
 }
 
 /// Why requests to this master are impossible: its request port speaks ZeroMQ with the default `transport` only.
 fn unsupported_transport(master: &SaltMaster) -> Option<String> {
-    let transport = master.text("transport").filter(|transport| *transport != "zeromq")?;
+    let transport = master
+        .text("transport")
+        .filter(|transport| *transport != "zeromq")?;
     Some(format!(
         "the master's configuration has `transport: {transport}`, and saltcellar can only send requests with `transport: zeromq`"
     ))
@@ -168,12 +196,19 @@ fn unsupported_transport(master: &SaltMaster) -> Option<String> {
 /// The limits of concurrent runners, from the options of Salt's own reactor.
 fn runner_limits(master: &SaltMaster) -> RunnerLimits {
     let default = RunnerLimits::default();
-    let number = |name: &str| master.int(name).and_then(|number| usize::try_from(number).ok());
+    let number = |name: &str| {
+        master
+            .int(name)
+            .and_then(|number| usize::try_from(number).ok())
+    };
     let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
     RunnerLimits {
-        threads: threads.map_or(default.threads, |threads| threads.clamp(1, REACTOR_RUNNERS_MAX)),
+        threads: threads.map_or(default.threads, |threads| {
+            threads.clamp(1, REACTOR_RUNNERS_MAX)
+        }),
         // Python's queues are unlimited without a size.
-        waiting: number("reactor_worker_hwm").map_or(default.waiting, |most| (most > 0).then_some(most)),
+        waiting: number("reactor_worker_hwm")
+            .map_or(default.waiting, |most| (most > 0).then_some(most)),
     }
 }
 
@@ -184,7 +219,10 @@ pub(super) fn callers(
     metrics: &Arc<Metrics>,
 ) -> Option<Arc<Helper>> {
     let options = HelperOptions::of_daemon(python?, master).for_callers();
-    Some(Arc::new(Helper::new(HelperOptions { metrics: metrics.clone(), ..options })))
+    Some(Arc::new(Helper::new(HelperOptions {
+        metrics: metrics.clone(),
+        ..options
+    })))
 }
 
 /// The configured user, and the other options that a process running as that user receives.

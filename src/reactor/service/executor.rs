@@ -51,13 +51,18 @@ impl MasterExecutor {
     fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
         self.bus.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
             let why = format!("its event bus is not connected ({})", bus.display());
-            Err(MasterError::Unreachable { place: master.place().to_string(), why })
+            Err(MasterError::Unreachable {
+                place: master.place().to_string(),
+                why,
+            })
         })
     }
 
     /// Applies a changed configuration. The key is checked for each request anyway.
     pub(super) fn apply(&self, built: &Built) {
-        let (Some(place), Some(known)) = (&built.place, self.target()) else { return };
+        let (Some(place), Some(known)) = (&built.place, self.target()) else {
+            return;
+        };
         let master = if known.master.place() == place {
             known.master
         } else {
@@ -68,24 +73,38 @@ impl MasterExecutor {
             Arc::new(Master::new(place.clone(), self.metrics.clone()))
         };
         let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
-        let target = MasterTarget { master, accepted, unsupported };
+        let target = MasterTarget {
+            master,
+            accepted,
+            unsupported,
+        };
         *self.target.write() = Some(target);
     }
 }
 
 impl Executor for MasterExecutor {
-    fn ask(&self, call: &Call, jid: &str, timeout: std::time::Duration) -> Result<Answer, MasterError> {
+    fn ask(
+        &self,
+        call: &Call,
+        jid: &str,
+        timeout: std::time::Duration,
+    ) -> Result<Answer, MasterError> {
         match self.target() {
             Some(target) => {
                 self.has_bus(&target.master)?;
                 target.master.ask(call, jid, timeout)
             }
-            None => Err(MasterError::Refused { place: "no address".to_owned(), why: NO_MASTER.to_owned() }),
+            None => Err(MasterError::Refused {
+                place: "no address".to_owned(),
+                why: NO_MASTER.to_owned(),
+            }),
         }
     }
 
     fn reach(&self) -> Result<(), MasterError> {
-        let Some(target) = self.target() else { return Ok(()) };
+        let Some(target) = self.target() else {
+            return Ok(());
+        };
         self.has_bus(&target.master)?;
         target.master.reach()
     }
@@ -117,25 +136,38 @@ impl Executor for MasterExecutor {
                 })
             }
             ("glob", Value::Str(name)) => accepted.is_dir().then(|| is_there(name))?,
-            ("list", Value::List(names)) => {
-                accepted.is_dir().then(|| names.iter().filter_map(Value::as_str).any(is_there))?
-            }
+            ("list", Value::List(names)) => accepted
+                .is_dir()
+                .then(|| names.iter().filter_map(Value::as_str).any(is_there))?,
             _ => return None,
         };
         (!found).then(|| "no minion with an accepted key matches the target".to_owned())
     }
 
     fn caller(&self, call: &Call) -> Result<CallerReturn, CallerError> {
-        let args = call.load.get("args").and_then(Value::as_list).unwrap_or_default();
-        let kwargs = call.load.get("kwargs").and_then(Value::as_map).cloned().unwrap_or_default();
+        let args = call
+            .load
+            .get("args")
+            .and_then(Value::as_list)
+            .unwrap_or_default();
+        let kwargs = call
+            .load
+            .get("kwargs")
+            .and_then(Value::as_map)
+            .cloned()
+            .unwrap_or_default();
         let helper = self.callers.read().clone();
         let helper = helper.ok_or_else(|| CallerError::NotStarted(NO_SALT.to_owned()))?;
-        let answer = helper.call(&call.fun, args, &kwargs).map_err(|error| match error {
-            SaltError::Absent(why) => CallerError::NotStarted(why),
-            error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
-            error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
-        })?;
-        let SaltAnswer { result, retcode, .. } = answer;
+        let answer = helper
+            .call(&call.fun, args, &kwargs)
+            .map_err(|error| match error {
+                SaltError::Absent(why) => CallerError::NotStarted(why),
+                error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
+                error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
+            })?;
+        let SaltAnswer {
+            result, retcode, ..
+        } = answer;
         result
             .map(|value| CallerReturn { value, retcode })
             .map_err(|(kind, text)| CallerError::Failed(format!("{kind}: {text}")))

@@ -82,7 +82,9 @@ impl ReactorService {
         let Some((role, path, key)) = config.reactor.of_whom() else {
             // Salt's own reactor acts from now on: a reactor configured later must not handle the events until then.
             if store.remove_reactor_file()? {
-                tracing::info!("no reactor is configured; one configured later starts with the next event");
+                tracing::info!(
+                    "no reactor is configured; one configured later starts with the next event"
+                );
             }
             return Ok(None);
         };
@@ -92,8 +94,15 @@ impl ReactorService {
             _ => None,
         };
         let (master, files) = read(role, &path, &Vec::new());
-        let Built { pipeline, settings, place, accepted, unsupported, python, sock_dir } =
-            build(&master, &path, key, &config.reactor, metrics).map_err(ServiceError::Config)?;
+        let Built {
+            pipeline,
+            settings,
+            place,
+            accepted,
+            unsupported,
+            python,
+            sock_dir,
+        } = build(&master, &path, key, &config.reactor, metrics).map_err(ServiceError::Config)?;
         let shadow = settings.shadow;
         if let Some(place) = &place {
             tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
@@ -105,7 +114,11 @@ impl ReactorService {
         let executor = Arc::new(MasterExecutor {
             target: RwLock::new(place.map(|place| {
                 let master = Arc::new(Master::new(place, metrics.clone()));
-                MasterTarget { master, accepted, unsupported }
+                MasterTarget {
+                    master,
+                    accepted,
+                    unsupported,
+                }
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             bus,
@@ -139,9 +152,16 @@ impl ReactorService {
         })));
         let (follower, stops) = (reloader.clone(), drain.clone());
         let work = move || follower.follow(&stops);
-        let follower =
-            Builder::new().name("sc-react-conf".to_owned()).spawn(work).map_err(ServiceError::Reloader)?;
-        Ok(Some(Self { reactor, reloader, follower, drain }))
+        let follower = Builder::new()
+            .name("sc-react-conf".to_owned())
+            .spawn(work)
+            .map_err(ServiceError::Reloader)?;
+        Ok(Some(Self {
+            reactor,
+            reloader,
+            follower,
+            drain,
+        }))
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -229,7 +249,10 @@ impl Current {
                 tracing::info!("reactor configuration reloaded");
             }
             Err(error) => {
-                tracing::error!(error, "changed reactor configuration is invalid, keeping the previous one");
+                tracing::error!(
+                    error,
+                    "changed reactor configuration is invalid, keeping the previous one"
+                );
                 self.handle.refuse(error);
             }
         }
@@ -237,17 +260,22 @@ impl Current {
 
     /// The reactor's part of the daemon's own configuration file.
     fn own_config(&mut self) -> Result<ReactorConfig, String> {
-        let Some((path, known)) = &mut self.own else { return Ok(self.config.clone()) };
+        let Some((path, known)) = &mut self.own else {
+            return Ok(self.config.clone());
+        };
         *known = file_state(path);
         let given = crate::config::CliOverrides {
             config: Some(path.clone()),
             ..crate::config::CliOverrides::default()
         };
-        let config =
-            Config::load(&given, &Environment::of_process()).map_err(|error| error.to_string())?.reactor;
+        let config = Config::load(&given, &Environment::of_process())
+            .map_err(|error| error.to_string())?
+            .reactor;
         let (role, path, key) = &self.source;
         if config.of_whom() != Some((*role, path, key)) {
-            return Err(format!("{key} names another file; restart the daemon to apply the change"));
+            return Err(format!(
+                "{key} names another file; restart the daemon to apply the change"
+            ));
         }
         Ok(config)
     }

@@ -13,8 +13,8 @@ use super::observed_call::{Difference, ObservedCall};
 use super::pool::Pool;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES, REACTOR_SHADOW_WAITING_MAX,
-    REACTOR_SHADOW_WINDOW_MAX,
+    REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES,
+    REACTOR_SHADOW_WAITING_MAX, REACTOR_SHADOW_WINDOW_MAX,
 };
 use crate::model::SeqNo;
 use crate::reactor::latest::LatestByJid;
@@ -114,7 +114,11 @@ impl Comparer {
     /// Adds the next item of the log; returns the comparisons for which there is no more room to wait.
     pub(crate) fn take(&mut self, item: ShadowItem) -> Vec<Comparison> {
         match item {
-            ShadowItem::Mode { at, shadow, started } => {
+            ShadowItem::Mode {
+                at,
+                shadow,
+                started,
+            } => {
                 if !shadow {
                     self.shadow_since = None;
                 } else if started || self.shadow_since.is_none() {
@@ -125,7 +129,8 @@ impl Comparer {
             ShadowItem::Failed(failed) => {
                 if failed.at >= self.since && failed.at < self.until && self.is_shadow() {
                     self.bytes += failed_weight(&failed);
-                    self.failed.insert((failed.at, failed.reaction), (failed, false));
+                    self.failed
+                        .insert((failed.at, failed.reaction), (failed, false));
                 }
             }
             ShadowItem::Made { jid } => {
@@ -211,7 +216,9 @@ impl Comparer {
             };
         }
         // By the mode at this position of the log; it may change later.
-        let in_shadow = self.shadow_since.is_some_and(|since| salts.at >= since.after(self.window));
+        let in_shadow = self
+            .shadow_since
+            .is_some_and(|since| salts.at >= since.after(self.window));
         if !in_shadow || salts.at < self.since || salts.at >= self.until {
             self.excluded.insert((salts.at, salts.seq));
         }
@@ -253,7 +260,11 @@ impl Comparer {
             self.compare_ours(key);
         }
         let mut of_pool = self.ours.iter().filter(|(_, ours)| uses_pool(ours));
-        let waits_since = if self.pool.was_full() { of_pool.next().map(|(key, _)| key.0) } else { None };
+        let waits_since = if self.pool.was_full() {
+            of_pool.next().map(|(key, _)| key.0)
+        } else {
+            None
+        };
         // All matching calls of ours have been compared by then, even if their records came late.
         while let Some(key) = self.salts.keys().next().copied()
             && key.0.after(2 * (self.window + late)) < now
@@ -267,7 +278,11 @@ impl Comparer {
         {
             self.compare_failed(key);
         }
-        while self.gaps.front().is_some_and(|(_, end)| end.after(4 * (self.window + late)) < now) {
+        while self
+            .gaps
+            .front()
+            .is_some_and(|(_, end)| end.after(4 * (self.window + late)) < now)
+        {
             self.gaps.pop_front();
         }
         std::mem::take(&mut self.results)
@@ -275,11 +290,17 @@ impl Comparer {
 
     /// End of a call's window, extended while Salt's pool is full.
     fn window_end(&self, ours: &OurCall) -> Micros {
-        if uses_pool(ours) { self.pool.extended(ours.at, self.window) } else { ours.at.after(self.window) }
+        if uses_pool(ours) {
+            self.pool.extended(ours.at, self.window)
+        } else {
+            ours.at.after(self.window)
+        }
     }
 
     fn compare_ours(&mut self, key: OurKey) {
-        let Some(ours) = self.ours.remove(&key) else { return };
+        let Some(ours) = self.ours.remove(&key) else {
+            return;
+        };
         self.bytes -= ours.call.weight();
         let alike = ours.call.key();
         self.ours_alike.remove(&(alike, key));
@@ -291,14 +312,26 @@ impl Comparer {
             let mut equal = ranged(&self.salts_alike, alike, &within);
             // A prevented call matches only a call that is not needed by those that are made.
             equal.clone().next().filter(|first| {
-                let claimed = if is_prevented { self.claimed(alike, *first) } else { 0 };
+                let claimed = if is_prevented {
+                    self.claimed(alike, *first)
+                } else {
+                    0
+                };
                 equal.nth(claimed).is_some()
             })
         };
-        let best = same.or_else(|| if is_prevented { None } else { self.most_similar(&ours, &within) });
+        let best = same.or_else(|| {
+            if is_prevented {
+                None
+            } else {
+                self.most_similar(&ours, &within)
+            }
+        });
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
             if is_prevented {
-                return self.results.push(Comparison::OnlySalts(salts, Some(Box::new(ours))));
+                return self
+                    .results
+                    .push(Comparison::OnlySalts(salts, Some(Box::new(ours))));
             }
             let compared = ours.call.compare(&salts.call);
             return self.results.push(if compared.differences.is_empty() {
@@ -310,7 +343,10 @@ impl Comparer {
         if is_prevented {
             return;
         }
-        let in_a_gap = self.gaps.iter().any(|(begin, end)| *begin <= to && *end >= from);
+        let in_a_gap = self
+            .gaps
+            .iter()
+            .any(|(begin, end)| *begin <= to && *end >= from);
         self.results.push(if in_a_gap {
             Comparison::Unseen(ours, "events of the bus were lost in that time")
         } else {
@@ -321,22 +357,37 @@ impl Comparer {
     /// Number of our calls that would be made and can match this equal call of Salt's.
     fn claimed(&self, alike: u64, (at, _): SaltKey) -> usize {
         let until = (at.after(REACTOR_SHADOW_EARLY), SeqNo(u64::MAX), u32::MAX);
-        self.ours_free.range((alike, FIRST)..=(alike, until)).take(CANDIDATES_MAX).count()
+        self.ours_free
+            .range((alike, FIRST)..=(alike, until))
+            .take(CANDIDATES_MAX)
+            .count()
     }
 
     /// The call of Salt's that differs in the fewest fields and equals no other call of ours.
     fn most_similar(&self, ours: &OurCall, within: &RangeInclusive<SaltKey>) -> Option<SaltKey> {
         let of_fun = ranged(&self.salts_of_fun, ours.call.fun_key(), within);
         // Jobs with a known load can match by ID and file, even with another function.
-        let by_name = self.salts.range(within.clone()).take(CANDIDATES_MAX).filter(|(_, salts)| {
-            salts.certain && !salts.call.id.is_empty() && salts.call.fun != ours.call.fun
-        });
+        let by_name = self
+            .salts
+            .range(within.clone())
+            .take(CANDIDATES_MAX)
+            .filter(|(_, salts)| {
+                salts.certain && !salts.call.id.is_empty() && salts.call.fun != ours.call.fun
+            });
         let mut best: Option<(usize, SaltKey)> = None;
-        for key in of_fun.take(CANDIDATES_MAX).chain(by_name.map(|(key, _)| *key)) {
-            let Some(salts) = self.salts.get(&key) else { continue };
+        for key in of_fun
+            .take(CANDIDATES_MAX)
+            .chain(by_name.map(|(key, _)| *key))
+        {
+            let Some(salts) = self.salts.get(&key) else {
+                continue;
+            };
             let alike = salts.call.key();
-            let is_of_others =
-                self.ours_alike.range((alike, FIRST)..).next().is_some_and(|(of, _)| *of == alike);
+            let is_of_others = self
+                .ours_alike
+                .range((alike, FIRST)..)
+                .next()
+                .is_some_and(|(of, _)| *of == alike);
             if is_of_others || !is_like(&ours.call, salts) {
                 continue;
             }
@@ -350,9 +401,13 @@ impl Comparer {
 
     fn compare_salts(&mut self, key: SaltKey) {
         let is_included = !self.excluded.contains(&key);
-        let Some(salts) = self.remove_salts(key).filter(|_| is_included) else { return };
+        let Some(salts) = self.remove_salts(key).filter(|_| is_included) else {
+            return;
+        };
         if let Some(failed) = self.failed_for(&salts) {
-            return self.results.push(Comparison::OursFailed(failed, Some(Box::new(salts))));
+            return self
+                .results
+                .push(Comparison::OursFailed(failed, Some(Box::new(salts))));
         }
         self.results.push(if salts.certain {
             Comparison::OnlySalts(salts, None)
@@ -371,7 +426,10 @@ impl Comparer {
         let is_of = |failed: &FailedReaction| {
             let file = base(&salts.call.sls);
             file.is_empty()
-                || failed.failures.iter().any(|one| base(&one.at.file) == file || one.at.file.is_empty())
+                || failed
+                    .failures
+                    .iter()
+                    .any(|one| base(&one.at.file) == file || one.at.file.is_empty())
         };
         let within = self.failed.range_mut(from..=to).rev().take(CANDIDATES_MAX);
         let (failed, is_reported) = within.map(|(_, of)| of).find(|(failed, _)| is_of(failed))?;
@@ -380,7 +438,9 @@ impl Comparer {
     }
 
     fn compare_failed(&mut self, key: (Micros, SeqNo)) {
-        let Some((failed, is_reported)) = self.failed.remove(&key) else { return };
+        let Some((failed, is_reported)) = self.failed.remove(&key) else {
+            return;
+        };
         self.bytes -= failed_weight(&failed);
         if !is_reported {
             self.results.push(Comparison::OursFailed(failed, None));
@@ -394,11 +454,16 @@ fn ranged<'a>(
     hash: u64,
     within: &RangeInclusive<SaltKey>,
 ) -> impl Iterator<Item = SaltKey> + Clone + use<'a> {
-    set.range((hash, *within.start())..=(hash, *within.end())).map(|(_, key)| *key)
+    set.range((hash, *within.start())..=(hash, *within.end()))
+        .map(|(_, key)| *key)
 }
 
 fn failed_weight(failed: &FailedReaction) -> usize {
-    200 + failed.failures.iter().map(|one| 100 + one.at.file.len() + one.cause.len()).sum::<usize>()
+    200 + failed
+        .failures
+        .iter()
+        .map(|one| 100 + one.at.file.len() + one.cause.len())
+        .sum::<usize>()
 }
 
 /// Maximum number of candidates per call.
@@ -417,7 +482,8 @@ fn is_like(ours: &ObservedCall, salts: &SaltsCall) -> bool {
     ours.fun == theirs.fun
         && (ours.client != "local"
             || (ours.tgt == theirs.tgt && ours.tgt_type == theirs.tgt_type)
-            || (ours.args == theirs.args && ours.args.as_ref().is_some_and(|args| !args.is_empty())))
+            || (ours.args == theirs.args
+                && ours.args.as_ref().is_some_and(|args| !args.is_empty())))
 }
 
 /// True if Salt's reactor runs the call in its pool.
@@ -435,6 +501,15 @@ fn with_load(salts: SaltsCall, load: ObservedCall) -> Option<SaltsCall> {
     if load.id.is_empty() && load.sls.is_empty() {
         return None;
     }
-    let call = ObservedCall { load: load.load, id: load.id, sls: load.sls, ..salts.call };
-    Some(SaltsCall { call, certain: true, ..salts })
+    let call = ObservedCall {
+        load: load.load,
+        id: load.id,
+        sls: load.sls,
+        ..salts.call
+    };
+    Some(SaltsCall {
+        call,
+        certain: true,
+        ..salts
+    })
 }

@@ -44,7 +44,12 @@ impl OurCall {
         if self.throttle.is_empty() {
             return self.prevented_by.clone();
         }
-        format!("`{}` of {}: {}", self.throttle, self.rules.join(", "), self.prevented_by)
+        format!(
+            "`{}` of {}: {}",
+            self.throttle,
+            self.rules.join(", "),
+            self.prevented_by
+        )
     }
 }
 
@@ -130,7 +135,13 @@ pub(crate) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
 /// The entry with the reactor's mode. It lacks the flag of a reaction, so it is not part of the history.
 pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     let mut w = Writer::new();
-    w.map(3).str("state").str("mode").str("shadow").bool(shadow).str("started").bool(started);
+    w.map(3)
+        .str("state")
+        .str("mode")
+        .str("shadow")
+        .bool(shadow)
+        .str("started")
+        .bool(started);
     Batch::of(&Entry {
         kind: Kind::Reaction,
         source: Source::Reactor,
@@ -153,7 +164,11 @@ impl ShadowItem {
             Kind::JobNew => job(row).into_iter().collect(),
             Kind::Event => {
                 let ended = ended(row);
-                master_call(row).map(ShadowItem::Salts).into_iter().chain(ended).collect()
+                master_call(row)
+                    .map(ShadowItem::Salts)
+                    .into_iter()
+                    .chain(ended)
+                    .collect()
             }
             Kind::Load => load(row).into_iter().collect(),
             Kind::Gap => vec![gap(row)],
@@ -181,12 +196,19 @@ fn text<'a>(map: &'a [u8], key: &str) -> &'a str {
 }
 
 fn seq(map: &[u8], key: &str) -> Option<SeqNo> {
-    get(map, key).and_then(as_int).and_then(|n| u64::try_from(n).ok()).map(SeqNo)
+    get(map, key)
+        .and_then(as_int)
+        .and_then(|n| u64::try_from(n).ok())
+        .map(SeqNo)
 }
 
 /// Parses a value, unless it is too large for the comparison.
 fn small(bytes: &[u8]) -> Option<Value> {
-    if bytes.len() > REACTOR_SHADOW_ACT_BYTES_MAX { None } else { pack::unpacked(bytes) }
+    if bytes.len() > REACTOR_SHADOW_ACT_BYTES_MAX {
+        None
+    } else {
+        pack::unpacked(bytes)
+    }
 }
 
 fn list(value: Value) -> Option<Vec<Value>> {
@@ -200,7 +222,13 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     let body = row.body;
     let is = |key| get(body, key).and_then(as_bool).unwrap_or(false);
     match text(body, "state") {
-        "mode" => return vec![ShadowItem::Mode { at: row.at, shadow: is("shadow"), started: is("started") }],
+        "mode" => {
+            return vec![ShadowItem::Mode {
+                at: row.at,
+                shadow: is("shadow"),
+                started: is("started"),
+            }];
+        }
         // Replays are requested by a user.
         "done" | "failed" | "partial" | "dead" | "left" if get(body, "replay").is_none() => {}
         _ => return Vec::new(),
@@ -208,8 +236,10 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     let (Some(event), Some(at)) = (seq(body, "event"), get(body, "at").and_then(as_int)) else {
         return Vec::new();
     };
-    let rules: Vec<String> =
-        elements(get(body, "rules").unwrap_or_default()).filter_map(as_text).map(str::to_owned).collect();
+    let rules: Vec<String> = elements(get(body, "rules").unwrap_or_default())
+        .filter_map(as_text)
+        .map(str::to_owned)
+        .collect();
     let tag = String::from_utf8_lossy(row.tag);
     let tag = tag.strip_prefix(REACTION_TAG).unwrap_or_default();
     let failures = failures(body);
@@ -241,7 +271,9 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             // Salt's events have the jid of a call that we made.
             _ => {
                 let jid = text(call, "jid");
-                found.extend((!jid.is_empty()).then(|| ShadowItem::Made { jid: jid.to_owned() }));
+                found.extend((!jid.is_empty()).then(|| ShadowItem::Made {
+                    jid: jid.to_owned(),
+                }));
                 continue;
             }
         };
@@ -276,18 +308,29 @@ fn recorded_call(body: &[u8]) -> ObservedCall {
         "runner" | "wheel" => requested_call(client, fun, load),
         _ => ObservedCall::on_master(client, fun, inside(load, "args", "kwargs")),
     };
-    ObservedCall { id: text(body, "id").to_owned(), sls: text(body, "sls").to_owned(), ..call }
+    ObservedCall {
+        id: text(body, "id").to_owned(),
+        sls: text(body, "sls").to_owned(),
+        ..call
+    }
 }
 
 /// The call of a runner or wheel function, from the load of its request.
 pub(crate) fn requested_call(client: &str, fun: &str, load: Option<&Map>) -> ObservedCall {
-    let load = if client == "runner" { load.and_then(|load| load.get("kwarg")?.as_map()) } else { load };
+    let load = if client == "runner" {
+        load.and_then(|load| load.get("kwarg")?.as_map())
+    } else {
+        load
+    };
     ObservedCall::on_master(client, fun, inside(load, "arg", "kwarg"))
 }
 
 fn inside(map: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
     let mut found = map?.get(args)?.as_list()?.to_vec();
-    let words = map?.get(words).and_then(Value::as_map).filter(|words| !words.is_empty());
+    let words = map?
+        .get(words)
+        .and_then(Value::as_map)
+        .filter(|words| !words.is_empty());
     found.extend(words.cloned().map(Value::Map));
     Some(found)
 }
@@ -297,15 +340,25 @@ fn job(row: &Followed<'_>) -> Option<ShadowItem> {
     let fun = get(row.body, "fun").and_then(as_text)?;
     let part = |key: &str| Some((key.into(), small(get(row.body, key)?)?));
     // Without `minions`, which may have thousands of items.
-    let load: Map = ["tgt", "tgt_type", "arg"].into_iter().filter_map(part).collect();
+    let load: Map = ["tgt", "tgt_type", "arg"]
+        .into_iter()
+        .filter_map(part)
+        .collect();
     let call = ObservedCall::job(fun, &load);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
-    Some(ShadowItem::Salts(SaltsCall { seq, at, jid, call, certain: false }))
+    Some(ShadowItem::Salts(SaltsCall {
+        seq,
+        at,
+        jid,
+        call,
+        certain: false,
+    }))
 }
 
 /// A call of a runner or wheel function by a reactor.
 pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
-    if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/") || !is_by_reactor(row.body)
+    if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/")
+        || !is_by_reactor(row.body)
     {
         return None;
     }
@@ -320,18 +373,31 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
         return None;
     }
     let args = args.and_then(small).and_then(list);
-    if args.as_deref().is_some_and(|args| is_nested(args) || (fun == "salt.cmd" && is_own(args))) {
+    if args
+        .as_deref()
+        .is_some_and(|args| is_nested(args) || (fun == "salt.cmd" && is_own(args)))
+    {
         return None;
     }
     let call = ObservedCall::on_master(client, fun, args);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
-    Some(SaltsCall { seq, at, jid, call, certain: true })
+    Some(SaltsCall {
+        seq,
+        at,
+        jid,
+        call,
+        certain: true,
+    })
 }
 
 fn ended(row: &Followed<'_>) -> Option<ShadowItem> {
     let is_of_master = row.tag.starts_with(b"salt/run/") || row.tag.starts_with(b"salt/wheel/");
-    let tag = job_tag(row.tag).filter(|tag| is_of_master && tag.about == "ret" && is_by_reactor(row.body))?;
-    Some(ShadowItem::Ended { jid: tag.jid.to_owned(), at: row.at })
+    let tag = job_tag(row.tag)
+        .filter(|tag| is_of_master && tag.about == "ret" && is_by_reactor(row.body))?;
+    Some(ShadowItem::Ended {
+        jid: tag.jid.to_owned(),
+        at: row.at,
+    })
 }
 
 /// True for a runner that an orchestration of a reactor started: its arguments name the publisher, its user is the reactor as well.
@@ -349,17 +415,26 @@ fn load(row: &Followed<'_>) -> Option<ShadowItem> {
     let load = small(elements(row.body).next()?)?;
     let load = load.as_map()?;
     let call = ObservedCall::job(load.get("fun")?.as_str()?, load).with_load(load);
-    Some(ShadowItem::Load { jid: row.jid.to_owned(), call })
+    Some(ShadowItem::Load {
+        jid: row.jid.to_owned(),
+        call,
+    })
 }
 
 fn gap(row: &Followed<'_>) -> ShadowItem {
     // Without a duration the gap starts at the beginning of the log.
     let begin = match get(row.body, "seconds").and_then(pack::unpacked) {
-        #[expect(clippy::cast_possible_truncation, reason = "whole microseconds are enough")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "whole microseconds are enough"
+        )]
         Some(Value::Float(seconds)) => row.at.0.saturating_sub((seconds * 1e6) as i64),
         _ => 0,
     };
-    ShadowItem::Gap { begin: Micros(begin), end: row.at }
+    ShadowItem::Gap {
+        begin: Micros(begin),
+        end: row.at,
+    }
 }
 
 #[cfg(test)]
@@ -373,7 +448,9 @@ mod tests {
         let load = yaml::load(
             "{tgt: 'a,b', tgt_type: list, arg: [!!binary AP8=, {5: x, $a: y}, 18446744073709551615]}",
         );
-        let Ok(Value::Map(load)) = load else { panic!("{load:?}") };
+        let Ok(Value::Map(load)) = load else {
+            panic!("{load:?}")
+        };
         let call = ObservedCall::job("test.ping", &load).with_load(&load);
         let (event, at, jid) = (SeqNo(7), Micros(9), || "1".to_owned());
         let (tag, rules, reaction) = ("a/b".to_owned(), vec!["a/*".to_owned()], SeqNo(8));
@@ -388,10 +465,26 @@ mod tests {
             prevented_by: "no".to_owned(),
             throttle: "rate".to_owned(),
         };
-        let at_line = Location { file: "/a.sls".to_owned(), line: Some(3), rendered: true };
-        let failures =
-            vec![ReactionFailure { at: at_line, cause: "no".to_owned() }, ReactionFailure::default()];
-        let failed = FailedReaction { event, at, tag, rules, reaction, failures };
+        let at_line = Location {
+            file: "/a.sls".to_owned(),
+            line: Some(3),
+            rendered: true,
+        };
+        let failures = vec![
+            ReactionFailure {
+                at: at_line,
+                cause: "no".to_owned(),
+            },
+            ReactionFailure::default(),
+        ];
+        let failed = FailedReaction {
+            event,
+            at,
+            tag,
+            rules,
+            reaction,
+            failures,
+        };
         let unknown = ObservedCall::on_master("runner", "test.arg", None);
         let known = r#"{"client":"local","fun":"test.ping","tgt":["a","b"],"tgt_type":"list","args":[{"$bin":"AP8="},{"$5":"x","$$a":"y"},18446744073709551615],"load":{},"id":"","sls":""}"#;
         for (item, form) in [

@@ -95,7 +95,9 @@ mod python {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
         let value = pack::from_json(&Json::deserialize(from)?);
-        value.and_then(F::from_value).ok_or_else(|| D::Error::custom("a value of another type"))
+        value
+            .and_then(F::from_value)
+            .ok_or_else(|| D::Error::custom("a value of another type"))
     }
 }
 
@@ -118,17 +120,31 @@ pub(crate) struct Compared {
 impl ObservedCall {
     /// A call of a runner, a wheel function or an execution function on the master.
     pub(crate) fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
-        Self { client: client.to_owned(), fun: fun.to_owned(), args, ..Self::default() }
+        Self {
+            client: client.to_owned(),
+            fun: fun.to_owned(),
+            args,
+            ..Self::default()
+        }
     }
 
     /// A job, from its load or its `new` event.
     pub(crate) fn job(fun: &str, load: &Map) -> Self {
-        let text = |key: &str| load.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |key: &str| {
+            load.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let tgt_type = Some(text("tgt_type")).filter(|name| !name.is_empty());
         let tgt_type = tgt_type.unwrap_or_else(|| "glob".to_owned());
         let tgt = load.get("tgt").cloned().unwrap_or(Value::Null);
         Self {
-            tgt: if tgt_type == "list" { as_list(tgt) } else { tgt },
+            tgt: if tgt_type == "list" {
+                as_list(tgt)
+            } else {
+                tgt
+            },
             tgt_type,
             args: load.get("arg").and_then(Value::as_list).map(unmarked),
             ..Self::on_master("local", fun, None)
@@ -143,7 +159,12 @@ impl ObservedCall {
             let text = kwargs.and_then(|kwargs| kwargs.get(name)?.as_str());
             text.unwrap_or_default().to_owned()
         };
-        Self { load: Some(rest_of(load)), id: text("__id__"), sls: text("__sls__"), ..self }
+        Self {
+            load: Some(rest_of(load)),
+            id: text("__id__"),
+            sls: text("__sls__"),
+            ..self
+        }
     }
 
     /// The target as text.
@@ -154,14 +175,23 @@ impl ObservedCall {
     /// Approximate size in bytes.
     pub(crate) fn weight(&self) -> usize {
         let args = self.args.iter().flatten().map(weight).sum::<usize>();
-        let load = self.load.iter().flatten().map(|(key, value)| weight(&key.0) + weight(value));
+        let load = self
+            .load
+            .iter()
+            .flatten()
+            .map(|(key, value)| weight(&key.0) + weight(value));
         200 + args + load.sum::<usize>() + weight(&self.tgt)
     }
 
     /// Hash of the fields that events show. The order of keywords does not matter.
     pub(crate) fn key(&self) -> u64 {
         let mut hasher = Xxh3::new();
-        (self.client.as_str(), self.fun.as_str(), self.tgt_type.as_str()).hash(&mut hasher);
+        (
+            self.client.as_str(),
+            self.fun.as_str(),
+            self.tgt_type.as_str(),
+        )
+            .hash(&mut hasher);
         digest(&self.tgt).hash(&mut hasher);
         for arg in self.args.iter().flatten() {
             digest(arg).hash(&mut hasher);
@@ -189,7 +219,11 @@ impl ObservedCall {
             (Some(ours), Some(theirs)) => {
                 let ((ours, our_words), (theirs, their_words)) = (split(ours), split(theirs));
                 for n in 0..ours.len().max(theirs.len()) {
-                    found.field(&format!("arg[{n}]"), ours.get(n).cloned(), theirs.get(n).cloned());
+                    found.field(
+                        &format!("arg[{n}]"),
+                        ours.get(n).cloned(),
+                        theirs.get(n).cloned(),
+                    );
                 }
                 found.map("kwarg", &our_words, &their_words);
             }
@@ -197,7 +231,9 @@ impl ObservedCall {
         }
         match (&self.load, &salts.load) {
             (Some(ours), Some(theirs)) => found.map("load", ours, theirs),
-            (Some(_), None) => found.unseen.push("ret, metadata and similar fields".to_owned()),
+            (Some(_), None) => found
+                .unseen
+                .push("ret, metadata and similar fields".to_owned()),
             _ => {}
         }
         found
@@ -217,14 +253,24 @@ impl Compared {
         if let (Some(Value::Map(ours)), Some(Value::Map(salts))) = (&ours, &salts) {
             return self.map(field, ours, salts);
         }
-        self.differences.push(Difference { field: field.to_owned(), ours, salts });
+        self.differences.push(Difference {
+            field: field.to_owned(),
+            ours,
+            salts,
+        });
     }
 
     fn map(&mut self, at: &str, ours: &Map, salts: &Map) {
         let also = salts.keys().filter(|key| !ours.contains_key(*key));
         for key in ours.keys().chain(also) {
-            let name = key.as_str().map_or_else(|| key.0.python_repr(), str::to_owned);
-            self.field(&format!("{at}.{name}"), ours.get(key).cloned(), salts.get(key).cloned());
+            let name = key
+                .as_str()
+                .map_or_else(|| key.0.python_repr(), str::to_owned);
+            self.field(
+                &format!("{at}.{name}"),
+                ours.get(key).cloned(),
+                salts.get(key).cloned(),
+            );
         }
     }
 }
@@ -241,8 +287,13 @@ fn as_list(tgt: Value) -> Value {
 fn unmarked(args: &[Value]) -> Vec<Value> {
     let one = |arg: &Value| match arg {
         Value::Map(map) if map.contains_key("__kwarg__") => {
-            let rest = map.iter().filter(|(key, _)| key.as_str() != Some("__kwarg__"));
-            Value::Map(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
+            let rest = map
+                .iter()
+                .filter(|(key, _)| key.as_str() != Some("__kwarg__"));
+            Value::Map(
+                rest.map(|(key, value)| (key.clone(), value.clone()))
+                    .collect(),
+            )
         }
         other => other.clone(),
     };
@@ -268,7 +319,10 @@ fn digest(value: &Value) -> u64 {
                 (digest(&key.0), digest(value)).hash(&mut hasher);
                 hasher.finish()
             };
-            map.iter().map(one).fold(1, u64::wrapping_add).hash(&mut hasher);
+            map.iter()
+                .map(one)
+                .fold(1, u64::wrapping_add)
+                .hash(&mut hasher);
         }
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
             for item in items {
@@ -286,7 +340,10 @@ fn weight(value: &Value) -> usize {
         Value::Str(text) | Value::BigInt(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => all(items),
-        Value::Map(map) => map.iter().map(|(key, value)| weight(&key.0) + weight(value)).sum(),
+        Value::Map(map) => map
+            .iter()
+            .map(|(key, value)| weight(&key.0) + weight(value))
+            .sum(),
         _ => 0,
     };
     size_of::<Value>() + inside
@@ -295,12 +352,18 @@ fn weight(value: &Value) -> usize {
 /// The other fields of a load that have an effect.
 fn rest_of(load: &Map) -> Map {
     let mut rest = Map::default();
-    let ret = load.get("ret").filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
+    let ret = load
+        .get("ret")
+        .filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
     rest.extend(ret.map(|ret| (Key::from("ret"), ret.clone())));
     let kwargs = load.get("kwargs").and_then(Value::as_map);
     for (key, value) in kwargs.into_iter().flatten() {
         let is_default = key.as_str() == Some("delimiter") && value.as_str() == Some(":");
-        if key.as_str().is_some_and(|name| PUBLISH_KEYWORDS.contains(&name)) && !is_default {
+        if key
+            .as_str()
+            .is_some_and(|name| PUBLISH_KEYWORDS.contains(&name))
+            && !is_default
+        {
             rest.insert(key.clone(), value.clone());
         }
     }

@@ -19,7 +19,10 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool with this number of workers; 0 stands for unlimited.
     pub(super) fn new(workers: usize) -> Self {
-        Self { workers, ..Self::default() }
+        Self {
+            workers,
+            ..Self::default()
+        }
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -56,7 +59,11 @@ impl Pool {
         {
             *end = Some(self.now);
         }
-        while self.full.front().is_some_and(|(_, end)| end.is_some_and(|end| end < oldest)) {
+        while self
+            .full
+            .front()
+            .is_some_and(|(_, end)| end.is_some_and(|end| end < oldest))
+        {
             self.full.pop_front();
         }
     }

@@ -90,8 +90,17 @@ struct Before {
 
 impl Before {
     fn after(record: &JobRecord<'_>, before: Before) -> Self {
-        let load_seq = if record.rank > 0 { record.load_seq } else { before.load_seq };
-        Self { key: halves(record.key).0, first_at: record.first_at, load_seq, first: record.first }
+        let load_seq = if record.rank > 0 {
+            record.load_seq
+        } else {
+            before.load_seq
+        };
+        Self {
+            key: halves(record.key).0,
+            first_at: record.first_at,
+            load_seq,
+            first: record.first,
+        }
     }
 }
 
@@ -118,7 +127,9 @@ impl Encoder {
         rest: impl Iterator<Item = u32>,
     ) -> io::Result<()> {
         if record.rank & !RANK != 0 {
-            return Err(io::Error::other("internal error: the rank of a load exceeds three bits"));
+            return Err(io::Error::other(
+                "internal error: the rank of a load exceeds three bits",
+            ));
         }
         let end = if record.endtime_seq > 0 { HAS_END } else { 0 };
         out.push((record.rank & RANK) | if record.nocache { NO_CACHE } else { 0 } | end);
@@ -130,7 +141,13 @@ impl Encoder {
         }
         put_signed(out, record.first_at.wrapping_sub(self.before.first_at));
         if record.rank > 0 {
-            put_signed(out, record.load_seq.wrapping_sub(self.before.load_seq).cast_signed());
+            put_signed(
+                out,
+                record
+                    .load_seq
+                    .wrapping_sub(self.before.load_seq)
+                    .cast_signed(),
+            );
             let next = self.loads.len() as u64 + 1;
             let known = *self.loads.entry(load).or_insert(next);
             if known == next {
@@ -148,14 +165,19 @@ impl Encoder {
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
         let (mut last, mut count) = (record.first, 1_u32);
         for number in rest {
-            let gap = number.checked_sub(last).and_then(|step| step.checked_sub(1));
-            let gap =
-                gap.ok_or_else(|| io::Error::other("internal error: the entries of a job do not ascend"))?;
+            let gap = number
+                .checked_sub(last)
+                .and_then(|step| step.checked_sub(1));
+            let gap = gap.ok_or_else(|| {
+                io::Error::other("internal error: the entries of a job do not ascend")
+            })?;
             put(out, u64::from(gap));
             (last, count) = (number, count + 1);
         }
         if count != record.count {
-            return Err(io::Error::other("internal error: the number of entries of a job is wrong"));
+            return Err(io::Error::other(
+                "internal error: the number of entries of a job is wrong",
+            ));
         }
         self.before = Before::after(record, self.before);
         Ok(())
@@ -173,11 +195,18 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Starts with the first record.
     pub fn new(page: &'a [u8]) -> Self {
-        Self { reader: FieldReader(page), before: Before::default(), loads: Vec::new() }
+        Self {
+            reader: FieldReader(page),
+            before: Before::default(),
+            loads: Vec::new(),
+        }
     }
 
     /// The next record, with its entries if `wanted` selects its key. The outer `None` means that the page is malformed.
-    pub fn next(&mut self, wanted: impl Fn(JidKey) -> bool) -> Option<Option<(JobRecord<'a>, Vec<u32>)>> {
+    pub fn next(
+        &mut self,
+        wanted: impl Fn(JidKey) -> bool,
+    ) -> Option<Option<(JobRecord<'a>, Vec<u32>)>> {
         let r = &mut self.reader;
         if r.is_empty() {
             return Some(None);
@@ -185,12 +214,19 @@ impl<'a> Decoder<'a> {
         let flags = r.byte()?;
         let upper = self.before.key.wrapping_add(r.number()?);
         let key = JidKey(u128::from(upper) << 64 | u128::from(r.number()?));
-        let text: &[u8] = if key.time().is_none() { r.bytes()? } else { &[] };
+        let text: &[u8] = if key.time().is_none() {
+            r.bytes()?
+        } else {
+            &[]
+        };
         let first_at = self.before.first_at.wrapping_add(r.signed()?);
         let rank = flags & RANK;
         let (mut load, mut load_seq): (&[u8], u64) = (&[], 0);
         if rank > 0 {
-            load_seq = self.before.load_seq.wrapping_add(r.signed()?.cast_unsigned());
+            load_seq = self
+                .before
+                .load_seq
+                .wrapping_add(r.signed()?.cast_unsigned());
             load = match r.number()?.checked_sub(1) {
                 None => {
                     let load = r.bytes()?;

@@ -113,7 +113,12 @@ impl Before {
         };
         if is_wanted {
             let (fun, minion) = (self.fun.clone()?, self.minion.clone());
-            rows.push(LatestJob { fun, minion, seq: SeqNo(self.seq), jid });
+            rows.push(LatestJob {
+                fun,
+                minion,
+                seq: SeqNo(self.seq),
+                jid,
+            });
         }
         Some(())
     }
@@ -171,15 +176,24 @@ pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, St
 
 /// The number of the first page that may contain rows of a function.
 fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
-    let Some((last, _)) = pages.before(None)? else { return Ok(0) };
-    let last = last.first_chunk().map(|n| u32::from_be_bytes(*n)).ok_or_else(|| pages.broken())?;
+    let Some((last, _)) = pages.before(None)? else {
+        return Ok(0);
+    };
+    let last = last
+        .first_chunk()
+        .map(|n| u32::from_be_bytes(*n))
+        .ok_or_else(|| pages.broken())?;
     let count = last.checked_add(1).ok_or_else(|| pages.broken())?;
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low.midpoint(high);
-        let page = pages.get(&middle.to_be_bytes())?.ok_or_else(|| pages.broken())?;
+        let page = pages
+            .get(&middle.to_be_bytes())?
+            .ok_or_else(|| pages.broken())?;
         let mut first = Before::default();
-        first.read(&mut FieldReader(&page), &|_, _| false, &mut Vec::new()).ok_or_else(|| pages.broken())?;
+        first
+            .read(&mut FieldReader(&page), &|_, _| false, &mut Vec::new())
+            .ok_or_else(|| pages.broken())?;
         if first.fun.as_deref() < Some(fun) {
             low = middle;
         } else {
@@ -208,7 +222,12 @@ mod tests {
                     _ => format!("free {m}"),
                 };
                 let seq = SeqNo((m * 7 % 1000) as u64);
-                rows.push(LatestJob { fun: (*fun).into(), minion: minion.clone().into(), seq, jid });
+                rows.push(LatestJob {
+                    fun: (*fun).into(),
+                    minion: minion.clone().into(),
+                    seq,
+                    jid,
+                });
             }
         }
         rows.sort_unstable();
@@ -221,10 +240,18 @@ mod tests {
         assert!(pages.all().unwrap().len() > 5);
         assert_eq!(all(&pages, &|_, _| true).unwrap(), rows);
         let wanted = |fun: &[u8], minion: &[u8]| fun == b"test" && minion.ends_with(b"7.example");
-        let expected: Vec<_> = rows.iter().filter(|row| wanted(&row.fun, &row.minion)).cloned().collect();
+        let expected: Vec<_> = rows
+            .iter()
+            .filter(|row| wanted(&row.fun, &row.minion))
+            .cloned()
+            .collect();
         assert_eq!(all(&pages, &wanted).unwrap(), expected);
         for fun in funs {
-            let expected: Vec<_> = rows.iter().filter(|row| row.fun == fun.as_bytes()).cloned().collect();
+            let expected: Vec<_> = rows
+                .iter()
+                .filter(|row| row.fun == fun.as_bytes())
+                .cloned()
+                .collect();
             assert_eq!(of_function(&pages, fun).unwrap(), expected, "{fun}");
         }
         assert!(of_function(&pages, "other").unwrap().is_empty());

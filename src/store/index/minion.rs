@@ -31,7 +31,9 @@ const BITS: u8 = 1;
 fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) -> io::Result<()> {
     put_name(out, before, minion);
     if blocks.windows(2).any(|pair| pair.first() >= pair.last()) {
-        return Err(io::Error::other("internal error: the blocks of a minion do not ascend"));
+        return Err(io::Error::other(
+            "internal error: the blocks of a minion do not ascend",
+        ));
     }
     let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else {
         out.extend_from_slice(&[LISTED, 0]);
@@ -41,7 +43,9 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
     if bytes < blocks.len() {
         let mut bits = vec![0_u8; bytes];
         for block in blocks.iter().map(|block| block - first) {
-            *bits.get_mut((block / 8) as usize).expect("the last block is the greatest") |= 1 << (block % 8);
+            *bits
+                .get_mut((block / 8) as usize)
+                .expect("the last block is the greatest") |= 1 << (block % 8);
         }
         out.push(BITS);
         put(out, u64::from(first));
@@ -140,7 +144,9 @@ pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed page of minions");
     let (mut keyed, mut names) = (Vec::with_capacity(pages.len()), Vec::new());
     for (_, page) in pages {
-        let (first, listed) = unpack(&page).and_then(|raw| names_of(&raw)).ok_or_else(malformed)?;
+        let (first, listed) = unpack(&page)
+            .and_then(|raw| names_of(&raw))
+            .ok_or_else(malformed)?;
         keyed.push((first, page));
         names.push(listed);
     }
@@ -177,7 +183,11 @@ pub(crate) fn table_pages(
     selection: MinionSelection<'_>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     if let MinionSelection::Is(minion) = selection {
-        return Ok(pages.of(minion)?.map(|(_, page)| page).into_iter().collect());
+        return Ok(pages
+            .of(minion)?
+            .map(|(_, page)| page)
+            .into_iter()
+            .collect());
     }
     let mut found = Vec::new();
     for listed in names.all()? {
@@ -194,7 +204,10 @@ pub(crate) fn table_pages(
 
 /// Reads a record of tree `name`; returns its first minion if one of its minions is selected. The outer `None`: malformed.
 #[expect(clippy::option_option, reason = "malformed, not selected, selected")]
-fn select_record(r: &mut FieldReader<'_>, selection: MinionSelection<'_>) -> Option<Option<Vec<u8>>> {
+fn select_record(
+    r: &mut FieldReader<'_>,
+    selection: MinionSelection<'_>,
+) -> Option<Option<Vec<u8>>> {
     let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
     for _ in 0..r.number()? {
         r.name(&mut minion)?;
@@ -221,7 +234,10 @@ pub(crate) fn blocks_with(
             }
             // An unknown block cannot be read anyway.
             read_blocks(&mut reader, |block| {
-                found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
+                found
+                    .get_mut(block as usize)
+                    .into_iter()
+                    .for_each(|known| *known = true);
             })?;
         }
     }
@@ -253,8 +269,11 @@ mod tests {
     #[test]
     fn blocks_are_found_by_minion() {
         let names: Vec<String> = (0..20_000).map(|n| format!("web{n:05}")).collect();
-        let minions: Vec<(&[u8], Vec<u32>)> =
-            names.iter().zip(0_u32..).map(|(name, n)| (name.as_bytes(), vec![n / 70, n / 70 + 50])).collect();
+        let minions: Vec<(&[u8], Vec<u32>)> = names
+            .iter()
+            .zip(0_u32..)
+            .map(|(name, n)| (name.as_bytes(), vec![n / 70, n / 70 + 50]))
+            .collect();
         let dir = tempfile::tempdir().unwrap();
         let mut writer = PageWriter::new().unwrap();
         write(&mut writer, &minions).unwrap();
@@ -263,19 +282,35 @@ mod tests {
         assert!(count > 3, "{count}");
         table::write(dir.path(), &[("minion", keyed), ("name", listed)]).unwrap();
         let table = table::Table::open(dir.path()).unwrap().unwrap();
-        let (pages, listed) = (Pages(table.tree("minion").unwrap()), Pages(table.tree("name").unwrap()));
+        let (pages, listed) = (
+            Pages(table.tree("minion").unwrap()),
+            Pages(table.tree("name").unwrap()),
+        );
         let marked = |selection| {
             let pages = table_pages(&pages, &listed, selection).unwrap();
             let found = blocks_with(&pages, 400, selection).unwrap();
-            ((0..400).filter(|&n| found[n]).collect::<Vec<usize>>(), pages.len())
+            (
+                (0..400).filter(|&n| found[n]).collect::<Vec<usize>>(),
+                pages.len(),
+            )
         };
         let two = |name: &[u8]| name == b"web07000" || name == b"web19999";
-        assert_eq!(marked(MinionSelection::Passing(&two)), (vec![100, 150, 285, 335], 2));
+        assert_eq!(
+            marked(MinionSelection::Passing(&two)),
+            (vec![100, 150, 285, 335], 2)
+        );
         for n in (0..20_000).step_by(11) {
-            assert_eq!(marked(MinionSelection::Is(names[n].as_bytes())), (vec![n / 70, n / 70 + 50], 1));
+            assert_eq!(
+                marked(MinionSelection::Is(names[n].as_bytes())),
+                (vec![n / 70, n / 70 + 50], 1)
+            );
         }
         for absent in ["", "a", "web07000x", "web20", "zoo"] {
-            assert_eq!(marked(MinionSelection::Is(absent.as_bytes())).0, [0; 0], "{absent}");
+            assert_eq!(
+                marked(MinionSelection::Is(absent.as_bytes())).0,
+                [0; 0],
+                "{absent}"
+            );
         }
         assert_eq!(marked(MinionSelection::Passing(&|_| true)).1, count);
     }

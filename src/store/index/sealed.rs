@@ -84,12 +84,18 @@ pub(crate) fn write(
     let jobs = index.jobs();
     let mut metadata = index.metadata(&jobs);
     let blocks = layout.map_or(index.blocks(), |layout| &layout.blocks);
-    metadata.totals.log_bytes =
-        blocks.metas().last().map_or(metadata.totals.log_bytes, crate::store::log::file::BlockMeta::end);
+    metadata.totals.log_bytes = blocks.metas().last().map_or(
+        metadata.totals.log_bytes,
+        crate::store::log::file::BlockMeta::end,
+    );
     let mut fill = || -> std::io::Result<()> {
         let mut writer = PageWriter::new()?;
-        let key_of_block =
-            |n: usize| u32::try_from(n).expect("block numbers are 32 bits").to_be_bytes().to_vec();
+        let key_of_block = |n: usize| {
+            u32::try_from(n)
+                .expect("block numbers are 32 bits")
+                .to_be_bytes()
+                .to_vec()
+        };
         writer.fill(blocks.metas().len(), key_of_block, |n, is_first, out| {
             blocks.write(n, n.checked_sub(1).filter(|_| !is_first), out);
             Ok(())
@@ -97,7 +103,13 @@ pub(crate) fn write(
         trees.push(("block", writer.rows()));
         writer.page(&ONLY, &index.templates().to_bytes())?;
         trees.push(("shape", writer.rows()));
-        let key_of_job = |n: usize| jobs.key(n).expect("a job of the index").0.to_be_bytes().to_vec();
+        let key_of_job = |n: usize| {
+            jobs.key(n)
+                .expect("a job of the index")
+                .0
+                .to_be_bytes()
+                .to_vec()
+        };
         let mut encoder = Encoder::default();
         writer.fill(jobs.len(), key_of_job, |n, is_first, out| {
             if is_first {
@@ -140,7 +152,11 @@ pub(crate) fn write(
 
 fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Tree, StoreError> {
     let tree = CheckedTree::open(db, dir, name)?;
-    if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Box::new(Pages(tree))) }
+    if tree.is_new() {
+        Err(tree.damaged("it is empty"))
+    } else {
+        Ok(Box::new(Pages(tree)))
+    }
 }
 
 /// Writes the table with the packed pages of each tree.
@@ -152,7 +168,8 @@ fn write_table(
     for name in TREES {
         let pages = pages_of(name)?;
         if name == "minion" {
-            let [minions, names] = minion::table_trees(pages).map_err(io_at("pack the index", dir))?;
+            let [minions, names] =
+                minion::table_trees(pages).map_err(io_at("pack the index", dir))?;
             trees.extend([("name", names), ("minion", minions)]);
         } else {
             trees.push((name, pages));
@@ -188,7 +205,9 @@ impl SealedIndex {
 
     /// Opens the table; `None` if it is missing.
     pub(crate) fn open_table(dir: &Path) -> Result<Option<Self>, StoreError> {
-        let Some(table) = Table::open(dir)? else { return Ok(None) };
+        let Some(table) = Table::open(dir)? else {
+            return Ok(None);
+        };
         let tree = |name| -> Result<Tree, StoreError> { Ok(Box::new(Pages(table.tree(name)?))) };
         Self::read(tree, Some(tree("name")?), table.memory()).map(Some)
     }
@@ -201,7 +220,10 @@ impl SealedIndex {
     fn read_database(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
         let opened_bytes = usize::try_from(INDEX_CACHE_BYTES).unwrap_or(usize::MAX);
         let index = Self::read(|name| sled_tree(&db, dir, name), None, opened_bytes)?;
-        Ok(Self { _db: Some(db), ..index })
+        Ok(Self {
+            _db: Some(db),
+            ..index
+        })
     }
 
     fn read(
@@ -216,12 +238,23 @@ impl SealedIndex {
         }
         let only = |tree: &Tree| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
         let template = tree("shape")?;
-        let templates = TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
+        let templates =
+            TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
         let only_metadata = tree("facts")?;
-        let metadata =
-            SegmentMetadata::from_bytes(&only(&only_metadata)?).ok_or_else(|| only_metadata.broken())?;
+        let metadata = SegmentMetadata::from_bytes(&only(&only_metadata)?)
+            .ok_or_else(|| only_metadata.broken())?;
         let (job, minion, latest) = (tree("job")?, tree("minion")?, tree("latest")?);
-        Ok(Self { blocks, templates, job, minion, names, latest, metadata, opened_bytes, _db: None })
+        Ok(Self {
+            blocks,
+            templates,
+            job,
+            minion,
+            names,
+            latest,
+            metadata,
+            opened_bytes,
+            _db: None,
+        })
     }
 
     pub(crate) fn memory(&self) -> usize {
@@ -262,11 +295,18 @@ impl SealedIndex {
         key: JidKey,
         take: impl FnOnce(super::job::JobRecord<'_>, Vec<u32>) -> T,
     ) -> Result<Option<T>, StoreError> {
-        let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? else { return Ok(None) };
+        let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? else {
+            return Ok(None);
+        };
         let mut decoder = Decoder::new(&page);
         loop {
-            match decoder.next(|found| found == key).ok_or_else(|| self.job.broken())? {
-                Some((record, positions)) if record.key == key => return Ok(Some(take(record, positions))),
+            match decoder
+                .next(|found| found == key)
+                .ok_or_else(|| self.job.broken())?
+            {
+                Some((record, positions)) if record.key == key => {
+                    return Ok(Some(take(record, positions)));
+                }
                 Some((record, _)) if record.key < key => {}
                 _ => return Ok(None),
             }
@@ -279,14 +319,17 @@ impl SealedIndex {
         while let Some((&key, after)) = left.split_first() {
             if let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? {
                 let mut decoder = Decoder::new(&page);
-                while let Some((job, positions)) =
-                    decoder.next(|key| left.first() == Some(&key)).ok_or_else(|| self.job.broken())?
+                while let Some((job, positions)) = decoder
+                    .next(|key| left.first() == Some(&key))
+                    .ok_or_else(|| self.job.broken())?
                 {
                     if left.first() == Some(&job.key) {
                         let row = job.row().ok_or_else(|| self.job.broken())?;
                         found.push((job.key, row, self.positions_of(&positions)?));
                     }
-                    left = left.get(left.partition_point(|key| *key <= job.key)..).unwrap_or_default();
+                    left = left
+                        .get(left.partition_point(|key| *key <= job.key)..)
+                        .unwrap_or_default();
                     if left.is_empty() {
                         return Ok(found);
                     }
@@ -313,7 +356,9 @@ impl SealedIndex {
         {
             let mut of_page = Vec::new();
             let mut decoder = Decoder::new(&page);
-            while let Some((record, _)) = decoder.next(|_| false).ok_or_else(|| self.job.broken())? {
+            while let Some((record, _)) =
+                decoder.next(|_| false).ok_or_else(|| self.job.broken())?
+            {
                 if before.is_some_and(|before| record.key >= before) {
                     break;
                 }
@@ -334,16 +379,25 @@ impl SealedIndex {
     ) -> Result<(), StoreError> {
         for page in self.job.all()? {
             let mut decoder = Decoder::new(&page);
-            while let Some((record, positions)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
+            while let Some((record, positions)) =
+                decoder.next(|_| true).ok_or_else(|| self.job.broken())?
+            {
                 let positions = self.positions_of(&positions)?;
-                each(record.key, record.row().ok_or_else(|| self.job.broken())?, positions);
+                each(
+                    record.key,
+                    record.row().ok_or_else(|| self.job.broken())?,
+                    positions,
+                );
             }
         }
         Ok(())
     }
 
     /// Marks every block with an entry of a selected minion.
-    pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Result<Vec<bool>, StoreError> {
+    pub(crate) fn blocks_with(
+        &self,
+        selection: MinionSelection<'_>,
+    ) -> Result<Vec<bool>, StoreError> {
         let pages = match &self.names {
             Some(names) => minion::table_pages(&*self.minion, &**names, selection)?,
             None => self.minion.all()?,

@@ -48,7 +48,11 @@ const PROBES: u32 = 4;
 
 impl SegmentMetadata {
     /// Builds metadata from the keys of all jobs, ascending.
-    pub fn new(totals: Totals, register: Option<SeqNo>, keys: impl Iterator<Item = JidKey>) -> Self {
+    pub fn new(
+        totals: Totals,
+        register: Option<SeqNo>,
+        keys: impl Iterator<Item = JidKey>,
+    ) -> Self {
         let mut jobs = 0;
         let mut jids = Jids::default();
         for key in keys {
@@ -56,7 +60,12 @@ impl SegmentMetadata {
             jids.add(key);
         }
         jids.coarsen();
-        Self { totals, jobs, register, jids }
+        Self {
+            totals,
+            jobs,
+            register,
+            jids,
+        }
     }
 
     pub(crate) fn may_hold(&self, key: JidKey) -> bool {
@@ -76,15 +85,37 @@ impl SegmentMetadata {
     /// Encodes for disk.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let Totals { entries, raw_bytes, log_bytes, first_seq, last_seq, at_min, at_max } = self.totals;
-        for n in [entries, raw_bytes, log_bytes, self.jobs, first_seq.0, last_seq.0.wrapping_sub(first_seq.0)]
-        {
+        let Totals {
+            entries,
+            raw_bytes,
+            log_bytes,
+            first_seq,
+            last_seq,
+            at_min,
+            at_max,
+        } = self.totals;
+        for n in [
+            entries,
+            raw_bytes,
+            log_bytes,
+            self.jobs,
+            first_seq.0,
+            last_seq.0.wrapping_sub(first_seq.0),
+        ] {
             put(&mut out, n);
         }
         put_signed(&mut out, at_min.0);
         put(&mut out, at_max.0.wrapping_sub(at_min.0).cast_unsigned());
-        put(&mut out, self.register.map_or(0, |seq| seq.0.saturating_add(1)));
-        put(&mut out, self.jids.newest.map_or(0, |at| at.cast_unsigned().saturating_add(1)));
+        put(
+            &mut out,
+            self.register.map_or(0, |seq| seq.0.saturating_add(1)),
+        );
+        put(
+            &mut out,
+            self.jids
+                .newest
+                .map_or(0, |at| at.cast_unsigned().saturating_add(1)),
+        );
         put(&mut out, self.jids.runs.len() as u64);
         let mut end = 0;
         for &(from, to) in &self.jids.runs {
@@ -100,7 +131,8 @@ impl SegmentMetadata {
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut r = FieldReader(bytes);
-        let [entries, raw_bytes, log_bytes, jobs] = [r.number()?, r.number()?, r.number()?, r.number()?];
+        let [entries, raw_bytes, log_bytes, jobs] =
+            [r.number()?, r.number()?, r.number()?, r.number()?];
         let first_seq = SeqNo(r.number()?);
         let last_seq = SeqNo(first_seq.0.wrapping_add(r.number()?));
         let at_min = Micros(r.signed()?);
@@ -115,8 +147,25 @@ impl SegmentMetadata {
             runs.push((from, end));
         }
         let filter = r.bytes()?.to_vec();
-        let totals = Totals { entries, raw_bytes, log_bytes, first_seq, last_seq, at_min, at_max };
-        r.is_empty().then_some(Self { totals, jobs, register, jids: Jids { newest, runs, filter } })
+        let totals = Totals {
+            entries,
+            raw_bytes,
+            log_bytes,
+            first_seq,
+            last_seq,
+            at_min,
+            at_max,
+        };
+        r.is_empty().then_some(Self {
+            totals,
+            jobs,
+            register,
+            jids: Jids {
+                newest,
+                runs,
+                filter,
+            },
+        })
     }
 }
 
@@ -126,11 +175,17 @@ impl Jids {
         let Some(at) = key.time() else {
             self.filter.resize(JID_FILTER_BITS / 8, 0);
             for bit in bits(key) {
-                *self.filter.get_mut(bit / 8).expect("the filter has JID_FILTER_BITS") |= 1 << (bit % 8);
+                *self
+                    .filter
+                    .get_mut(bit / 8)
+                    .expect("the filter has JID_FILTER_BITS") |= 1 << (bit % 8);
             }
             return;
         };
-        assert!(self.newest.is_none_or(|newest| newest <= at.0), "keys ascend");
+        assert!(
+            self.newest.is_none_or(|newest| newest <= at.0),
+            "keys ascend"
+        );
         self.newest = Some(at.0);
         match self.runs.last_mut() {
             Some((_, last)) if at.0 <= last.saturating_add(1) => *last = at.0.max(*last),
@@ -143,8 +198,11 @@ impl Jids {
         if self.runs.len() <= JID_RUNS_MAX {
             return;
         }
-        let mut gaps: Vec<i64> =
-            self.runs.windows(2).filter_map(|w| Some(w.get(1)?.0 - w.first()?.1)).collect();
+        let mut gaps: Vec<i64> = self
+            .runs
+            .windows(2)
+            .filter_map(|w| Some(w.get(1)?.0 - w.first()?.1))
+            .collect();
         gaps.sort_unstable();
         let closed = self.runs.len() - JID_RUNS_MAX;
         let widest = gaps.get(closed - 1).copied().unwrap_or(0);
@@ -166,7 +224,11 @@ impl Jids {
 
     fn may_hold(&self, key: JidKey) -> bool {
         let Some(at) = key.time() else {
-            let set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
+            let set = |bit: usize| {
+                self.filter
+                    .get(bit / 8)
+                    .is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+            };
             return bits(key).into_iter().all(set);
         };
         let next = self.runs.partition_point(|&(_, to)| to < at.0);
@@ -180,9 +242,14 @@ impl Jids {
             if !self.filter.is_empty() {
                 return Some(before);
             }
-            return self.newest.map(|at| JidKey::from_time(Micros(at), Some(u32::MAX)));
+            return self
+                .newest
+                .map(|at| JidKey::from_time(Micros(at), Some(u32::MAX)));
         };
-        let run = self.runs.partition_point(|&(from, _)| from <= at.0).checked_sub(1)?;
+        let run = self
+            .runs
+            .partition_point(|&(from, _)| from <= at.0)
+            .checked_sub(1)?;
         let (_, to) = *self.runs.get(run)?;
         Some(before.min(JidKey::from_time(Micros(to), Some(u32::MAX))))
     }
@@ -191,7 +258,9 @@ impl Jids {
 /// The filter bits of a key without a time. Such a key is a hash already.
 fn bits(key: JidKey) -> [usize; PROBES as usize] {
     let bits = JID_FILTER_BITS as u128;
-    std::array::from_fn(|n| usize::try_from((key.0 >> (n * 24)) % bits).expect("a bit of the filter"))
+    std::array::from_fn(|n| {
+        usize::try_from((key.0 >> (n * 24)) % bits).expect("a bit of the filter")
+    })
 }
 
 #[cfg(test)]
@@ -202,7 +271,12 @@ mod tests {
     fn metadata(mut keys: Vec<JidKey>) -> SegmentMetadata {
         keys.sort_unstable();
         keys.dedup();
-        let totals = Totals { entries: 3, first_seq: SeqNo(7), last_seq: SeqNo(9), ..Totals::default() };
+        let totals = Totals {
+            entries: 3,
+            first_seq: SeqNo(7),
+            last_seq: SeqNo(9),
+            ..Totals::default()
+        };
         SegmentMetadata::new(totals, Some(SeqNo(8)), keys.into_iter())
     }
 
@@ -241,11 +315,18 @@ mod tests {
         let few = metadata(days(150).collect());
         assert!((0..=150).all(|day| !few.may_hold(at(day * 86_400 + 40_000))));
         assert!(
-            !few.may_hold(at(0)) && !few.may_hold(JidKey::of("x")) && few.newest_below(Some(at(0))).is_none()
+            !few.may_hold(at(0))
+                && !few.may_hold(JidKey::of("x"))
+                && few.newest_below(Some(at(0))).is_none()
         );
         // With more days than runs, only the smallest gaps are closed, and no more than needed.
         let many = metadata(days(500).collect());
-        let guesses = (1..500).filter(|day| many.may_hold(at(day * 86_400 + 40_000))).count();
-        assert_eq!((many.jids.runs.len(), guesses), (JID_RUNS_MAX, 500 - JID_RUNS_MAX));
+        let guesses = (1..500)
+            .filter(|day| many.may_hold(at(day * 86_400 + 40_000)))
+            .count();
+        assert_eq!(
+            (many.jids.runs.len(), guesses),
+            (JID_RUNS_MAX, 500 - JID_RUNS_MAX)
+        );
     }
 }

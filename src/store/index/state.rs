@@ -56,7 +56,9 @@ pub(crate) type Known = (String, SeqNo, SegmentMetadata);
 
 impl Database {
     fn open(dir: &Path) -> Result<Self, StoreError> {
-        open_or_copy(dir, STATE_CACHE_BYTES, |db, is_copy| Self::read(db, is_copy, dir))
+        open_or_copy(dir, STATE_CACHE_BYTES, |db, is_copy| {
+            Self::read(db, is_copy, dir)
+        })
     }
 
     fn read(db: sled::Db, is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
@@ -71,7 +73,13 @@ impl Database {
         if is_copy {
             tracing::warn!(dir = %dir.display(), "no space to open the state database, reading a copy in memory");
         }
-        Ok(Self { db, segments, latest, is_copy, failed: AtomicBool::new(false) })
+        Ok(Self {
+            db,
+            segments,
+            latest,
+            is_copy,
+            failed: AtomicBool::new(false),
+        })
     }
 
     fn is_usable(&self, writes: bool) -> bool {
@@ -84,7 +92,11 @@ impl StateDatabase {
     /// Opens or creates the database, and verifies its trees.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = RwLock::new(Some(Database::open(dir)?));
-        Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
+        Ok(Self {
+            dir: dir.to_owned(),
+            open,
+            changing: Mutex::default(),
+        })
     }
 
     /// Runs `work` on the open database; reopens it first after a failure.
@@ -118,7 +130,11 @@ impl StateDatabase {
             Some(open) if open.is_usable(writes) => run(open),
             _ => {
                 let why = rustix::io::Errno::NOSPC.into();
-                Err(StoreError::Io { action: "write to", path: self.dir.clone(), why })
+                Err(StoreError::Io {
+                    action: "write to",
+                    path: self.dir.clone(),
+                    why,
+                })
             }
         }
     }
@@ -136,7 +152,10 @@ impl StateDatabase {
             let mark = self.take_latest(open, fresh, |_| true)?;
             // The rows become durable before the segment counts as applied.
             flush_and_sync(&open.db, &self.dir)?;
-            open.segments.put([(segment_key(class_name, segment), metadata.to_bytes())], mark)?;
+            open.segments.put(
+                [(segment_key(class_name, segment), metadata.to_bytes())],
+                mark,
+            )?;
             flush_and_sync(&open.db, &self.dir)
         })
     }
@@ -151,10 +170,22 @@ impl StateDatabase {
         let _changing = self.changing.lock();
         let known = latest::all(&open.latest, &|_, _| true)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
-        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
+        for LatestJob {
+            fun,
+            minion,
+            seq,
+            jid,
+        } in known.iter().filter(|row| stays(row.seq))
+        {
             rows.insert((fun, minion), (*seq, jid));
         }
-        for LatestJob { fun, minion, seq, jid } in fresh {
+        for LatestJob {
+            fun,
+            minion,
+            seq,
+            jid,
+        } in fresh
+        {
             let row = rows.entry((fun, minion)).or_insert((*seq, jid));
             if row.0 != *seq && newness(JidKey::of(row.1), row.0) < newness(JidKey::of(jid), *seq) {
                 *row = (*seq, jid);
@@ -190,7 +221,11 @@ impl StateDatabase {
     }
 
     /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
-    pub(crate) fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
+    pub(crate) fn forget_latest(
+        &self,
+        gone: &[LatestJob],
+        stay: &[LatestJob],
+    ) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
         self.with(true, |open| {
             let mark = self.take_latest(open, stay, |seq| !gone.contains(&seq))?;
@@ -210,7 +245,11 @@ impl StateDatabase {
         let known = |(key, value): &crate::store::index::tree::Row| {
             let (name, seq) = key.split_last_chunk::<8>()?;
             let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
-            Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), SegmentMetadata::from_bytes(value)?))
+            Some((
+                name.to_owned(),
+                SeqNo(u64::from_be_bytes(*seq)),
+                SegmentMetadata::from_bytes(value)?,
+            ))
         };
         let known: Option<Vec<Known>> = rows.iter().map(known).collect();
         known.ok_or_else(|| segments.damaged("malformed row"))
@@ -243,7 +282,12 @@ mod tests {
 
     fn job(minion: &str, seq: u64) -> LatestJob {
         let (fun, minion) = (b"test.ping".to_vec(), minion.as_bytes().to_vec());
-        LatestJob { fun, minion, seq: SeqNo(seq), jid: seq.to_string() }
+        LatestJob {
+            fun,
+            minion,
+            seq: SeqNo(seq),
+            jid: seq.to_string(),
+        }
     }
 
     /// A damaged sled file may yield an old version of a tree with a valid sum.
@@ -252,11 +296,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let row = |seq| job("web1", seq);
         let state = StateDatabase::open(dir.path()).unwrap();
-        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)]).unwrap();
-        let tree =
-            |state: &StateDatabase| state.open.read().as_ref().unwrap().db.open_tree("latest").unwrap();
+        state
+            .apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)])
+            .unwrap();
+        let tree = |state: &StateDatabase| {
+            state
+                .open
+                .read()
+                .as_ref()
+                .unwrap()
+                .db
+                .open_tree("latest")
+                .unwrap()
+        };
         let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
-        state.apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)]).unwrap();
+        state
+            .apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)])
+            .unwrap();
         drop(state);
 
         let state = StateDatabase::open(dir.path()).unwrap();
@@ -277,10 +333,20 @@ mod tests {
     fn a_database_that_ran_out_of_space_is_reopened() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDatabase::open(dir.path()).unwrap();
-        let refused =
-            || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
-        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[]).unwrap();
-        assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
+        let refused = || StoreError::Io {
+            action: "write",
+            path: PathBuf::new(),
+            why: rustix::io::Errno::NOSPC.into(),
+        };
+        state
+            .apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[])
+            .unwrap();
+        assert!(
+            state
+                .with(true, |_| Err::<(), _>(refused()))
+                .unwrap_err()
+                .is_no_space()
+        );
         let failed = |state: &StateDatabase| !state.open.read().as_ref().unwrap().is_usable(true);
         assert!(failed(&state));
         assert_eq!(state.segments().unwrap().len(), 1);
@@ -288,7 +354,10 @@ mod tests {
         state.open.write().as_mut().unwrap().is_copy = true;
         assert_eq!(state.segments().unwrap().len(), 1, "a copy is read");
         state.forget([("jobs", SeqNo(1))]).unwrap();
-        assert!(!failed(&state), "the copy is replaced by the database on disk before a write");
+        assert!(
+            !failed(&state),
+            "the copy is replaced by the database on disk before a write"
+        );
         assert!(state.segments().unwrap().is_empty());
     }
 
@@ -297,11 +366,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDatabase::open(dir.path()).unwrap();
         let known = [job("web1", 5), job("web2", 6), job("web3", 17)];
-        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &known).unwrap();
+        state
+            .apply("jobs", SeqNo(1), &SegmentMetadata::default(), &known)
+            .unwrap();
         let gone = [job("web1", 5), job("web2", 6), job("web3", 7)];
-        state.forget_latest(&gone, &[job("web1", 2), job("web3", 3)]).unwrap();
+        state
+            .forget_latest(&gone, &[job("web1", 2), job("web3", 3)])
+            .unwrap();
         let latest = state.latest_of("test.ping").unwrap();
-        let found: Vec<_> = latest.iter().map(|row| (row.minion.as_slice(), row.seq.0)).collect();
+        let found: Vec<_> = latest
+            .iter()
+            .map(|row| (row.minion.as_slice(), row.seq.0))
+            .collect();
         assert_eq!(found, [(&b"web1"[..], 2), (b"web3", 17)]);
     }
 }

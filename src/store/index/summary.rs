@@ -37,7 +37,9 @@ pub struct TagTemplates(Names);
 impl TagTemplates {
     /// The bits of a block with these templates; adds new ones to the list.
     pub fn bits(&mut self, templates: &[Vec<u8>]) -> u64 {
-        templates.iter().fold(0, |bits, template| bits | self.bit_of(template))
+        templates
+            .iter()
+            .fold(0, |bits, template| bits | self.bit_of(template))
     }
 
     fn bit_of(&mut self, template: &[u8]) -> u64 {
@@ -46,7 +48,9 @@ impl TagTemplates {
             None if self.0.len() < TAG_TEMPLATES_MAX
                 && self.0.bytes() + template.len() <= TAG_TEMPLATE_BYTES_MAX =>
             {
-                self.0.number(template).expect("the list is far below the limit of names")
+                self.0
+                    .number(template)
+                    .expect("the list is far below the limit of names")
             }
             None => return UNLISTED,
         };
@@ -54,7 +58,11 @@ impl TagTemplates {
     }
 
     fn bit(number: u32) -> u64 {
-        1 << if number < OWN_BITS { number } else { OWN_BITS + number % SHARED_BITS }
+        1 << if number < OWN_BITS {
+            number
+        } else {
+            OWN_BITS + number % SHARED_BITS
+        }
     }
 
     /// Each template and its bit.
@@ -65,7 +73,8 @@ impl TagTemplates {
     /// Encodes all templates as one record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.each().for_each(|(template, _)| put_bytes(&mut out, template));
+        self.each()
+            .for_each(|(template, _)| put_bytes(&mut out, template));
         out
     }
 
@@ -119,9 +128,15 @@ impl Blocks {
 
     /// The position of an entry, by its number in the segment.
     pub fn position(&self, entry: u32) -> Option<EntryPosition> {
-        let block = self.starts.partition_point(|&start| start <= entry).checked_sub(1)?;
+        let block = self
+            .starts
+            .partition_point(|&start| start <= entry)
+            .checked_sub(1)?;
         let at = u16::try_from(entry - self.starts.get(block)?).ok()?;
-        Some(EntryPosition { block: u32::try_from(block).ok()?, at })
+        Some(EntryPosition {
+            block: u32::try_from(block).ok()?,
+            at,
+        })
     }
 
     /// Number of the first entry of the newest block.
@@ -132,7 +147,10 @@ impl Blocks {
     /// The block whose range contains a sequence number.
     pub(crate) fn block_of(&self, seq: SeqNo) -> Option<u32> {
         let block = self.metas.partition_point(|meta| meta.last_seq < seq);
-        let found = self.metas.get(block).is_some_and(|meta| meta.first_seq <= seq);
+        let found = self
+            .metas
+            .get(block)
+            .is_some_and(|meta| meta.first_seq <= seq);
         found.then(|| u32::try_from(block).ok())?
     }
 
@@ -143,16 +161,24 @@ impl Blocks {
             meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max,
             "bounds of a block are ordered"
         );
-        let (end, seq, at) = before.and_then(|n| self.metas.get(n)).map_or(START, Self::anchor);
+        let (end, seq, at) = before
+            .and_then(|n| self.metas.get(n))
+            .map_or(START, Self::anchor);
         put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
         for number in [meta.len, meta.head_len, meta.count] {
             put(out, u64::from(number));
         }
         put_signed(out, meta.first_seq.0.wrapping_sub(seq).cast_signed());
         let span = meta.last_seq.0.wrapping_sub(meta.first_seq.0);
-        put(out, span.wrapping_sub(u64::from(meta.count)).wrapping_add(1));
+        put(
+            out,
+            span.wrapping_sub(u64::from(meta.count)).wrapping_add(1),
+        );
         put_signed(out, meta.at_min.0.wrapping_sub(at));
-        put(out, meta.at_max.0.wrapping_sub(meta.at_min.0).cast_unsigned());
+        put(
+            out,
+            meta.at_max.0.wrapping_sub(meta.at_min.0).cast_unsigned(),
+        );
         out.extend_from_slice(&self.templates(n).to_le_bytes());
     }
 
@@ -173,7 +199,16 @@ impl Blocks {
             let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
             let templates = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
             let last_seq = SeqNo(first_seq.0.wrapping_add(span));
-            let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+            let meta = BlockMeta {
+                offset,
+                len,
+                head_len,
+                count,
+                first_seq,
+                last_seq,
+                at_min,
+                at_max,
+            };
             offset.checked_add(u64::from(len))?;
             (first_seq <= last_seq && at_min <= at_max).then_some(())?;
             (end, seq, at) = Self::anchor(&meta);
@@ -205,7 +240,10 @@ mod tests {
             assert_eq!(bits.count_ones(), 1);
             assert!(bits != UNLISTED && (n >= OWN_BITS || bits == 1 << n));
         }
-        assert_eq!(templates.bits(&[template(TAG_TEMPLATES_MAX), template(3)]), UNLISTED | 8);
+        assert_eq!(
+            templates.bits(&[template(TAG_TEMPLATES_MAX), template(3)]),
+            UNLISTED | 8
+        );
         let read = TagTemplates::from_bytes(&templates.to_bytes()).unwrap();
         assert!(read.each().eq(templates.each()));
         assert!(TagTemplates::from_bytes(&[5, 1]).is_none());
@@ -235,11 +273,21 @@ mod tests {
         (0..50).for_each(|n: usize| blocks.write(n, n.checked_sub(1), &mut page));
         let mut read = Blocks::default();
         read.read(&page).unwrap();
-        assert_eq!((read.metas(), read.entries(), read.templates(7)), (blocks.metas(), 5_000, 7));
-        assert_eq!(read.position(0), Some(EntryPosition { block: 0, at: 0 }));
-        assert_eq!(read.position(4_321), Some(EntryPosition { block: 43, at: 21 }));
         assert_eq!(
-            (read.block_of(SeqNo(220)), read.block_of(SeqNo(218)), read.block_of(SeqNo(9_999))),
+            (read.metas(), read.entries(), read.templates(7)),
+            (blocks.metas(), 5_000, 7)
+        );
+        assert_eq!(read.position(0), Some(EntryPosition { block: 0, at: 0 }));
+        assert_eq!(
+            read.position(4_321),
+            Some(EntryPosition { block: 43, at: 21 })
+        );
+        assert_eq!(
+            (
+                read.block_of(SeqNo(220)),
+                read.block_of(SeqNo(218)),
+                read.block_of(SeqNo(9_999))
+            ),
             (Some(2), None, None)
         );
         assert!(read.read(&page[..page.len() - 3]).is_none());

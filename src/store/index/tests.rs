@@ -30,7 +30,13 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
             w.str(&format!("end {n}"));
         }
         Kind::Load => {
-            w.array(2).map(2).str("fun").str(fun).str("tgt").str(&format!("web{n}")).nil();
+            w.array(2)
+                .map(2)
+                .str("fun")
+                .str(fun)
+                .str("tgt")
+                .str(&format!("web{n}"))
+                .nil();
         }
         _ => {
             w.map(1).str("fun").str(fun);
@@ -40,7 +46,10 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
 }
 
 /// Adds blocks of entries as the committer does; returns the expected jobs.
-fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> {
+fn feed(
+    index: &mut MemIndex,
+    blocks: &[Vec<Drawn>],
+) -> BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> {
     let mut model: BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> = BTreeMap::new();
     let mut seq = 10;
     for (number, block) in (0_u32..).zip(blocks) {
@@ -49,13 +58,31 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSum
         let (len, count) = (1000, u32::try_from(block.len()).unwrap());
         let offset = 64 + 1000 * u64::from(number);
         let (at_min, at_max) = (Micros(seq.cast_signed()), Micros(last_seq.0.cast_signed()));
-        let meta = BlockMeta { offset, len, head_len: 500, count, first_seq, last_seq, at_min, at_max };
+        let meta = BlockMeta {
+            offset,
+            len,
+            head_len: 500,
+            count,
+            first_seq,
+            last_seq,
+            at_min,
+            at_max,
+        };
         index.add_block(meta, &[b"salt/job/\x01/ret/\x02".to_vec()]);
         for (at, &(kind, job, minion, fun)) in block.iter().enumerate() {
             seq += 1;
-            let kind =
-                [Kind::Return, Kind::Load, Kind::Endtime, Kind::NoCache, Kind::Event][usize::from(kind) % 5];
-            let (jid, minion, fun) = (jid(job), format!("web{}", minion % 300), format!("fun{}", fun % 9));
+            let kind = [
+                Kind::Return,
+                Kind::Load,
+                Kind::Endtime,
+                Kind::NoCache,
+                Kind::Event,
+            ][usize::from(kind) % 5];
+            let (jid, minion, fun) = (
+                jid(job),
+                format!("web{}", minion % 300),
+                format!("fun{}", fun % 9),
+            );
             let body = body(kind, &fun, at);
             let arrived = Micros(seq.cast_signed());
             let entry = Entry {
@@ -67,10 +94,20 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSum
             };
             index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
             let (row, positions) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
-                (JobSummary { jid: jid.clone(), first_at: arrived.0, ..JobSummary::default() }, Vec::new())
+                (
+                    JobSummary {
+                        jid: jid.clone(),
+                        first_at: arrived.0,
+                        ..JobSummary::default()
+                    },
+                    Vec::new(),
+                )
             });
             row.update(SeqNo(seq), &entry);
-            positions.push(EntryPosition { block: number, at: u16::try_from(at).unwrap() });
+            positions.push(EntryPosition {
+                block: number,
+                at: u16::try_from(at).unwrap(),
+            });
         }
     }
     model
@@ -202,7 +239,10 @@ fn sled_stores_no_index_data_in_unsynced_files() {
     let mut index = MemIndex::new(SeqNo(1));
     let noise = |n: u64, len: usize| {
         let words = (0..len.div_ceil(16)).map(|i| {
-            format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&[n, i as u64].map(u64::to_le_bytes).concat()))
+            format!(
+                "{:016x}",
+                xxhash_rust::xxh3::xxh3_64(&[n, i as u64].map(u64::to_le_bytes).concat())
+            )
         });
         words.collect::<String>()
     };
@@ -221,13 +261,27 @@ fn sled_stores_no_index_data_in_unsynced_files() {
         index.add_block(meta, &[noise(number, 300).into_bytes()]);
         for at in 0..100_u64 {
             seq += 1;
-            let jid = if at % 2 == 0 { "20261121030955000000".to_owned() } else { noise(seq, 400) };
+            let jid = if at % 2 == 0 {
+                "20261121030955000000".to_owned()
+            } else {
+                noise(seq, 400)
+            };
             let minion = noise(seq % 2_000, 250);
             let mut w = Writer::new();
-            w.array(2).map(2).str("fun").str(&noise(seq, 1000)).str("tgt").str(&noise(seq + 1, 1900)).nil();
+            w.array(2)
+                .map(2)
+                .str("fun")
+                .str(&noise(seq, 1000))
+                .str("tgt")
+                .str(&noise(seq + 1, 1900))
+                .nil();
             let body = w.into_bytes();
             let (source, flags) = (Source::Bus, Flags::ON_BUS);
-            let kind = if at % 4 == 1 { Kind::Load } else { Kind::Return };
+            let kind = if at % 4 == 1 {
+                Kind::Load
+            } else {
+                Kind::Return
+            };
             let fun = noise(at, 50);
             let entry = Entry {
                 flags,
@@ -236,13 +290,22 @@ fn sled_stores_no_index_data_in_unsynced_files() {
                 fun: &fun,
                 ..Entry::new(kind, source, Micros(0), &body)
             };
-            index.add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || &body).unwrap();
+            index
+                .add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || {
+                    &body
+                })
+                .unwrap();
         }
     }
     let dir = tempfile::tempdir().unwrap();
     sealed::write(&index, None, dir.path()).unwrap();
     let open = SealedIndex::open(dir.path()).unwrap();
-    assert_eq!(open.positions(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
+    assert_eq!(
+        open.positions(JidKey::of("20261121030955000000"))
+            .unwrap()
+            .len(),
+        300 * 50
+    );
     let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
     assert_eq!(blobs, 0, "sled does not sync files in blobs/");
 }
@@ -254,8 +317,14 @@ fn a_full_index_has_no_room_beyond_32_bits() {
     assert!(index.has_room(1_000_000, 1 << 30, SeqNo(1 << 32)));
     assert!(!index.has_room(most, 0, SeqNo(11)), "entries");
     assert!(!index.has_room(1, most, SeqNo(11)), "names");
-    assert!(!index.has_room(most / 32, 0, SeqNo(11)), "the values of rows");
-    assert!(!index.has_room(1, 1, SeqNo(10 + u64::from(u32::MAX))), "numbers");
+    assert!(
+        !index.has_room(most / 32, 0, SeqNo(11)),
+        "the values of rows"
+    );
+    assert!(
+        !index.has_room(1, 1, SeqNo(10 + u64::from(u32::MAX))),
+        "numbers"
+    );
     assert!(!index.has_room(usize::MAX, usize::MAX, SeqNo(u64::MAX)));
 }
 
@@ -275,15 +344,34 @@ fn postings_that_do_not_ascend_are_rejected() {
         first: 5,
     };
     let push = |count, rest: &[u32]| {
-        super::job::Encoder::default().push(&mut Vec::new(), &record(count), 0, rest.iter().copied())
+        super::job::Encoder::default().push(
+            &mut Vec::new(),
+            &record(count),
+            0,
+            rest.iter().copied(),
+        )
     };
     assert!(push(3, &[6, 9]).is_ok());
-    for (count, rest) in [(3, vec![6, 6]), (2, vec![5]), (2, vec![4]), (3, vec![9]), (1, vec![9])] {
+    for (count, rest) in [
+        (3, vec![6, 6]),
+        (2, vec![5]),
+        (2, vec![4]),
+        (3, vec![9]),
+        (1, vec![9]),
+    ] {
         assert!(push(count, &rest).is_err(), "{count} {rest:?}");
     }
     assert!(
         super::job::Encoder::default()
-            .push(&mut Vec::new(), &super::job::JobRecord { rank: 8, ..record(1) }, 0, std::iter::empty())
+            .push(
+                &mut Vec::new(),
+                &super::job::JobRecord {
+                    rank: 8,
+                    ..record(1)
+                },
+                0,
+                std::iter::empty()
+            )
             .is_err()
     );
     for blocks in [vec![3, 3], vec![3, 2], vec![1, 5, 4]] {

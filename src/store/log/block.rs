@@ -85,7 +85,12 @@ impl BlockView {
     /// Validates a head whose checksum holds; the error describes the defect. Without `bodies` every body reads as an error.
     pub fn new(head: AlignedVec, bodies: Option<Vec<u8>>) -> Result<Self, String> {
         check(archived(&head)?)?;
-        Ok(Self { head, packed: bodies, body_ends: OnceLock::new(), bodies: OnceLock::new() })
+        Ok(Self {
+            head,
+            packed: bodies,
+            body_ends: OnceLock::new(),
+            bodies: OnceLock::new(),
+        })
     }
 
     fn get(&self) -> &ArchivedHead {
@@ -101,21 +106,30 @@ impl BlockView {
 
     /// Row access. Each call validates the archive again, so reuse the result for many entries.
     pub fn rows(&self) -> Rows<'_> {
-        Rows { block: self.get(), view: self }
+        Rows {
+            block: self.get(),
+            view: self,
+        }
     }
 
     /// Memory use in bytes, including the decompressed bodies.
     pub fn memory(&self) -> usize {
         let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
         let packed = self.packed.as_ref().map_or(0, Vec::len);
-        self.head.len().saturating_add(packed).saturating_add(if packed > 0 { bodies } else { 0 })
+        self.head
+            .len()
+            .saturating_add(packed)
+            .saturating_add(if packed > 0 { bodies } else { 0 })
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {
         let bodies = self.bodies.get_or_init(|| {
             let block = self.get();
             let len = usize::try_from(block.bodies_len.to_native()).map_err(|e| e.to_string())?;
-            let packed = self.packed.as_deref().ok_or("only the head of the block was read")?;
+            let packed = self
+                .packed
+                .as_deref()
+                .ok_or("only the head of the block was read")?;
             match block.codec {
                 CODEC_STORED => Ok(packed.to_vec()),
                 CODEC_ZSTD => decompress(packed, len).map_err(|e| format!("zstd: {e}")),
@@ -181,7 +195,9 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         &block.body_len,
     ];
     if !per_entry.iter().all(|c| c.holds(count))
-        || ![&block.jid_time, &block.jid_pid].iter().all(|c| c.holds(jids))
+        || ![&block.jid_time, &block.jid_pid]
+            .iter()
+            .all(|c| c.holds(jids))
     {
         return Err(format!("a column does not hold {count} values"));
     }
@@ -193,7 +209,10 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         end = next;
     }
     if end != block.texts.len() {
-        return Err(format!("texts of {} bytes, expected {end}", block.texts.len()));
+        return Err(format!(
+            "texts of {} bytes, expected {end}",
+            block.texts.len()
+        ));
     }
     let known = block.tag.is_below(texts)
         && block.minion.is_below(texts + 1)
@@ -206,10 +225,16 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     }
     let mut gaps = Vec::with_capacity(count);
     block.seq.unpack(count, &mut gaps);
-    let last = gaps.iter().copied().max().and_then(|gap| block.first_seq.to_native().checked_add_signed(gap));
+    let last = gaps
+        .iter()
+        .copied()
+        .max()
+        .and_then(|gap| block.first_seq.to_native().checked_add_signed(gap));
     if gaps.first().is_some_and(|gap| *gap < 0)
         || !gaps.is_sorted()
-        || last.and_then(|last| last.checked_add(count as u64)).is_none()
+        || last
+            .and_then(|last| last.checked_add(count as u64))
+            .is_none()
     {
         return Err("sequence numbers are not ascending".to_owned());
     }
@@ -222,11 +247,18 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if !times.iter().all(|&time| time >= 0 || is_text(time)) {
         return Err("an index of a jid is out of range".to_owned());
     }
-    let bodies = block.body_len.total(count).ok_or("a body length is out of range")?;
+    let bodies = block
+        .body_len
+        .total(count)
+        .ok_or("a body length is out of range")?;
     // An entry larger than a block has a block of its own.
-    let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::base::limits::WIRE_FRAME_BYTES_MAX) as u64;
+    let most =
+        (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::base::limits::WIRE_FRAME_BYTES_MAX) as u64;
     if bodies != block.bodies_len.to_native() || bodies > most {
-        return Err(format!("bodies of {bodies} bytes, expected {}", block.bodies_len));
+        return Err(format!(
+            "bodies of {bodies} bytes, expected {}",
+            block.bodies_len
+        ));
     }
     Ok(())
 }
@@ -271,12 +303,17 @@ impl<'a> Rows<'a> {
 
     /// Kind of the entry.
     pub fn kind(&self, i: usize) -> Kind {
-        u8::try_from(self.block.kind.get(i)).ok().and_then(Kind::from_number).expect("kinds were checked")
+        u8::try_from(self.block.kind.get(i))
+            .ok()
+            .and_then(Kind::from_number)
+            .expect("kinds were checked")
     }
 
     /// Source of the entry.
     pub fn source(&self, i: usize) -> Source {
-        let source = u8::try_from(self.block.source.get(i)).ok().and_then(Source::from_number);
+        let source = u8::try_from(self.block.source.get(i))
+            .ok()
+            .and_then(Source::from_number);
         source.expect("sources were checked")
     }
 
@@ -291,13 +328,30 @@ impl<'a> Rows<'a> {
     }
 
     /// The entry with its other fields; `tag`, `jid` and `body` are read by the caller, if needed.
-    pub(crate) fn entry<'b>(&self, i: usize, tag: &'b [u8], jid: &'b str, body: &'b [u8]) -> Entry<'b>
+    pub(crate) fn entry<'b>(
+        &self,
+        i: usize,
+        tag: &'b [u8],
+        jid: &'b str,
+        body: &'b [u8],
+    ) -> Entry<'b>
     where
         'a: 'b,
     {
         let (kind, source, flags, at) = (self.kind(i), self.source(i), self.flags(i), self.at(i));
         let (minion, fun, retcode) = (self.minion(i), self.fun(i), self.retcode(i));
-        Entry { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
+        Entry {
+            kind,
+            source,
+            flags,
+            at,
+            tag,
+            jid,
+            minion,
+            fun,
+            retcode,
+            body,
+        }
     }
 
     /// The jid's key.
@@ -307,23 +361,41 @@ impl<'a> Rows<'a> {
         if time < 0 {
             return Some(JidKey::of(self.text_str(usize::try_from(-1 - time).ok()?)));
         }
-        let pid = self.block.jid_pid.get(at).checked_sub(1).and_then(|pid| u32::try_from(pid).ok());
+        let pid = self
+            .block
+            .jid_pid
+            .get(at)
+            .checked_sub(1)
+            .and_then(|pid| u32::try_from(pid).ok());
         Some(JidKey::from_time(Micros(time), pid))
     }
 
     /// The jid's text; empty for none.
     pub fn jid(&self, i: usize) -> String {
-        self.block.jid.index(i).checked_sub(1).map_or_else(String::new, |at| self.jid_text(at))
+        self.block
+            .jid
+            .index(i)
+            .checked_sub(1)
+            .map_or_else(String::new, |at| self.jid_text(at))
     }
 
     /// The text of a jid by its index among the block's jids.
     pub(crate) fn jid_text(&self, at: usize) -> String {
         let time = self.block.jid_time.get(at);
         if time < 0 {
-            return self.text_str(usize::try_from(-1 - time).expect("jids were checked")).to_owned();
+            return self
+                .text_str(usize::try_from(-1 - time).expect("jids were checked"))
+                .to_owned();
         }
-        let pid = self.block.jid_pid.get(at).checked_sub(1).and_then(|pid| u32::try_from(pid).ok());
-        JidKey::from_time(Micros(time), pid).text().expect("a time that is not negative")
+        let pid = self
+            .block
+            .jid_pid
+            .get(at)
+            .checked_sub(1)
+            .and_then(|pid| u32::try_from(pid).ok());
+        JidKey::from_time(Micros(time), pid)
+            .text()
+            .expect("a time that is not negative")
     }
 
     /// Times of the distinct jids in microseconds; negative for a jid that is not derived from a time.
@@ -366,17 +438,32 @@ impl<'a> Rows<'a> {
 
     /// All texts concatenated, and the end offset of each.
     pub(crate) fn texts(&self) -> (&'a [u8], Vec<usize>) {
-        (&self.block.texts, self.block.text_ends.iter().map(|end| end.to_native() as usize).collect())
+        (
+            &self.block.texts,
+            self.block
+                .text_ends
+                .iter()
+                .map(|end| end.to_native() as usize)
+                .collect(),
+        )
     }
 
     /// The minion id; empty for none.
     pub fn minion(&self, i: usize) -> &'a str {
-        self.block.minion.index(i).checked_sub(1).map_or("", |t| self.text_str(t))
+        self.block
+            .minion
+            .index(i)
+            .checked_sub(1)
+            .map_or("", |t| self.text_str(t))
     }
 
     /// The function; empty for none.
     pub fn fun(&self, i: usize) -> &'a str {
-        self.block.fun.index(i).checked_sub(1).map_or("", |t| self.text_str(t))
+        self.block
+            .fun
+            .index(i)
+            .checked_sub(1)
+            .map_or("", |t| self.text_str(t))
     }
 
     /// The tag, expanded from its template.
@@ -419,7 +506,11 @@ impl<'a> Rows<'a> {
             }
             String::from_utf8_lossy(speller.spell(Micros(time))).into_owned()
         };
-        self.jid_times().into_iter().enumerate().map(spelled).collect()
+        self.jid_times()
+            .into_iter()
+            .enumerate()
+            .map(spelled)
+            .collect()
     }
 
     /// The body as received; an error if decompression fails.
@@ -435,7 +526,10 @@ impl<'a> Rows<'a> {
         });
         let end = |i: usize| *ends.get(i).expect("an entry of this block");
         let from = i.checked_sub(1).map_or(0, end);
-        self.view.unpacked()?.get(from..end(i)).ok_or_else(|| "a body is out of range".to_owned())
+        self.view
+            .unpacked()?
+            .get(from..end(i))
+            .ok_or_else(|| "a body is out of range".to_owned())
     }
 
     /// Length of the body in bytes.
@@ -448,14 +542,28 @@ impl<'a> Rows<'a> {
         super::builder::distinct(&self.tags())
             .into_iter()
             .map(|at| self.text(at).to_vec())
-            .chain(self.jid_times().iter().any(|&time| time < 0).then(|| FREE_JID.to_vec()))
+            .chain(
+                self.jid_times()
+                    .iter()
+                    .any(|&time| time < 0)
+                    .then(|| FREE_JID.to_vec()),
+            )
             .collect()
     }
 
     fn text(&self, at: usize) -> &'a [u8] {
-        let end = |i: usize| self.block.text_ends.get(i).expect("places were checked").to_native() as usize;
+        let end = |i: usize| {
+            self.block
+                .text_ends
+                .get(i)
+                .expect("places were checked")
+                .to_native() as usize
+        };
         let from = at.checked_sub(1).map_or(0, end);
-        self.block.texts.get(from..end(at)).expect("ends were checked")
+        self.block
+            .texts
+            .get(from..end(at))
+            .expect("ends were checked")
     }
 
     fn text_str(&self, at: usize) -> &'a str {
@@ -515,18 +623,45 @@ mod tests {
             "[a-z0-9]{1,8}",
         ];
         let minion = prop_oneof![Just(String::new()), Just("web1".to_owned()), "\\PC{1,6}"];
-        let meta = (0_u8..9, 0_u8..5, 0_u8..16, any::<i64>(), any::<i64>(), 0_u64..1000);
-        (meta, jid, minion, 0_u8..4, "[a-z.]{0,8}", prop::collection::vec(any::<u8>(), 0..80)).prop_map(
-            |((kind, source, flags, at, retcode, gap), jid, minion, form, fun, body)| {
-                let tag = match form {
-                    0 => format!("salt/job/{jid}/ret/{minion}").into_bytes(),
-                    1 => format!("{minion}/{jid}/{minion}").into_bytes(),
-                    2 => body.clone(),
-                    _ => Vec::new(),
-                };
-                Owned { kind, source, flags, at, tag, jid, minion, fun, retcode, body, gap }
-            },
+        let meta = (
+            0_u8..9,
+            0_u8..5,
+            0_u8..16,
+            any::<i64>(),
+            any::<i64>(),
+            0_u64..1000,
+        );
+        (
+            meta,
+            jid,
+            minion,
+            0_u8..4,
+            "[a-z.]{0,8}",
+            prop::collection::vec(any::<u8>(), 0..80),
         )
+            .prop_map(
+                |((kind, source, flags, at, retcode, gap), jid, minion, form, fun, body)| {
+                    let tag = match form {
+                        0 => format!("salt/job/{jid}/ret/{minion}").into_bytes(),
+                        1 => format!("{minion}/{jid}/{minion}").into_bytes(),
+                        2 => body.clone(),
+                        _ => Vec::new(),
+                    };
+                    Owned {
+                        kind,
+                        source,
+                        flags,
+                        at,
+                        tag,
+                        jid,
+                        minion,
+                        fun,
+                        retcode,
+                        body,
+                        gap,
+                    }
+                },
+            )
     }
 
     proptest! {
@@ -639,6 +774,10 @@ mod tests {
             };
             builder.push(SeqNo(i + 1), &entry).unwrap();
         }
-        assert_eq!(builder.texts(), 102, "100 minions, one function, one template");
+        assert_eq!(
+            builder.texts(),
+            102,
+            "100 minions, one function, one template"
+        );
     }
 }

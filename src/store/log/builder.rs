@@ -7,7 +7,9 @@ use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
+use super::block::{
+    CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER,
+};
 use super::column::Column;
 use super::file::BlockMeta;
 use super::frame::write_frame;
@@ -30,15 +32,23 @@ impl Packer {
 
     /// Uses another level of zstd.
     pub(crate) fn with_level(level: i32) -> std::io::Result<Self> {
-        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, packed: Vec::new() })
+        Ok(Self {
+            zstd: zstd::bulk::Compressor::new(level)?,
+            packed: Vec::new(),
+        })
     }
 
     /// Returns the codec and the bytes, compressed if that is shorter.
     fn pack<'a>(&'a mut self, bytes: &'a [u8]) -> std::io::Result<(u8, &'a [u8])> {
         self.packed.clear();
-        self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        self.packed
+            .reserve(zstd::zstd_safe::compress_bound(bytes.len()));
         self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
-        Ok(if self.packed.len() < bytes.len() { (CODEC_ZSTD, &self.packed) } else { (CODEC_STORED, bytes) })
+        Ok(if self.packed.len() < bytes.len() {
+            (CODEC_ZSTD, &self.packed)
+        } else {
+            (CODEC_STORED, bytes)
+        })
     }
 }
 
@@ -69,10 +79,15 @@ impl Dictionary {
             return Ok(i64::from(at));
         }
         if self.ends.len() >= TEXTS_MAX {
-            return Err(StoreError::Broken("a block has more texts than its entries can name"));
+            return Err(StoreError::Broken(
+                "a block has more texts than its entries can name",
+            ));
         }
         let at = fits(self.ends.len(), "a block has over 4 G texts")?;
-        let end = fits(self.bytes.len() + text.len(), "the texts of a block exceed 4 GiB")?;
+        let end = fits(
+            self.bytes.len() + text.len(),
+            "the texts of a block exceed 4 GiB",
+        )?;
         self.bytes.extend_from_slice(text);
         self.ends.push(end);
         self.by_hash.insert(hash, at);
@@ -82,7 +97,9 @@ impl Dictionary {
     fn text(&self, at: u32) -> &[u8] {
         let end = |i: u32| self.ends.get(i as usize).map(|&end| end as usize);
         let from = at.checked_sub(1).map_or(Some(0), end);
-        let text = from.zip(end(at)).and_then(|(from, to)| self.bytes.get(from..to));
+        let text = from
+            .zip(end(at))
+            .and_then(|(from, to)| self.bytes.get(from..to));
         text.expect("an index of this dictionary")
     }
 
@@ -150,30 +167,48 @@ impl BlockBuilder {
     /// cleared with [`BlockBuilder::clear`].
     pub fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
         if self.len() >= BLOCK_ENTRIES_MAX {
-            return Err(StoreError::Broken("a block has more than BLOCK_ENTRIES_MAX entries"));
+            return Err(StoreError::Broken(
+                "a block has more than BLOCK_ENTRIES_MAX entries",
+            ));
         }
         if self.is_empty() {
             self.first_seq = seq.0;
         }
         let before = self.seqs.last().copied().unwrap_or(0);
-        let gap = seq.0.checked_sub(self.first_seq).and_then(|n| n.checked_sub(self.len() as u64));
-        let gap = gap.and_then(|gap| i64::try_from(gap).ok()).filter(|gap| *gap >= before);
-        self.seqs.push(gap.ok_or(StoreError::Broken("the sequence numbers of a block do not ascend"))?);
+        let gap = seq
+            .0
+            .checked_sub(self.first_seq)
+            .and_then(|n| n.checked_sub(self.len() as u64));
+        let gap = gap
+            .and_then(|gap| i64::try_from(gap).ok())
+            .filter(|gap| *gap >= before);
+        self.seqs.push(gap.ok_or(StoreError::Broken(
+            "the sequence numbers of a block do not ascend",
+        ))?);
         self.at.push(entry.at.0);
         self.kind.push(i64::from(entry.kind as u8));
         self.source.push(i64::from(entry.source as u8));
         self.flags.push(i64::from(entry.flags.0));
         self.retcode.push(entry.retcode);
-        let jid = if entry.jid.is_empty() { 0 } else { self.jid_of(entry.jid)? + 1 };
+        let jid = if entry.jid.is_empty() {
+            0
+        } else {
+            self.jid_of(entry.jid)? + 1
+        };
         self.jid.push(jid);
         for (text, column) in [(entry.minion, &mut self.minion), (entry.fun, &mut self.fun)] {
-            column.push(if text.is_empty() { 0 } else { self.texts.index_of(text.as_bytes())? + 1 });
+            column.push(if text.is_empty() {
+                0
+            } else {
+                self.texts.index_of(text.as_bytes())? + 1
+            });
         }
         template_of(entry, &mut self.template);
         let template = self.texts.index_of(&self.template)?;
         self.tag.push(template);
         let body_len = i64::try_from(entry.body.len());
-        self.body_len.push(body_len.map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?);
+        self.body_len
+            .push(body_len.map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?);
         self.bodies.extend_from_slice(entry.body);
         self.raw_bytes += entry.packed_len_max();
         Ok(())
@@ -194,10 +229,13 @@ impl BlockBuilder {
         let key = JidKey::of(jid);
         if let Some(&at) = self.jid_index.get(&key) {
             // Keys of jids that are arbitrary text may collide; compare the texts.
-            let place = usize::try_from(at).ok().and_then(|at| self.jid_time.get(at));
+            let place = usize::try_from(at)
+                .ok()
+                .and_then(|at| self.jid_time.get(at));
             let spelled = *place.expect("a jid of this block");
             let same = spelled >= 0
-                || u32::try_from(-1 - spelled).is_ok_and(|text| self.texts.text(text) == jid.as_bytes());
+                || u32::try_from(-1 - spelled)
+                    .is_ok_and(|text| self.texts.text(text) == jid.as_bytes());
             if same {
                 return Ok(at);
             }
@@ -207,15 +245,23 @@ impl BlockBuilder {
             Some(time) => time.0,
             None => -1 - self.texts.index_of(jid.as_bytes())?,
         });
-        self.jid_pid.push(key.pid().map_or(0, |pid| i64::from(pid) + 1));
+        self.jid_pid
+            .push(key.pid().map_or(0, |pid| i64::from(pid) + 1));
         self.jid_index.insert(key, at);
         Ok(at)
     }
 
     /// The sequence numbers of the first and last entry. Panics if empty.
     pub(crate) fn seqs(&self) -> (SeqNo, SeqNo) {
-        let gap = self.seqs.last().expect("a block with entries").unsigned_abs();
-        (SeqNo(self.first_seq), SeqNo(self.first_seq + gap + (self.len() - 1) as u64))
+        let gap = self
+            .seqs
+            .last()
+            .expect("a block with entries")
+            .unsigned_abs();
+        (
+            SeqNo(self.first_seq),
+            SeqNo(self.first_seq + gap + (self.len() - 1) as u64),
+        )
     }
 
     /// Earliest and latest time of arrival. Panics if empty.
@@ -241,7 +287,9 @@ impl BlockBuilder {
             &self.body_len,
         ];
         if self.is_empty() || columns.iter().any(|column| column.len() != self.len()) {
-            return Err(StoreError::Broken("a column of a block does not have one value per entry"));
+            return Err(StoreError::Broken(
+                "a column of a block does not have one value per entry",
+            ));
         }
         if self.jid_time.len() != self.jid_pid.len() || self.jid_time.len() > self.len() {
             return Err(StoreError::Broken("a block has more jids than entries"));
@@ -253,23 +301,39 @@ impl BlockBuilder {
         }
         let bodies: i64 = self.body_len.iter().sum();
         if usize::try_from(bodies) != Ok(self.bodies.len()) {
-            return Err(StoreError::Broken("the bodies of a block differ in length from its entries"));
+            return Err(StoreError::Broken(
+                "the bodies of a block differ in length from its entries",
+            ));
         }
         Ok(())
     }
 
     /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub fn templates(&self) -> Vec<Vec<u8>> {
-        let text = |at| self.texts.text(u32::try_from(at).expect("an index of the dictionary")).to_vec();
-        let free = self.jid_time.iter().any(|&time| time < 0).then(|| FREE_JID.to_vec());
-        distinct(&self.tag).into_iter().map(text).chain(free).collect()
+        let text = |at| {
+            self.texts
+                .text(u32::try_from(at).expect("an index of the dictionary"))
+                .to_vec()
+        };
+        let free = self
+            .jid_time
+            .iter()
+            .any(|&time| time < 0)
+            .then(|| FREE_JID.to_vec());
+        distinct(&self.tag)
+            .into_iter()
+            .map(text)
+            .chain(free)
+            .collect()
     }
 
     /// Compresses the bodies and archives the columns. Call [`BlockBuilder::clear`] before reuse.
     pub fn finish<'a>(&'a self, packer: &'a mut Packer) -> Result<Packed<'a>, StoreError> {
         self.check()?;
         let failed = |what: String| StoreError::Failed(format!("cannot pack a block: {what}"));
-        let (codec, bodies) = packer.pack(&self.bodies).map_err(|error| failed(error.to_string()))?;
+        let (codec, bodies) = packer
+            .pack(&self.bodies)
+            .map_err(|error| failed(error.to_string()))?;
         let head = Head {
             first_seq: self.first_seq,
             count: fits(self.len(), "a block has over 4 G entries")?,
@@ -298,7 +362,11 @@ impl BlockBuilder {
 
     /// Packs the block, appends its frame to `out` and clears the builder. The offset in the result is that in `out`; the frame is
     /// invalid until [`super::frame::place_frame`] completes its header.
-    pub fn write(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> Result<BlockMeta, StoreError> {
+    pub fn write(
+        &mut self,
+        packer: &mut Packer,
+        out: &mut Vec<u8>,
+    ) -> Result<BlockMeta, StoreError> {
         let packed = self.finish(packer)?;
         let (seqs, (at_min, at_max), offset) = (self.seqs(), self.times(), out.len() as u64);
         let (len, head_len) = write_frame(out, &packed, seqs, self.len())?;
@@ -306,7 +374,16 @@ impl BlockBuilder {
         let count = fits(self.len(), "a block has over 4 G entries")?;
         self.clear();
         let (first_seq, last_seq) = seqs;
-        Ok(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max })
+        Ok(BlockMeta {
+            offset,
+            len,
+            head_len,
+            count,
+            first_seq,
+            last_seq,
+            at_min,
+            at_max,
+        })
     }
 
     /// Empties the builder and keeps its buffers, except an oversized one for bodies.
@@ -375,7 +452,10 @@ fn template_of(entry: &Entry<'_>, template: &mut Vec<u8>) {
         return;
     }
     let mut rest = entry.tag;
-    for (word, mark) in [(entry.jid, JID_PLACEHOLDER), (entry.minion, MINION_PLACEHOLDER)] {
+    for (word, mark) in [
+        (entry.jid, JID_PLACEHOLDER),
+        (entry.minion, MINION_PLACEHOLDER),
+    ] {
         if word.is_empty() {
             continue;
         }
@@ -397,15 +477,38 @@ mod tests {
     fn a_dictionary_with_too_many_texts_is_rejected() {
         let mut texts = Dictionary::default();
         for n in 0..TEXTS_MAX {
-            assert_eq!(usize::try_from(texts.index_of(&n.to_le_bytes()).unwrap()), Ok(n));
+            assert_eq!(
+                usize::try_from(texts.index_of(&n.to_le_bytes()).unwrap()),
+                Ok(n)
+            );
         }
-        assert!(matches!(texts.index_of(b"one more"), Err(StoreError::Broken(_))));
-        assert_eq!(texts.index_of(&0_usize.to_le_bytes()).unwrap(), 0, "known texts are still found");
-        let mut builder = BlockBuilder { texts, ..BlockBuilder::default() };
-        let entry =
-            crate::wire::salt_event::event_entry(b"a/tag", b"\x80", crate::model::Source::Bus, Micros(0));
-        assert!(matches!(builder.push(SeqNo(1), &entry), Err(StoreError::Broken(_))));
+        assert!(matches!(
+            texts.index_of(b"one more"),
+            Err(StoreError::Broken(_))
+        ));
+        assert_eq!(
+            texts.index_of(&0_usize.to_le_bytes()).unwrap(),
+            0,
+            "known texts are still found"
+        );
+        let mut builder = BlockBuilder {
+            texts,
+            ..BlockBuilder::default()
+        };
+        let entry = crate::wire::salt_event::event_entry(
+            b"a/tag",
+            b"\x80",
+            crate::model::Source::Bus,
+            Micros(0),
+        );
+        assert!(matches!(
+            builder.push(SeqNo(1), &entry),
+            Err(StoreError::Broken(_))
+        ));
         let finished = builder.finish(&mut Packer::new().unwrap()).map(|_| ());
-        assert!(matches!(finished, Err(StoreError::Broken(_))), "an incomplete entry is not written");
+        assert!(
+            matches!(finished, Err(StoreError::Broken(_))),
+            "an incomplete entry is not written"
+        );
     }
 }

@@ -31,7 +31,8 @@ use rkyv::util::AlignedVec;
 
 use super::block::BlockView;
 use super::frame::{
-    ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at, u64_at,
+    ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at,
+    u64_at,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES};
@@ -50,7 +51,8 @@ const NAME_AT: usize = 32;
 const STORE_ID_AT: usize = 64;
 /// Offset of the header's checksum.
 const CRC_AT: usize = FILE_HEADER_LEN - 4;
-const _: () = assert!(NAME_AT + CLASS_NAME_BYTES_MAX <= STORE_ID_AT && FILE_HEADER_LEN.is_multiple_of(ALIGN));
+const _: () =
+    assert!(NAME_AT + CLASS_NAME_BYTES_MAX <= STORE_ID_AT && FILE_HEADER_LEN.is_multiple_of(ALIGN));
 /// Bytes of the first read of a search; the size doubles with each further read, up to [`SEARCH_BYTES_MAX`].
 const SEARCH_BYTES: usize = 4096;
 const SEARCH_BYTES_MAX: usize = 1 << 20;
@@ -82,7 +84,8 @@ impl BlockMeta {
         let (at_min, at_max) = view.rows().times();
         Self {
             offset: header.offset,
-            len: u32::try_from(header.end() - header.offset).expect("the parts of a frame are bounded"),
+            len: u32::try_from(header.end() - header.offset)
+                .expect("the parts of a frame are bounded"),
             head_len: header.head_len,
             count: u32::from(header.count),
             first_seq: header.first_seq,
@@ -140,7 +143,10 @@ pub(in crate::store) struct Header {
 
 impl Header {
     pub(in crate::store) fn id(&self) -> LogId {
-        LogId { store_id: u64_at(&self.bytes, STORE_ID_AT), first_seq: SeqNo(u64_at(&self.bytes, 16)) }
+        LogId {
+            store_id: u64_at(&self.bytes, STORE_ID_AT),
+            first_seq: SeqNo(u64_at(&self.bytes, 16)),
+        }
     }
 
     fn created(&self) -> Micros {
@@ -148,7 +154,11 @@ impl Header {
     }
 
     pub(in crate::store) fn class_name(&self) -> Option<&str> {
-        let name = self.bytes.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX)?.split(|b| *b == 0).next()?;
+        let name = self
+            .bytes
+            .get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX)?
+            .split(|b| *b == 0)
+            .next()?;
         std::str::from_utf8(name).ok()
     }
 
@@ -157,10 +167,16 @@ impl Header {
         let own = self.id();
         if own.store_id != id.store_id {
             let (own, other) = (own.store_id, id.store_id);
-            return Some(format!("the header has store id {own:016x}, FORMAT has {other:016x}"));
+            return Some(format!(
+                "the header has store id {own:016x}, FORMAT has {other:016x}"
+            ));
         }
         (self.class_name() != Some(class_name) || own.first_seq != id.first_seq).then(|| {
-            format!("the header belongs to segment {}/{}", self.class_name().unwrap_or("?"), own.first_seq.0)
+            format!(
+                "the header belongs to segment {}/{}",
+                self.class_name().unwrap_or("?"),
+                own.first_seq.0
+            )
         })
     }
 }
@@ -183,19 +199,36 @@ impl LogFile {
         };
         if let Some(what) = header.mismatch(class_name, id) {
             let what = format!("{what}: was a directory renamed or copied?");
-            return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
+            return Err(StoreError::Corrupt {
+                path: path.to_owned(),
+                offset: 0,
+                what,
+            });
         }
-        Ok(Self { created: header.created(), ..log })
+        Ok(Self {
+            created: header.created(),
+            ..log
+        })
     }
 
     /// Opens a file without checking its header.
     pub fn bare(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
-        Ok(Self::of(path, fs.open(path).map_err(io_at("open", path))?, id))
+        Ok(Self::of(
+            path,
+            fs.open(path).map_err(io_at("open", path))?,
+            id,
+        ))
     }
 
     /// Wraps an open file.
     pub fn of(path: &Path, file: Box<dyn FsFile>, id: LogId) -> Self {
-        Self { path: path.to_owned(), file, created: Micros::default(), id, base: 0 }
+        Self {
+            path: path.to_owned(),
+            file,
+            created: Micros::default(),
+            id,
+            base: 0,
+        }
     }
 
     /// The same file, as the part of the log that starts at byte `base`.
@@ -216,7 +249,11 @@ impl LogFile {
         // Headers of formats 1 and 2 had 64 bytes.
         if version != FORMAT_VERSION && (holds(CRC_AT) || holds(60)) {
             let (path, found) = (self.path.clone(), version.to_string());
-            return Err(StoreError::Version { path, found, expected: FORMAT_VERSION });
+            return Err(StoreError::Version {
+                path,
+                found,
+                expected: FORMAT_VERSION,
+            });
         }
         Ok(holds(CRC_AT).then_some(Header { bytes }))
     }
@@ -237,7 +274,9 @@ impl LogFile {
     }
 
     pub(crate) fn size(&self) -> Result<u64, StoreError> {
-        self.file.size().map_err(io_at("read the size of", &self.path))
+        self.file
+            .size()
+            .map_err(io_at("read the size of", &self.path))
     }
 
     /// Reads and checks the block of a frame.
@@ -252,14 +291,19 @@ impl LogFile {
 
     /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame.
     pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some(header) = self.header_at(meta.offset)?.filter(|header| header.end() == meta.end()) else {
+        let Some(header) = self
+            .header_at(meta.offset)?
+            .filter(|header| header.end() == meta.end())
+        else {
             return Ok(None);
         };
         let mut bytes = vec![0; meta.len as usize];
         // The padding of the last frame may be missing from the file.
         let len = usize::try_from(header.bodies_at() - header.offset).unwrap_or(usize::MAX);
         let len = len.saturating_add(header.bodies_len as usize);
-        let Some(part) = bytes.get_mut(..len) else { return Ok(None) };
+        let Some(part) = bytes.get_mut(..len) else {
+            return Ok(None);
+        };
         Ok(self.read(part, meta.offset)?.then_some(bytes))
     }
 
@@ -278,7 +322,11 @@ impl LogFile {
     }
 
     pub(in crate::store) fn corrupt(&self, offset: u64, what: String) -> StoreError {
-        StoreError::Corrupt { path: self.path.clone(), offset, what }
+        StoreError::Corrupt {
+            path: self.path.clone(),
+            offset,
+            what,
+        }
     }
 
     /// The header of the frame at `offset`; `None` if there is no valid one.
@@ -304,8 +352,12 @@ impl LogFile {
         let magic = self.id.magic();
         let mut chunk = vec![0_u8; SEARCH_BYTES];
         while at + FRAME_HEADER_LEN as u64 <= size {
-            let want = usize::try_from(size - at).unwrap_or(usize::MAX).min(chunk.len());
-            let Some(part) = chunk.get_mut(..want) else { break };
+            let want = usize::try_from(size - at)
+                .unwrap_or(usize::MAX)
+                .min(chunk.len());
+            let Some(part) = chunk.get_mut(..want) else {
+                break;
+            };
             if !self.read(part, at)? {
                 break;
             }
@@ -313,7 +365,8 @@ impl LogFile {
             for place in (0..=last).step_by(ALIGN) {
                 let bytes = part.get(place..).unwrap_or_default();
                 if bytes.starts_with(&magic)
-                    && let Some(header) = FrameHeader::read(bytes, self.id, self.base, at + place as u64)
+                    && let Some(header) =
+                        FrameHeader::read(bytes, self.id, self.base, at + place as u64)
                 {
                     return Ok(Some(header));
                 }
@@ -333,7 +386,9 @@ impl LogFile {
     ) -> Result<Payload, StoreError> {
         let (head_len, bodies_len) = (header.head_len as usize, header.bodies_len as usize);
         if head_len.max(bodies_len) > PAYLOAD_BYTES_MAX {
-            return Ok(Payload::Unreadable("a part exceeds the limit of this release".to_owned()));
+            return Ok(Payload::Unreadable(
+                "a part exceeds the limit of this release".to_owned(),
+            ));
         }
         // Without padding, which may be missing at the end of the file.
         if size < header.bodies_at() + u64::from(header.bodies_len) {
@@ -347,7 +402,9 @@ impl LogFile {
         let mut bodies = None;
         if with_bodies {
             let mut bytes = vec![0; bodies_len];
-            if !self.read(&mut bytes, header.bodies_at())? || crc32fast::hash(&bytes) != header.bodies_crc {
+            if !self.read(&mut bytes, header.bodies_at())?
+                || crc32fast::hash(&bytes) != header.bodies_crc
+            {
                 return Ok(Payload::Damaged("the bodies do not match their checksum"));
             }
             bodies = Some(bytes);
@@ -372,11 +429,19 @@ impl LogFile {
     }
 
     /// Fills `buffer` from `offset`; false at the end of the file.
-    pub(in crate::store) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn read(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<bool, StoreError> {
         match self.file.read_exact_at(buffer, offset) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(why) => Err(StoreError::Io { action: "read", path: self.path.clone(), why }),
+            Err(why) => Err(StoreError::Io {
+                action: "read",
+                path: self.path.clone(),
+                why,
+            }),
         }
     }
 
@@ -385,8 +450,12 @@ impl LogFile {
         let mut chunk = vec![0_u8; 64 * 1024];
         let (mut at, mut used) = (from, from);
         while at < to {
-            let want = usize::try_from(to - at).unwrap_or(usize::MAX).min(chunk.len());
-            let Some(part) = chunk.get_mut(..want) else { break };
+            let want = usize::try_from(to - at)
+                .unwrap_or(usize::MAX)
+                .min(chunk.len());
+            let Some(part) = chunk.get_mut(..want) else {
+                break;
+            };
             if !self.read(part, at)? {
                 return Ok(to);
             }
@@ -408,12 +477,15 @@ impl LogFile {
     ) -> Result<(), StoreError> {
         let mut at = from;
         while at < to {
-            let want = usize::try_from(to - at).unwrap_or(usize::MAX).min(REWRITE_PIECE_BYTES);
+            let want = usize::try_from(to - at)
+                .unwrap_or(usize::MAX)
+                .min(REWRITE_PIECE_BYTES);
             let mut piece = vec![0_u8; want];
             if !self.read(&mut piece, at)? {
                 return Err(self.corrupt(at, "the log was truncated during a read".to_owned()));
             }
-            file.write_all_at(&piece, at).map_err(io_at("write", &self.path))?;
+            file.write_all_at(&piece, at)
+                .map_err(io_at("write", &self.path))?;
             at += want as u64;
         }
         Ok(())
@@ -427,11 +499,15 @@ impl LogFile {
         to: u64,
     ) -> Result<PathBuf, StoreError> {
         let path = self.path.with_file_name(format!("{CUT_PREFIX}{from}"));
-        let len = to.checked_sub(from).and_then(|len| usize::try_from(len).ok());
+        let len = to
+            .checked_sub(from)
+            .and_then(|len| usize::try_from(len).ok());
         let mut bytes = vec![0; len.ok_or(StoreError::Broken("a log ends before its last frame"))?];
         self.read(&mut bytes, from)?;
         // Not synced: the range was never acknowledged.
-        let written = fs.create(&path).and_then(|file| file.write_all_at(&bytes, 0));
+        let written = fs
+            .create(&path)
+            .and_then(|file| file.write_all_at(&bytes, 0));
         if let Err(error) = written {
             // A partial copy may occupy the space that is missing.
             let _ = fs.remove_file(&path);
@@ -446,7 +522,11 @@ const CUT_PREFIX: &str = "log.cut-";
 
 /// Parses the offset from the name of such a file.
 pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix(CUT_PREFIX)?.parse().ok()
+    path.file_name()?
+        .to_str()?
+        .strip_prefix(CUT_PREFIX)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -457,8 +537,12 @@ mod tests {
     fn a_log_opens_only_as_the_store_and_class_in_its_header() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let id = LogId { store_id: 1, first_seq: SeqNo(7) };
-        let opens = |class: &str, id| LogFile::open(&crate::store::vfs::Disk, &path, class, id).is_ok();
+        let id = LogId {
+            store_id: 1,
+            first_seq: SeqNo(7),
+        };
+        let opens =
+            |class: &str, id| LogFile::open(&crate::store::vfs::Disk, &path, class, id).is_ok();
         let longest = "x".repeat(CLASS_NAME_BYTES_MAX);
         for class in ["jobs", "events", "chatter", &longest] {
             std::fs::write(&path, file_header(class, id, Micros(1))).unwrap();
@@ -466,7 +550,13 @@ mod tests {
                 assert_eq!(opens(other, id), class == other, "{class} as {other}");
             }
             assert!(!opens(class, LogId { store_id: 2, ..id }));
-            assert!(!opens(class, LogId { first_seq: SeqNo(8), ..id }));
+            assert!(!opens(
+                class,
+                LogId {
+                    first_seq: SeqNo(8),
+                    ..id
+                }
+            ));
         }
     }
 
@@ -474,13 +564,21 @@ mod tests {
     fn a_log_of_an_older_format_is_rejected_with_its_version() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let id = LogId { store_id: 1, first_seq: SeqNo(7) };
+        let id = LogId {
+            store_id: 1,
+            first_seq: SeqNo(7),
+        };
         let mut old = [file_header("jobs", id, Micros(1)), [0; FILE_HEADER_LEN]].concat();
         put(&mut old, 8, &2_u32.to_le_bytes());
         let crc = crc32fast::hash(&old[..60]);
         put(&mut old, 60, &crc.to_le_bytes());
         std::fs::write(&path, old).unwrap();
-        let error = LogFile::open(&crate::store::vfs::Disk, &path, "jobs", id).unwrap_err().to_string();
-        assert!(error.contains("format 2") && error.contains("saltcellar import"), "{error}");
+        let error = LogFile::open(&crate::store::vfs::Disk, &path, "jobs", id)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("format 2") && error.contains("saltcellar import"),
+            "{error}"
+        );
     }
 }

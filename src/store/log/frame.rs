@@ -87,7 +87,11 @@ pub struct Position {
 impl Position {
     /// A position in a log that becomes visible only after a full sync.
     pub fn in_new_log(offset: u64) -> Self {
-        Self { offset, unsynced: 0, ends_commit: true }
+        Self {
+            offset,
+            unsynced: 0,
+            ends_commit: true,
+        }
     }
 }
 
@@ -169,14 +173,25 @@ pub(crate) fn write_frame(
 ) -> Result<(u32, u32), StoreError> {
     let (head, bodies) = (block.head.as_slice(), block.bodies);
     if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
-        return Err(StoreError::Broken("a part of a block exceeds PAYLOAD_BYTES_MAX"));
+        return Err(StoreError::Broken(
+            "a part of a block exceeds PAYLOAD_BYTES_MAX",
+        ));
     }
     let count = u16::try_from(count).ok().filter(|count| *count > 0);
-    let count = count.ok_or(StoreError::Broken("the number of entries of a block does not fit a frame"))?;
-    let span = last_seq.0.checked_sub(first_seq.0).and_then(|span| u32::try_from(span).ok());
-    let span = span.ok_or(StoreError::Broken("the sequence numbers of a block do not fit a frame"))?;
-    let (head_len, bodies_len) =
-        (fits(head.len(), "a frame over 4 GiB")?, fits(bodies.len(), "a frame over 4 GiB")?);
+    let count = count.ok_or(StoreError::Broken(
+        "the number of entries of a block does not fit a frame",
+    ))?;
+    let span = last_seq
+        .0
+        .checked_sub(first_seq.0)
+        .and_then(|span| u32::try_from(span).ok());
+    let span = span.ok_or(StoreError::Broken(
+        "the sequence numbers of a block do not fit a frame",
+    ))?;
+    let (head_len, bodies_len) = (
+        fits(head.len(), "a frame over 4 GiB")?,
+        fits(bodies.len(), "a frame over 4 GiB")?,
+    );
     let padded = |part: &[u8]| part.len().next_multiple_of(ALIGN);
     let len = FRAME_HEADER_LEN + padded(head) + padded(bodies);
     let begin = out.len();
@@ -194,9 +209,17 @@ pub(crate) fn write_frame(
     for part in [head, bodies] {
         out.extend_from_slice(part);
         // Relative to the part: `out` may start at any offset.
-        out.extend_from_slice(ZEROS.get(..padded(part) - part.len()).expect("padding is shorter than ALIGN"));
+        out.extend_from_slice(
+            ZEROS
+                .get(..padded(part) - part.len())
+                .expect("padding is shorter than ALIGN"),
+        );
     }
-    assert_eq!(out.len() - begin, len, "frame length equals the sum of its parts");
+    assert_eq!(
+        out.len() - begin,
+        len,
+        "frame length equals the sum of its parts"
+    );
     Ok((fits(len, "a frame over 4 GiB")?, head_len))
 }
 
@@ -211,7 +234,11 @@ pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
 }
 
 /// The header of a filler frame over `bytes` bytes from `offset`; `None` if the length is not a valid frame length.
-pub(in crate::store) fn filler(id: LogId, offset: u64, bytes: u64) -> Option<[u8; FRAME_HEADER_LEN]> {
+pub(in crate::store) fn filler(
+    id: LogId,
+    offset: u64,
+    bytes: u64,
+) -> Option<[u8; FRAME_HEADER_LEN]> {
     let rest = u32::try_from(bytes.checked_sub(FRAME_HEADER_LEN as u64)?).ok()?;
     let mut header = [0_u8; FRAME_HEADER_LEN];
     put(&mut header, 4, &FRAME_VERSION.to_le_bytes());
@@ -224,26 +251,47 @@ const ZEROS: [u8; ALIGN] = [0; ALIGN];
 
 fn check_value(header: &[u8], id: LogId, offset: u64) -> u64 {
     let mut input = [0_u8; CHECKED_LEN + 16];
-    put(&mut input, 0, header.get(..CHECKED_LEN).expect("a whole header"));
+    put(
+        &mut input,
+        0,
+        header.get(..CHECKED_LEN).expect("a whole header"),
+    );
     put(&mut input, CHECKED_LEN, &id.first_seq.0.to_le_bytes());
     put(&mut input, CHECKED_LEN + 8, &offset.to_le_bytes());
     xxh3_64_with_seed(&input, id.store_id)
 }
 
 pub(in crate::store) fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
-    to.get_mut(at..at + bytes.len()).expect("an offset in the header").copy_from_slice(bytes);
+    to.get_mut(at..at + bytes.len())
+        .expect("an offset in the header")
+        .copy_from_slice(bytes);
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
+    u16::from_le_bytes(
+        *bytes
+            .get(at..)
+            .and_then(|b| b.first_chunk())
+            .expect("an offset in the header"),
+    )
 }
 
 pub(in crate::store) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
+    u32::from_le_bytes(
+        *bytes
+            .get(at..)
+            .and_then(|b| b.first_chunk())
+            .expect("an offset in the header"),
+    )
 }
 
 pub(in crate::store) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
+    u64::from_le_bytes(
+        *bytes
+            .get(at..)
+            .and_then(|b| b.first_chunk())
+            .expect("an offset in the header"),
+    )
 }
 
 #[cfg(test)]
@@ -251,13 +299,25 @@ mod tests {
     use super::*;
     use rkyv::util::AlignedVec;
 
-    const ID: LogId = LogId { store_id: 7, first_seq: SeqNo(5) };
+    const ID: LogId = LogId {
+        store_id: 7,
+        first_seq: SeqNo(5),
+    };
 
     fn frame() -> Vec<u8> {
         let mut head = AlignedVec::new();
         head.extend_from_slice(b"a head");
         let mut out = Vec::new();
-        write_frame(&mut out, &Packed { head, bodies: b"bodies" }, (SeqNo(9), SeqNo(12)), 3).unwrap();
+        write_frame(
+            &mut out,
+            &Packed {
+                head,
+                bodies: b"bodies",
+            },
+            (SeqNo(9), SeqNo(12)),
+            3,
+        )
+        .unwrap();
         out
     }
 
@@ -265,14 +325,45 @@ mod tests {
     fn a_frame_is_valid_at_its_own_offset_of_its_own_log_only() {
         let mut frame = frame();
         assert_eq!(FrameHeader::read(&frame, ID, 0, 0), None, "not placed yet");
-        place_frame(&mut frame, ID, Position { offset: 160, unsynced: 80, ends_commit: true });
+        place_frame(
+            &mut frame,
+            ID,
+            Position {
+                offset: 160,
+                unsynced: 80,
+                ends_commit: true,
+            },
+        );
         let header = FrameHeader::read(&frame, ID, 0, 160).unwrap();
-        assert_eq!((header.count, header.first_seq, header.last_seq), (3, SeqNo(9), SeqNo(12)));
-        assert_eq!((header.synced, header.ends_commit, header.end()), (80, true, 160 + frame.len() as u64));
-        assert_eq!(FrameHeader::read(&frame, ID, 96, 64).map(|header| header.offset), Some(64));
+        assert_eq!(
+            (header.count, header.first_seq, header.last_seq),
+            (3, SeqNo(9), SeqNo(12))
+        );
+        assert_eq!(
+            (header.synced, header.ends_commit, header.end()),
+            (80, true, 160 + frame.len() as u64)
+        );
+        assert_eq!(
+            FrameHeader::read(&frame, ID, 96, 64).map(|header| header.offset),
+            Some(64)
+        );
         assert_eq!(FrameHeader::read(&frame, ID, 0, 176), None);
-        assert_eq!(FrameHeader::read(&frame, LogId { store_id: 8, ..ID }, 0, 160), None);
-        assert_eq!(FrameHeader::read(&frame, LogId { first_seq: SeqNo(6), ..ID }, 0, 160), None);
+        assert_eq!(
+            FrameHeader::read(&frame, LogId { store_id: 8, ..ID }, 0, 160),
+            None
+        );
+        assert_eq!(
+            FrameHeader::read(
+                &frame,
+                LogId {
+                    first_seq: SeqNo(6),
+                    ..ID
+                },
+                0,
+                160
+            ),
+            None
+        );
         for at in 0..FRAME_HEADER_LEN {
             frame[at] ^= 1;
             assert_eq!(FrameHeader::read(&frame, ID, 0, 160), None, "byte {at}");
@@ -285,7 +376,15 @@ mod tests {
         let mut frame = frame();
         for unsynced in [0, 16, 1 << 34, 1 << 35, 1 << 40] {
             let offset = 1 << 41;
-            place_frame(&mut frame, ID, Position { offset, unsynced, ends_commit: false });
+            place_frame(
+                &mut frame,
+                ID,
+                Position {
+                    offset,
+                    unsynced,
+                    ends_commit: false,
+                },
+            );
             let header = FrameHeader::read(&frame, ID, 0, offset).unwrap();
             assert!(header.synced <= offset - unsynced, "{unsynced}: {header:?}");
             assert!(!header.ends_commit);

@@ -7,10 +7,21 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::segment::Segment;
 
 /// Reports and counts damage. In a `active` log an unfinished tail is expected and not damage.
-pub(in crate::store) fn report_damage(segment: &Segment, walked: &Walked, active: bool, metrics: &Metrics) {
+pub(in crate::store) fn report_damage(
+    segment: &Segment,
+    walked: &Walked,
+    active: bool,
+    metrics: &Metrics,
+) {
     // A finished segment has no unfinished write after its last valid frame either.
     let tail = walked.tail.iter().filter(|_| !active);
-    for DamagedRange { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
+    for DamagedRange {
+        offset,
+        bytes,
+        what,
+        ..
+    } in walked.damaged.iter().chain(tail)
+    {
         metrics.frames_damaged.add(1);
         tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "damaged range of a log skipped");
     }
@@ -28,7 +39,10 @@ pub(in crate::store) fn make_durable(
     metrics: &Metrics,
 ) -> Result<(), StoreError> {
     let (log, path) = (segment.log(), segment.log().path());
-    let file = segment.fs().open_to_write(path).map_err(io_at("open for writing", path))?;
+    let file = segment
+        .fs()
+        .open_to_write(path)
+        .map_err(io_at("open for writing", path))?;
     let size = log.size()?;
     log.rewrite_range(&*file, walked.synced, walked.end.min(size))?;
     if active {
@@ -38,7 +52,8 @@ pub(in crate::store) fn make_durable(
         for DamagedRange { offset, bytes, .. } in &walked.unfinished {
             // A range too short for a filler frame stays, and is counted again at the next start.
             if let Some(header) = filler(log.id(), *offset, *bytes) {
-                file.write_all_at(&header, *offset).map_err(io_at("write", path))?;
+                file.write_all_at(&header, *offset)
+                    .map_err(io_at("write", path))?;
             }
         }
         if size > walked.end {

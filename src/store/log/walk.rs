@@ -90,7 +90,10 @@ pub struct Bounds {
 impl Bounds {
     /// The frames of a whole log of `size` bytes.
     pub fn of_log(size: u64) -> Self {
-        Self { from: FRAMES_FROM, size }
+        Self {
+            from: FRAMES_FROM,
+            size,
+        }
     }
 }
 
@@ -129,10 +132,16 @@ pub fn walk(
             continue;
         }
         if header.version != FRAME_VERSION {
-            state.walked.unknown_version.get_or_insert((header.offset, header.version));
+            state
+                .walked
+                .unknown_version
+                .get_or_insert((header.offset, header.version));
             state.reject(
                 &header,
-                &format!("a frame of version {}, this release reads {FRAME_VERSION}", header.version),
+                &format!(
+                    "a frame of version {}, this release reads {FRAME_VERSION}",
+                    header.version
+                ),
             );
             continue;
         }
@@ -168,8 +177,18 @@ struct WalkState {
 impl WalkState {
     fn new(first_seq: SeqNo, bounds: Bounds) -> Self {
         let last_seq = SeqNo(first_seq.0.saturating_sub(1));
-        let walked = Walked { end: bounds.from, synced: bounds.from, last_seq, ..Walked::default() };
-        Self { walked, size: bounds.size, broken: Vec::new(), last: None }
+        let walked = Walked {
+            end: bounds.from,
+            synced: bounds.from,
+            last_seq,
+            ..Walked::default()
+        };
+        Self {
+            walked,
+            size: bounds.size,
+            broken: Vec::new(),
+            last: None,
+        }
     }
 
     fn range(&self, offset: u64, end: u64, what: &str) -> DamagedRange {
@@ -198,7 +217,10 @@ impl WalkState {
             self.set_before(header.first_seq);
             let end = header.end().min(upto);
             let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
-            let range = DamagedRange { entries, ..self.range(header.offset, end, what) };
+            let range = DamagedRange {
+                entries,
+                ..self.range(header.offset, end, what)
+            };
             self.walked.damaged.push(range);
             self.walked.last_seq = self.walked.last_seq.max(header.last_seq);
             self.walked.end = end;
@@ -215,7 +237,11 @@ impl WalkState {
 
     /// Completes the ranges that had no good frame behind them yet.
     fn set_before(&mut self, seq: SeqNo) {
-        self.walked.damaged.iter_mut().filter(|s| s.before.is_none()).for_each(|s| s.before = Some(seq));
+        self.walked
+            .damaged
+            .iter_mut()
+            .filter(|s| s.before.is_none())
+            .for_each(|s| s.before = Some(seq));
     }
 
     /// Records a valid frame that is not passed on. It is kept in the log.
@@ -223,7 +249,11 @@ impl WalkState {
         self.pass_gap(header.offset, None);
         let end = header.end().min(padded(self.size));
         let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
-        let range = DamagedRange { entries, rejected: true, ..self.range(header.offset, end, what) };
+        let range = DamagedRange {
+            entries,
+            rejected: true,
+            ..self.range(header.offset, end, what)
+        };
         self.walked.damaged.push(range);
         self.walked.end = end;
     }
@@ -244,16 +274,23 @@ impl WalkState {
 
     fn finish(mut self, log: &LogFile) -> Result<Walked, StoreError> {
         let end = self.walked.end;
-        let broken: Vec<_> =
-            self.broken.iter().map(|(header, _)| *header).filter(|h| h.offset >= end).collect();
-        let used = log
-            .used_end(end, self.size)?
-            .max(broken.last().map_or(end, |header| header.end().min(self.size)));
+        let broken: Vec<_> = self
+            .broken
+            .iter()
+            .map(|(header, _)| *header)
+            .filter(|h| h.offset >= end)
+            .collect();
+        let used = log.used_end(end, self.size)?.max(
+            broken
+                .last()
+                .map_or(end, |header| header.end().min(self.size)),
+        );
         if used > end {
             let mut tail = self.range(end, used, "no complete frame can be read here");
-            if let (Some(first), Some(last)) =
-                (broken.first().filter(|first| first.offset == end), broken.last())
-            {
+            if let (Some(first), Some(last)) = (
+                broken.first().filter(|first| first.offset == end),
+                broken.last(),
+            ) {
                 let count = broken.iter().map(|header| u64::from(header.count)).sum();
                 tail.entries = Some((first.first_seq, last.last_seq, count));
             }
@@ -279,8 +316,15 @@ impl WalkState {
                 self.walked.unfinished.push(range);
             } else {
                 let bytes = synced - range.offset;
-                self.walked.damaged.push(DamagedRange { bytes, ..range.clone() });
-                let rest = DamagedRange { offset: synced, bytes: range.bytes - bytes, ..range };
+                self.walked.damaged.push(DamagedRange {
+                    bytes,
+                    ..range.clone()
+                });
+                let rest = DamagedRange {
+                    offset: synced,
+                    bytes: range.bytes - bytes,
+                    ..range
+                };
                 self.walked.unfinished.push(rest);
             }
         }

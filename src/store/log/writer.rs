@@ -20,9 +20,19 @@ pub(in crate::store) struct LogWriter {
 }
 
 impl LogWriter {
-    pub(in crate::store) fn create(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
+    pub(in crate::store) fn create(
+        fs: &dyn Fs,
+        path: &Path,
+        id: LogId,
+    ) -> Result<Self, StoreError> {
         let file = fs.create(path).map_err(io_at("create", path))?;
-        Ok(Self { path: path.to_owned(), file, id, piece: Vec::new(), written: 0 })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            id,
+            piece: Vec::new(),
+            written: 0,
+        })
     }
 
     /// Offset of the next byte.
@@ -32,7 +42,11 @@ impl LogWriter {
 
     pub(in crate::store) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= REWRITE_PIECE_BYTES { self.flush() } else { Ok(()) }
+        if self.piece.len() >= REWRITE_PIECE_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// Appends a frame; completes its header for the new offset.
@@ -54,7 +68,9 @@ impl LogWriter {
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {
-        self.file.write_all_at(&self.piece, self.written).map_err(io_at("write", &self.path))?;
+        self.file
+            .write_all_at(&self.piece, self.written)
+            .map_err(io_at("write", &self.path))?;
         self.written = self.end();
         self.piece.clear();
         Ok(())

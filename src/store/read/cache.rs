@@ -40,11 +40,20 @@ impl BlockCache {
             None => inner.order.push_back(id),
         }
         while inner.bytes > BLOCK_CACHE_BYTES {
-            let Some(oldest) = inner.order.pop_front() else { break };
-            let (_, cost) = inner.blocks.remove(&oldest).expect("every queued block is cached");
+            let Some(oldest) = inner.order.pop_front() else {
+                break;
+            };
+            let (_, cost) = inner
+                .blocks
+                .remove(&oldest)
+                .expect("every queued block is cached");
             inner.bytes -= cost;
         }
-        debug_assert_eq!(inner.blocks.len(), inner.order.len(), "each block is queued once");
+        debug_assert_eq!(
+            inner.blocks.len(),
+            inner.order.len(),
+            "each block is queued once"
+        );
     }
 }
 
@@ -58,8 +67,9 @@ mod tests {
     #[test]
     fn a_full_cache_evicts_the_oldest_blocks() {
         let cache = BlockCache::default();
-        let noise: Vec<u8> =
-            (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let noise: Vec<u8> = (0..200_000_u32)
+            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+            .collect();
         let mut builder = BlockBuilder::default();
         let entry = Entry {
             flags: Flags::ON_BUS,
@@ -79,7 +89,11 @@ mod tests {
             cache.put((1, 39), view.clone());
         }
         let inner = cache.0.lock();
-        assert_eq!(inner.bytes, inner.blocks.len() * view.memory(), "a block inserted again is counted once");
+        assert_eq!(
+            inner.bytes,
+            inner.blocks.len() * view.memory(),
+            "a block inserted again is counted once"
+        );
         assert!(inner.bytes <= BLOCK_CACHE_BYTES);
     }
 }

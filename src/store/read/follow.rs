@@ -57,7 +57,8 @@ impl DurableNotify {
 
     fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
         let _waiting = self.register();
-        self.advanced.wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
+        self.advanced
+            .wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
     }
 
     /// As [`DurableNotify::wait`], for a task and without a timeout.
@@ -142,7 +143,10 @@ impl Store {
 
     /// As [`Store::wait_for`], for a task and without a timeout. Dropping it ends the wait.
     pub(crate) async fn durable_after(&self, seq: SeqNo) {
-        self.0.durable_notify.wait_in_task(|| self.durable() > seq).await;
+        self.0
+            .durable_notify
+            .wait_in_task(|| self.durable() > seq)
+            .await;
         let now = u64::try_from(self.0.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
         self.0.durable_notify.waited.store(now, Ordering::Relaxed);
     }
@@ -161,13 +165,19 @@ impl Store {
         let upto = upto.min(self.durable());
         (found.next, found.too_costly) =
             self.walk_selected(filter, from, upto, |segment, rows, row, body| {
-                let entry =
-                    StoredEntry { body: body.to_vec(), ..without_body(rows, row, rows.jid(row), true) };
+                let entry = StoredEntry {
+                    body: body.to_vec(),
+                    ..without_body(rows, row, rows.jid(row), true)
+                };
                 let len = entry.tag.len() + entry.body.len();
                 found.events.push(entry);
                 found.classes.push(segment.class_name.clone());
                 bytes += len;
-                if found.events.len() >= events_max || bytes >= bytes_max { SCAN_BYTES_MAX } else { len }
+                if found.events.len() >= events_max || bytes >= bytes_max {
+                    SCAN_BYTES_MAX
+                } else {
+                    len
+                }
             })?;
         found.is_end = found.next >= upto;
         Ok(found)
@@ -182,14 +192,23 @@ impl Store {
         upto: SeqNo,
     ) -> Result<Counted, StoreError> {
         let mut count = 0;
-        let (next, too_costly) =
-            self.walk_selected(filter, from, upto.min(self.durable()), |_, rows, row, body| {
-                let passes =
-                    only.is_none_or(|only| only(&rows.entry(row, &rows.tag(row), &rows.jid(row), body)));
+        let (next, too_costly) = self.walk_selected(
+            filter,
+            from,
+            upto.min(self.durable()),
+            |_, rows, row, body| {
+                let passes = only.is_none_or(|only| {
+                    only(&rows.entry(row, &rows.tag(row), &rows.jid(row), body))
+                });
                 count += u64::from(passes);
                 body.len()
-            })?;
-        Ok(Counted { count, next, too_costly })
+            },
+        )?;
+        Ok(Counted {
+            count,
+            next,
+            too_costly,
+        })
     }
 
     /// Calls `take` with the events on a bus that the filter selects, and their bodies. Also returns the event, if any, that the filter could
@@ -204,27 +223,37 @@ impl Store {
         let mut too_costly = None;
         // All entries, so that each counts as read.
         let any = |_: Kind, _: Flags| true;
-        let next = self.walk(from, upto, SCAN_BYTES_MAX, Keep::No, &any, |segment, rows, row| {
-            let body = match rows.body(row) {
-                Ok(body) => body,
-                Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
-            };
-            if !rows.flags(row).has(Flags::ON_BUS) {
-                return body.len();
-            }
-            if !filter.is_open() {
-                let (seq, tag) = (rows.seq(row), rows.tag(row));
-                match filter.matches(&rows.entry(row, &tag, &rows.jid(row), body), &segment.class_name) {
-                    Ok(false) => return tag.len() + body.len(),
-                    Err(error) => {
-                        too_costly = Some((seq, error));
-                        return SCAN_BYTES_MAX;
-                    }
-                    Ok(true) => {}
+        let next = self.walk(
+            from,
+            upto,
+            SCAN_BYTES_MAX,
+            Keep::No,
+            &any,
+            |segment, rows, row| {
+                let body = match rows.body(row) {
+                    Ok(body) => body,
+                    Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
+                };
+                if !rows.flags(row).has(Flags::ON_BUS) {
+                    return body.len();
                 }
-            }
-            take(segment, rows, row, body)
-        })?;
+                if !filter.is_open() {
+                    let (seq, tag) = (rows.seq(row), rows.tag(row));
+                    match filter.matches(
+                        &rows.entry(row, &tag, &rows.jid(row), body),
+                        &segment.class_name,
+                    ) {
+                        Ok(false) => return tag.len() + body.len(),
+                        Err(error) => {
+                            too_costly = Some((seq, error));
+                            return SCAN_BYTES_MAX;
+                        }
+                        Ok(true) => {}
+                    }
+                }
+                take(segment, rows, row, body)
+            },
+        )?;
         Ok((next, too_costly))
     }
 
@@ -242,10 +271,18 @@ impl Store {
                 }
                 let block = {
                     let ready = self.0.ready(&segment)?;
-                    ready.blocks().metas().iter().position(|meta| meta.at_max >= at)
+                    ready
+                        .blocks()
+                        .metas()
+                        .iter()
+                        .position(|meta| meta.at_max >= at)
                 };
-                let Some(block) = block.and_then(|n| u32::try_from(n).ok()) else { continue };
-                let Some(view) = self.0.head(&segment, block)? else { continue };
+                let Some(block) = block.and_then(|n| u32::try_from(n).ok()) else {
+                    continue;
+                };
+                let Some(view) = self.0.head(&segment, block)? else {
+                    continue;
+                };
                 let rows = view.rows();
                 if let Some(row) = (0..rows.len()).find(|row| rows.at(*row) >= at) {
                     first = first.min(rows.seq(row));
@@ -270,9 +307,14 @@ impl Store {
         bytes_max: usize,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
-        self.walk(from, self.durable(), bytes_max, Keep::No, &wanted, |_, rows, row| {
-            self.deliver(rows, row, &mut take)
-        })
+        self.walk(
+            from,
+            self.durable(),
+            bytes_max,
+            Keep::No,
+            &wanted,
+            |_, rows, row| self.deliver(rows, row, &mut take),
+        )
     }
 
     /// Calls `take` with the first entry from `from` on that `wanted` selects. Caches its block, because callers usually request
@@ -283,8 +325,10 @@ impl Store {
         from: SeqNo,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<(), StoreError> {
-        let one = |_: &Segment, rows: Rows<'_>, row: usize| self.deliver(rows, row, &mut take).max(1);
-        self.walk(from, self.durable(), 1, Keep::Yes, &wanted, one).map(drop)
+        let one =
+            |_: &Segment, rows: Rows<'_>, row: usize| self.deliver(rows, row, &mut take).max(1);
+        self.walk(from, self.durable(), 1, Keep::Yes, &wanted, one)
+            .map(drop)
     }
 
     /// Calls `take` with an entry; returns its size in bytes.
@@ -292,7 +336,10 @@ impl Store {
         let (seq, tag) = (rows.seq(row), rows.tag(row));
         match rows.body(row) {
             Ok(body) => {
-                take(Followed { seq, entry: rows.entry(row, &tag, &rows.jid(row), body) });
+                take(Followed {
+                    seq,
+                    entry: rows.entry(row, &tag, &rows.jid(row), body),
+                });
                 tag.len() + body.len()
             }
             Err(what) => self.0.skip_unreadable(seq, &what),
@@ -310,16 +357,21 @@ impl Store {
     ) -> Result<(Vec<StoredEntry>, SeqNo), StoreError> {
         let mut found = Vec::new();
         let upto = upto.min(self.durable());
-        let next = self.walk(from, upto, bytes_max, Keep::No, &wanted, |segment, rows, at| {
-            match stored(segment, rows, at, true) {
+        let next = self.walk(
+            from,
+            upto,
+            bytes_max,
+            Keep::No,
+            &wanted,
+            |segment, rows, at| match stored(segment, rows, at, true) {
                 Ok(entry) => {
                     let bytes = entry.tag.len() + entry.body.len();
                     found.push(entry);
                     bytes
                 }
                 Err(error) => self.0.skip_unreadable(rows.seq(at), &error.to_string()),
-            }
-        })?;
+            },
+        )?;
         Ok((found, next))
     }
 
@@ -352,9 +404,13 @@ impl Store {
                 heads.extend(walk.peek(next)?.map(|seq| (seq, n)));
             }
             heads.sort_unstable();
-            let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else { return Ok(upto) };
+            let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else {
+                return Ok(upto);
+            };
             let limit = heads.get(1).map_or(upto, |(seq, _)| upto.min(*seq));
-            let Some(walk) = walks.get_mut(n) else { return Ok(upto) };
+            let Some(walk) = walks.get_mut(n) else {
+                return Ok(upto);
+            };
             next = seq;
             while bytes < bytes_max
                 && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
@@ -432,7 +488,15 @@ impl<'a> Forwards<'a> {
                 break;
             }
         }
-        Self { shared, keep, wanted, segments, current: None, view: None, at: 0 }
+        Self {
+            shared,
+            keep,
+            wanted,
+            segments,
+            current: None,
+            view: None,
+            at: 0,
+        }
     }
 
     /// The sequence number of the next selected entry from `from` on.
@@ -450,10 +514,13 @@ impl<'a> Forwards<'a> {
                 self.view = None;
             }
             let Some((segment, blocks)) = &mut self.current else {
-                let Some(segment) = self.segments.pop() else { return Ok(None) };
+                let Some(segment) = self.segments.pop() else {
+                    return Ok(None);
+                };
                 let ready = self.shared.ready(&segment)?;
                 let metas = ready.blocks().metas();
-                let count = |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
+                let count =
+                    |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
                 let begin = count(metas.partition_point(|meta| meta.last_seq < from));
                 let blocks = begin..count(metas.len());
                 drop(ready);
@@ -471,13 +538,18 @@ impl<'a> Forwards<'a> {
                 None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
                 None => self.shared.read_block(&segment, number, true)?,
             };
-            self.at = self.view.as_ref().map_or(0, |view| first_from(view.rows(), from));
+            self.at = self
+                .view
+                .as_ref()
+                .map_or(0, |view| first_from(view.rows(), from));
         }
     }
 
     /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
     fn take(&mut self, take: &mut impl FnMut(&Segment, Rows<'_>, usize) -> usize) -> usize {
-        let (Some(view), Some((segment, _))) = (&self.view, &self.current) else { return 0 };
+        let (Some(view), Some((segment, _))) = (&self.view, &self.current) else {
+            return 0;
+        };
         let at = self.at;
         self.at += 1;
         take(segment, view.rows(), at)

@@ -54,7 +54,10 @@ pub fn rank(kind: Kind) -> u8 {
 /// Whether entries of this kind occur only in jobs that Salt's master stores through the extension. In such a job the master
 /// calls `returner` for each authenticated return.
 pub fn is_of_cached_job(kind: Kind) -> bool {
-    matches!(kind, Kind::Load | Kind::ReturnLoad | Kind::Minions | Kind::Endtime | Kind::NoCache)
+    matches!(
+        kind,
+        Kind::Load | Kind::ReturnLoad | Kind::Minions | Kind::Endtime | Kind::NoCache
+    )
 }
 
 /// The load in the body of an entry.
@@ -138,7 +141,14 @@ impl JobSummary {
 
     /// The values of the load in the order on disk.
     fn values_mut(&mut self) -> [&mut Vec<u8>; 6] {
-        [&mut self.fun, &mut self.user, &mut self.tgt, &mut self.tgt_type, &mut self.arg, &mut self.metadata]
+        [
+            &mut self.fun,
+            &mut self.user,
+            &mut self.tgt,
+            &mut self.tgt_type,
+            &mut self.arg,
+            &mut self.metadata,
+        ]
     }
 
     /// Returns the merged summary of the same job from two segments.
@@ -157,18 +167,31 @@ impl JobSummary {
         } else {
             (self.endtime_seq, std::mem::take(&mut self.endtime))
         };
-        let other_counts =
-            (other.rank, std::cmp::Reverse(other.load_seq)) > (self.rank, std::cmp::Reverse(self.load_seq));
+        let other_counts = (other.rank, std::cmp::Reverse(other.load_seq))
+            > (self.rank, std::cmp::Reverse(self.load_seq));
         if other_counts {
             *self = other;
         }
-        *self = Self { endtime_seq, first_at, endtime, nocache, ..std::mem::take(self) };
+        *self = Self {
+            endtime_seq,
+            first_at,
+            endtime,
+            nocache,
+            ..std::mem::take(self)
+        };
     }
 
     /// Appends the values of the load: the flag `abridged`, then each value with its length.
     pub(crate) fn write_values(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.abridged));
-        for value in [&self.fun, &self.user, &self.tgt, &self.tgt_type, &self.arg, &self.metadata] {
+        for value in [
+            &self.fun,
+            &self.user,
+            &self.tgt,
+            &self.tgt_type,
+            &self.arg,
+            &self.metadata,
+        ] {
             put_bytes(out, value);
         }
     }
@@ -198,12 +221,30 @@ mod tests {
 
     fn entry(kind: Kind, body: &[u8]) -> Entry<'_> {
         let (source, flags, at) = (Source::Returner, Flags::default(), Micros(5));
-        Entry { kind, source, flags, at, tag: b"", jid: "1", minion: "", fun: "", retcode: 0, body }
+        Entry {
+            kind,
+            source,
+            flags,
+            at,
+            tag: b"",
+            jid: "1",
+            minion: "",
+            fun: "",
+            retcode: 0,
+            body,
+        }
     }
 
     fn publish(fun: &str) -> Vec<u8> {
         let mut w = Writer::new();
-        w.array(2).map(3).str("fun").str(fun).str("tgt").str("*").str("kwargs").map(1);
+        w.array(2)
+            .map(3)
+            .str("fun")
+            .str(fun)
+            .str("tgt")
+            .str("*")
+            .str("kwargs")
+            .map(1);
         w.str("metadata").map(0).nil();
         w.into_bytes()
     }
@@ -220,18 +261,34 @@ mod tests {
         for kinds in [[Kind::Load, Kind::Return], [Kind::Return, Kind::Load]] {
             let mut row = JobSummary::default();
             for (seq, kind) in (1..).zip(kinds) {
-                row.update(SeqNo(seq), &entry(kind, if kind == Kind::Load { &publish } else { &answer }));
+                row.update(
+                    SeqNo(seq),
+                    &entry(
+                        kind,
+                        if kind == Kind::Load {
+                            &publish
+                        } else {
+                            &answer
+                        },
+                    ),
+                );
             }
             assert_eq!(msgpack::as_text(&row.fun), Some("test.ping"));
-            assert_eq!((row.metadata.as_slice(), msgpack::as_text(&row.tgt)), (&[0x80][..], Some("*")));
+            assert_eq!(
+                (row.metadata.as_slice(), msgpack::as_text(&row.tgt)),
+                (&[0x80][..], Some("*"))
+            );
         }
     }
 
     #[test]
     fn merging_summaries_is_commutative_and_idempotent() {
         let row = |seq: u64, kind, body: &[u8], end: &str| {
-            let mut row =
-                JobSummary { jid: "1".into(), first_at: 10 + seq.cast_signed(), ..Default::default() };
+            let mut row = JobSummary {
+                jid: "1".into(),
+                first_at: 10 + seq.cast_signed(),
+                ..Default::default()
+            };
             row.update(SeqNo(seq), &entry(kind, body));
             let mut w = Writer::new();
             w.str(end);
@@ -243,19 +300,32 @@ mod tests {
         let mut late = row(9, Kind::Load, &publish("z"), "c");
         late.nocache = true;
         let joined = early.clone().joined(middle.clone()).joined(late.clone());
-        assert_eq!(msgpack::as_text(&joined.fun), Some("y"), "the first of equally ranked loads");
+        assert_eq!(
+            msgpack::as_text(&joined.fun),
+            Some("y"),
+            "the first of equally ranked loads"
+        );
         assert_eq!((joined.first_at, joined.nocache), (11, true));
         assert_eq!(joined.endtime, "c");
         for other in [
             late.clone().joined(early.clone()).joined(middle.clone()),
             middle.clone().joined(late.clone()).joined(early.clone()),
-            joined.clone().joined(early.clone()).joined(middle).joined(late).joined(early),
+            joined
+                .clone()
+                .joined(early.clone())
+                .joined(middle)
+                .joined(late)
+                .joined(early),
         ] {
             assert_eq!(other, joined);
         }
         let mut bytes = Vec::new();
         joined.write_values(&mut bytes);
-        let mut read = JobSummary { fun: Vec::new(), tgt: Vec::new(), ..joined.clone() };
+        let mut read = JobSummary {
+            fun: Vec::new(),
+            tgt: Vec::new(),
+            ..joined.clone()
+        };
         read.read_values(&bytes).unwrap();
         assert_eq!(read, joined);
         assert!(read.read_values(b"\x00\x01").is_none());

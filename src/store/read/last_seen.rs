@@ -57,13 +57,18 @@ impl Store {
                     left = left.saturating_sub(meta.count as usize);
                     continue;
                 }
-                let Some(view) = self.0.head(segment, number)? else { continue };
+                let Some(view) = self.0.head(segment, number)? else {
+                    continue;
+                };
                 let rows = view.rows();
                 // For each text of the block first: it has fewer minions than entries. With the row of each.
                 let mut latest: Vec<Option<(Micros, usize)>> = vec![None; rows.texts_len() + 1];
                 for (row, (number, at)) in rows.minions().into_iter().zip(rows.ats()).enumerate() {
-                    let is_own = matches!(rows.kind(row), Kind::Event | Kind::Return | Kind::SeenOnBus);
-                    let number = usize::try_from(number).ok().filter(|number| is_own && *number > 0);
+                    let is_own =
+                        matches!(rows.kind(row), Kind::Event | Kind::Return | Kind::SeenOnBus);
+                    let number = usize::try_from(number)
+                        .ok()
+                        .filter(|number| is_own && *number > 0);
                     if let Some(known) = number.and_then(|number| latest.get_mut(number)) {
                         *known = (*known).max(Some((Micros(at), row)));
                     }
@@ -92,12 +97,18 @@ impl Store {
         &self,
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,
     ) -> Result<Vec<(LatestJob, bool)>, StoreError> {
-        let is_wanted =
-            |fun: &[u8], minion: &[u8]| wanted(fun.strip_prefix(&[BUS_ONLY as u8]).unwrap_or(fun), minion);
+        let is_wanted = |fun: &[u8], minion: &[u8]| {
+            wanted(fun.strip_prefix(&[BUS_ONLY as u8]).unwrap_or(fun), minion)
+        };
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut rows = Vec::new();
         for segment in self.0.all_segments() {
-            rows.extend(segment.memory().into_iter().flat_map(|index| index.latest_with(&is_wanted)));
+            rows.extend(
+                segment
+                    .memory()
+                    .into_iter()
+                    .flat_map(|index| index.latest_with(&is_wanted)),
+            );
         }
         let is_stored = self.0.stored_seqs();
         let known = self.0.with_state(|state| state.latest_with(&is_wanted))?;

@@ -148,17 +148,25 @@ impl Store {
         let mut found = Vec::new();
         for (segment, positions) in self.job_places(jid)? {
             for of_block in positions.chunk_by(|a, b| a.block == b.block) {
-                let Some(position) = of_block.first() else { continue };
+                let Some(position) = of_block.first() else {
+                    continue;
+                };
                 if from > SeqNo::FIRST && self.0.ends_before(&segment, position.block, from)? {
                     continue;
                 }
-                let Some(view) = self.0.block(&segment, position.block)? else { continue };
+                let Some(view) = self.0.block(&segment, position.block)? else {
+                    continue;
+                };
                 // Once per block: this validates the archive.
                 let rows = view.rows();
                 for at in of_block.iter().map(|position| usize::from(position.at)) {
                     let is_of_job = at < rows.len()
                         && rows.seq(at) >= from
-                        && if is_plain_key { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
+                        && if is_plain_key {
+                            rows.jid_key(at) == Some(key)
+                        } else {
+                            rows.jid(at) == jid
+                        };
                     if is_of_job {
                         let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
                         if wanted(&entry) {
@@ -184,9 +192,15 @@ impl Store {
         let mut positions = Vec::new();
         for (segment, of_segment) in self.job_places(jid)? {
             for position in of_segment {
-                let Some(view) = self.0.head(&segment, position.block)? else { continue };
+                let Some(view) = self.0.head(&segment, position.block)? else {
+                    continue;
+                };
                 let (rows, at) = (view.rows(), usize::from(position.at));
-                if at < rows.len() && rows.jid(at) == jid && rows.seq(at) >= from && rows.seq(at) < upto {
+                if at < rows.len()
+                    && rows.jid(at) == jid
+                    && rows.seq(at) >= from
+                    && rows.seq(at) < upto
+                {
                     positions.push((rows.seq(at), segment.clone(), position.block, at));
                 }
             }
@@ -197,7 +211,9 @@ impl Store {
             if bytes >= bytes_max {
                 return Ok((found, Some(seq)));
             }
-            let Some(view) = self.0.block(&segment, block)? else { continue };
+            let Some(view) = self.0.block(&segment, block)? else {
+                continue;
+            };
             let entry = stored(&segment, view.rows(), at, true)?;
             bytes += entry.tag.len() + entry.body.len();
             found.push(entry);
@@ -211,11 +227,17 @@ impl Store {
         let key = JidKey::of(jid);
         let mut found = Vec::new();
         for segment in self.0.all_segments() {
-            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+            if segment
+                .metadata()
+                .is_some_and(|metadata| !metadata.may_hold(key))
+            {
                 continue;
             }
-            let positions =
-                self.0.query_index(&segment, |index| index.positions(key), |index| index.positions(key))?;
+            let positions = self.0.query_index(
+                &segment,
+                |index| index.positions(key),
+                |index| index.positions(key),
+            )?;
             if !positions.is_empty() {
                 found.push((segment, positions));
             }
@@ -271,12 +293,17 @@ impl Store {
                 if found.len() >= limit || bytes > bytes_max {
                     return Ok(found);
                 }
-                let Some(view) = self.0.block(segment, position.block)? else { continue };
+                let Some(view) = self.0.block(segment, position.block)? else {
+                    continue;
+                };
                 let (rows, at) = (view.rows(), usize::from(position.at));
                 let passes = at < rows.len()
                     && rows.seq(at) < before
                     && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
-                    && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
+                    && filter
+                        .tag
+                        .as_ref()
+                        .is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
                     && rows.jid(at) == jid;
                 if passes {
                     let entry = stored(segment, rows, at, true)?;
@@ -295,11 +322,21 @@ impl Store {
         let key = JidKey::of(jid);
         let mut joined: Option<JobSummary> = None;
         for segment in self.0.all_segments() {
-            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+            if segment
+                .metadata()
+                .is_some_and(|metadata| !metadata.may_hold(key))
+            {
                 continue;
             }
-            if let Some(row) = self.0.query_index(&segment, |index| index.row(key), |index| index.row(key))? {
-                joined = Some(joined.take().map_or_else(|| row.clone(), |known| known.joined(row.clone())));
+            if let Some(row) =
+                self.0
+                    .query_index(&segment, |index| index.row(key), |index| index.row(key))?
+            {
+                joined = Some(
+                    joined
+                        .take()
+                        .map_or_else(|| row.clone(), |known| known.joined(row.clone())),
+                );
             }
         }
         Ok(joined.filter(|row| row.jid == jid))
@@ -324,7 +361,9 @@ impl Store {
             if found.len() >= limit && !same {
                 break;
             }
-            let Some(stream) = streams.get_mut(n) else { continue };
+            let Some(stream) = streams.get_mut(n) else {
+                continue;
+            };
             if let Some((key, row)) = stream.rows.pop() {
                 heap.extend(stream.bound(Some(key)).map(|key| (key, n)));
                 stream.below = Some(key);
@@ -356,7 +395,10 @@ impl Store {
     }
 
     /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
-    pub(crate) fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
+    pub(crate) fn latest_on_bus_only(
+        &self,
+        fun: &str,
+    ) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         self.latest_of(&format!("{BUS_ONLY}{fun}"))
     }
 
@@ -365,14 +407,28 @@ impl Store {
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
         for segment in self.0.all_segments() {
-            fresh.extend(segment.memory().into_iter().flat_map(|index| index.latest_of(fun)));
+            fresh.extend(
+                segment
+                    .memory()
+                    .into_iter()
+                    .flat_map(|index| index.latest_of(fun)),
+            );
         }
         let is_stored = self.0.stored_seqs();
         let known = self.0.with_state(|state| state.latest_of(fun))?;
         let mut latest: BTreeMap<String, LatestJob> = BTreeMap::new();
-        for row in known.into_iter().filter(|row| is_stored(row.seq)).chain(fresh) {
-            let Ok(minion) = String::from_utf8(row.minion.clone()) else { continue };
-            if latest.get(&minion).is_none_or(|known| known.newness() < row.newness()) {
+        for row in known
+            .into_iter()
+            .filter(|row| is_stored(row.seq))
+            .chain(fresh)
+        {
+            let Ok(minion) = String::from_utf8(row.minion.clone()) else {
+                continue;
+            };
+            if latest
+                .get(&minion)
+                .is_none_or(|known| known.newness() < row.newness())
+            {
                 latest.insert(minion, row);
             }
         }
@@ -383,11 +439,16 @@ impl Store {
     pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
         let rows = self.latest_jobs(&|_, _| true)?.into_iter();
         let counts = |is_bus_only: bool| !(confirmed_only && is_bus_only);
-        let mut minions: Vec<_> =
-            rows.filter(|(_, is_bus_only)| counts(*is_bus_only)).map(|(row, _)| row.minion).collect();
+        let mut minions: Vec<_> = rows
+            .filter(|(_, is_bus_only)| counts(*is_bus_only))
+            .map(|(row, _)| row.minion)
+            .collect();
         minions.sort_unstable();
         minions.dedup();
-        Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())
+        Ok(minions
+            .into_iter()
+            .filter_map(|minion| String::from_utf8(minion).ok())
+            .collect())
     }
 
     /// The last saved register of Thorium.
@@ -397,12 +458,18 @@ impl Store {
             .iter()
             .filter_map(|segment| Some((segment.register()?, segment)))
             .max_by_key(|(seq, _)| *seq);
-        let Some((seq, segment)) = newest else { return Ok(None) };
+        let Some((seq, segment)) = newest else {
+            return Ok(None);
+        };
         let block = self.0.ready(segment)?.blocks().block_of(seq);
         let Some(block) = block else { return Ok(None) };
-        let Some(view) = self.0.block(segment, block)? else { return Ok(None) };
+        let Some(view) = self.0.block(segment, block)? else {
+            return Ok(None);
+        };
         let rows = view.rows();
-        let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else { return Ok(None) };
+        let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else {
+            return Ok(None);
+        };
         stored(segment, rows, at, true).map(|entry| Some(entry.body))
     }
 
@@ -435,8 +502,12 @@ impl Store {
             page.events = self.job_events_before(jid, filter, select, before, limit, bytes_max)?;
             return Ok(page);
         }
-        let mut walks: Vec<Backwards<'_>> =
-            self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
+        let mut walks: Vec<Backwards<'_>> = self
+            .0
+            .classes
+            .all()
+            .map(|class| Backwards::new(&self.0, class))
+            .collect();
         let (mut bytes, mut others) = (0, 0);
         while page.events.len() < limit && bytes <= bytes_max {
             page.stats = search.stats;
@@ -450,10 +521,15 @@ impl Store {
                 walk.step(&mut search)?;
                 continue;
             }
-            let Some(walk) = walks.iter_mut().find(|walk| latest.is_some() && walk.next() == latest) else {
+            let Some(walk) = walks
+                .iter_mut()
+                .find(|walk| latest.is_some() && walk.next() == latest)
+            else {
                 break;
             };
-            let Some((entry, class_name)) = walk.take()? else { continue };
+            let Some((entry, class_name)) = walk.take()? else {
+                continue;
+            };
             search.stats.entries += 1;
             let len = entry.body.len() + entry.tag.len();
             let passes = match select.matches(&entry.as_entry(), &class_name) {
@@ -480,10 +556,21 @@ impl Store {
     pub fn classes(&self) -> Result<Vec<ClassTotals>, StoreError> {
         let of_class = |class| {
             let segments = self.0.segments(class);
-            let parts: Vec<Totals> =
-                segments.iter().map(|segment| segment.totals()).filter(|totals| totals.entries > 0).collect();
-            let totals = parts.iter().copied().reduce(Totals::joined).unwrap_or_default();
-            ClassTotals { name: self.0.classes.name(class), segments: segments.len(), totals }
+            let parts: Vec<Totals> = segments
+                .iter()
+                .map(|segment| segment.totals())
+                .filter(|totals| totals.entries > 0)
+                .collect();
+            let totals = parts
+                .iter()
+                .copied()
+                .reduce(Totals::joined)
+                .unwrap_or_default();
+            ClassTotals {
+                name: self.0.classes.name(class),
+                segments: segments.len(),
+                totals,
+            }
         };
         Ok(self.0.classes.all().map(of_class).collect())
     }
@@ -503,7 +590,11 @@ struct Stream {
 
 impl Stream {
     fn new(segment: Arc<Segment>) -> Self {
-        Self { segment, rows: Vec::new(), below: None }
+        Self {
+            segment,
+            rows: Vec::new(),
+            below: None,
+        }
     }
 
     /// Upper bound of the keys below `below`.
@@ -531,7 +622,12 @@ pub(super) fn stored(
 }
 
 /// Copies an entry with a known jid, without its body.
-pub(super) fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
+pub(super) fn without_body(
+    rows: block::Rows<'_>,
+    at: usize,
+    jid: String,
+    with_tag: bool,
+) -> StoredEntry {
     StoredEntry {
         seq: rows.seq(at),
         kind: rows.kind(at),
@@ -547,7 +643,11 @@ pub(super) fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_t
     }
 }
 
-fn body_of<'a>(segment: &Segment, rows: block::Rows<'a>, at: usize) -> Result<&'a [u8], StoreError> {
+fn body_of<'a>(
+    segment: &Segment,
+    rows: block::Rows<'a>,
+    at: usize,
+) -> Result<&'a [u8], StoreError> {
     rows.body(at).map_err(|what| StoreError::Corrupt {
         path: segment.log().path().to_owned(),
         offset: 0,

@@ -73,10 +73,17 @@ impl Test {
         while let Some(at) = texts.get(from..).and_then(|rest| self.finder.find(rest)) {
             let number = ends.partition_point(|&end| end <= from + at);
             let Some(&end) = ends.get(number) else { break };
-            let begin = number.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
+            let begin = number
+                .checked_sub(1)
+                .and_then(|n| ends.get(n))
+                .copied()
+                .unwrap_or(0);
             // A hit across the end of a text is not a hit in it, and none can follow in the same text.
             if self.holds(texts.get(begin..end).unwrap_or_default()) {
-                passing.get_mut(number).into_iter().for_each(|passes| *passes = true);
+                passing
+                    .get_mut(number)
+                    .into_iter()
+                    .for_each(|passes| *passes = true);
             }
             from = end;
         }
@@ -111,8 +118,10 @@ fn parts(template: &[u8]) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = template;
     while !rest.is_empty() {
-        let mark =
-            rest.iter().position(|&b| b == JID_PLACEHOLDER || b == MINION_PLACEHOLDER).unwrap_or(rest.len());
+        let mark = rest
+            .iter()
+            .position(|&b| b == JID_PLACEHOLDER || b == MINION_PLACEHOLDER)
+            .unwrap_or(rest.len());
         let (text, after) = rest.split_at(mark);
         if !text.is_empty() {
             parts.push(Part::Text(text));
@@ -134,7 +143,13 @@ fn parts(template: &[u8]) -> Vec<Part<'_>> {
 
 /// Evaluates a pattern for a template.
 pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
-    let whole = |tag: &[u8]| if glob.matches_bytes(tag) { TagCondition::Always } else { TagCondition::Never };
+    let whole = |tag: &[u8]| {
+        if glob.matches_bytes(tag) {
+            TagCondition::Always
+        } else {
+            TagCondition::Never
+        }
+    };
     if let Some((&LITERAL, tag)) = template.split_first() {
         return whole(tag);
     }
@@ -148,8 +163,12 @@ pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
         if literal.text.contains(char::REPLACEMENT_CHARACTER) {
             continue;
         }
-        let mut search =
-            LiteralSearch { parts: &parts, to_end: literal.ends, need: Need::default(), found: false };
+        let mut search = LiteralSearch {
+            parts: &parts,
+            to_end: literal.ends,
+            need: Need::default(),
+            found: false,
+        };
         search.try_everywhere(&literal);
         if search.found {
             continue;
@@ -196,7 +215,11 @@ impl LiteralSearch<'_> {
     fn try_text(&mut self, at: usize, own: &[u8], text: &[u8]) {
         let is_last = at + 1 == self.parts.len();
         if text.len() <= own.len() {
-            let fits = if self.to_end { is_last && own == text } else { own.starts_with(text) };
+            let fits = if self.to_end {
+                is_last && own == text
+            } else {
+                own.starts_with(text)
+            };
             self.found |= fits;
         } else if text.starts_with(own) {
             self.try_rest(at + 1, text.get(own.len()..).unwrap_or_default());
@@ -244,13 +267,20 @@ impl LiteralSearch<'_> {
 
     /// Whether `text` could match at the start of part `at` for any values of the placeholders.
     fn rest_may_match(&self, at: usize, text: &[u8]) -> bool {
-        let mut search = LiteralSearch { need: Need::default(), found: false, ..*self };
+        let mut search = LiteralSearch {
+            need: Need::default(),
+            found: false,
+            ..*self
+        };
         search.try_rest(at, text);
         search.found || search.need != Need::default()
     }
 
     fn test(&mut self, at: usize, kind: MatchKind, text: &[u8]) {
-        let test = Test { kind, finder: memmem::Finder::new(text).into_owned() };
+        let test = Test {
+            kind,
+            finder: memmem::Finder::new(text).into_owned(),
+        };
         match self.parts.get(at) {
             Some(Part::Minion) => self.need.minion.push(test),
             Some(Part::Jid) => self.need.jid.push(test),
@@ -286,7 +316,8 @@ mod tests {
             TagCondition::Never => false,
             TagCondition::Always => true,
             TagCondition::AllOf(needs) => needs.iter().all(|need| {
-                need.minion_holds(minion.as_bytes()) || need.jid.iter().any(|test| test.holds(jid.as_bytes()))
+                need.minion_holds(minion.as_bytes())
+                    || need.jid.iter().any(|test| test.holds(jid.as_bytes()))
             }),
         }
     }
@@ -324,23 +355,42 @@ mod tests {
     #[test]
     fn patterns_are_reduced_to_tests_of_minion_and_jid() {
         let ret = b"salt/job/\x01/ret/\x02";
-        let minion = |kind, text: &str| Test { kind, finder: memmem::Finder::new(text).into_owned() };
+        let minion = |kind, text: &str| Test {
+            kind,
+            finder: memmem::Finder::new(text).into_owned(),
+        };
         let only = |pattern: &str| match condition(&Glob::new(pattern), ret) {
             TagCondition::AllOf(needs) => needs,
             other => panic!("{pattern}: {other:?}"),
         };
-        for (pattern, kind, text) in
-            [("salt/job/*/ret/web*", MatchKind::Prefix, "web"), ("*/ret/web1", MatchKind::Equals, "web1")]
-        {
+        for (pattern, kind, text) in [
+            ("salt/job/*/ret/web*", MatchKind::Prefix, "web"),
+            ("*/ret/web1", MatchKind::Equals, "web1"),
+        ] {
             let need = &only(pattern)[0];
-            assert!(need.is_of_minion() && need.minion.contains(&minion(kind, text)), "{need:?}");
+            assert!(
+                need.is_of_minion() && need.minion.contains(&minion(kind, text)),
+                "{need:?}"
+            );
             assert!(need.minion_holds(b"web1") && !need.minion_holds(b"db1"));
         }
         assert!(!only("salt/job/2026*")[0].is_of_minion());
-        assert_eq!(only("salt/job/2026*")[0].jid, [minion(MatchKind::Prefix, "2026")]);
+        assert_eq!(
+            only("salt/job/2026*")[0].jid,
+            [minion(MatchKind::Prefix, "2026")]
+        );
         assert!(only("salt/job/*").is_empty() && only("*").is_empty());
-        assert_eq!(condition(&Glob::new("salt/beacon/*"), ret), TagCondition::Never);
-        assert_eq!(condition(&Glob::new("salt/auth"), b"salt/auth"), TagCondition::Always);
-        assert_eq!(condition(&Glob::new("salt/?uth"), b"salt/auth"), TagCondition::Always);
+        assert_eq!(
+            condition(&Glob::new("salt/beacon/*"), ret),
+            TagCondition::Never
+        );
+        assert_eq!(
+            condition(&Glob::new("salt/auth"), b"salt/auth"),
+            TagCondition::Always
+        );
+        assert_eq!(
+            condition(&Glob::new("salt/?uth"), b"salt/auth"),
+            TagCondition::Always
+        );
     }
 }

@@ -25,8 +25,10 @@ impl Store {
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
-        let mut asked: Vec<Asked<'_>> =
-            wanted.iter().map(|(jid, minions)| Asked::new(jid, minions)).collect();
+        let mut asked: Vec<Asked<'_>> = wanted
+            .iter()
+            .map(|(jid, minions)| Asked::new(jid, minions))
+            .collect();
         asked.sort_by_key(|one| one.key);
         // Keys of jids without a time may collide; only one of those jobs is looked up here.
         asked.dedup_by_key(|one| one.key);
@@ -34,17 +36,25 @@ impl Store {
         let mut jobs: Vec<Option<JobReturns>> = vec![None; asked.len()];
         for segment in self.0.all_segments() {
             let metadata = segment.metadata();
-            let may_hold = |key: &JidKey| metadata.as_ref().is_none_or(|known| known.may_hold(*key));
+            let may_hold =
+                |key: &JidKey| metadata.as_ref().is_none_or(|known| known.may_hold(*key));
             let keys: Vec<JidKey> = asked.iter().map(|one| one.key).filter(may_hold).collect();
             if keys.is_empty() {
                 continue;
             }
-            let found =
-                self.0.query_index(&segment, |index| index.jobs_of(&keys), |index| index.jobs_of(&keys))?;
+            let found = self.0.query_index(
+                &segment,
+                |index| index.jobs_of(&keys),
+                |index| index.jobs_of(&keys),
+            )?;
             let mut positions: Vec<(EntryPosition, usize)> = Vec::new();
             for (key, summary, entries) in found {
-                let Some(number) = number_of(key) else { continue };
-                let (Some(one), Some(job)) = (asked.get(number), jobs.get_mut(number)) else { continue };
+                let Some(number) = number_of(key) else {
+                    continue;
+                };
+                let (Some(one), Some(job)) = (asked.get(number), jobs.get_mut(number)) else {
+                    continue;
+                };
                 if one.jid != summary.jid {
                     continue;
                 }
@@ -53,26 +63,39 @@ impl Store {
                 }
                 let job = job.get_or_insert_default();
                 let known = std::mem::take(&mut job.summary);
-                job.summary = if known.jid.is_empty() { summary } else { known.joined(summary) };
+                job.summary = if known.jid.is_empty() {
+                    summary
+                } else {
+                    known.joined(summary)
+                };
             }
             positions.sort_unstable();
             for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
-                let Some((first, _)) = of_block.first() else { continue };
-                let Some(view) = self.0.head(&segment, first.block)? else { continue };
+                let Some((first, _)) = of_block.first() else {
+                    continue;
+                };
+                let Some(view) = self.0.head(&segment, first.block)? else {
+                    continue;
+                };
                 // Once per block: this validates the archive.
                 let rows = view.rows();
                 for (position, number) in of_block {
-                    let (Some(one), at) = (asked.get(*number), usize::from(position.at)) else { continue };
+                    let (Some(one), at) = (asked.get(*number), usize::from(position.at)) else {
+                        continue;
+                    };
                     let is_of_job = at < rows.len()
                         && if one.is_plain {
                             rows.jid_key(at) == Some(one.key)
                         } else {
                             rows.jid(at) == one.jid
                         };
-                    let Some(Some(job)) = jobs.get_mut(*number).filter(|_| is_of_job) else { continue };
+                    let Some(Some(job)) = jobs.get_mut(*number).filter(|_| is_of_job) else {
+                        continue;
+                    };
                     job.is_cached |= is_of_cached_job(rows.kind(at));
                     if rows.kind(at) == Kind::Return && one.minions.contains(rows.minion(at)) {
-                        job.returns.push(without_body(rows, at, one.jid.to_owned(), false));
+                        job.returns
+                            .push(without_body(rows, at, one.jid.to_owned(), false));
                     }
                 }
             }
@@ -81,7 +104,10 @@ impl Store {
             job.returns.sort_by_key(|entry| entry.seq);
             job
         };
-        let named = asked.iter().zip(jobs).filter_map(|(one, job)| Some((one.jid.to_owned(), sorted(job?))));
+        let named = asked
+            .iter()
+            .zip(jobs)
+            .filter_map(|(one, job)| Some((one.jid.to_owned(), sorted(job?))));
         Ok(named.collect())
     }
 }
@@ -98,6 +124,11 @@ struct Asked<'a> {
 impl<'a> Asked<'a> {
     fn new(jid: &'a str, minions: &'a BTreeSet<&'a str>) -> Self {
         let key = JidKey::of(jid);
-        Self { key, jid, is_plain: key.text().as_deref() == Some(jid), minions }
+        Self {
+            key,
+            jid,
+            is_plain: key.text().as_deref() == Some(jid),
+            minions,
+        }
     }
 }

@@ -71,8 +71,18 @@ impl Passing {
 }
 
 impl<'a> Search<'a> {
-    pub(in crate::store) fn new(filter: &'a EventFilter, select: &'a EntryFilter, before: SeqNo) -> Self {
-        Self { filter, select, before, templates: HashMap::new(), stats: ScanStats::default() }
+    pub(in crate::store) fn new(
+        filter: &'a EventFilter,
+        select: &'a EntryFilter,
+        before: SeqNo,
+    ) -> Self {
+        Self {
+            filter,
+            select,
+            before,
+            templates: HashMap::new(),
+            stats: ScanStats::default(),
+        }
     }
 
     /// Evaluates the pattern for a template.
@@ -80,8 +90,12 @@ impl<'a> Search<'a> {
         if let Some(known) = self.templates.get(template) {
             return known.clone();
         }
-        let condition =
-            Rc::new(self.filter.tag.as_ref().map_or(TagCondition::Always, |glob| condition(glob, template)));
+        let condition = Rc::new(
+            self.filter
+                .tag
+                .as_ref()
+                .map_or(TagCondition::Always, |glob| condition(glob, template)),
+        );
         // Bounds the memory in a store where every tag is a template of its own.
         if self.templates.len() < crate::base::limits::TAG_TEMPLATES_MAX as usize {
             self.templates.insert(template.to_vec(), condition.clone());
@@ -97,7 +111,14 @@ impl<'a> Search<'a> {
         blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
         // Bits of templates that may match for any minion, and of those that match for some minions only.
-        let (mut open, mut bound) = (if self.filter.tag.is_some() { UNLISTED } else { u64::MAX }, 0);
+        let (mut open, mut bound) = (
+            if self.filter.tag.is_some() {
+                UNLISTED
+            } else {
+                u64::MAX
+            },
+            0,
+        );
         // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
         // Many templates need the same of the minion.
@@ -112,8 +133,11 @@ impl<'a> Search<'a> {
                     TagCondition::Never => {}
                     TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
                         bound |= bit;
-                        let of_minion: Vec<Need> =
-                            needs.iter().filter(|need| need.is_of_minion()).cloned().collect();
+                        let of_minion: Vec<Need> = needs
+                            .iter()
+                            .filter(|need| need.is_of_minion())
+                            .cloned()
+                            .collect();
                         if !wanted.contains(&of_minion) {
                             wanted.push(of_minion);
                         }
@@ -122,25 +146,39 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let holds =
-            |minion: &[u8]| wanted.iter().any(|needs| needs.iter().all(|need| need.minion_holds(minion)));
-        let matching =
-            if bound & !open == 0 { None } else { Some(blocks_with(MinionSelection::Passing(&holds))?) };
+        let holds = |minion: &[u8]| {
+            wanted
+                .iter()
+                .any(|needs| needs.iter().all(|need| need.minion_holds(minion)))
+        };
+        let matching = if bound & !open == 0 {
+            None
+        } else {
+            Some(blocks_with(MinionSelection::Passing(&holds))?)
+        };
         let minion = self.filter.minion.as_deref().map(str::as_bytes);
-        let of_minion = minion.map(|minion| blocks_with(MinionSelection::Is(minion))).transpose()?;
+        let of_minion = minion
+            .map(|minion| blocks_with(MinionSelection::Is(minion)))
+            .transpose()?;
         let is = |list: &Option<Vec<bool>>, at: usize| {
-            list.as_ref().is_none_or(|list| list.get(at).copied().unwrap_or(true))
+            list.as_ref()
+                .is_none_or(|list| list.get(at).copied().unwrap_or(true))
         };
         let is_candidate = |at: &usize| {
             let bits = blocks.templates(*at);
             let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
             (bits & open != 0 || bound) && is(&of_minion, *at)
         };
-        let early = blocks.metas().partition_point(|meta| meta.first_seq < self.before);
+        let early = blocks
+            .metas()
+            .partition_point(|meta| meta.first_seq < self.before);
         let found = blocks.metas().iter().take(early).enumerate();
         let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
-        let found: Vec<u32> =
-            in_time.map(|(at, _)| at).filter(is_candidate).filter_map(|at| u32::try_from(at).ok()).collect();
+        let found: Vec<u32> = in_time
+            .map(|(at, _)| at)
+            .filter(is_candidate)
+            .filter_map(|at| u32::try_from(at).ok())
+            .collect();
         self.stats.segments += 1;
         self.stats.blocks_skipped += (blocks.metas().len() - found.len()) as u64;
         Ok(found)
@@ -150,8 +188,14 @@ impl<'a> Search<'a> {
     fn passing(&mut self, rows: Rows<'_>) -> Vec<(SeqNo, usize)> {
         let (texts, ends) = rows.texts();
         let text = |at: usize| {
-            let from = at.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
-            ends.get(at).and_then(|&end| texts.get(from..end)).unwrap_or_default()
+            let from = at
+                .checked_sub(1)
+                .and_then(|n| ends.get(n))
+                .copied()
+                .unwrap_or(0);
+            ends.get(at)
+                .and_then(|&end| texts.get(from..end))
+                .unwrap_or_default()
         };
         let tags = rows.tags();
         let mut tag_matches: Vec<TagMatch> = Vec::new();
@@ -179,18 +223,26 @@ impl<'a> Search<'a> {
         let (minions, jids) = (rows.minions(), rows.jids());
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
             let tag_match = match &filter.tag {
-                Some(_) => usize::try_from(tag).ok().and_then(|tag| tag_matches.get(tag)),
+                Some(_) => usize::try_from(tag)
+                    .ok()
+                    .and_then(|tag| tag_matches.get(tag)),
                 None => Some(&TagMatch::Always),
             };
             let undecided = match tag_match {
                 Some(TagMatch::Always) => false,
-                Some(TagMatch::If(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => true,
+                Some(TagMatch::If(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => {
+                    true
+                }
                 _ => return false,
             };
             rows.seq(at) < self.before
                 && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
                 && select.may_match(rows.minion(at), rows.fun(at))
-                && (!undecided || filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
+                && (!undecided
+                    || filter
+                        .tag
+                        .as_ref()
+                        .is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
         };
         let entries = tags.iter().zip(&minions).zip(&jids).enumerate();
         entries
@@ -205,7 +257,9 @@ fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Ta
     let mut all = Vec::new();
     for need in needs {
         let mut minions = vec![false; ends.len()];
-        need.minion.iter().for_each(|test| test.mark(texts, ends, &mut minions));
+        need.minion
+            .iter()
+            .for_each(|test| test.mark(texts, ends, &mut minions));
         let digits = need.jid.iter().any(super::pattern::Test::fits_digits);
         let mut jids = Vec::new();
         if !need.jid.is_empty() {
@@ -217,7 +271,12 @@ fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Ta
                 }
                 digits && any(speller.spell(Micros(time)))
             };
-            jids = rows.jid_times().into_iter().enumerate().map(holds).collect();
+            jids = rows
+                .jid_times()
+                .into_iter()
+                .enumerate()
+                .map(holds)
+                .collect();
         }
         if !minions.contains(&true) && !jids.contains(&true) {
             return TagMatch::Never;
@@ -295,9 +354,15 @@ impl<'a> Backwards<'a> {
     }
 
     /// Candidate blocks of a segment.
-    fn candidates(&self, segment: &Arc<Segment>, search: &mut Search<'_>) -> Result<Vec<u32>, StoreError> {
+    fn candidates(
+        &self,
+        segment: &Arc<Segment>,
+        search: &mut Search<'_>,
+    ) -> Result<Vec<u32>, StoreError> {
         let out_of_time = |metadata: Arc<crate::store::index::SegmentMetadata>| {
-            !search.filter.allows_span(metadata.totals.at_min, metadata.totals.at_max)
+            !search
+                .filter
+                .allows_span(metadata.totals.at_min, metadata.totals.at_max)
         };
         if segment.first_seq >= search.before || segment.metadata().is_some_and(out_of_time) {
             search.stats.segments_skipped += 1;
@@ -308,11 +373,16 @@ impl<'a> Backwards<'a> {
             segment,
             |index| {
                 let with = |selection: MinionSelection<'_>| Ok(index.blocks_with(selection));
-                search.borrow_mut().candidates(index.blocks(), index.templates(), with)
+                search
+                    .borrow_mut()
+                    .candidates(index.blocks(), index.templates(), with)
             },
             |index| {
                 let with = |selection: MinionSelection<'_>| index.blocks_with(selection);
-                search.borrow_mut().candidates(index.blocks(), index.templates(), with).map(Ok)
+                search
+                    .borrow_mut()
+                    .candidates(index.blocks(), index.templates(), with)
+                    .map(Ok)
             },
         )?
     }
@@ -329,6 +399,9 @@ impl<'a> Backwards<'a> {
             self.passing.clear();
             return Ok(None);
         };
-        Ok(Some((stored(segment, view.rows(), at, true)?, segment.class_name.clone())))
+        Ok(Some((
+            stored(segment, view.rows(), at, true)?,
+            segment.class_name.clone(),
+        )))
     }
 }

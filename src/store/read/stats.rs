@@ -70,13 +70,20 @@ impl Rates {
     /// Entries per second and class since the oldest sample.
     fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
         let samples = self.0.lock();
-        let Some((since, before)) = samples.front() else { return vec![0.0; written.len()] };
+        let Some((since, before)) = samples.front() else {
+            return vec![0.0; written.len()];
+        };
         let span = Duration::from_micros(u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0));
         if span < Duration::from_secs(1) {
             return vec![0.0; written.len()];
         }
-        let grown = written.iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
-        grown.map(|n| Duration::from_secs(n).div_duration_f64(span)).collect()
+        let grown = written
+            .iter()
+            .zip(before)
+            .map(|(now, before)| now.saturating_sub(*before));
+        grown
+            .map(|n| Duration::from_secs(n).div_duration_f64(span))
+            .collect()
     }
 }
 
@@ -84,7 +91,12 @@ impl StoreInner {
     /// Written entries by class, then returns, and failed ones.
     fn written(&self) -> Vec<u64> {
         let by_class = self.written.iter().map(|n| n.load(Ordering::Relaxed));
-        by_class.chain([self.metrics.returns_stored.get(), self.metrics.returns_failed.get()]).collect()
+        by_class
+            .chain([
+                self.metrics.returns_stored.get(),
+                self.metrics.returns_failed.get(),
+            ])
+            .collect()
     }
 
     /// Takes a sample.
@@ -101,7 +113,9 @@ impl Store {
     /// newest `HOURS_BLOCKS_MAX` blocks of a class are examined.
     pub(crate) fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
         let now = self.0.clock.now();
-        let start = now.0.saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
+        let start = now
+            .0
+            .saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
         let mut counts = vec![0; hours];
         for class in self.0.classes.all() {
             let mut left = HOURS_BLOCKS_MAX;
@@ -110,7 +124,10 @@ impl Store {
                     break;
                 }
                 // Stays closed: opening it reads its index. One before it may be newer, after an import.
-                if segment.metadata().is_some_and(|metadata| metadata.totals.at_max.0 < start) {
+                if segment
+                    .metadata()
+                    .is_some_and(|metadata| metadata.totals.at_max.0 < start)
+                {
                     continue;
                 }
                 let ready = self.0.ready(segment)?;
@@ -132,7 +149,9 @@ fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u
     let mut begin = start;
     for hour in counts {
         let end = begin.saturating_add(HOUR);
-        let common = end.min(from.0.saturating_add(span)).saturating_sub(begin.max(from.0));
+        let common = end
+            .min(from.0.saturating_add(span))
+            .saturating_sub(begin.max(from.0));
         if common > 0 {
             let share = i128::from(count) * i128::from(common) / i128::from(span);
             *hour = hour.saturating_add(u64::try_from(share).unwrap_or(0));
@@ -200,7 +219,10 @@ mod tests {
         assert_eq!(rates.rates(Micros(5), &[7]), [0.0]);
         for n in 0..2 * RATE_SAMPLES as u64 {
             let written = n.saturating_sub(RATE_SAMPLES as u64) * 10;
-            rates.sample(Micros(i64::try_from(n).unwrap() * 5_000_000), vec![written, 0]);
+            rates.sample(
+                Micros(i64::try_from(n).unwrap() * 5_000_000),
+                vec![written, 0],
+            );
         }
         let last = 2 * RATE_SAMPLES as u64;
         let now = Micros(i64::try_from(last).unwrap() * 5_000_000);
@@ -211,14 +233,24 @@ mod tests {
     fn the_entries_of_a_block_are_spread_over_its_hours() {
         let mut counts = [0; 3];
         spread(&mut counts, HOUR, (Micros(HOUR), Micros(HOUR)), 5);
-        spread(&mut counts, HOUR, (Micros(2 * HOUR), Micros(4 * HOUR - 1)), 10);
+        spread(
+            &mut counts,
+            HOUR,
+            (Micros(2 * HOUR), Micros(4 * HOUR - 1)),
+            10,
+        );
         // Half of it is older, and one is newer.
         spread(&mut counts, HOUR, (Micros(0), Micros(2 * HOUR - 1)), 8);
         spread(&mut counts, HOUR, (Micros(4 * HOUR), Micros(5 * HOUR)), 7);
         assert_eq!(counts, [9, 5, 5]);
         // A clock that stepped back within a block.
         spread(&mut counts, HOUR, (Micros(HOUR + 1), Micros(HOUR)), 1);
-        spread(&mut counts, HOUR, (Micros(i64::MIN), Micros(i64::MAX)), u32::MAX);
+        spread(
+            &mut counts,
+            HOUR,
+            (Micros(i64::MIN), Micros(i64::MAX)),
+            u32::MAX,
+        );
         assert_eq!(counts, [10, 5, 5]);
     }
 }

@@ -81,10 +81,32 @@ impl AgeClock {
         });
         let saved = file.map(|_| monotonic);
         let (last, left) = file.unwrap_or_else(|| (newest(wall).unwrap_or(wall), None));
-        let step = left.map(|left| (Step { ahead: wall.0.saturating_sub(last.0), left }, monotonic));
-        let stopped = if step.is_some() { Duration::ZERO } else { CLOCK_OFF_MAX };
-        let state = Mutex::new(ClockState { base: (last, monotonic), stopped, step, saved });
-        let this = Self { clock, fs, path, state };
+        let step = left.map(|left| {
+            (
+                Step {
+                    ahead: wall.0.saturating_sub(last.0),
+                    left,
+                },
+                monotonic,
+            )
+        });
+        let stopped = if step.is_some() {
+            Duration::ZERO
+        } else {
+            CLOCK_OFF_MAX
+        };
+        let state = Mutex::new(ClockState {
+            base: (last, monotonic),
+            stopped,
+            step,
+            saved,
+        });
+        let this = Self {
+            clock,
+            fs,
+            path,
+            state,
+        };
         this.compare(&mut this.state.lock(), metrics);
         Ok(this)
     }
@@ -95,7 +117,9 @@ impl AgeClock {
         let before = state.step.is_some();
         let now = self.compare(&mut state, metrics);
         let passed = |saved| self.clock.monotonic().saturating_sub(saved);
-        if state.saved.is_none_or(|saved| passed(saved) >= CLOCK_SAVE_INTERVAL)
+        if state
+            .saved
+            .is_none_or(|saved| passed(saved) >= CLOCK_SAVE_INTERVAL)
             || before != state.step.is_some()
         {
             self.save(&mut state);
@@ -118,7 +142,11 @@ impl AgeClock {
             }
             (Some(before), Some(Step { ahead, left })) if ahead != before.ahead => {
                 metrics.clock_steps.add(1);
-                tracing::warn!(ahead_s = ahead / SECOND, wait_s = left.as_secs(), "wall clock stepped again");
+                tracing::warn!(
+                    ahead_s = ahead / SECOND,
+                    wait_s = left.as_secs(),
+                    "wall clock stepped again"
+                );
             }
             (Some(_), None) => {
                 tracing::info!(age_time = %now.iso(), "wall clock trusted again for deletion by age");
@@ -143,7 +171,10 @@ impl AgeClock {
     pub(in crate::store) fn step(&self) -> Option<Step> {
         let monotonic = self.clock.monotonic();
         let (step, since) = self.state.lock().step?;
-        Some(Step { left: step.left.saturating_sub(monotonic.saturating_sub(since)), ..step })
+        Some(Step {
+            left: step.left.saturating_sub(monotonic.saturating_sub(since)),
+            ..step
+        })
     }
 
     /// Saves the time at shutdown, for the comparison at the next start.
@@ -158,7 +189,11 @@ impl AgeClock {
             let left = step.left.saturating_sub(monotonic.saturating_sub(since));
             format!("wait {}\n", left.as_secs())
         });
-        let text = format!("{}\n{}", state.expected(monotonic).0, wait.unwrap_or_default());
+        let text = format!(
+            "{}\n{}",
+            state.expected(monotonic).0,
+            wait.unwrap_or_default()
+        );
         if let Err(error) = self.fs.write_whole(&self.path, text.as_bytes()) {
             tracing::warn!(path = %self.path.display(), %error, "cannot save the time, the next start compares with an earlier one");
         }
@@ -185,7 +220,13 @@ impl ClockState {
         let wait_is_over = match self.step {
             // A further step restarts the wait.
             Some((step, _)) if ahead.saturating_sub(step.ahead).saturating_abs() > tolerance => {
-                self.step = Some((Step { ahead, left: CLOCK_WAIT }, monotonic));
+                self.step = Some((
+                    Step {
+                        ahead,
+                        left: CLOCK_WAIT,
+                    },
+                    monotonic,
+                ));
                 false
             }
             Some((step, since)) => monotonic.saturating_sub(since) >= step.left,
@@ -196,7 +237,13 @@ impl ClockState {
             self.reset(wall, monotonic);
             return wall;
         }
-        self.step.get_or_insert((Step { ahead, left: CLOCK_WAIT }, monotonic));
+        self.step.get_or_insert((
+            Step {
+                ahead,
+                left: CLOCK_WAIT,
+            },
+            monotonic,
+        ));
         wall.min(expected)
     }
 }
@@ -205,7 +252,9 @@ fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
     let mut lines = text.lines();
     let at = Micros(lines.next()?.parse().ok()?);
     let left = match lines.next() {
-        Some(line) => Some(Duration::from_secs(line.strip_prefix("wait ")?.parse().ok()?).min(CLOCK_WAIT)),
+        Some(line) => {
+            Some(Duration::from_secs(line.strip_prefix("wait ")?.parse().ok()?).min(CLOCK_WAIT))
+        }
         None => None,
     };
     lines.next().is_none().then_some((at, left))
@@ -221,11 +270,17 @@ impl StoreInner {
     pub(in crate::store) fn open_age_clock(&self) -> Result<(), StoreError> {
         let newest = |wall: Micros| {
             let times = |segment: Arc<Segment>| [segment.totals().at_max, segment.log().created()];
-            self.all_segments().into_iter().flat_map(times).filter(|at| *at <= wall).max()
+            self.all_segments()
+                .into_iter()
+                .flat_map(times)
+                .filter(|at| *at <= wall)
+                .max()
         };
         let (clock, fs) = (self.clock.clone(), self.fs.clone());
         let opened = AgeClock::open(clock, fs, &self.dir, &self.metrics, newest)?;
-        self.age_clock.set(opened).map_err(|_| StoreError::Broken("the age clock was opened twice"))
+        self.age_clock
+            .set(opened)
+            .map_err(|_| StoreError::Broken("the age clock was opened twice"))
     }
 }
 
@@ -246,7 +301,11 @@ mod tests {
     impl Rig {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            Self { dir, clock: Clock::manual(NOW), metrics: Metrics::default() }
+            Self {
+                dir,
+                clock: Clock::manual(NOW),
+                metrics: Metrics::default(),
+            }
         }
 
         fn open(&self) -> AgeClock {
@@ -276,7 +335,13 @@ mod tests {
             40 * DAY,
             "the age clock advances and keeps its distance"
         );
-        assert_eq!(age_clock.step(), Some(Step { ahead: 40 * DAY, left: CLOCK_WAIT / 2 }));
+        assert_eq!(
+            age_clock.step(),
+            Some(Step {
+                ahead: 40 * DAY,
+                left: CLOCK_WAIT / 2
+            })
+        );
         age_clock.close();
         for _ in 0..2 {
             // Entries stored meanwhile carry the time of the wall clock.
@@ -323,12 +388,21 @@ mod tests {
         }
         age_clock.close();
         // Downtime of almost a day. The monotonic clock of the next run starts anew.
-        let rig = Rig { clock: Clock::manual(Micros(rig.clock.now().0 + DAY - SECOND)), ..rig };
+        let rig = Rig {
+            clock: Clock::manual(Micros(rig.clock.now().0 + DAY - SECOND)),
+            ..rig
+        };
         let age_clock = rig.open();
-        assert_eq!((rig.behind(&age_clock, 0), rig.metrics.clock_steps.get()), (0, 0));
+        assert_eq!(
+            (rig.behind(&age_clock, 0), rig.metrics.clock_steps.get()),
+            (0, 0)
+        );
         age_clock.close();
         // Downtime of 40 days: indistinguishable from a step.
-        let rig = Rig { clock: Clock::manual(Micros(rig.clock.now().0 + 40 * DAY)), ..rig };
+        let rig = Rig {
+            clock: Clock::manual(Micros(rig.clock.now().0 + 40 * DAY)),
+            ..rig
+        };
         let age_clock = rig.open();
         assert_eq!(rig.behind(&age_clock, DAY - SECOND), 40 * DAY);
         assert_eq!(rig.behind(&age_clock, SECOND), 0);
@@ -338,13 +412,19 @@ mod tests {
     fn a_boot_in_1970_ends_when_the_time_is_known() {
         let rig = Rig::new();
         rig.open().close();
-        let rig = Rig { clock: Clock::manual(Micros(5 * SECOND)), ..rig };
+        let rig = Rig {
+            clock: Clock::manual(Micros(5 * SECOND)),
+            ..rig
+        };
         let age_clock = rig.open();
         assert_eq!(rig.behind(&age_clock, 60 * SECOND), 0);
         assert!(age_clock.step().is_some_and(|step| step.ahead < 0));
         // Ten hours of downtime.
         rig.clock.set(Micros(NOW.0 + 10 * 3600 * SECOND));
-        assert_eq!((rig.behind(&age_clock, SECOND), age_clock.step()), (0, None));
+        assert_eq!(
+            (rig.behind(&age_clock, SECOND), age_clock.step()),
+            (0, None)
+        );
     }
 
     #[test]

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use crate::base::clock::Clock;
-use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL};
+use crate::base::limits::{
+    FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL,
+};
 use crate::store::vfs::Fs;
 
 /// Configured thresholds in bytes; `None` means a default derived from the size of the file system.
@@ -105,7 +107,11 @@ impl FreeSpaceGuard {
         let due = i64::try_from(GUARD_POLL.as_micros()).unwrap_or(i64::MAX);
         let last = self.checked_at.load(Ordering::Relaxed);
         // A clock that was set back also triggers a check.
-        if (last..last.saturating_add(due)).contains(&now) { self.room() } else { self.check().room }
+        if (last..last.saturating_add(due)).contains(&now) {
+            self.room()
+        } else {
+            self.check().room
+        }
     }
 
     /// Checks now and logs a change of the level.
@@ -137,7 +143,8 @@ impl FreeSpaceGuard {
         let pause = i64::try_from(GUARD_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
         let logged_at = self.logged_at.load(Ordering::Relaxed);
         let concerns_intake = before == SpaceLevel::Full || room == SpaceLevel::Full;
-        if before == room || (!concerns_intake && (logged_at..logged_at.saturating_add(pause)).contains(&now))
+        if before == room
+            || (!concerns_intake && (logged_at..logged_at.saturating_add(pause)).contains(&now))
         {
             return SpaceStatus { room, ..status };
         }
@@ -149,18 +156,32 @@ impl FreeSpaceGuard {
             (_, SpaceLevel::Low) => {
                 tracing::warn!(%dir, free, low, "free space low, dropping the oldest segments early");
             }
-            (_, SpaceLevel::Ample) => tracing::info!(%dir, free, low, "free space sufficient again"),
+            (_, SpaceLevel::Ample) => {
+                tracing::info!(%dir, free, low, "free space sufficient again");
+            }
         }
         SpaceStatus { room, ..status }
     }
 
     /// The result of the last check.
     pub(crate) fn last(&self) -> SpaceStatus {
-        let (free, total) = (self.free.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
+        let (free, total) = (
+            self.free.load(Ordering::Relaxed),
+            self.total.load(Ordering::Relaxed),
+        );
         let auto = |(part, most): (u64, u64)| (total / part).min(most);
         let min = self.configured.min.unwrap_or_else(|| auto(FREE_BYTES_MIN));
-        let low = self.configured.low.unwrap_or_else(|| auto(FREE_BYTES_LOW).max(min));
-        SpaceStatus { room: self.room(), free, total, low, min }
+        let low = self
+            .configured
+            .low
+            .unwrap_or_else(|| auto(FREE_BYTES_LOW).max(min));
+        SpaceStatus {
+            room: self.room(),
+            free,
+            total,
+            low,
+            min,
+        }
     }
 
     /// The level at the last check.

@@ -140,8 +140,8 @@ impl Retention {
     pub(super) fn set_salt_keep(&self, seconds: u64, now: Duration) {
         let seconds = if seconds == 0 { u64::MAX } else { seconds };
         let mut salt = self.salt.lock();
-        let longer_in_effect =
-            salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
+        let longer_in_effect = salt
+            .is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
         if !longer_in_effect {
             *salt = Some((seconds, now));
         }
@@ -149,7 +149,10 @@ impl Retention {
 
     /// Time for which Salt keeps jobs; `None` if unknown or forever.
     pub(super) fn salt_age(&self) -> Option<Duration> {
-        (*self.salt.lock()).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
+        (*self.salt.lock())
+            .map(|(seconds, _)| seconds)
+            .filter(|&s| s != u64::MAX)
+            .map(Duration::from_secs)
     }
 
     /// Whether Salt has sent `keep_jobs_seconds` since the start.
@@ -205,7 +208,11 @@ impl Retainer {
             let due_in = |last: Duration| {
                 RETENTION_ROUND.saturating_sub(shared.clock.monotonic().saturating_sub(last))
             };
-            let look = if shared.guard.room() == SpaceLevel::Ample { GUARD_POLL_IDLE } else { GUARD_POLL };
+            let look = if shared.guard.room() == SpaceLevel::Ample {
+                GUARD_POLL_IDLE
+            } else {
+                GUARD_POLL
+            };
             let wakeup = shared.retention.wait(due_in(last).min(look));
             if wakeup == Wakeup::Stop {
                 shared.age_clock().close();
@@ -238,7 +245,9 @@ impl StoreInner {
     pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
         let keep = self.classes.keep(class);
         let part = |bound: Option<u64>, least: u64, most: u64| {
-            bound.map_or(most, |bound| (bound / SEGMENTS_PER_BOUND).max(least).min(most))
+            bound.map_or(most, |bound| {
+                (bound / SEGMENTS_PER_BOUND).max(least).min(most)
+            })
         };
         let age = self.age_of(keep).map(|age| {
             let part = age / u32::try_from(SEGMENTS_PER_BOUND).unwrap_or(1);
@@ -246,7 +255,11 @@ impl StoreInner {
         });
         SegmentBounds {
             bytes: part(keep.bytes, SEGMENT_BYTES_MIN, limits.segment_bytes_max),
-            entries: part(keep.entries, SEGMENT_ENTRIES_MIN, limits.segment_entries_max),
+            entries: part(
+                keep.entries,
+                SEGMENT_ENTRIES_MIN,
+                limits.segment_entries_max,
+            ),
             age,
         }
     }
@@ -296,9 +309,17 @@ impl StoreInner {
             let segment_usage = segment.usage();
             usages.push((segment, segment_usage));
         }
-        let oldest = self.age_of(keep).map(|age| now.0.saturating_sub(micros(age)));
-        let mut bytes: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.disk_bytes).sum();
-        let mut entries: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.entries).sum();
+        let oldest = self
+            .age_of(keep)
+            .map(|age| now.0.saturating_sub(micros(age)));
+        let mut bytes: u64 = usages
+            .iter()
+            .map(|(_, segment_usage)| segment_usage.disk_bytes)
+            .sum();
+        let mut entries: u64 = usages
+            .iter()
+            .map(|(_, segment_usage)| segment_usage.entries)
+            .sum();
         let newest = arrivals(&usages, now);
         let mut plan = Vec::new();
         for ((segment, segment_usage), newest) in usages.into_iter().zip(newest) {
@@ -348,7 +369,13 @@ impl StoreInner {
             DropOutcome::Planned
         };
         let class = segment.class_name.clone();
-        let planned = PlannedDrop { class, segment: segment.first_seq, segment_usage, reason, outcome };
+        let planned = PlannedDrop {
+            class,
+            segment: segment.first_seq,
+            segment_usage,
+            reason,
+            outcome,
+        };
         Ok((segment, planned))
     }
 
@@ -428,7 +455,10 @@ impl StoreInner {
                         continue;
                     }
                 };
-                if drops.iter().any(|planned| planned.outcome == DropOutcome::Dropped) {
+                if drops
+                    .iter()
+                    .any(|planned| planned.outcome == DropOutcome::Dropped)
+                {
                     expected = expected.saturating_add(segment_usage.disk_bytes);
                 }
                 let stuck = drops.iter().any(PlannedDrop::blocks_newer);
@@ -446,8 +476,15 @@ impl StoreInner {
 
     /// Whether the segment has the last saved register of Thorium. Without it an older one would appear to be the last.
     fn has_newest_register(&self, segment: &Segment) -> bool {
-        let newest = || self.all_segments().iter().filter_map(|segment| segment.register()).max();
-        segment.register().is_some_and(|register| Some(register) == newest())
+        let newest = || {
+            self.all_segments()
+                .iter()
+                .filter_map(|segment| segment.register())
+                .max()
+        };
+        segment
+            .register()
+            .is_some_and(|register| Some(register) == newest())
     }
 
     /// The number of held jobs with entries in the segment.
@@ -467,7 +504,9 @@ impl StoreInner {
                 DropOutcome::Dropped => {
                     metrics.segments_dropped.add(1);
                     metrics.entries_dropped.add(planned.segment_usage.entries);
-                    let totals = dropped.entry((planned.class.clone(), planned.reason.name())).or_default();
+                    let totals = dropped
+                        .entry((planned.class.clone(), planned.reason.name()))
+                        .or_default();
                     *totals = (
                         totals.0 + 1,
                         totals.1 + planned.segment_usage.entries,
@@ -505,7 +544,9 @@ impl Store {
     /// Applies Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
     pub(crate) fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
         if let Some(seconds) = keep_jobs_seconds {
-            self.0.retention.set_salt_keep(seconds, self.0.clock.monotonic());
+            self.0
+                .retention
+                .set_salt_keep(seconds, self.0.clock.monotonic());
         }
         self.0.retention.request_round();
     }
@@ -516,8 +557,15 @@ impl Store {
         let shared = &self.0;
         let classes: Vec<Class> = match &options.class {
             Some(name) => vec![shared.classes.find(name).ok_or_else(|| {
-                let known: Vec<_> = shared.classes.all().map(|class| shared.classes.name(class)).collect();
-                StoreError::Refused(format!("class {name:?} does not exist; classes: {}", known.join(", ")))
+                let known: Vec<_> = shared
+                    .classes
+                    .all()
+                    .map(|class| shared.classes.name(class))
+                    .collect();
+                StoreError::Refused(format!(
+                    "class {name:?} does not exist; classes: {}",
+                    known.join(", ")
+                ))
             })?],
             None => shared.classes.all().collect(),
         };
@@ -532,7 +580,11 @@ impl Store {
         }
         let mut all = Vec::new();
         for class in classes {
-            let plan = shared.plan(class, options.keep.unwrap_or_else(|| shared.classes.keep(class)), now)?;
+            let plan = shared.plan(
+                class,
+                options.keep.unwrap_or_else(|| shared.classes.keep(class)),
+                now,
+            )?;
             if options.dry_run {
                 all.extend(plan.into_iter().map(|(_, planned)| planned));
             } else {
@@ -565,11 +617,23 @@ impl Store {
 
 impl StoreInner {
     /// Whether a segment has entries of the job.
-    fn has_entries_of(&self, segment: &Arc<Segment>, key: JidKey, jid: &str) -> Result<bool, StoreError> {
-        if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+    fn has_entries_of(
+        &self,
+        segment: &Arc<Segment>,
+        key: JidKey,
+        jid: &str,
+    ) -> Result<bool, StoreError> {
+        if segment
+            .metadata()
+            .is_some_and(|metadata| !metadata.may_hold(key))
+        {
             return Ok(false);
         }
-        for place in self.query_index(segment, |index| index.positions(key), |index| index.positions(key))? {
+        for place in self.query_index(
+            segment,
+            |index| index.positions(key),
+            |index| index.positions(key),
+        )? {
             if let Some(view) = self.block(segment, place.block)? {
                 let (rows, at) = (view.rows(), usize::from(place.at));
                 if at < rows.len() && rows.jid(at) == jid {

@@ -23,7 +23,10 @@ use crate::store::segment::{Index, Ready, Segment};
 
 impl StoreInner {
     /// Opens a segment's index; rebuilds a damaged one from the log.
-    pub(in crate::store) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
+    pub(in crate::store) fn ready<'a>(
+        &self,
+        segment: &'a Arc<Segment>,
+    ) -> Result<Ready<'a>, StoreError> {
         loop {
             if let Some(index) = segment.memory() {
                 return Ok(Ready::Memory(index));
@@ -38,7 +41,11 @@ impl StoreInner {
             }
             let mut slot = segment.index_mut();
             if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
-                let opened = if let Index::Open(index) = &fresh { Some(index.memory()) } else { None };
+                let opened = if let Index::Open(index) = &fresh {
+                    Some(index.memory())
+                } else {
+                    None
+                };
                 *slot = fresh;
                 drop(slot);
                 if let Some(bytes) = opened {
@@ -89,7 +96,10 @@ impl StoreInner {
         open.push((segment.clone(), bytes));
         let mut total: usize = open.iter().map(|(_, bytes)| bytes).sum();
         while open.len() > INDEXES_OPEN || (total > INDEXES_OPEN_BYTES && open.len() > 1) {
-            let oldest = open.iter().enumerate().min_by_key(|(_, (segment, _))| segment.used());
+            let oldest = open
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (segment, _))| segment.used());
             let Some((at, _)) = oldest else { break };
             let (oldest, bytes) = open.swap_remove(at);
             total -= bytes;
@@ -130,7 +140,12 @@ impl StoreInner {
 
     /// Position and bounds of a block by its index in the segment, if it exists.
     fn meta(&self, segment: &Arc<Segment>, number: u32) -> Result<Option<BlockMeta>, StoreError> {
-        Ok(self.ready(segment)?.blocks().metas().get(number as usize).copied())
+        Ok(self
+            .ready(segment)?
+            .blocks()
+            .metas()
+            .get(number as usize)
+            .copied())
     }
 
     /// Whether every entry of a block comes before `from`.
@@ -150,9 +165,15 @@ impl StoreInner {
         number: u32,
         with_bodies: bool,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
-        let Some(meta) = self.meta(segment, number)? else { return Ok(None) };
+        let Some(meta) = self.meta(segment, number)? else {
+            return Ok(None);
+        };
         let log = segment.log();
-        match if with_bodies { log.block(&meta) } else { log.head(&meta) } {
+        match if with_bodies {
+            log.block(&meta)
+        } else {
+            log.head(&meta)
+        } {
             Ok(view) => Ok(Some(Arc::new(view))),
             Err(error @ StoreError::Corrupt { .. }) => {
                 self.metrics.frames_damaged.add(1);
@@ -192,7 +213,9 @@ impl StoreInner {
     /// Applies all sealed segments to an empty state database.
     pub(in crate::store) fn refill(&self, state: &StateDatabase) -> Result<(), StoreError> {
         for segment in self.all_segments() {
-            let Some(metadata) = segment.metadata() else { continue };
+            let Some(metadata) = segment.metadata() else {
+                continue;
+            };
             let latest = self.latest_in(&segment)?;
             state.apply(&segment.class_name, segment.first_seq, &metadata, &latest)?;
         }
@@ -200,7 +223,10 @@ impl StoreInner {
     }
 
     /// The latest jobs per function and minion in a segment.
-    pub(in crate::store) fn latest_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
+    pub(in crate::store) fn latest_in(
+        &self,
+        segment: &Arc<Segment>,
+    ) -> Result<Vec<LatestJob>, StoreError> {
         self.query_index(segment, MemIndex::latest, SealedIndex::latest)
     }
 
@@ -234,10 +260,13 @@ impl StoreInner {
             tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
             self.metrics.indexes_rebuilt.add(1);
         }
-        let Some((metadata, latest)) = found else { return Ok(None) };
+        let Some((metadata, latest)) = found else {
+            return Ok(None);
+        };
         // Not all segments are known yet, so keep every row about latest jobs.
-        let applied =
-            self.with_state(|state| state.apply(&segment.class_name, segment.first_seq, &metadata, &latest));
+        let applied = self.with_state(|state| {
+            state.apply(&segment.class_name, segment.first_seq, &metadata, &latest)
+        });
         match applied {
             // Without space the segment counts as not sealed; the sealer retries.
             Err(error) if error.is_no_space() => {
@@ -254,15 +283,28 @@ impl StoreInner {
             .all_segments()
             .iter()
             .filter(|segment| segment.metadata().is_none_or(|metadata| metadata.jobs > 0))
-            .map(|segment| (segment.first_seq, segment.totals().last_seq.max(segment.first_seq)))
+            .map(|segment| {
+                (
+                    segment.first_seq,
+                    segment.totals().last_seq.max(segment.first_seq),
+                )
+            })
             .collect();
         // Segments of different classes overlap, so check all that start at or before the number.
-        move |seq| spans.range(..=(seq, SeqNo(u64::MAX))).rev().any(|&(_, last)| seq <= last)
+        move |seq| {
+            spans
+                .range(..=(seq, SeqNo(u64::MAX)))
+                .rev()
+                .any(|&(_, last)| seq <= last)
+        }
     }
 }
 
 /// Opens the state database; a damaged one is renamed away and replaced by an empty one.
-pub(in crate::store) fn open_state(dir: &Path, metrics: &Metrics) -> Result<StateDatabase, StoreError> {
+pub(in crate::store) fn open_state(
+    dir: &Path,
+    metrics: &Metrics,
+) -> Result<StateDatabase, StoreError> {
     match StateDatabase::open(&dir.join("state")) {
         Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
         opened => opened,

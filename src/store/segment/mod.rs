@@ -156,7 +156,10 @@ impl Segment {
     pub(crate) fn totals(&self) -> Totals {
         match self.memory() {
             Some(index) => index.totals(),
-            None => self.metadata().map(|metadata| metadata.totals).unwrap_or_default(),
+            None => self
+                .metadata()
+                .map(|metadata| metadata.totals)
+                .unwrap_or_default(),
         }
     }
 
@@ -184,7 +187,10 @@ impl Segment {
             let names = rows.jid_texts();
             let jids = rows.jids();
             for at in 0..view.len() {
-                let jid = jids.get(at).and_then(|&n| usize::try_from(n - 1).ok()).and_then(|n| names.get(n));
+                let jid = jids
+                    .get(at)
+                    .and_then(|&n| usize::try_from(n - 1).ok())
+                    .and_then(|n| names.get(n));
                 let jid = jid.map_or("", String::as_str);
                 let entry = rows.entry(at, &[], jid, &[]);
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
@@ -274,7 +280,9 @@ impl Segment {
             // A partial index may occupy the space that is missing.
             let _ = self.fs.remove_dir_all(&temporary);
         })?;
-        self.fs.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
+        self.fs
+            .rename(&temporary, &place)
+            .map_err(super::error::io_at("rename to", &place))?;
         sync_dir(self.fs(), &self.dir)?;
         Ok(metadata)
     }
@@ -308,11 +316,16 @@ pub(crate) fn create(
 ) -> Result<(), StoreError> {
     let first_seq = id.first_seq;
     let class_dir = class_dir(state_dir, class_name);
-    let (new, dir) = (class_dir.join(new_name(first_seq)), class_dir.join(segment_name(first_seq)));
+    let (new, dir) = (
+        class_dir.join(new_name(first_seq)),
+        class_dir.join(segment_name(first_seq)),
+    );
     make_dir(fs, &new)?;
     let path = new.join("log");
     let header = crate::store::log::file::file_header(class_name, id, now);
-    fs.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
-    fs.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
+    fs.write_whole(&path, &header)
+        .map_err(super::error::io_at("write", &path))?;
+    fs.rename(&new, &dir)
+        .map_err(super::error::io_at("rename to", &dir))?;
     sync_dir(fs, &class_dir)
 }

@@ -22,7 +22,9 @@ use crate::base::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
 use crate::model::{JidKey, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::{class_dir, list, make_dir, name_of, segment_name, segment_seq, sync_dir};
+use crate::store::format::{
+    class_dir, list, make_dir, name_of, segment_name, segment_seq, sync_dir,
+};
 use crate::store::index::LatestJob;
 use crate::store::index::state::StateDatabase;
 use crate::store::retain::free_space::SpaceLevel;
@@ -40,7 +42,9 @@ pub(in crate::store) struct Dropped {
 
 impl Dropped {
     pub(in crate::store) fn segment(&self) -> Option<(&str, SeqNo)> {
-        self.segment.as_ref().map(|(class_name, first_seq)| (class_name.as_str(), *first_seq))
+        self.segment
+            .as_ref()
+            .map(|(class_name, first_seq)| (class_name.as_str(), *first_seq))
     }
 }
 
@@ -51,17 +55,31 @@ pub(in crate::store) fn trash_dir(state_dir: &Path) -> PathBuf {
 
 /// Lists the trash: drops unfinished because of a crash or because the state database could not be written.
 pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
-    let left = list(&trash_dir(state_dir)).unwrap_or_default().into_iter().map(|place| {
-        let parts = name_of(&place).rsplit_once('-');
-        let segment = parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
-        Dropped { place, segment, seqs: None }
-    });
+    let left = list(&trash_dir(state_dir))
+        .unwrap_or_default()
+        .into_iter()
+        .map(|place| {
+            let parts = name_of(&place).rsplit_once('-');
+            let segment =
+                parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
+            Dropped {
+                place,
+                segment,
+                seqs: None,
+            }
+        });
     left.collect()
 }
 
 /// Whether a segment was dropped and is not lost: the trash has it, though the state database may still list it.
-pub(in crate::store) fn was_dropped(dropped: &[Dropped], class_name: &str, first_seq: SeqNo) -> bool {
-    dropped.iter().any(|dropped| dropped.segment() == Some((class_name, first_seq)))
+pub(in crate::store) fn was_dropped(
+    dropped: &[Dropped],
+    class_name: &str,
+    first_seq: SeqNo,
+) -> bool {
+    dropped
+        .iter()
+        .any(|dropped| dropped.segment() == Some((class_name, first_seq)))
 }
 
 impl StoreInner {
@@ -70,12 +88,18 @@ impl StoreInner {
         &self,
         segment: &Arc<Segment>,
     ) -> Result<Option<Dropped>, StoreError> {
-        let Some(mut is_closed) = segment.work.try_lock() else { return Ok(None) };
+        let Some(mut is_closed) = segment.work.try_lock() else {
+            return Ok(None);
+        };
         if *is_closed {
             return Ok(None);
         }
         let trash = trash_dir(&self.dir);
-        let place = trash.join(format!("{}-{}", segment.class_name, segment_name(segment.first_seq)));
+        let place = trash.join(format!(
+            "{}-{}",
+            segment.class_name,
+            segment_name(segment.first_seq)
+        ));
         let class_dir = class_dir(&self.dir, &segment.class_name);
         // Makes the previous drop durable, in case its sync failed.
         sync_dir(&*self.fs, &class_dir)?;
@@ -85,7 +109,9 @@ impl StoreInner {
         let moved = segment.detach_index(|| {
             self.make_trash(segment)?;
             let _ = self.fs.remove_dir_all(&place);
-            self.fs.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
+            self.fs
+                .rename(segment.dir(), &place)
+                .map_err(io_at("rename to", &place))
         });
         if let Err(error) = moved {
             self.show_segment(segment);
@@ -98,7 +124,11 @@ impl StoreInner {
             }
         }
         let class_name = segment.class_name.to_string();
-        Ok(Some(Dropped { place, segment: Some((class_name, segment.first_seq)), seqs: Some(seqs) }))
+        Ok(Some(Dropped {
+            place,
+            segment: Some((class_name, segment.first_seq)),
+            seqs: Some(seqs),
+        }))
     }
 
     /// Creates the trash, which is missing if the disk was full when the store was opened. If it still is, the index of
@@ -134,7 +164,9 @@ impl StoreInner {
             forgotten = self.forget(dropped);
         }
         match forgotten {
-            Ok(()) => dropped.iter().for_each(|dropped| self.remove_trash(&dropped.place)),
+            Ok(()) => dropped
+                .iter()
+                .for_each(|dropped| self.remove_trash(&dropped.place)),
             Err(error) => {
                 tracing::warn!(%error, "cannot delete dropped segments from the state database, retrying later");
             }
@@ -142,13 +174,16 @@ impl StoreInner {
     }
 
     fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
-        let segments: HashSet<(&str, SeqNo)> = dropped.iter().filter_map(Dropped::segment).collect();
+        let segments: HashSet<(&str, SeqNo)> =
+            dropped.iter().filter_map(Dropped::segment).collect();
         let known = self.with_state(StateDatabase::segments)?;
-        let known = known
-            .iter()
-            .filter(|(class_name, first_seq, _)| segments.contains(&(class_name.as_str(), *first_seq)));
+        let known = known.iter().filter(|(class_name, first_seq, _)| {
+            segments.contains(&(class_name.as_str(), *first_seq))
+        });
         let seqs = known.map(|(_, first_seq, metadata)| *first_seq..=metadata.totals.last_seq);
-        let seqs: Vec<_> = seqs.chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone())).collect();
+        let seqs: Vec<_> = seqs
+            .chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone()))
+            .collect();
         // The catalogue is changed last: after a crash it still has the sequence numbers of the segments.
         self.forget_last_jobs(&seqs)?;
         self.with_state(|state| state.forget(segments.iter().copied()))
@@ -165,12 +200,19 @@ impl StoreInner {
         gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
         // Segments of several classes overlap.
         for segment in self.all_segments() {
-            if segment.metadata().is_some_and(|metadata| metadata.jobs == 0) {
+            if segment
+                .metadata()
+                .is_some_and(|metadata| metadata.jobs == 0)
+            {
                 continue;
             }
             let own = segment.first_seq..=segment.totals().last_seq;
             if gone.iter().any(|row| own.contains(&row.seq)) {
-                let found: HashSet<SeqNo> = self.latest_in(&segment)?.iter().map(|row| row.seq).collect();
+                let found: HashSet<SeqNo> = self
+                    .latest_in(&segment)?
+                    .iter()
+                    .map(|row| row.seq)
+                    .collect();
                 gone.retain(|row| !found.contains(&row.seq));
             }
         }
@@ -186,8 +228,11 @@ impl StoreInner {
     /// Removes the content of a directory.
     fn empty_dir(&self, dir: &Path) {
         for path in list(dir).unwrap_or_default() {
-            let removed =
-                if path.is_dir() { self.fs.remove_dir_all(&path) } else { self.fs.remove_file(&path) };
+            let removed = if path.is_dir() {
+                self.fs.remove_dir_all(&path)
+            } else {
+                self.fs.remove_file(&path)
+            };
             if let Err(error) = removed {
                 tracing::error!(path = %path.display(), %error, "cannot remove a dropped segment, retrying later");
             }
@@ -197,12 +242,16 @@ impl StoreInner {
     /// The replacements of `gone`: the newest remaining job of the same function and minion in each segment. Later
     /// segments count, too, because jobs may be stored late or imported.
     fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
-        let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else { return Ok(Vec::new()) };
+        let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else {
+            return Ok(Vec::new());
+        };
         let mut found = Vec::new();
         for other in self.with_older_jobs(newest.unwrap_or(JidKey(u128::MAX))) {
             found.extend(self.latest_in(&other)?.into_iter().filter(|row| {
                 let at = gone.binary_search_by(|gone| gone.pair().cmp(&row.pair()));
-                at.ok().and_then(|at| gone.get(at)).is_some_and(|gone| row.newness() < gone.newness())
+                at.ok()
+                    .and_then(|at| gone.get(at))
+                    .is_some_and(|gone| row.newness() < gone.newness())
             }));
         }
         Ok(found)
@@ -213,7 +262,10 @@ impl StoreInner {
     fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
         let mut segments = self.all_segments();
         segments.retain(|segment| {
-            segment.is_finished() && segment.metadata().is_none_or(|metadata| metadata.may_hold_older(than))
+            segment.is_finished()
+                && segment
+                    .metadata()
+                    .is_none_or(|metadata| metadata.may_hold_older(than))
         });
         segments
     }
@@ -257,7 +309,9 @@ impl StoreInner {
             list.write().retain(|other| !Arc::ptr_eq(other, segment));
         }
         // An open file would keep its bytes allocated.
-        self.open.lock().retain(|(other, _)| !Arc::ptr_eq(other, segment));
+        self.open
+            .lock()
+            .retain(|(other, _)| !Arc::ptr_eq(other, segment));
     }
 
     /// Undoes [`StoreInner::hide_segment`].

@@ -121,8 +121,11 @@ fn write_to(
     dir: &Path,
 ) -> Result<Option<SegmentMetadata>, StoreError> {
     let fs = segment.fs();
-    fs.make_dir(dir).map_err(io_at("create the directory", dir))?;
-    let Some(layout) = write_log(segment, index, groups, dir)? else { return Ok(None) };
+    fs.make_dir(dir)
+        .map_err(io_at("create the directory", dir))?;
+    let Some(layout) = write_log(segment, index, groups, dir)? else {
+        return Ok(None);
+    };
     let metadata = sealed::write(index, Some(&layout), &dir.join("index"))?;
     sync_dir(fs, dir)?;
     Ok(Some(metadata))
@@ -137,19 +140,35 @@ fn write_log(
     let path = dir.join("log");
     let (fs, id) = (segment.fs(), segment.log().id());
     let mut out = LogWriter::create(fs, &path, id)?;
-    out.append(&file_header(&segment.class_name, id, segment.log().created()))?;
-    let mut packer = Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;
+    out.append(&file_header(
+        &segment.class_name,
+        id,
+        segment.log().created(),
+    ))?;
+    let mut packer =
+        Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();
     for group in groups {
         let block = fits(layout.blocks.metas().len(), "a segment has over 4 G blocks")?;
-        let metas = index.blocks().metas().get(group.clone()).expect("groups are ranges of blocks");
+        let metas = index
+            .blocks()
+            .metas()
+            .get(group.clone())
+            .expect("groups are ranges of blocks");
         layout.became.extend(metas.iter().map(|_| block));
-        let bits = group.clone().fold(0, |bits, at| bits | index.blocks().templates(at));
+        let bits = group
+            .clone()
+            .fold(0, |bits, at| bits | index.blocks().templates(at));
         let meta = if let [one] = metas {
-            let meta = BlockMeta { offset: out.end(), ..*one };
+            let meta = BlockMeta {
+                offset: out.end(),
+                ..*one
+            };
             let frame = segment.log().frame(one)?;
-            frame.map(|frame| out.append_frame(frame).map(|()| meta)).transpose()?
+            frame
+                .map(|frame| out.append_frame(frame).map(|()| meta))
+                .transpose()?
         } else {
             merged(segment, metas, &mut builder, &mut packer, &mut out)?
         };
@@ -178,7 +197,9 @@ fn merged(
         let rows = view.rows();
         for at in 0..view.len() {
             let (tag, jid) = (rows.tag(at), rows.jid(at));
-            let Ok(body) = rows.body(at) else { return Ok(None) };
+            let Ok(body) = rows.body(at) else {
+                return Ok(None);
+            };
             builder.push(rows.seq(at), &rows.entry(at, &tag, &jid, body))?;
         }
     }
@@ -191,18 +212,28 @@ fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result
     let mut expected = layout.blocks.metas().iter();
     let mut wrong = None;
     let walked = walk(&log, Bounds::of_log(log.size()?), true, |meta, view| {
-        if expected.next() != Some(meta) || (0..view.len()).any(|at| view.rows().body(at).is_err()) {
+        if expected.next() != Some(meta) || (0..view.len()).any(|at| view.rows().body(at).is_err())
+        {
             wrong.get_or_insert(meta.offset);
         }
         None
     })?
     .finished();
     let missing = expected.next().map(|meta| meta.offset);
-    let damaged = walked.damaged.iter().chain(&walked.tail).map(|stretch| stretch.offset).next();
+    let damaged = walked
+        .damaged
+        .iter()
+        .chain(&walked.tail)
+        .map(|stretch| stretch.offset)
+        .next();
     match wrong.or(missing).or(damaged) {
         Some(offset) => {
             let what = "verification after write failed".to_owned();
-            Err(StoreError::Corrupt { path: path.to_owned(), offset, what })
+            Err(StoreError::Corrupt {
+                path: path.to_owned(),
+                offset,
+                what,
+            })
         }
         None => Ok(()),
     }
@@ -226,11 +257,13 @@ pub(in crate::store) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> 
         // Left by a failed attempt. Rename it first: partially removed, it would still win after a crash.
         let stale = beside(dir, STALE);
         remove_dir(fs, &stale)?;
-        fs.rename(&sealed, &stale).map_err(io_at("rename", &sealed))?;
+        fs.rename(&sealed, &stale)
+            .map_err(io_at("rename", &sealed))?;
         sync_dir(fs, parent)?;
         remove_dir(fs, &stale)?;
     }
-    fs.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
+    fs.rename(&sealing, &sealed)
+        .map_err(io_at("rename", &sealing))?;
     sync_dir(fs, parent)?;
     take_place(fs, dir)
 }
@@ -274,7 +307,11 @@ fn is_unsupported(why: &std::io::Error) -> bool {
 pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), StoreError> {
     let mut left: Vec<(String, PathBuf)> = Vec::new();
     for path in list(class_dir)? {
-        let is_segment = path.file_stem().and_then(|name| name.to_str()).and_then(segment_seq).is_some();
+        let is_segment = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .and_then(segment_seq)
+            .is_some();
         let extension = path.extension().and_then(|extension| extension.to_str());
         if let Some(extension) = extension.filter(|_| is_segment) {
             left.push((extension.to_owned(), path.with_extension("")));

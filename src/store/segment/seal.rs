@@ -40,7 +40,9 @@ impl Sealer {
             let known = self.backlog.len() - usize::from(received);
             self.backlog.extend(self.shared.take_damaged());
             // Segments that failed wait for SEAL_RETRY unless new ones arrive.
-            if self.backlog.is_empty() || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY) {
+            if self.backlog.is_empty()
+                || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY)
+            {
                 continue;
             }
             tried = Instant::now();
@@ -69,7 +71,10 @@ impl Sealer {
 }
 
 /// Seals a finished segment whose index is in memory.
-pub(in crate::store) fn seal(shared: &StoreInner, segment: &Arc<Segment>) -> Result<(), StoreError> {
+pub(in crate::store) fn seal(
+    shared: &StoreInner,
+    segment: &Arc<Segment>,
+) -> Result<(), StoreError> {
     let mut is_closed = segment.work.lock();
     if *is_closed {
         return Ok(());
@@ -98,13 +103,27 @@ pub(in crate::store) fn seal(shared: &StoreInner, segment: &Arc<Segment>) -> Res
 
 /// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment continue with its open
 /// file.
-fn rewritten(shared: &StoreInner, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
-    let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
-    let Some(metadata) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
+fn rewritten(
+    shared: &StoreInner,
+    segment: &Arc<Segment>,
+    index: &MemIndex,
+) -> Result<bool, StoreError> {
+    let Some(groups) = rewrite::plan(segment, index)? else {
+        return Ok(false);
+    };
+    let Some(metadata) = rewrite::write(segment, index, &groups)? else {
+        return Ok(false);
+    };
     apply(shared, segment, &metadata, index, || {
         rewrite::swap(&*shared.fs, segment.dir())?;
         let class = (segment.class, segment.class_name.clone());
-        let new = Segment::open(&shared.fs, &shared.dir, class, segment.log().id(), Index::Closed)?;
+        let new = Segment::open(
+            &shared.fs,
+            &shared.dir,
+            class,
+            segment.log().id(),
+            Index::Closed,
+        )?;
         new.set_metadata(metadata.clone());
         shared.replace_segment(segment, Arc::new(new));
         Ok(())
@@ -122,10 +141,17 @@ fn apply(
     show: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let latest = index.latest();
-    let tell =
-        || shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, metadata, &latest));
+    let tell = || {
+        shared.with_state(|state| {
+            state.apply(&segment.class_name, segment.first_seq, metadata, &latest)
+        })
+    };
     let state = shared.state();
     tell()?;
     show()?;
-    if Arc::ptr_eq(&state, &shared.state()) { Ok(()) } else { tell() }
+    if Arc::ptr_eq(&state, &shared.state()) {
+        Ok(())
+    } else {
+        tell()
+    }
 }

@@ -29,7 +29,10 @@ impl SegmentUsage {
         if other.entries == 0 || self.entries == 0 {
             let times = if self.entries == 0 { other } else { self };
             let disk_bytes = self.disk_bytes + other.disk_bytes;
-            return Self { disk_bytes, ..times };
+            return Self {
+                disk_bytes,
+                ..times
+            };
         }
         Self {
             entries: self.entries + other.entries,
@@ -56,9 +59,22 @@ impl Segment {
             None if finished => self.memory().map_or(0, |index| index.jobs_len() as u64),
             None => 0,
         };
-        let Totals { entries, raw_bytes, at_min, at_max, .. } = totals;
+        let Totals {
+            entries,
+            raw_bytes,
+            at_min,
+            at_max,
+            ..
+        } = totals;
         let disk_bytes = disk_bytes(self.dir());
-        let segment_usage = SegmentUsage { entries, jobs, raw_bytes, disk_bytes, at_min, at_max };
+        let segment_usage = SegmentUsage {
+            entries,
+            jobs,
+            raw_bytes,
+            disk_bytes,
+            at_min,
+            at_max,
+        };
         if finished && self.metadata().is_some() && self.has_index() {
             let _ = self.usage.set(segment_usage);
         }
@@ -73,13 +89,21 @@ impl Segment {
 ///   active segment is finished after [`SEGMENT_AGE_MAX`].
 /// - In a log created before an older one according to the headers (the clock was set back): the entry is not older than
 ///   those of earlier segments.
-pub(in crate::store) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> Vec<Micros> {
-    let created = |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());
+pub(in crate::store) fn arrivals(
+    usages: &[(Arc<Segment>, SegmentUsage)],
+    now: Micros,
+) -> Vec<Micros> {
+    let created =
+        |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());
     let mut next = None;
     let mut found = Vec::with_capacity(usages.len());
     for (segment, segment_usage) in usages.iter().rev() {
         let created_at = created(segment);
-        let finished = || Some(Micros(created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX))));
+        let finished = || {
+            Some(Micros(
+                created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX)),
+            ))
+        };
         let in_time = segment_usage.at_max <= now;
         found.push(if in_time {
             segment_usage.at_max
@@ -103,7 +127,9 @@ pub(in crate::store) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: M
 /// Disk space allocated to a directory, in bytes.
 pub(in crate::store) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
-    let Ok(items) = std::fs::read_dir(dir) else { return 0 };
+    let Ok(items) = std::fs::read_dir(dir) else {
+        return 0;
+    };
     let bytes = items.flatten().map(|item| match item.metadata() {
         Ok(meta) if meta.is_dir() => disk_bytes(&item.path()),
         Ok(meta) => meta.blocks() * 512,

@@ -22,28 +22,51 @@ fn the_appender_applies_small_commits_and_the_committer_large_ones() {
     let [appender, committer] = [0, 1].map(|n: usize| rig.threads.0[n].thread().id());
     assert_eq!(answered_by(&rig, batch_of([0])), appender);
     assert_eq!(answered_by(&rig, batch_of([1])), appender);
-    let body = [vec![0xc6, 0, 0, 0x80, 0], crate::testkit::Random::new(1).bytes(0x8000)].concat();
+    let body = [
+        vec![0xc6, 0, 0, 0x80, 0],
+        crate::testkit::Random::new(1).bytes(0x8000),
+    ]
+    .concat();
     let large = event_entry(b"salt/beacon/web1/noise", &body, Source::Bus, Micros(2));
     assert_eq!(answered_by(&rig, Batch::of(&large)), committer);
     assert_eq!(answered_by(&rig, batch_of([3])), appender);
     rig.close();
 
-    let written = Durability::Written { within: std::time::Duration::from_secs(3600) };
-    let rig = Rig::open(dir.path(), Limits { durability: written, ..Limits::default() });
+    let written = Durability::Written {
+        within: std::time::Duration::from_secs(3600),
+    };
+    let rig = Rig::open(
+        dir.path(),
+        Limits {
+            durability: written,
+            ..Limits::default()
+        },
+    );
     let committer = rig.threads.0[1].thread().id();
-    assert_eq!(answered_by(&rig, batch_of([4])), committer, "the committer tracks unsynced writes");
+    assert_eq!(
+        answered_by(&rig, batch_of([4])),
+        committer,
+        "the committer tracks unsynced writes"
+    );
 }
 
 /// A copy of the state directory, as after a SIGKILL now.
 fn killed(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    let done = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status();
+    let done = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(dir.join("."))
+        .arg(copy.path())
+        .status();
     assert!(done.unwrap().success());
     copy
 }
 
 fn sizes(dir: &Path) -> Vec<u64> {
-    files_named(dir, "log").iter().map(|log| fs::metadata(log).unwrap().len()).collect()
+    files_named(dir, "log")
+        .iter()
+        .map(|log| fs::metadata(log).unwrap().len())
+        .collect()
 }
 
 #[test]
@@ -51,23 +74,49 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
     let (dir, rig) = Rig::new(Limits::default());
     rig.put_each(0..40);
     let grown = sizes(dir.path());
-    assert!(grown.iter().all(|size| *size > crate::base::limits::LOG_BYTES_AHEAD), "{grown:?}");
+    assert!(
+        grown
+            .iter()
+            .all(|size| *size > crate::base::limits::LOG_BYTES_AHEAD),
+        "{grown:?}"
+    );
 
     let killed = killed(dir.path());
-    let verified = verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
-    assert_eq!((verified.entries, verified.problems.len(), verified.notes.len()), (40, 0, 0), "{verified:?}");
+    let verified =
+        verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
+    assert_eq!(
+        (
+            verified.entries,
+            verified.problems.len(),
+            verified.notes.len()
+        ),
+        (40, 0, 0),
+        "{verified:?}"
+    );
     let again = Rig::open(killed.path(), Limits::default());
-    assert_eq!((again.metrics.tail_bytes_cut.get(), again.metrics.frames_damaged.get()), (0, 0));
+    assert_eq!(
+        (
+            again.metrics.tail_bytes_cut.get(),
+            again.metrics.frames_damaged.get()
+        ),
+        (0, 0)
+    );
     check_all(&again, 0..40);
     again.put(batch_of(40..50)).unwrap();
     check_all(&again, 0..50);
     again.close();
-    assert_eq!(files_named(killed.path(), "log.cut-64"), Vec::<PathBuf>::new());
+    assert_eq!(
+        files_named(killed.path(), "log.cut-64"),
+        Vec::<PathBuf>::new()
+    );
 
     rig.close();
     let exact = sizes(dir.path());
     assert!(
-        exact.iter().zip(&grown).all(|(end, grown)| *end + crate::base::limits::LOG_BYTES_AHEAD / 2 < *grown)
+        exact
+            .iter()
+            .zip(&grown)
+            .all(|(end, grown)| *end + crate::base::limits::LOG_BYTES_AHEAD / 2 < *grown)
     );
     let verified = verify::verify(dir.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(verified.log_bytes, exact.iter().sum::<u64>());
@@ -82,13 +131,24 @@ fn an_unfinished_write_before_preallocated_bytes_is_truncated_and_its_copy_is_ex
     let end = sizes(dir.path())[0];
     let log = files_named(killed.path(), "log").remove(0);
     let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
-    file.write_all_at(b"\xff\xff\xff\xff\x02\x00half a frame", end).unwrap();
-    let verified = verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
-    assert!(verified.notes.iter().any(|note| note.what.contains("18 bytes")), "{verified:?}");
+    file.write_all_at(b"\xff\xff\xff\xff\x02\x00half a frame", end)
+        .unwrap();
+    let verified =
+        verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
+    assert!(
+        verified
+            .notes
+            .iter()
+            .any(|note| note.what.contains("18 bytes")),
+        "{verified:?}"
+    );
     let again = Rig::open(killed.path(), Limits::default());
     assert_eq!(again.metrics.tail_bytes_cut.get(), 18);
     check_all(&again, 0..10);
     again.close();
     let kept = log.with_file_name(format!("log.cut-{end}"));
-    assert_eq!(fs::read(kept).unwrap(), b"\xff\xff\xff\xff\x02\x00half a frame");
+    assert_eq!(
+        fs::read(kept).unwrap(),
+        b"\xff\xff\xff\xff\x02\x00half a frame"
+    );
 }

@@ -21,11 +21,21 @@ fn returns(source: Source) -> Batch {
 }
 
 fn windowed(dedupe_window: usize) -> Limits {
-    Limits { dedupe_window, ..Limits::default() }
+    Limits {
+        dedupe_window,
+        ..Limits::default()
+    }
 }
 
 fn of_jobs(rig: &Rig) -> u64 {
-    rig.store.classes().unwrap().iter().find(|totals| *totals.name == *"jobs").unwrap().totals.entries
+    rig.store
+        .classes()
+        .unwrap()
+        .iter()
+        .find(|totals| *totals.name == *"jobs")
+        .unwrap()
+        .totals
+        .entries
 }
 
 #[test]
@@ -33,7 +43,8 @@ fn returns_replayed_after_a_restart_are_stored_once_despite_many_events() {
     for batches in [1, 300] {
         let (dir, rig) = Rig::new(Limits::default());
         for n in 0..batches {
-            rig.put(beacons(n * 3000 / batches..(n + 1) * 3000 / batches)).unwrap();
+            rig.put(beacons(n * 3000 / batches..(n + 1) * 3000 / batches))
+                .unwrap();
         }
         rig.put(returns(Source::Returner)).unwrap();
         rig.close();
@@ -69,10 +80,26 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
     let dir = tempfile::tempdir().unwrap();
     let (plan, fs) = faulty_disk();
     // Makes the appender hand commits to the committer, and continue while they are in flight.
-    let durability = Durability::Written { within: std::time::Duration::from_secs(3600) };
-    let limits = Limits { durability, numbers_ahead: 100, ..Limits::default() };
-    let options = Options { fs, ..options(dir.path(), limits) };
-    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options).unwrap();
+    let durability = Durability::Written {
+        within: std::time::Duration::from_secs(3600),
+    };
+    let limits = Limits {
+        durability,
+        numbers_ahead: 100,
+        ..Limits::default()
+    };
+    let options = Options {
+        fs,
+        ..options(dir.path(), limits)
+    };
+    let Opened {
+        store,
+        intake,
+        appender,
+        committer,
+        sealer,
+        retainer,
+    } = Store::open(&options).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let mut threads = vec![thread(Box::new(|| appender.run()))];
     let submit = |batch| {
@@ -81,10 +108,17 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
         rx
     };
     let first = submit(batch_of(0..60));
-    crate::testkit::wait_for("a commit under way", || (!committer.commits.is_empty()).then_some(()));
+    crate::testkit::wait_for("a commit under way", || {
+        (!committer.commits.is_empty()).then_some(())
+    });
     plan.add(Fault::lasting(Act::Create, Errno::NOSPC));
     let outcome = receive(&submit(batch_of(60..180)));
-    assert!(outcome.as_ref().is_err_and(|words| words.contains("SEQUENCE")), "{outcome:?}");
+    assert!(
+        outcome
+            .as_ref()
+            .is_err_and(|words| words.contains("SEQUENCE")),
+        "{outcome:?}"
+    );
     plan.heal();
     threads.push(thread(Box::new(|| committer.run())));
     threads.push(thread(Box::new(|| sealer.run())));
@@ -93,11 +127,20 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
     let mut again = Batch::default();
     for n in 0..60 {
         let (tag, data) = event(n);
-        again.push(&event_entry(tag.as_bytes(), &data, Source::EventReturn, Micros(0)), None);
+        again.push(
+            &event_entry(tag.as_bytes(), &data, Source::EventReturn, Micros(0)),
+            None,
+        );
     }
     assert_eq!(receive(&submit(again)), Ok(()));
     let metrics = options.metrics.clone();
-    let rig = Rig { store, intake, metrics, options, threads: Threads(threads) };
+    let rig = Rig {
+        store,
+        intake,
+        metrics,
+        options,
+        threads: Threads(threads),
+    };
     check_all(&rig, 0..60);
     assert_eq!(rig.metrics.duplicates_folded.get(), 60);
     assert_eq!(rig.metrics.entries_failed.get(), 120);
@@ -111,22 +154,36 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     rig.put_each(0..300);
     crate::store::tests::retention::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
-    let bad = sealed.iter().rfind(|segment| segment.is_finished()).unwrap();
+    let bad = sealed
+        .iter()
+        .rfind(|segment| segment.is_finished())
+        .unwrap();
     let blocks = rig.store.0.ready(bad).unwrap().blocks().metas().len() as u64;
     let (path, of_bad) = (bad.dir().to_owned(), bad.totals());
     drop(sealed);
     rig.close();
 
     let (plan, fs) = faulty_disk();
-    plan.add(Fault { within: path.display().to_string(), ..Fault::lasting(Act::Read, Errno::IO) });
-    let rig = Rig::open_with(&Options { fs, ..options(dir.path(), SMALL) });
+    plan.add(Fault {
+        within: path.display().to_string(),
+        ..Fault::lasting(Act::Read, Errno::IO)
+    });
+    let rig = Rig::open_with(&Options {
+        fs,
+        ..options(dir.path(), SMALL)
+    });
     assert_eq!(rig.metrics.blocks_unread_at_start.get(), blocks);
     // Other duplicates are detected, and the bad segment's entries are found when it is readable again.
-    let in_bad = |n: u64| !n.is_multiple_of(3) && (of_bad.first_seq.0..=of_bad.last_seq.0).contains(&(n + 1));
+    let in_bad = |n: u64| {
+        !n.is_multiple_of(3) && (of_bad.first_seq.0..=of_bad.last_seq.0).contains(&(n + 1))
+    };
     let mut again = Batch::default();
     for n in (0..300).filter(|n| !in_bad(*n)) {
         let (tag, data) = event(n);
-        again.push(&event_entry(tag.as_bytes(), &data, Source::EventReturn, Micros(0)), None);
+        again.push(
+            &event_entry(tag.as_bytes(), &data, Source::EventReturn, Micros(0)),
+            None,
+        );
     }
     rig.put(again).unwrap();
     assert_eq!(rig.metrics.duplicates_folded.get(), 300 - of_bad.entries);

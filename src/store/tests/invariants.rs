@@ -13,7 +13,12 @@ fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 10..30 {
         let outcome = rig.put(batch_of([n]));
-        assert!(outcome.as_ref().is_err_and(|words| words.contains("exhausted")), "{outcome:?}");
+        assert!(
+            outcome
+                .as_ref()
+                .is_err_and(|words| words.contains("exhausted")),
+            "{outcome:?}"
+        );
     }
     check_all(&rig, 0..10);
 }
@@ -43,7 +48,11 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
         assert_eq!(rig.store.job_row(&jid(2)).unwrap().unwrap().load_seq, far);
     };
     check(&rig);
-    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "a new segment was created");
+    assert_eq!(
+        rig.store.0.segments(Class::JOBS).len(),
+        2,
+        "a new segment was created"
+    );
     let rig = rig.reopened();
     check(&rig);
 }
@@ -51,23 +60,43 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
 #[test]
 fn an_inconsistent_block_is_not_written() {
     let data = data(1);
-    let entry = event_entry(b"salt/job/20261121030955000000/ret/web1", &data, Source::Bus, Micros(0));
+    let entry = event_entry(
+        b"salt/job/20261121030955000000/ret/web1",
+        &data,
+        Source::Bus,
+        Micros(0),
+    );
     let mut builder = BlockBuilder::default();
     builder.push(SeqNo(7), &entry).unwrap();
     for seq in [7, 6, 0] {
-        assert!(matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))), "{seq} behind 7");
+        assert!(
+            matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))),
+            "{seq} behind 7"
+        );
     }
     assert_eq!(builder.seqs(), (SeqNo(7), SeqNo(7)));
     for seq in 8..7 + crate::base::limits::BLOCK_ENTRIES_MAX as u64 {
         builder.push(SeqNo(seq), &entry).unwrap();
     }
-    assert!(matches!(builder.push(SeqNo(1 << 40), &entry), Err(StoreError::Broken(_))), "one entry too many");
+    assert!(
+        matches!(
+            builder.push(SeqNo(1 << 40), &entry),
+            Err(StoreError::Broken(_))
+        ),
+        "one entry too many"
+    );
     let mut packer = Packer::new().unwrap();
     assert!(builder.finish(&mut packer).is_ok());
     builder.clear();
-    assert!(matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))), "no entry at all");
+    assert!(
+        matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))),
+        "no entry at all"
+    );
     let bodies = vec![0; frame::PAYLOAD_BYTES_MAX + 1];
-    let long = Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
+    let long = Packed {
+        head: rkyv::util::AlignedVec::new(),
+        bodies: &bodies,
+    };
     let mut frames = Vec::new();
     assert!(matches!(
         frame::write_frame(&mut frames, &long, (SeqNo(7), SeqNo(7)), 1),

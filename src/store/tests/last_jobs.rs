@@ -12,7 +12,15 @@ fn answer(minion: &str, jid: &str) -> Batch {
 
 fn answer_by(source: Source, minion: &str, jid: &str) -> Batch {
     let mut w = Writer::new();
-    w.map(4).str("fun").str("test.echo").str("return").nil().str("id").str(minion).str("jid").str(jid);
+    w.map(4)
+        .str("fun")
+        .str("test.echo")
+        .str("return")
+        .nil()
+        .str("id")
+        .str(minion)
+        .str("jid")
+        .str(jid);
     let (tag, data) = (format!("salt/job/{jid}/ret/{minion}"), w.into_bytes());
     Batch::of(&event_entry(tag.as_bytes(), &data, source, Micros(0)))
 }
@@ -22,7 +30,8 @@ fn a_forged_event_does_not_become_the_latest_job() {
     let (dir, rig) = Rig::new(SMALL);
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(900))).unwrap();
-    rig.put(answer_by(Source::EventReturn, "db2", &jid(7))).unwrap();
+    rig.put(answer_by(Source::EventReturn, "db2", &jid(7)))
+        .unwrap();
     // The bus before the returner call, and vice versa.
     rig.put(answer_by(Source::Bus, "db3", &jid(8))).unwrap();
     rig.put(answer("db3", &jid(8))).unwrap();
@@ -30,14 +39,25 @@ fn a_forged_event_does_not_become_the_latest_job() {
     rig.put(answer_by(Source::Bus, "db4", &jid(9))).unwrap();
     let check = |rig: &Rig| {
         let jids = |latest: BTreeMap<String, index::LatestJob>| -> Vec<_> {
-            latest.into_iter().map(|(minion, latest)| format!("{minion} {}", latest.jid)).collect()
+            latest
+                .into_iter()
+                .map(|(minion, latest)| format!("{minion} {}", latest.jid))
+                .collect()
         };
-        let confirmed = [("db1", 5), ("db3", 8), ("db4", 9)].map(|(id, n)| format!("{id} {}", jid(n)));
+        let confirmed =
+            [("db1", 5), ("db3", 8), ("db4", 9)].map(|(id, n)| format!("{id} {}", jid(n)));
         assert_eq!(jids(rig.store.latest_of("test.echo").unwrap()), confirmed);
-        let on_bus = [("db1", 900), ("db2", 7), ("db3", 8)].map(|(id, n)| format!("{id} {}", jid(n)));
-        assert_eq!(jids(rig.store.latest_on_bus_only("test.echo").unwrap()), on_bus);
+        let on_bus =
+            [("db1", 900), ("db2", 7), ("db3", 8)].map(|(id, n)| format!("{id} {}", jid(n)));
+        assert_eq!(
+            jids(rig.store.latest_on_bus_only("test.echo").unwrap()),
+            on_bus
+        );
         assert_eq!(rig.store.minions(true).unwrap(), ["db1", "db3", "db4"]);
-        assert_eq!(rig.store.minions(false).unwrap(), ["db1", "db2", "db3", "db4"]);
+        assert_eq!(
+            rig.store.minions(false).unwrap(),
+            ["db1", "db2", "db3", "db4"]
+        );
     };
     check(&rig);
     let rig = rig.reopened();
@@ -58,7 +78,10 @@ fn a_return_repeated_on_a_bus_is_indexed_once() {
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(5))).unwrap();
     let entries = rig.store.job_entries(&jid(5)).unwrap();
-    assert_eq!(entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Return, Kind::SeenOnBus]);
+    assert_eq!(
+        entries.iter().map(|e| e.kind).collect::<Vec<_>>(),
+        [Kind::Return, Kind::SeenOnBus]
+    );
     let latest = |rig: &Rig| rig.store.latest_of("test.echo").unwrap()["db1"].seq;
     assert_eq!(latest(&rig), entries[0].seq);
     let rig = rig.reopened();
@@ -94,7 +117,10 @@ fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
         let check = |rig: &Rig| {
             let latest = rig.store.latest_of("test.echo").unwrap();
             let of = |minion: &str| latest.get(minion).map(|latest| latest.jid.clone()).unwrap();
-            assert_eq!(["a", "b", "c", "d"].map(of), [jid(900), jid(10), jid(1), "yours".to_owned()]);
+            assert_eq!(
+                ["a", "b", "c", "d"].map(of),
+                [jid(900), jid(10), jid(1), "yours".to_owned()]
+            );
         };
         check(&rig);
         let rig = rig.reopened();
@@ -111,7 +137,10 @@ fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
 fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
     let dir = tempfile::tempdir().unwrap();
     let classes = Classes::new(&[jobs(FOREVER), events(FOREVER)]);
-    let options = Options { classes, ..options(dir.path(), SMALL) };
+    let options = Options {
+        classes,
+        ..options(dir.path(), SMALL)
+    };
     let rig = Rig::open_with(&options);
     // The segment of class `events` spans the whole range.
     rig.put(batch_of([0])).unwrap();
@@ -128,20 +157,38 @@ fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
     let shared = &rig.store.0;
     let mut seen = Vec::new();
     loop {
-        let latest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
+        let latest = rig
+            .store
+            .latest_of("test.echo")
+            .unwrap()
+            .remove("db1")
+            .unwrap();
         seen.push(latest.jid);
-        let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&latest.seq);
-        let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
+        let lies_in =
+            |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&latest.seq);
+        let segment = shared
+            .segments(Class::JOBS)
+            .into_iter()
+            .find(lies_in)
+            .unwrap();
         if !segment.is_finished() {
             break;
         }
         shared.clear_trash(&[shared.drop_segment(&segment).unwrap().unwrap()]);
-        assert!(rig.store.minions(false).unwrap().contains(&"db1".to_owned()));
+        assert!(
+            rig.store
+                .minions(false)
+                .unwrap()
+                .contains(&"db1".to_owned())
+        );
     }
     assert_eq!(seen, [900, 700, 600, 500, 300].map(jid));
     rig.close();
     let rig = Rig::open_with(&options);
-    assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(300));
+    assert_eq!(
+        rig.store.latest_of("test.echo").unwrap()["db1"].jid,
+        jid(300)
+    );
 }
 
 #[test]
@@ -157,14 +204,27 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     put(0, 900);
     put(1, 700);
     let shared = &rig.store.0;
-    let newest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
-    let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
-    let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
+    let newest = rig
+        .store
+        .latest_of("test.echo")
+        .unwrap()
+        .remove("db1")
+        .unwrap();
+    let lies_in =
+        |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
+    let segment = shared
+        .segments(Class::JOBS)
+        .into_iter()
+        .find(lies_in)
+        .unwrap();
     // As if the state database could not be written until the next segment was sealed.
     let dropped = shared.drop_segment(&segment).unwrap().unwrap();
     put(2, 600);
     shared.clear_trash(&[dropped]);
-    assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(700));
+    assert_eq!(
+        rig.store.latest_of("test.echo").unwrap()["db1"].jid,
+        jid(700)
+    );
     drop(segment);
 }
 
@@ -183,11 +243,18 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         }
         rig.put(batch_of([3])).unwrap();
         settle(&rig);
-        let last = |rig: &Rig| rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
+        let last = |rig: &Rig| {
+            rig.store
+                .latest_of("test.echo")
+                .unwrap()
+                .remove("db1")
+                .unwrap()
+        };
         let newest = last(&rig);
         assert_eq!(newest.jid, jid(900));
         let segments = rig.store.0.segments(Class::JOBS);
-        let lies_in = |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
+        let lies_in =
+            |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
         let place = segments.iter().find(lies_in).unwrap().dir().to_owned();
         drop(segments);
         rig.close();
@@ -213,33 +280,57 @@ fn results_of_many_jobs_equal_those_of_each() {
     for jid in [jid(3), jid(39), jid(77), "free".to_owned()] {
         rig.put(answer("web31", &jid)).unwrap();
     }
-    let load = event_entry(b"", b"\x92\x81\xa3fun\xa1x\xc0", Source::Returner, Micros(9));
-    let load = Entry { kind: Kind::Load, flags: Flags::default(), ..load };
-    rig.put(Batch::of(&Entry { jid: &jid(20), ..load })).unwrap();
+    let load = event_entry(
+        b"",
+        b"\x92\x81\xa3fun\xa1x\xc0",
+        Source::Returner,
+        Micros(9),
+    );
+    let load = Entry {
+        kind: Kind::Load,
+        flags: Flags::default(),
+        ..load
+    };
+    rig.put(Batch::of(&Entry {
+        jid: &jid(20),
+        ..load
+    }))
+    .unwrap();
     let check = |store: &Store, jids: &[String], wants: &dyn Fn(&str) -> bool| {
         let mut wanted = BTreeMap::new();
         let mut expected = BTreeMap::new();
         for jid in jids {
             let entries = store.job_entries_with(jid, |_| false).unwrap();
-            let is_cached = entries.iter().any(|entry| read::job_summary::is_of_cached_job(entry.kind));
-            let of_wanted = |entry: &read::StoredEntry| entry.kind == Kind::Return && wants(&entry.minion);
+            let is_cached = entries
+                .iter()
+                .any(|entry| read::job_summary::is_of_cached_job(entry.kind));
+            let of_wanted =
+                |entry: &read::StoredEntry| entry.kind == Kind::Return && wants(&entry.minion);
             let returns: Vec<_> = entries.into_iter().filter(of_wanted).collect();
             if let Some(row) = store.job_row(jid).unwrap() {
                 let is_cached = is_cached && !returns.is_empty();
                 expected.insert(jid.clone(), (row, is_cached, returns.clone()));
             }
-            wanted.insert(jid.as_str(), returns.into_iter().map(|entry| entry.minion).collect());
+            wanted.insert(
+                jid.as_str(),
+                returns.into_iter().map(|entry| entry.minion).collect(),
+            );
         }
         let wanted: BTreeMap<&str, std::collections::BTreeSet<String>> = wanted;
-        let wanted =
-            wanted.iter().map(|(jid, ids)| (*jid, ids.iter().map(String::as_str).collect())).collect();
+        let wanted = wanted
+            .iter()
+            .map(|(jid, ids)| (*jid, ids.iter().map(String::as_str).collect()))
+            .collect();
         let found = store.returns_of(&wanted).unwrap().into_iter();
-        let found: BTreeMap<_, _> =
-            found.map(|(jid, job)| (jid, (job.summary, job.is_cached, job.returns))).collect();
+        let found: BTreeMap<_, _> = found
+            .map(|(jid, job)| (jid, (job.summary, job.is_cached, job.returns)))
+            .collect();
         assert_eq!(found, expected);
     };
-    let all: Vec<String> =
-        (0..45).map(jid).chain([jid(77), "free".to_owned(), "unknown".to_owned()]).collect();
+    let all: Vec<String> = (0..45)
+        .map(jid)
+        .chain([jid(77), "free".to_owned(), "unknown".to_owned()])
+        .collect();
     let some: Vec<String> = all.iter().step_by(7).cloned().collect();
     let checks = |store: &Store| {
         for jids in [&all[..], &some, &all[44..], &[]] {

@@ -52,11 +52,23 @@ pub(super) fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
     let clock = Clock::manual(Micros(1_000_000));
     let (metrics, classes, fs) = (Arc::default(), Classes::default(), Arc::new(vfs::Disk));
-    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, free: NO_GUARD, fs }
+    Options {
+        dir: dir.to_owned(),
+        holder,
+        clock,
+        metrics,
+        limits,
+        classes,
+        free: NO_GUARD,
+        fs,
+    }
 }
 
 /// Free space limits that fit any disk.
-const NO_GUARD: FreeSpace = FreeSpace { low: Some(0), min: Some(0) };
+const NO_GUARD: FreeSpace = FreeSpace {
+    low: Some(0),
+    min: Some(0),
+};
 
 pub(super) const SMALL: Limits = Limits {
     durability: Durability::Durable,
@@ -80,12 +92,21 @@ impl Rig {
     pub(super) fn open_with(options: &Options) -> Self {
         let (store, intake, threads) = Store::open(options).unwrap().on_threads();
         let (metrics, options) = (options.metrics.clone(), options.clone());
-        Self { store, intake, metrics, options, threads: Threads(threads) }
+        Self {
+            store,
+            intake,
+            metrics,
+            options,
+            threads: Threads(threads),
+        }
     }
 
     /// Closes the store and opens it again, with new counters.
     pub(super) fn reopened(self) -> Self {
-        let options = Options { metrics: Arc::default(), ..self.options.clone() };
+        let options = Options {
+            metrics: Arc::default(),
+            ..self.options.clone()
+        };
         self.close();
         Self::open_with(&options)
     }
@@ -107,15 +128,23 @@ impl Rig {
 
     /// Sequence number and tag of every event, oldest first.
     pub(super) fn events(&self, filter: &EventFilter) -> Vec<(u64, String)> {
-        let mut found =
-            self.store.events_before(filter, self.store.durable(), usize::MAX, usize::MAX).unwrap();
+        let mut found = self
+            .store
+            .events_before(filter, self.store.durable(), usize::MAX, usize::MAX)
+            .unwrap();
         found.reverse();
-        found.into_iter().map(|e| (e.seq.0, String::from_utf8(e.tag).unwrap())).collect()
+        found
+            .into_iter()
+            .map(|e| (e.seq.0, String::from_utf8(e.tag).unwrap()))
+            .collect()
     }
 
     /// The tag of every event, oldest first.
     pub(super) fn tags(&self) -> Vec<String> {
-        self.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
+        self.events(&EventFilter::default())
+            .into_iter()
+            .map(|(_, tag)| tag)
+            .collect()
     }
 }
 
@@ -125,8 +154,17 @@ pub(super) fn tell(tx: SyncSender<Result<(), String>>) -> Done {
 
 pub(super) fn data(n: u64) -> Vec<u8> {
     let mut w = Writer::new();
-    w.map(5).str("fun").str("test.echo").str("return").uint(n).str("_stamp").str(&format!("at {n}"));
-    w.str("id").str(&format!("web{n}")).str("jid").str(&jid(n / 10));
+    w.map(5)
+        .str("fun")
+        .str("test.echo")
+        .str("return")
+        .uint(n)
+        .str("_stamp")
+        .str(&format!("at {n}"));
+    w.str("id")
+        .str(&format!("web{n}"))
+        .str("jid")
+        .str(&jid(n / 10));
     w.into_bytes()
 }
 
@@ -157,12 +195,20 @@ pub(super) fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
 /// The real disk with faults, and their plan, which is empty.
 fn faulty_disk() -> (Arc<Plan>, Arc<Faults>) {
     let plan = Arc::new(Plan::default());
-    (plan.clone(), Arc::new(Faults::over(Arc::new(vfs::Disk), plan)))
+    (
+        plan.clone(),
+        Arc::new(Faults::over(Arc::new(vfs::Disk), plan)),
+    )
 }
 
 /// An event without data.
 fn bare_event(tag: &str) -> Batch {
-    Batch::of(&event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)))
+    Batch::of(&event_entry(
+        tag.as_bytes(),
+        b"\x80",
+        Source::Bus,
+        Micros(0),
+    ))
 }
 
 /// An entry with Thorium's register.
@@ -170,13 +216,22 @@ fn register(text: &str) -> Batch {
     let mut w = Writer::new();
     w.str(text);
     let body = w.into_bytes();
-    Batch::of(&Entry::new(Kind::Register, Source::Returner, Micros(0), &body))
+    Batch::of(&Entry::new(
+        Kind::Register,
+        Source::Returner,
+        Micros(0),
+        &body,
+    ))
 }
 
 /// Incompressible bytes, so that a body appears verbatim in the log.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let word =
-        |n: u64| (n + 1 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
+    let word = |n: u64| {
+        (n + 1 + seed * 1_000_003)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+            .to_le_bytes()
+    };
     (0..bytes as u64 / 8).flat_map(word).collect()
 }
 
@@ -194,12 +249,21 @@ pub(super) fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
         let entries = rig.store.job_entries(&jid(job)).unwrap();
         let of_job = (job * 10..job * 10 + 10).filter(|n| numbers.contains(n) && n % 3 != 0);
         let expected: Vec<_> = of_job.map(|n| (format!("web{n}"), data(n))).collect();
-        assert_eq!(entries.into_iter().map(|e| (e.minion, e.body)).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            entries
+                .into_iter()
+                .map(|e| (e.minion, e.body))
+                .collect::<Vec<_>>(),
+            expected
+        );
         assert!(rig.store.job_row(&jid(job)).unwrap().is_some());
     }
     let rows = rig.store.jobs_before(None, usize::MAX).unwrap();
     let jids: Vec<_> = rows.iter().map(|(_, row)| row.jid.clone()).collect();
-    let expected: Vec<_> = (numbers.start / 10..numbers.end.div_ceil(10)).rev().map(jid).collect();
+    let expected: Vec<_> = (numbers.start / 10..numbers.end.div_ceil(10))
+        .rev()
+        .map(jid)
+        .collect();
     assert_eq!(jids, expected);
 }
 
@@ -268,7 +332,11 @@ fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
         let rig = Rig::open(dir.path(), SMALL);
         check_all(&rig, 0..400);
         rig.close();
-        assert_eq!(files_named(dir.path(), "index").len(), sealed, "round {round}");
+        assert_eq!(
+            files_named(dir.path(), "index").len(),
+            sealed,
+            "round {round}"
+        );
     }
 }
 
@@ -279,9 +347,20 @@ fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
         fs::remove_file(index.join("pages")).unwrap();
         let db = index.join("db");
         let len = fs::metadata(&db).unwrap().len();
-        fs::OpenOptions::new().write(true).open(&db).unwrap().set_len(len / 2).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&db)
+            .unwrap()
+            .set_len(len / 2)
+            .unwrap();
         for snapshot in fs::read_dir(&index).unwrap().map(|i| i.unwrap().path()) {
-            if snapshot.file_name().unwrap().to_str().unwrap().starts_with("snap") {
+            if snapshot
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("snap")
+            {
                 fs::remove_file(snapshot).unwrap();
             }
         }
@@ -316,9 +395,23 @@ fn a_truncated_state_database_is_rebuilt() {
     let db = dir.path().join("state/db");
     for part in [1, 2, 3] {
         let len = fs::metadata(&db).unwrap().len();
-        fs::OpenOptions::new().write(true).open(&db).unwrap().set_len(len * part / 4).unwrap();
-        for item in fs::read_dir(dir.path().join("state")).unwrap().map(|i| i.unwrap().path()) {
-            if item.file_name().unwrap().to_str().unwrap().starts_with("snap") {
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&db)
+            .unwrap()
+            .set_len(len * part / 4)
+            .unwrap();
+        for item in fs::read_dir(dir.path().join("state"))
+            .unwrap()
+            .map(|i| i.unwrap().path())
+        {
+            if item
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("snap")
+            {
                 fs::remove_file(item).unwrap();
             }
         }
@@ -335,10 +428,19 @@ fn an_unfinished_write_is_truncated_and_the_log_continues() {
     let logs = files_named(dir.path(), "log");
     let whole = fs::read(&logs[0]).unwrap();
     // Possible remains of a crash: half a frame, or noise.
-    for tail in [&whole[80..whole.len() - 20], &[0xff; 1000][..], &whole[80..84]] {
+    for tail in [
+        &whole[80..whole.len() - 20],
+        &[0xff; 1000][..],
+        &whole[80..84],
+    ] {
         for path in &logs {
             let len = fs::metadata(path).unwrap().len();
-            fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(tail, len).unwrap();
+            fs::OpenOptions::new()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .write_all_at(tail, len)
+                .unwrap();
         }
         let rig = Rig::open(dir.path(), Limits::default());
         assert_eq!(rig.metrics.tail_bytes_cut.get(), 2 * tail.len() as u64);
@@ -360,10 +462,19 @@ fn a_flipped_bit_costs_only_its_block() {
     bytes[middle] ^= 1;
     fs::write(path, &bytes).unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
+    assert_eq!(
+        (
+            rig.metrics.frames_damaged.get(),
+            rig.metrics.tail_bytes_cut.get()
+        ),
+        (1, 0)
+    );
     let events = rig.events(&EventFilter::default());
     assert_eq!(events.len(), 59);
-    assert!(events.iter().all(|(seq, tag)| *tag == event(seq - 1).0), "remaining entries are unchanged");
+    assert!(
+        events.iter().all(|(seq, tag)| *tag == event(seq - 1).0),
+        "remaining entries are unchanged"
+    );
 }
 
 #[test]
@@ -392,7 +503,11 @@ fn readers_miss_nothing_while_segments_are_sealed() {
                 assert!(jobs.len() >= known, "{} jobs after {known}", jobs.len());
                 known = jobs.len();
                 for (_, row) in jobs.iter().rev() {
-                    assert!(!store.job_entries(&row.jid).unwrap().is_empty(), "{}", row.jid);
+                    assert!(
+                        !store.job_entries(&row.jid).unwrap().is_empty(),
+                        "{}",
+                        row.jid
+                    );
                     assert!(store.job_row(&row.jid).unwrap().is_some(), "{}", row.jid);
                 }
             }
@@ -432,20 +547,45 @@ fn one_event_from_two_sources_is_stored_once_also_after_a_restart() {
 fn events_are_filtered_and_paged() {
     let (_dir, rig) = Rig::new(SMALL);
     rig.put_each(0..300);
-    let seqs =
-        |filter: &EventFilter| rig.events(filter).into_iter().map(|(seq, _)| seq - 1).collect::<Vec<_>>();
-    let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web2/*")), ..Default::default() };
-    assert_eq!(seqs(&beacons), (0..300).filter(|n| n % 3 == 0 && n % 5 == 2).collect::<Vec<_>>());
-    let minion = EventFilter { minion: Some("web7".to_owned()), ..Default::default() };
+    let seqs = |filter: &EventFilter| {
+        rig.events(filter)
+            .into_iter()
+            .map(|(seq, _)| seq - 1)
+            .collect::<Vec<_>>()
+    };
+    let beacons = EventFilter {
+        tag: Some(Glob::new("salt/beacon/web2/*")),
+        ..Default::default()
+    };
+    assert_eq!(
+        seqs(&beacons),
+        (0..300)
+            .filter(|n| n % 3 == 0 && n % 5 == 2)
+            .collect::<Vec<_>>()
+    );
+    let minion = EventFilter {
+        minion: Some("web7".to_owned()),
+        ..Default::default()
+    };
     assert_eq!(seqs(&minion), [7]);
-    let of_job = EventFilter { jid: Some(jid(4)), ..Default::default() };
+    let of_job = EventFilter {
+        jid: Some(jid(4)),
+        ..Default::default()
+    };
     assert_eq!(seqs(&of_job), [40, 41, 43, 44, 46, 47, 49]);
-    let span = EventFilter { since: Some(Micros(100)), until: Some(Micros(110)), ..Default::default() };
+    let span = EventFilter {
+        since: Some(Micros(100)),
+        until: Some(Micros(110)),
+        ..Default::default()
+    };
     assert_eq!(seqs(&span), (100..110).collect::<Vec<_>>());
     let mut before = rig.store.durable();
     let mut paged = Vec::new();
     loop {
-        let page = rig.store.events_before(&EventFilter::default(), before, 7, usize::MAX).unwrap();
+        let page = rig
+            .store
+            .events_before(&EventFilter::default(), before, 7, usize::MAX)
+            .unwrap();
         let Some(last) = page.last() else { break };
         before = last.seq;
         paged.extend(page.iter().map(|e| e.seq.0));
@@ -456,15 +596,23 @@ fn events_are_filtered_and_paged() {
 #[test]
 fn a_very_large_entry_gets_a_block_of_its_own() {
     let (_dir, rig) = Rig::new(Limits::default());
-    let noise: Vec<u8> = (0..500_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+    let noise: Vec<u8> = (0..500_000_u32)
+        .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())
+        .collect();
     let mut w = Writer::new();
     w.map(1).str("x").bin(&noise);
     let giant = w.into_bytes();
     let mut batch = batch_of(0..3);
     batch.push(&event_entry(b"giant", &giant, Source::Bus, Micros(0)), None);
     rig.put(batch).unwrap();
-    let found = rig.store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1, usize::MAX).unwrap();
-    assert_eq!((found[0].tag.as_slice(), &found[0].body), (&b"giant"[..], &giant));
+    let found = rig
+        .store
+        .events_before(&EventFilter::default(), SeqNo(u64::MAX), 1, usize::MAX)
+        .unwrap();
+    assert_eq!(
+        (found[0].tag.as_slice(), &found[0].body),
+        (&b"giant"[..], &giant)
+    );
 }
 
 #[test]
@@ -475,7 +623,10 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
     rig.put(register("new")).unwrap();
     rig.put_each(100..200);
     let rig = rig.reopened();
-    assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
+    assert_eq!(
+        rig.store.register().unwrap().as_deref(),
+        Some(&b"\xa3new"[..])
+    );
     let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
     assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
     assert_eq!(latest.len(), rig.store.minions(false).unwrap().len());
@@ -486,7 +637,10 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
     );
     let before = JidKey::of(&jid(5));
     let rows = rig.store.jobs_before(Some(before), 2).unwrap();
-    assert_eq!(rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(), [jid(4), jid(3)]);
+    assert_eq!(
+        rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(),
+        [jid(4), jid(3)]
+    );
 }
 
 #[test]
@@ -497,8 +651,9 @@ fn concurrent_readers_share_one_closed_index() {
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let store = rig.store.clone();
-            let read =
-                move || (0..40).for_each(|job| assert!(!store.job_entries(&jid(job)).unwrap().is_empty()));
+            let read = move || {
+                (0..40).for_each(|job| assert!(!store.job_entries(&jid(job)).unwrap().is_empty()));
+            };
             std::thread::Builder::new().spawn(read).unwrap()
         })
         .collect();
@@ -513,12 +668,19 @@ fn concurrent_readers_share_one_closed_index() {
 #[test]
 fn events_of_runners_are_found_by_jid_after_sealing_too() {
     let (_dir, rig) = Rig::new(SMALL);
-    let of_runner =
-        Batch::of(&event_entry(b"salt/run/20261121030955999999/new", b"\x80", Source::Bus, Micros(0)));
+    let of_runner = Batch::of(&event_entry(
+        b"salt/run/20261121030955999999/new",
+        b"\x80",
+        Source::Bus,
+        Micros(0),
+    ));
     rig.put(of_runner).unwrap();
     rig.put_each(0..100);
     let rig = rig.reopened();
-    let filter = EventFilter { jid: Some("20261121030955999999".to_owned()), ..Default::default() };
+    let filter = EventFilter {
+        jid: Some("20261121030955999999".to_owned()),
+        ..Default::default()
+    };
     assert_eq!(rig.events(&filter).len(), 1);
 }
 
@@ -529,7 +691,10 @@ fn the_last_value_wins_after_an_older_segment_is_reindexed() {
         let mut w = Writer::new();
         w.str(text);
         let body = w.into_bytes();
-        Batch::of(&Entry { jid, ..Entry::new(kind, Source::Returner, Micros(0), &body) })
+        Batch::of(&Entry {
+            jid,
+            ..Entry::new(kind, Source::Returner, Micros(0), &body)
+        })
     };
     for (text, numbers) in [("old", 0..100), ("new", 100..200)] {
         rig.put(fact(Kind::Register, "", text)).unwrap();
@@ -538,7 +703,10 @@ fn the_last_value_wins_after_an_older_segment_is_reindexed() {
     }
     rig.close();
     let check = |rig: &Rig| {
-        assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
+        assert_eq!(
+            rig.store.register().unwrap().as_deref(),
+            Some(&b"\xa3new"[..])
+        );
         assert_eq!(rig.store.job_row(&jid(0)).unwrap().unwrap().endtime, "new");
     };
     let oldest = files_named(dir.path(), "index")

@@ -13,8 +13,13 @@ fn every_pattern_finds_its_matches_in_memory_and_sealed() {
         rig.put(batch_of(n..n + 20)).unwrap();
     }
     let free = b"salt/job/free/ret/web12/ret/web7";
-    rig.put(Batch::of(&event_entry(free, b"\x81\xa3jid\xb2free/ret/web12/ret", Source::Bus, Micros(300))))
-        .unwrap();
+    rig.put(Batch::of(&event_entry(
+        free,
+        b"\x81\xa3jid\xb2free/ret/web12/ret",
+        Source::Bus,
+        Micros(300),
+    )))
+    .unwrap();
     let tags = rig.tags();
     assert_eq!(tags.len(), 301);
     let jid = jid(7);
@@ -43,14 +48,29 @@ fn every_pattern_finds_its_matches_in_memory_and_sealed() {
     for pattern in patterns {
         let glob = Glob::new(pattern);
         let expected: Vec<&String> = tags.iter().filter(|tag| glob.matches(tag)).collect();
-        let found = rig.events(&EventFilter { tag: Some(glob.clone()), ..Default::default() });
-        assert_eq!(found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected, "{pattern}");
+        let found = rig.events(&EventFilter {
+            tag: Some(glob.clone()),
+            ..Default::default()
+        });
+        assert_eq!(
+            found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(),
+            expected,
+            "{pattern}"
+        );
         let minion = Some("web120".to_owned());
-        let found = rig.events(&EventFilter { tag: Some(glob), minion, ..Default::default() });
+        let found = rig.events(&EventFilter {
+            tag: Some(glob),
+            minion,
+            ..Default::default()
+        });
         let of_minion = |tag: &&&String| tag.ends_with("/web120");
         assert_eq!(
             found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(),
-            expected.iter().copied().filter(|t| of_minion(&t)).collect::<Vec<_>>(),
+            expected
+                .iter()
+                .copied()
+                .filter(|t| of_minion(&t))
+                .collect::<Vec<_>>(),
             "{pattern}"
         );
     }
@@ -62,22 +82,59 @@ fn disk_of_jobs(dir: &Path) -> u64 {
     fn used(dir: &Path) -> u64 {
         let of = |item: fs::DirEntry| {
             let meta = item.metadata().unwrap();
-            if meta.is_dir() { used(&item.path()) } else { meta.blocks() * 512 }
+            if meta.is_dir() {
+                used(&item.path())
+            } else {
+                meta.blocks() * 512
+            }
         };
-        fs::read_dir(dir).unwrap().map(|item| of(item.unwrap())).sum()
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|item| of(item.unwrap()))
+            .sum()
     }
     used(&format::class_dir(dir, "jobs"))
 }
 
 fn small_return(n: u64, batch: &mut Batch) {
-    let (jid, minion) = (format!("2026112103{:02}{:02}{:06}", n / 3600 % 60, n / 60 % 60, n / 3), n * 7 % 40);
+    let (jid, minion) = (
+        format!(
+            "2026112103{:02}{:02}{:06}",
+            n / 3600 % 60,
+            n / 60 % 60,
+            n / 3
+        ),
+        n * 7 % 40,
+    );
     let mut w = Writer::new();
-    w.map(8).str("cmd").str("_return").str("id").str(&format!("web{minion}")).str("success").bool(true);
-    w.str("return").bool(true).str("retcode").int(0).str("jid").str(&jid).str("fun").str("test.ping");
-    w.str("_stamp").str(&format!("2026-11-21T03:09:{:02}.{:06}", n % 60, n * 7919 % 1_000_000));
+    w.map(8)
+        .str("cmd")
+        .str("_return")
+        .str("id")
+        .str(&format!("web{minion}"))
+        .str("success")
+        .bool(true);
+    w.str("return")
+        .bool(true)
+        .str("retcode")
+        .int(0)
+        .str("jid")
+        .str(&jid)
+        .str("fun")
+        .str("test.ping");
+    w.str("_stamp").str(&format!(
+        "2026-11-21T03:09:{:02}.{:06}",
+        n % 60,
+        n * 7919 % 1_000_000
+    ));
     let tag = format!("salt/job/{jid}/ret/web{minion}");
     batch.push(
-        &event_entry(tag.as_bytes(), &w.into_bytes(), Source::Bus, Micros(n.cast_signed() * 50_000)),
+        &event_entry(
+            tag.as_bytes(),
+            &w.into_bytes(),
+            Source::Bus,
+            Micros(n.cast_signed() * 50_000),
+        ),
         None,
     );
 }
@@ -85,7 +142,10 @@ fn small_return(n: u64, batch: &mut Batch) {
 #[test]
 fn segments_of_a_quiet_master_are_dense_once_sealed() {
     const ENTRIES: u64 = 6_000;
-    let limits = Limits { segment_entries_max: ENTRIES, ..Limits::default() };
+    let limits = Limits {
+        segment_entries_max: ENTRIES,
+        ..Limits::default()
+    };
     let sealed = |one_by_one: bool| {
         let (dir, rig) = Rig::new(limits);
         let at_once = if one_by_one { 1 } else { 1_000 };
@@ -101,7 +161,11 @@ fn segments_of_a_quiet_master_are_dense_once_sealed() {
         drop(store);
         assert!(files_named(dir.path(), "index").len() == 1);
         let rig = Rig::open(dir.path(), limits);
-        assert_eq!(rig.events(&EventFilter::default()), before, "sequence numbers and entries are unchanged");
+        assert_eq!(
+            rig.events(&EventFilter::default()),
+            before,
+            "sequence numbers and entries are unchanged"
+        );
         assert_eq!(rig.store.job_row(&jid_of(&before)).unwrap(), row);
         assert_eq!(rig.store.job_entries(&jid_of(&before)).unwrap().len(), 3);
         rig.close();
@@ -109,12 +173,20 @@ fn segments_of_a_quiet_master_are_dense_once_sealed() {
     };
     let (flood, quiet) = (sealed(false), sealed(true));
     println!("flood {flood} bytes, quiet {quiet} bytes");
-    assert!(quiet * 10 <= flood * 13, "flood {flood} bytes, quiet {quiet} bytes");
+    assert!(
+        quiet * 10 <= flood * 13,
+        "flood {flood} bytes, quiet {quiet} bytes"
+    );
 }
 
 /// The jid of an event in the middle.
 fn jid_of(events: &[(u64, String)]) -> String {
-    events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
+    events[events.len() / 2]
+        .1
+        .split('/')
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 pub(super) fn copy_dir(from: &Path, to: &Path) {
@@ -138,19 +210,31 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
     // The same store with sealed segments. Event 123 belongs to no job.
     let sealed = tempfile::tempdir().unwrap();
     copy_dir(grown.path(), sealed.path());
-    let finishing = Limits { segment_entries_max: 1, ..Limits::default() };
+    let finishing = Limits {
+        segment_entries_max: 1,
+        ..Limits::default()
+    };
     let rig = Rig::open(sealed.path(), finishing);
     rig.put(batch_of([123])).unwrap();
     rig.close();
     let rig = Rig::open(sealed.path(), Limits::default());
     check_all(&rig, 0..124);
     rig.close();
-    let name = |dir: &Path| fs::read_dir(dir).unwrap().map(|i| i.unwrap().path()).min().unwrap();
+    let name = |dir: &Path| {
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|i| i.unwrap().path())
+            .min()
+            .unwrap()
+    };
     let class = format::class_dir(Path::new(""), "jobs");
     let new = name(&sealed.path().join(&class));
     assert!(new.join("index").is_dir());
     let old = name(&grown.path().join(&class));
-    assert!(fs::metadata(new.join("log")).unwrap().len() * 2 < fs::metadata(old.join("log")).unwrap().len());
+    assert!(
+        fs::metadata(new.join("log")).unwrap().len() * 2
+            < fs::metadata(old.join("log")).unwrap().len()
+    );
     // The names after each step, of the old and of the new segment.
     let steps: [(&str, &str, bool); 7] = [
         ("sealing", "", true),
@@ -177,8 +261,13 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
             let rig = Rig::open(dir.path(), Limits::default());
             check_all(&rig, 0..124);
         }
-        let names: Vec<_> =
-            fs::read_dir(dir.path().join(&class)).unwrap().map(|i| i.unwrap().path()).collect();
-        assert!(names.iter().all(|path| path.extension().is_none()), "{of_old:?} {of_new:?}: {names:?}");
+        let names: Vec<_> = fs::read_dir(dir.path().join(&class))
+            .unwrap()
+            .map(|i| i.unwrap().path())
+            .collect();
+        assert!(
+            names.iter().all(|path| path.extension().is_none()),
+            "{of_old:?} {of_new:?}: {names:?}"
+        );
     }
 }

@@ -10,8 +10,17 @@ const WITHIN: Duration = Duration::from_millis(50);
 
 fn rig(dir: &Path, within: Duration) -> (Rig, Arc<Plan>) {
     let (plan, fs) = faulty_disk();
-    let limits = Limits { durability: Durability::Written { within }, ..Limits::default() };
-    (Rig::open_with(&Options { fs, ..options(dir, limits) }), plan)
+    let limits = Limits {
+        durability: Durability::Written { within },
+        ..Limits::default()
+    };
+    (
+        Rig::open_with(&Options {
+            fs,
+            ..options(dir, limits)
+        }),
+        plan,
+    )
 }
 
 /// Waits, with a timeout for loaded machines.
@@ -26,7 +35,11 @@ fn an_acknowledgement_does_not_wait_for_the_delayed_sync() {
     rig.put(batch_of(0..20)).unwrap();
     let before = plan.count(Act::Sync);
     rig.put_each(20..40);
-    assert_eq!(plan.count(Act::Sync), before, "nothing is synced before it is due");
+    assert_eq!(
+        plan.count(Act::Sync),
+        before,
+        "nothing is synced before it is due"
+    );
     check_all(&rig, 0..40);
     rig.close();
     assert!(plan.count(Act::Sync) > before, "shutdown syncs");
@@ -46,7 +59,9 @@ fn a_failed_delayed_sync_is_counted_and_its_log_is_closed() {
     plan.add(Fault::once(Act::Sync, Errno::IO));
     rig.put(batch_of([3])).unwrap();
     wait_until("the failure", || rig.metrics.late_syncs_failed.get() == 1);
-    wait_until("a new log", || rig.put(batch_of([6])).is_ok() && files_named(dir.path(), "log").len() > 1);
+    wait_until("a new log", || {
+        rig.put(batch_of([6])).is_ok() && files_named(dir.path(), "log").len() > 1
+    });
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     let tags = rig.tags();

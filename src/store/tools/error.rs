@@ -26,7 +26,11 @@ pub(crate) enum ToolError {
     NotEmpty { path: PathBuf },
     /// The file system of the target lacks space.
     #[error("not enough space for {}: {needed} bytes are needed, {free} are free", path.display())]
-    NoSpace { path: PathBuf, needed: u64, free: u64 },
+    NoSpace {
+        path: PathBuf,
+        needed: u64,
+        free: u64,
+    },
     /// A file of a backup does not match its manifest.
     #[error("{}: {what}", path.display())]
     Damaged { path: PathBuf, what: String },

@@ -22,7 +22,9 @@ pub(crate) const SINKS_DIR: &str = "sinks";
 /// Whether a name within a state directory is that of a small file.
 pub(crate) fn is_small_file(name: &str) -> bool {
     let is_dead_letters = || {
-        let sink = name.strip_prefix("sinks/").and_then(|file| file.strip_suffix(".dead"));
+        let sink = name
+            .strip_prefix("sinks/")
+            .and_then(|file| file.strip_suffix(".dead"));
         sink.is_some_and(|sink| !sink.is_empty() && !sink.contains(['/', '.', ' ']))
     };
     SMALL_FILES.contains(&name) || is_dead_letters()
@@ -33,7 +35,9 @@ pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names: Vec<String> = SMALL_FILES.map(ToOwned::to_owned).to_vec();
     let sinks = dir.join(SINKS_DIR);
     if sinks.is_dir() {
-        let found = files::list(&sinks)?.into_iter().map(|path| format!("{SINKS_DIR}/{}", name_of(&path)));
+        let found = files::list(&sinks)?
+            .into_iter()
+            .map(|path| format!("{SINKS_DIR}/{}", name_of(&path)));
         names.extend(found.filter(|name| is_small_file(name)));
     }
     Ok(names)
@@ -88,12 +92,19 @@ impl SegmentFiles {
     }
 
     pub(crate) fn id(&self, store_id: u64) -> LogId {
-        LogId { store_id, first_seq: self.first_seq }
+        LogId {
+            store_id,
+            first_seq: self.first_seq,
+        }
     }
 
     /// Its name in messages.
     pub(crate) fn name(&self) -> String {
-        format!("{}/{}", self.class_name, format::segment_name(self.first_seq))
+        format!(
+            "{}/{}",
+            self.class_name,
+            format::segment_name(self.first_seq)
+        )
     }
 
     /// Whether it is active, or would be after the next start.
@@ -105,13 +116,23 @@ impl SegmentFiles {
 /// Reads the store id from `FORMAT`; an error if the directory is not a store that this release can read.
 pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     let wanted = "store of saltcellar";
-    let not = |why: &str| ToolError::NotOne { path: dir.to_owned(), wanted, why: why.to_owned() };
+    let not = |why: &str| ToolError::NotOne {
+        path: dir.to_owned(),
+        wanted,
+        why: why.to_owned(),
+    };
     if !dir.is_dir() {
-        return Err(not(if dir.exists() { "not a directory" } else { "no such directory" }));
+        return Err(not(if dir.exists() {
+            "not a directory"
+        } else {
+            "no such directory"
+        }));
     }
     let Some(text) = files::text(&dir.join("FORMAT"))? else {
         if dir.join("MANIFEST").is_file() {
-            return Err(not("it is a backup; `saltcellar store restore` restores it"));
+            return Err(not(
+                "it is a backup; `saltcellar store restore` restores it",
+            ));
         }
         if dir.join("log").is_dir() {
             return Err(not(
@@ -127,7 +148,12 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
         )),
         Err(found) => {
             let expected = format::FORMAT_VERSION;
-            Err(StoreError::Version { path: dir.to_owned(), found, expected }.into())
+            Err(StoreError::Version {
+                path: dir.to_owned(),
+                found,
+                expected,
+            }
+            .into())
         }
     }
 }
@@ -143,7 +169,14 @@ pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
         return Ok(None);
     }
     let text = files::text(&path)?.unwrap_or_default();
-    Ok(Some(if text.trim().is_empty() { "another process" } else { text.trim() }.to_owned()))
+    Ok(Some(
+        if text.trim().is_empty() {
+            "another process"
+        } else {
+            text.trim()
+        }
+        .to_owned(),
+    ))
 }
 
 /// All segments, sorted by class and number. A segment that is being replaced has its plain name.
@@ -167,11 +200,16 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
         for path in files::list(&format::class_dir(dir, &class_name))? {
             let name = name_of(&path);
             // `.sealed` is a complete segment about to be renamed.
-            let name = name.strip_suffix(SEALED).and_then(|name| name.strip_suffix('.')).unwrap_or(name);
+            let name = name
+                .strip_suffix(SEALED)
+                .and_then(|name| name.strip_suffix('.'))
+                .unwrap_or(name);
             let Some(first_seq) = format::segment_seq(name) else {
                 continue;
             };
-            if of_class.last().is_some_and(|segment| segment.first_seq == first_seq)
+            if of_class
+                .last()
+                .is_some_and(|segment| segment.first_seq == first_seq)
                 || !path.join("log").is_file()
             {
                 continue;
@@ -198,13 +236,23 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
     for class_name in format::class_names(dir)? {
         for path in files::list(&format::class_dir(dir, &class_name))? {
-            let first_seq = path.file_name().and_then(|name| format::segment_seq(name.to_str()?));
-            let Some(first_seq) = first_seq.filter(|_| path.is_dir() && !path.join("log").is_file()) else {
+            let first_seq = path
+                .file_name()
+                .and_then(|name| format::segment_seq(name.to_str()?));
+            let Some(first_seq) =
+                first_seq.filter(|_| path.is_dir() && !path.join("log").is_file())
+            else {
                 continue;
             };
             let is_sealed = path.join("index").is_dir();
             let class_name = class_name.clone();
-            let mut segment = SegmentFiles { class_name, first_seq, dir: path, is_sealed, is_newest: false };
+            let mut segment = SegmentFiles {
+                class_name,
+                first_seq,
+                dir: path,
+                is_sealed,
+                is_newest: false,
+            };
             // It may have been renamed or dropped meanwhile.
             if segment.open_log()?.is_none() && segment.dir.is_dir() {
                 found.push(segment);
@@ -235,7 +283,10 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
         ];
         known.contains(&name) || Path::new(name).extension().is_some_and(|end| end == "tmp")
     };
-    let mut found: Vec<PathBuf> = files::list(dir)?.into_iter().filter(|path| !known(path)).collect();
+    let mut found: Vec<PathBuf> = files::list(dir)?
+        .into_iter()
+        .filter(|path| !known(path))
+        .collect();
     for class_dir in files::list(&dir.join("log"))? {
         let name = name_of(&class_dir);
         if !class_dir.is_dir() || !is_class_name(name) {
@@ -250,9 +301,14 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             }
             let is_known = |path: &PathBuf| {
                 let name = name_of(path);
-                matches!(name, "log" | "index" | "log.tmp" | "index.tmp") || name.starts_with("log.cut-")
+                matches!(name, "log" | "index" | "log.tmp" | "index.tmp")
+                    || name.starts_with("log.cut-")
             };
-            found.extend(files::list(&segment)?.into_iter().filter(|path| !is_known(path)));
+            found.extend(
+                files::list(&segment)?
+                    .into_iter()
+                    .filter(|path| !is_known(path)),
+            );
         }
     }
     Ok(found)

@@ -19,7 +19,9 @@ impl SegmentSelector {
     fn is(&self, segment: &SegmentFiles) -> bool {
         let name = self.name.trim_end_matches('/');
         let (class, number) = name.rsplit_once('/').unwrap_or(("", name));
-        let number = format::segment_seq(number).map(|seq| seq.0).or_else(|| number.parse().ok());
+        let number = format::segment_seq(number)
+            .map(|seq| seq.0)
+            .or_else(|| number.parse().ok());
         number == Some(segment.first_seq.0) && (class.is_empty() || class == segment.class_name)
     }
 }
@@ -46,23 +48,39 @@ pub(crate) fn rebuild(
         .filter(|segment| which.is_none_or(|which| which.is(segment)))
         .collect();
     if let Some(which) = which.filter(|_| segments.is_empty()) {
-        return Err(ToolError::NoSegment { name: which.name.clone(), path: dir.clone() });
+        return Err(ToolError::NoSegment {
+            name: which.name.clone(),
+            path: dir.clone(),
+        });
     }
     if which.is_none() {
         remove_dir(&Disk, &dir.join("state"))?;
     }
-    let sealed: Vec<_> = segments.iter().filter(|segment| segment.is_sealed).collect();
+    let sealed: Vec<_> = segments
+        .iter()
+        .filter(|segment| segment.is_sealed)
+        .collect();
     for segment in &sealed {
         remove_dir(&Disk, &segment.dir.join("index"))?;
     }
     drop(lock);
-    let indexes =
-        sealed.iter().map(|segment| (segment.name(), segment.dir.join("index"))).collect::<Vec<_>>();
+    let indexes = sealed
+        .iter()
+        .map(|segment| (segment.name(), segment.dir.join("index")))
+        .collect::<Vec<_>>();
     let opened = open_watched(options, &indexes, watch)?;
-    let mut report = RebuildReport { segments: sealed.len() as u64, entries: 0, classes: Vec::new() };
+    let mut report = RebuildReport {
+        segments: sealed.len() as u64,
+        entries: 0,
+        classes: Vec::new(),
+    };
     for class in opened.store.classes()? {
         report.entries += class.totals.entries;
-        report.classes.push((class.name.to_string(), class.segments as u64, class.totals.entries));
+        report.classes.push((
+            class.name.to_string(),
+            class.segments as u64,
+            class.totals.entries,
+        ));
     }
     Ok(report)
 }
@@ -82,7 +100,11 @@ pub(crate) fn open_watched(
         while !opening.is_finished() {
             let done = indexes.iter().filter(|(_, index)| index.is_dir()).count() as u64;
             let next = indexes.iter().find(|(_, index)| !index.is_dir());
-            watch.step(done, total, next.map_or("the newest segments", |(name, _)| name.as_str()));
+            watch.step(
+                done,
+                total,
+                next.map_or("the newest segments", |(name, _)| name.as_str()),
+            );
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         watch.step(total, total, "");

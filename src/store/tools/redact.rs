@@ -81,7 +81,10 @@ pub(crate) fn redact(
         let mut pass = RedactReport::default();
         redact_once(dir, store_id, clean, watch, &mut pass, &mut affected)?;
         // Segments and unsearchable files are the same in each pass.
-        report = RedactReport { entries: report.entries + pass.entries, ..pass };
+        report = RedactReport {
+            entries: report.entries + pass.entries,
+            ..pass
+        };
     }
     report.segments_affected = affected.len() as u64;
     remove_dir(&Disk, &dir.join("trash"))?;
@@ -102,8 +105,9 @@ fn redact_once(
         let found = search(segment, store_id, clean)?;
         report.add(segment, &found);
         if found.entries > 0 || found.texts {
-            let size =
-                fs::metadata(segment.log()).map_err(io_at("read the metadata of", &segment.log()))?.len();
+            let size = fs::metadata(segment.log())
+                .map_err(io_at("read the metadata of", &segment.log()))?
+                .len();
             files::check_free_space(dir, size)?;
             // Derived data contains parts of entries, so it is removed before the log changes.
             for derived in [dir.join("state"), segment.dir.join("index")] {
@@ -156,11 +160,17 @@ struct SearchResult {
     damaged: bool,
 }
 
-fn search(segment: &SegmentFiles, store_id: u64, clean: &dyn Redact) -> Result<SearchResult, StoreError> {
+fn search(
+    segment: &SegmentFiles,
+    store_id: u64,
+    clean: &dyn Redact,
+) -> Result<SearchResult, StoreError> {
     let mut found = SearchResult::default();
     let damaged = pieces(&segment.log(), segment.id(store_id), |piece| {
         match piece {
-            Piece::Frame(view, _) => found.entries += changes(view, clean)?.iter().flatten().count() as u64,
+            Piece::Frame(view, _) => {
+                found.entries += changes(view, clean)?.iter().flatten().count() as u64;
+            }
             Piece::Other(mut bytes) => found.texts |= clean.bytes(&mut bytes) > 0,
         }
         Ok(())
@@ -224,11 +234,15 @@ fn pieces(
     Ok(!scanned.finished().damaged.is_empty() || end > at)
 }
 
-fn entry<'a>(view: &'a BlockView, at: usize, names: &'a (Vec<u8>, String)) -> Result<Entry<'a>, StoreError> {
+fn entry<'a>(
+    view: &'a BlockView,
+    at: usize,
+    names: &'a (Vec<u8>, String),
+) -> Result<Entry<'a>, StoreError> {
     let rows = view.rows();
-    let body = rows
-        .body(at)
-        .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", rows.seq(at).0)))?;
+    let body = rows.body(at).map_err(|what| {
+        StoreError::Failed(format!("cannot read entry {}: {what}", rows.seq(at).0))
+    })?;
     Ok(rows.entry(at, &names.0, &names.1, body))
 }
 
@@ -243,7 +257,11 @@ fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>,
 }
 
 /// Writes a redacted copy of a segment, verifies it, and swaps it in.
-fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Result<(), StoreError> {
+fn rewrite_segment(
+    segment: &SegmentFiles,
+    id: LogId,
+    clean: &dyn Redact,
+) -> Result<(), StoreError> {
     let new = segment.dir.with_extension(rewrite::SEALING);
     remove_dir(&Disk, &new)?;
     files::make_dir(&new)?;
@@ -258,7 +276,9 @@ fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Res
             Piece::Other(mut bytes) => {
                 // Filler frames, and frames with a damaged payload, need a header for the new offset.
                 for n in (0..bytes.len()).step_by(ALIGN) {
-                    let Some(part) = bytes.get_mut(n..) else { break };
+                    let Some(part) = bytes.get_mut(n..) else {
+                        break;
+                    };
                     if FrameHeader::read(part, id, 0, old_at + n as u64).is_some() {
                         place_frame(part, id, Position::in_new_log(out.end() + n as u64));
                     }
@@ -309,14 +329,22 @@ fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Redact) -> Result<(),
     if found == entries && left == 0 {
         return Ok(());
     }
-    let what =
-        format!("verification after write failed: {found} of {entries} entries found, {left} not redacted");
-    Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what })
+    let what = format!(
+        "verification after write failed: {found} of {entries} entries found, {left} not redacted"
+    );
+    Err(StoreError::Corrupt {
+        path: path.to_owned(),
+        offset: 0,
+        what,
+    })
 }
 
 /// Files with bytes that recovery cut from the log of a segment.
 fn cut_off(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    Ok(files::list(dir)?.into_iter().filter(|path| cut_offset(path).is_some()).collect())
+    Ok(files::list(dir)?
+        .into_iter()
+        .filter(|path| cut_offset(path).is_some())
+        .collect())
 }
 
 /// Files that may contain parts of entries and cannot be searched.

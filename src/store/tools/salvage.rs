@@ -82,7 +82,11 @@ pub(crate) fn salvage(
 ) -> Result<SalvageReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     if !from.is_dir() {
-        let why = if from.exists() { "not a directory" } else { "no such directory" };
+        let why = if from.exists() {
+            "not a directory"
+        } else {
+            "no such directory"
+        };
         return Err(ToolError::NotOne {
             path: from.to_owned(),
             wanted: "directory to salvage",
@@ -91,7 +95,11 @@ pub(crate) fn salvage(
     }
     files::check_disjoint(from, to)?;
     if let Some(holder) = layout::holder(from)? {
-        return Err(StoreError::Locked { path: from.to_owned(), holder }.into());
+        return Err(StoreError::Locked {
+            path: from.to_owned(),
+            holder,
+        }
+        .into());
     }
     files::make_empty(to)?;
     let mut sources = Vec::new();
@@ -100,7 +108,9 @@ pub(crate) fn salvage(
     let mut sizes = Vec::new();
     for source in &sources {
         sizes.push(
-            std::fs::metadata(&source.path).map_err(io_at("read the metadata of", &source.path))?.len(),
+            std::fs::metadata(&source.path)
+                .map_err(io_at("read the metadata of", &source.path))?
+                .len(),
         );
     }
     let total = sizes.iter().sum::<u64>();
@@ -109,7 +119,12 @@ pub(crate) fn salvage(
         Some(Ok(store_id)) => store_id,
         Some(Err(found)) if !found.contains("damaged") => {
             let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
-            return Err(StoreError::Version { path, found, expected }.into());
+            return Err(StoreError::Version {
+                path,
+                found,
+                expected,
+            }
+            .into());
         }
         // Without a valid FORMAT the log headers supply the id.
         _ => named_most(&sources)?.unwrap_or_else(crate::model::secret_seed),
@@ -148,7 +163,15 @@ pub(crate) fn salvage(
 /// Whether a name is that of a small file of a store or a backup.
 fn is_small(name: &str) -> bool {
     let name = name.split(['-', '.']).next().unwrap_or_default();
-    ["LOCK", "SEQUENCE", "CLOCK", "MANIFEST", "UNFINISHED", layout::SINKS_DIR].contains(&name)
+    [
+        "LOCK",
+        "SEQUENCE",
+        "CLOCK",
+        "MANIFEST",
+        "UNFINISHED",
+        layout::SINKS_DIR,
+    ]
+    .contains(&name)
         || layout::SMALL_FILES.contains(&name)
 }
 
@@ -158,19 +181,25 @@ fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
         return Ok(Some(text));
     }
     let is_copy = |path: &PathBuf| {
-        let found =
-            path.file_name().and_then(|name| name.to_str()).and_then(|found| found.strip_prefix(name));
+        let found = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|found| found.strip_prefix(name));
         found.is_some_and(|end| end.starts_with('-'))
     };
-    files::list(from)?.iter().rfind(|path| is_copy(path)).map_or(Ok(None), |path| files::text(path))
+    files::list(from)?
+        .iter()
+        .rfind(|path| is_copy(path))
+        .map_or(Ok(None), |path| files::text(path))
 }
 
 /// Lists all files except those of sled and in the trash.
 fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), StoreError> {
     for path in files::list(dir)? {
         let name = name_of(&path);
-        let kind =
-            std::fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?.file_type();
+        let kind = std::fs::symlink_metadata(&path)
+            .map_err(io_at("read the metadata of", &path))?
+            .file_type();
         if kind.is_dir() {
             let is_sled = matches!(name, "index" | "index.tmp")
                 || path.join("conf").is_file() && path.join("db").is_file();
@@ -182,19 +211,32 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
         if !kind.is_file() || dir == root && is_small(name) {
             continue;
         }
-        let inside: Vec<_> =
-            path.strip_prefix(root).unwrap_or(&path).iter().filter_map(|part| part.to_str()).collect();
+        let inside: Vec<_> = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .iter()
+            .filter_map(|part| part.to_str())
+            .collect();
         let (rank, class) = match inside.as_slice() {
-            ["log", class, segment, "log"] if format::segment_seq(segment).is_some() => (0, Some(class)),
+            ["log", class, segment, "log"] if format::segment_seq(segment).is_some() => {
+                (0, Some(class))
+            }
             ["log", class, segment, "log"] if segment.ends_with(".sealed") => (1, Some(class)),
             ["log", class, ..] => (2, Some(class)),
             _ => (3, None),
         };
-        let class = class.filter(|class| is_class_name(class)).map(|class| (*class).to_owned());
-        let first_seq = inside
-            .get(2)
-            .and_then(|name| format::segment_seq(name.split(['.', '-']).next().unwrap_or_default()));
-        found.push(InputFile { rank, path, class, first_seq });
+        let class = class
+            .filter(|class| is_class_name(class))
+            .map(|class| (*class).to_owned());
+        let first_seq = inside.get(2).and_then(|name| {
+            format::segment_seq(name.split(['.', '-']).next().unwrap_or_default())
+        });
+        found.push(InputFile {
+            rank,
+            path,
+            class,
+            first_seq,
+        });
     }
     Ok(())
 }
@@ -203,11 +245,20 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
 fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for source in sources {
-        if let Some(header) = source.open(LogId { store_id: 0, first_seq: SeqNo::default() })?.header()? {
+        if let Some(header) = source
+            .open(LogId {
+                store_id: 0,
+                first_seq: SeqNo::default(),
+            })?
+            .header()?
+        {
             *counts.entry(header.id().store_id).or_default() += 1;
         }
     }
-    Ok(counts.into_iter().max_by_key(|(_, count)| *count).map(|(store_id, _)| store_id))
+    Ok(counts
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(store_id, _)| store_id))
 }
 
 impl InputFile {
@@ -233,21 +284,41 @@ impl Salvager {
         at: (u64, u64),
         watch: &mut dyn Watch,
     ) -> Result<(), StoreError> {
-        let Some(source) = self.sources.get(file) else { return Ok(()) };
+        let Some(source) = self.sources.get(file) else {
+            return Ok(());
+        };
         let path = source.path.clone();
-        let unknown = LogId { store_id: self.store_id, first_seq: source.first_seq.unwrap_or_default() };
+        let unknown = LogId {
+            store_id: self.store_id,
+            first_seq: source.first_seq.unwrap_or_default(),
+        };
         let header = source.open(unknown)?.header()?;
         let id = header.as_ref().map_or(unknown, Header::id);
-        let log = source.open(LogId { store_id: self.store_id, ..id })?;
+        let log = source.open(LogId {
+            store_id: self.store_id,
+            ..id
+        })?;
         let first_seq = id.first_seq;
         let of_class = |other: &&InputFile| other.rank == 0 && other.class == source.class;
-        let later = self.sources.iter().filter(of_class).filter_map(|other| other.first_seq);
-        let next = later.filter(|seq| *seq > first_seq).min().filter(|_| source.rank == 0);
-        let class = header.as_ref().and_then(|header| header.class_name()).filter(|name| is_class_name(name));
+        let later = self
+            .sources
+            .iter()
+            .filter(of_class)
+            .filter_map(|other| other.first_seq);
+        let next = later
+            .filter(|seq| *seq > first_seq)
+            .min()
+            .filter(|_| source.rank == 0);
+        let class = header
+            .as_ref()
+            .and_then(|header| header.class_name())
+            .filter(|name| is_class_name(name));
         let class = class.map(str::to_owned).or_else(|| source.class.clone());
         // A file with bytes cut from a log has no header, and a damaged header is not recognized.
         let from = if header.is_some() { FRAMES_FROM } else { 0 };
-        let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let (mut found, mut doubles) = (Vec::new(), 0);
         let (seqs, store_id) = (&mut self.seqs, self.store_id);
         let mut class_of_rows = None;
@@ -257,12 +328,25 @@ impl Salvager {
             if let Err(what) = rows.body(0) {
                 return Some(what);
             }
-            class_of_rows.get_or_insert_with(|| if rows.jid(0).is_empty() { "events" } else { "jobs" });
-            let known: Vec<_> =
-                (0..rows.len()).map(|at| rows.seq(at)).filter(|seq| !seqs.insert(*seq)).collect();
+            class_of_rows.get_or_insert_with(|| {
+                if rows.jid(0).is_empty() {
+                    "events"
+                } else {
+                    "jobs"
+                }
+            });
+            let known: Vec<_> = (0..rows.len())
+                .map(|at| rows.seq(at))
+                .filter(|seq| !seqs.insert(*seq))
+                .collect();
             doubles += known.len() as u64;
             if known.len() < rows.len() {
-                found.push(FoundFrame { file, id: log.id(), meta: *meta, known });
+                found.push(FoundFrame {
+                    file,
+                    id: log.id(),
+                    meta: *meta,
+                    known,
+                });
             }
             None
         })?
@@ -282,11 +366,18 @@ impl Salvager {
         }
         // A damaged header appears as the first damaged range; it contains no entries.
         let ranges = scanned.damaged.into_iter().chain(scanned.tail);
-        let is_header =
-            |range: &DamagedRange| header.is_none() && range.offset == 0 && range.bytes <= FRAMES_FROM;
+        let is_header = |range: &DamagedRange| {
+            header.is_none() && range.offset == 0 && range.bytes <= FRAMES_FROM
+        };
         let lost = ranges.filter(|range| !is_header(range));
-        self.report.losses.extend(lost.map(|range| Loss { path: path.clone(), range, entries: 0 }));
-        let class = class.or(class_of_rows.map(str::to_owned)).unwrap_or_default();
+        self.report.losses.extend(lost.map(|range| Loss {
+            path: path.clone(),
+            range,
+            entries: 0,
+        }));
+        let class = class
+            .or(class_of_rows.map(str::to_owned))
+            .unwrap_or_default();
         match self.by_class.iter_mut().find(|(known, _)| *known == class) {
             Some((_, all)) => all.append(&mut found),
             None if found.is_empty() => {}
@@ -301,14 +392,18 @@ impl Salvager {
             let range = &loss.range;
             loss.entries = match (range.entries, range.before) {
                 (Some((first, last, count)), _) => {
-                    let missing = self.seqs.missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
+                    let missing = self
+                        .seqs
+                        .missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
                     missing.min(count)
                 }
                 (None, Some(before)) => self.seqs.missing_between(range.after, before),
                 (None, None) => 0,
             };
         }
-        self.report.losses.retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
+        self.report
+            .losses
+            .retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
     }
 
     /// Writes the segments of a class; returns the number of entries.
@@ -325,7 +420,10 @@ impl Salvager {
             // Blocks with overlapping sequence numbers are merged.
             let mut last_seq = first.meta.last_seq;
             let mut count = 1;
-            while let Some(next) = rest.get(count).filter(|next| next.meta.first_seq <= last_seq) {
+            while let Some(next) = rest
+                .get(count)
+                .filter(|next| next.meta.first_seq <= last_seq)
+            {
                 last_seq = last_seq.max(next.meta.last_seq);
                 count += 1;
             }
@@ -337,8 +435,9 @@ impl Salvager {
             watch.step((*done).min(total), total, &writer.class_name);
             if count == 1 && first.known.is_empty() {
                 let frame = self.log(first)?.frame(&first.meta)?;
-                let frame = frame
-                    .ok_or_else(|| StoreError::Failed("a frame changed during the salvage".to_owned()))?;
+                let frame = frame.ok_or_else(|| {
+                    StoreError::Failed("a frame changed during the salvage".to_owned())
+                })?;
                 writer.put(frame, first.meta.first_seq, u64::from(first.meta.count))?;
             } else {
                 self.merge(group, &mut writer)?;
@@ -369,8 +468,10 @@ impl Salvager {
     }
 
     fn log(&self, found: &FoundFrame) -> Result<LogFile, StoreError> {
-        let source =
-            self.sources.get(found.file).ok_or(StoreError::Broken("a frame without a source file"))?;
+        let source = self
+            .sources
+            .get(found.file)
+            .ok_or(StoreError::Broken("a frame without a source file"))?;
         source.open(found.id)
     }
 }
@@ -394,7 +495,10 @@ impl ClassWriter {
         Ok(Self {
             to: to.to_owned(),
             class_name: class_name.to_owned(),
-            id: LogId { store_id, first_seq: SeqNo::default() },
+            id: LogId {
+                store_id,
+                first_seq: SeqNo::default(),
+            },
             now,
             out: None,
             in_segment: 0,
@@ -405,12 +509,14 @@ impl ClassWriter {
     }
 
     fn put(&mut self, frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
-        let is_full = |out: &LogWriter| out.end() >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX;
+        let is_full =
+            |out: &LogWriter| out.end() >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX;
         if self.out.as_ref().is_some_and(is_full) {
             self.close()?;
         }
         if self.out.is_none() {
-            let dir = format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
+            let dir =
+                format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
             files::make_dir(&dir)?;
             self.id.first_seq = first_seq;
             let mut out = LogWriter::create(&Disk, &dir.join("log"), self.id)?;
@@ -451,8 +557,8 @@ impl ClassWriter {
 
     fn close(&mut self) -> Result<(), StoreError> {
         if let Some(out) = self.out.take() {
-            let dir =
-                format::class_dir(&self.to, &self.class_name).join(format::segment_name(self.id.first_seq));
+            let dir = format::class_dir(&self.to, &self.class_name)
+                .join(format::segment_name(self.id.first_seq));
             out.finish()?;
             files::sync_dir(&dir)?;
         }
@@ -469,10 +575,14 @@ impl ClassWriter {
 
 /// Writes the small files; `FORMAT` last, because it makes the directory a store.
 fn finish(from: &Path, to: &Path, last: SeqNo, store_id: u64) -> Result<(), StoreError> {
-    let reserved = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
+    let reserved =
+        files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
     let next = reserved.unwrap_or(0).max(last.next().0);
     files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
-    for name in layout::small_files(from)?.iter().filter(|name| *name != "FORMAT") {
+    for name in layout::small_files(from)?
+        .iter()
+        .filter(|name| *name != "FORMAT")
+    {
         if let Some(text) = small(from, name)? {
             layout::write_small_file(to, name, &text)?;
         }

@@ -85,12 +85,22 @@ pub(crate) struct Fault {
 impl Fault {
     /// The next such operation fails.
     pub(crate) fn once(act: Act, errno: Errno) -> Self {
-        Self { act, errno, from: 1, lasting: false, part: 0, within: String::new() }
+        Self {
+            act,
+            errno,
+            from: 1,
+            lasting: false,
+            part: 0,
+            within: String::new(),
+        }
     }
 
     /// All such operations fail.
     pub(crate) fn lasting(act: Act, errno: Errno) -> Self {
-        Self { lasting: true, ..Self::once(act, errno) }
+        Self {
+            lasting: true,
+            ..Self::once(act, errno)
+        }
     }
 }
 
@@ -107,7 +117,14 @@ impl Fault {
         };
         let number = from.strip_suffix('+').unwrap_or(from);
         let (from, lasting) = (number.parse().ok()?, number.len() < from.len());
-        Some(Self { act, errno, from, lasting, part: part.parse().ok()?, within: within.to_owned() })
+        Some(Self {
+            act,
+            errno,
+            from,
+            lasting,
+            part: part.parse().ok()?,
+            within: within.to_owned(),
+        })
     }
 }
 
@@ -165,10 +182,17 @@ impl Plan {
 
     /// Called before every read of `len` bytes.
     pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
-        self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
+        self.check(Act::Read, path, 0)
+            .map_err(|failure| failure.why)?;
         let path = path.to_string_lossy();
-        let meets = |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
-        if self.now().bad_sectors.iter().any(|(within, bad)| path.contains(within) && meets(bad)) {
+        let meets =
+            |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
+        if self
+            .now()
+            .bad_sectors
+            .iter()
+            .any(|(within, bad)| path.contains(within) && meets(bad))
+        {
             return Err(Errno::IO.into());
         }
         Ok(())
@@ -191,7 +215,9 @@ impl Plan {
 
     /// Number of such operations so far, failed ones included.
     pub(crate) fn count(&self, act: Act) -> u64 {
-        self.done.get(act as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+        self.done
+            .get(act as usize)
+            .map_or(0, |count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -205,8 +231,14 @@ impl Plan {
 
     /// A plan in a file, which is reread when it changes. Empty while the file does not exist.
     pub(crate) fn in_file(path: &Path) -> Self {
-        let now = Now { file: Some((path.to_owned(), None)), ..Now::default() };
-        Self { now: Mutex::new(now), ..Self::default() }
+        let now = Now {
+            file: Some((path.to_owned(), None)),
+            ..Now::default()
+        };
+        Self {
+            now: Mutex::new(now),
+            ..Self::default()
+        }
     }
 
     /// Called before every operation; `bytes` is the length of a write.
@@ -232,7 +264,10 @@ impl Plan {
     /// The reported sizes, if the plan sets them.
     pub(crate) fn space(&self) -> Option<Space> {
         let now = self.now();
-        let full = now.room.map(|room| Space { available: room, total: 1 << 30 });
+        let full = now.room.map(|room| Space {
+            available: room,
+            total: 1 << 30,
+        });
         now.space.or(full)
     }
 
@@ -258,7 +293,10 @@ impl Now {
             "room" => self.room = Some(value.parse().ok()?),
             "space" => {
                 let (available, total) = value.split_once('/')?;
-                self.space = Some(Space { available: available.parse().ok()?, total: total.parse().ok()? });
+                self.space = Some(Space {
+                    available: available.parse().ok()?,
+                    total: total.parse().ok()?,
+                });
             }
             name => {
                 let (act, _) = Act::ALL.into_iter().find(|(_, word)| *word == name)?;
@@ -269,15 +307,22 @@ impl Now {
     }
 
     fn reread_file(&mut self) {
-        let Some((path, read)) = &mut self.file else { return };
-        let version = std::fs::metadata(&*path).ok().map(|m| (m.ino(), m.mtime(), m.mtime_nsec()));
+        let Some((path, read)) = &mut self.file else {
+            return;
+        };
+        let version = std::fs::metadata(&*path)
+            .ok()
+            .map(|m| (m.ino(), m.mtime(), m.mtime_nsec()));
         if version == *read {
             return;
         }
         *read = version;
         let text = std::fs::read_to_string(&*path).unwrap_or_default();
         let file = self.file.take();
-        *self = Self { file, ..Self::default() };
+        *self = Self {
+            file,
+            ..Self::default()
+        };
         if let Err(word) = self.apply(&text) {
             tracing::error!(word, "invalid word in the fault plan");
         }
@@ -285,7 +330,10 @@ impl Now {
 
     fn failure_of(&mut self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
         let path = path.to_string_lossy();
-        let failed = |errno: Errno, part: usize| Failure { why: errno.into(), part: part.min(bytes) };
+        let failed = |errno: Errno, part: usize| Failure {
+            why: errno.into(),
+            part: part.min(bytes),
+        };
         let mut failure = None;
         for (fault, seen) in &mut self.faults {
             if fault.act != act || !path.contains(&fault.within) {
@@ -330,7 +378,11 @@ impl Faults {
 
     /// Parses the value of [`VARIABLE`]: a plan, or the path of a file with one.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let plan = if text.starts_with('/') { Plan::in_file(Path::new(text)) } else { Plan::parse(text)? };
+        let plan = if text.starts_with('/') {
+            Plan::in_file(Path::new(text))
+        } else {
+            Plan::parse(text)?
+        };
         Ok(Self::over(Arc::new(super::Disk), Arc::new(plan)))
     }
 
@@ -339,7 +391,11 @@ impl Faults {
     }
 
     fn file(&self, path: &Path, file: io::Result<Box<dyn FsFile>>) -> io::Result<Box<dyn FsFile>> {
-        Ok(Box::new(FaultyFile { plan: self.plan.clone(), path: path.to_owned(), file: file? }))
+        Ok(Box::new(FaultyFile {
+            plan: self.plan.clone(),
+            path: path.to_owned(),
+            file: file?,
+        }))
     }
 }
 
@@ -401,7 +457,9 @@ struct FaultyFile {
 
 impl FaultyFile {
     fn check(&self, act: Act) -> io::Result<()> {
-        self.plan.check(act, &self.path, 0).map_err(|failure| failure.why)
+        self.plan
+            .check(act, &self.path, 0)
+            .map_err(|failure| failure.why)
     }
 }
 
@@ -448,7 +506,11 @@ mod tests {
 
     fn fs(text: &str) -> (tempfile::TempDir, Arc<Plan>, Faults) {
         let plan = Arc::new(Plan::parse(text).unwrap());
-        (tempfile::tempdir().unwrap(), plan.clone(), Faults::over(Arc::new(super::super::Disk), plan))
+        (
+            tempfile::tempdir().unwrap(),
+            plan.clone(),
+            Faults::over(Arc::new(super::super::Disk), plan),
+        )
     }
 
     #[test]
@@ -457,13 +519,19 @@ mod tests {
         let file = fs.create(&dir.path().join("log")).unwrap();
         file.write_all_at(b"first", 0).unwrap();
         let why = file.write_all_at(b"second", 5).unwrap_err();
-        assert_eq!((why.raw_os_error(), file.size().unwrap()), (Some(Errno::IO.raw_os_error()), 8));
+        assert_eq!(
+            (why.raw_os_error(), file.size().unwrap()),
+            (Some(Errno::IO.raw_os_error()), 8)
+        );
         file.write_all_at(b"third", 5).unwrap();
         for _ in 0..2 {
             let full = file.sync_data().unwrap_err();
             assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         }
-        fs.create(&dir.path().join("other")).unwrap().sync_all().unwrap();
+        fs.create(&dir.path().join("other"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
         plan.heal();
         file.sync_data().unwrap();
         plan.add(Fault::once(Act::Read, Errno::IO));
@@ -479,7 +547,10 @@ mod tests {
         let file = fs.create(&dir.path().join("log")).unwrap();
         assert_eq!(fs.space(dir.path()).unwrap().available, 7);
         let why = file.write_all_at(b"ten bytes!", 0).unwrap_err();
-        assert_eq!((why.kind(), file.size().unwrap()), (io::ErrorKind::StorageFull, 7));
+        assert_eq!(
+            (why.kind(), file.size().unwrap()),
+            (io::ErrorKind::StorageFull, 7)
+        );
         assert!(fs.make_dir(&dir.path().join("more")).is_err());
         plan.heal();
         fs.make_dir(&dir.path().join("more")).unwrap();
@@ -490,18 +561,35 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, target) = (dir.path().join("plan"), dir.path().join("x"));
         let fs = Faults::parse(path.to_str().unwrap()).unwrap();
-        let apply = |text: &str| super::super::Disk.write_whole(&path, text.as_bytes()).unwrap();
+        let apply = |text: &str| {
+            super::super::Disk
+                .write_whole(&path, text.as_bytes())
+                .unwrap();
+        };
         fs.create(&target).unwrap();
         apply("create=EROFS@1+ space=1/2");
         assert!(fs.create(&target).is_err());
-        assert_eq!(fs.space(&target).unwrap(), Space { available: 1, total: 2 });
+        assert_eq!(
+            fs.space(&target).unwrap(),
+            Space {
+                available: 1,
+                total: 2
+            }
+        );
         apply("");
         fs.create(&target).unwrap();
     }
 
     #[test]
     fn an_invalid_word_is_the_error() {
-        for word in ["write", "write=EBUSY", "write=EIO@x", "append=EIO", "sync_delay_ms=slow", "space=7"] {
+        for word in [
+            "write",
+            "write=EBUSY",
+            "write=EIO@x",
+            "append=EIO",
+            "sync_delay_ms=slow",
+            "space=7",
+        ] {
             assert_eq!(Plan::parse(&format!("room=7 {word}")).unwrap_err(), word);
         }
     }

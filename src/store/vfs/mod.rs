@@ -120,9 +120,9 @@ pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
     if let Ok(text) = std::env::var(faults::VARIABLE) {
         let faults = faults::Faults::parse(&text);
-        return Ok(Arc::new(
-            faults.map_err(|word| format!("{}: invalid fault plan: `{word}`", faults::VARIABLE))?,
-        ));
+        return Ok(Arc::new(faults.map_err(|word| {
+            format!("{}: invalid fault plan: `{word}`", faults::VARIABLE)
+        })?));
     }
     Ok(Arc::new(Disk))
 }
@@ -132,9 +132,10 @@ pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => {
-            Err(io::Error::new(io::ErrorKind::NotFound, "the file is being removed"))
-        }
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "the file is being removed",
+        )),
         // Without locks retention does not truncate: it removes whole files, which readers keep open.
         Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
     }
@@ -149,7 +150,12 @@ impl Fs for Disk {
         // A user with write access to a backup directory may have created a symbolic link there.
         let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).custom_flags(no_link);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(no_link);
         Ok(Box::new(options.open(path)?))
     }
 
@@ -158,7 +164,9 @@ impl Fs for Disk {
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+        Ok(Box::new(
+            OpenOptions::new().read(true).write(true).open(path)?,
+        ))
     }
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
@@ -189,7 +197,10 @@ impl Fs for Disk {
     fn space(&self, path: &Path) -> io::Result<Space> {
         let found = rustix::fs::statvfs(path)?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Ok(Space { available: bytes(found.f_bavail), total: bytes(found.f_blocks) })
+        Ok(Space {
+            available: bytes(found.f_bavail),
+            total: bytes(found.f_blocks),
+        })
     }
 }
 
@@ -234,7 +245,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         // The target is a directory that is not empty: the rename fails and the temporary file is removed.
         fs::create_dir_all(dir.path().join("taken/x")).unwrap();
-        Disk.write_whole(&dir.path().join("taken"), b"text").unwrap_err();
+        Disk.write_whole(&dir.path().join("taken"), b"text")
+            .unwrap_err();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
@@ -253,9 +265,15 @@ mod tests {
         assert!(reader.write_all_at(b"x", 0).is_err(), "opened for reading");
         Disk.open_to_write(&path).unwrap().set_len(5).unwrap();
         assert_eq!(reader.size().unwrap(), 5);
-        assert_eq!(reader.read_exact_at(&mut found, 0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            reader.read_exact_at(&mut found, 0).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
         let space = Disk.space(dir.path()).unwrap();
-        assert!(space.total >= space.available && space.total > 0, "{space:?}");
+        assert!(
+            space.total >= space.available && space.total > 0,
+            "{space:?}"
+        );
     }
 
     /// The kernel rejects a sync of a pipe with EINVAL; any other result shows that no sync was called.

@@ -76,28 +76,42 @@ impl Intake {
         batch: Batch,
         done: Option<Done>,
     ) -> Result<(), TrySendError<(Batch, Option<Done>)>> {
-        let own = |(batch, done)| (Arc::into_inner(batch).expect("this is the only reference"), done);
-        self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
-            TrySendError::Full(back) => TrySendError::Full(own(back)),
-            TrySendError::Disconnected(back) => TrySendError::Disconnected(own(back)),
-        })
+        let own = |(batch, done)| {
+            (
+                Arc::into_inner(batch).expect("this is the only reference"),
+                done,
+            )
+        };
+        self.try_share(Arc::new(batch), done)
+            .map_err(|refused| match refused {
+                TrySendError::Full(back) => TrySendError::Full(own(back)),
+                TrySendError::Disconnected(back) => TrySendError::Disconnected(own(back)),
+            })
     }
 
     /// As [`Intake::try_submit`], for a sender that keeps a reference for retries.
-    pub(crate) fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), TrySendError<Offer>> {
+    pub(crate) fn try_share(
+        &self,
+        batch: Arc<Batch>,
+        done: Option<Done>,
+    ) -> Result<(), TrySendError<Offer>> {
         let bytes = batch.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if waiting > 0 && waiting + bytes > INTAKE_BYTES {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             return Err(TrySendError::Full((batch, done)));
         }
-        self.submissions.try_send(Submission { batch, done }).map_err(|refused| {
-            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-            match refused {
-                TrySendError::Full(work) => TrySendError::Full((work.batch, work.done)),
-                TrySendError::Disconnected(work) => TrySendError::Disconnected((work.batch, work.done)),
-            }
-        })
+        self.submissions
+            .try_send(Submission { batch, done })
+            .map_err(|refused| {
+                self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+                match refused {
+                    TrySendError::Full(work) => TrySendError::Full((work.batch, work.done)),
+                    TrySendError::Disconnected(work) => {
+                        TrySendError::Disconnected((work.batch, work.done))
+                    }
+                }
+            })
     }
 }
 
@@ -148,14 +162,27 @@ impl ClassQueue {
         batch: &Arc<Batch>,
         at: usize,
     ) -> Result<(), StoreError> {
-        assert!(seq > self.last_seq, "sequence numbers ascend within a class");
-        if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
+        assert!(
+            seq > self.last_seq,
+            "sequence numbers ascend within a class"
+        );
+        if !self
+            .batches
+            .last()
+            .is_some_and(|last| Arc::ptr_eq(last, batch))
+        {
             self.batches.push(batch.clone());
         }
         let batch = fits(self.batches.len() - 1, "a block has over 4 G batches")?;
         let at = fits(at, "a batch has over 4 G entries")?;
         self.builder.push(seq, entry)?;
-        self.entries.push(EntryRef { seq, batch, at, kind: entry.kind, flags: entry.flags });
+        self.entries.push(EntryRef {
+            seq,
+            batch,
+            at,
+            kind: entry.kind,
+            flags: entry.flags,
+        });
         self.last_seq = seq;
         Ok(())
     }
@@ -166,14 +193,22 @@ impl ClassQueue {
             return Ok(());
         }
         if self.builder.len() != self.entries.len() {
-            return Err(StoreError::Broken("entry counts of a block and its index differ"));
+            return Err(StoreError::Broken(
+                "entry counts of a block and its index differ",
+            ));
         }
         let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
         let meta = self.builder.write(packer, &mut self.frames)?;
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let batches = std::mem::take(&mut self.batches);
-        self.blocks.push(PackedBlock { meta, templates, batches, entries, raw_bytes });
+        self.blocks.push(PackedBlock {
+            meta,
+            templates,
+            batches,
+            entries,
+            raw_bytes,
+        });
         Ok(())
     }
 
@@ -186,7 +221,10 @@ impl ClassQueue {
         self.entries.clear();
         self.frames.clear();
         self.blocks.clear();
-        assert!(self.builder.is_empty(), "a failed block leaves nothing in the builder");
+        assert!(
+            self.builder.is_empty(),
+            "a failed block leaves nothing in the builder"
+        );
         lost
     }
 }
@@ -274,8 +312,16 @@ impl Appender {
         let (commits, commits_rx) = bounded(1);
         let (results_tx, results) = bounded(1);
         let (intake_bytes, writer) = (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(writer)));
-        let queues = shared.classes.configured().map(|_| ClassQueue::default()).collect();
-        let committer = Committer { commits: commits_rx, results: results_tx, writer: writer.clone() };
+        let queues = shared
+            .classes
+            .configured()
+            .map(|_| ClassQueue::default())
+            .collect();
+        let committer = Committer {
+            commits: commits_rx,
+            results: results_tx,
+            writer: writer.clone(),
+        };
         let appender = Self {
             shared,
             intake,
@@ -294,7 +340,14 @@ impl Appender {
             stats: EntryStats::default(),
             commit_number: 1,
         };
-        (Intake { submissions, bytes: intake_bytes }, appender, committer)
+        (
+            Intake {
+                submissions,
+                bytes: intake_bytes,
+            },
+            appender,
+            committer,
+        )
     }
 
     /// Runs until all senders are gone and all their batches are committed or failed.
@@ -354,7 +407,11 @@ impl Appender {
     }
 
     fn apply_result(&mut self, result: CommitResult) {
-        let CommitResult { on_disk, error, buffers } = result;
+        let CommitResult {
+            on_disk,
+            error,
+            buffers,
+        } = result;
         self.dedupe.keep(&on_disk);
         (self.on_disk, self.idle) = (on_disk, Some(buffers));
         if let Some(error) = error {
@@ -396,7 +453,10 @@ impl Appender {
         let outcome = self.pack(&batch);
         self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
         if let Some(done) = done {
-            self.waiting.push_back(Waiting { upto: self.seqnos.next(), done });
+            self.waiting.push_back(Waiting {
+                upto: self.seqnos.next(),
+                done,
+            });
         }
         if let Err(error) = outcome {
             tracing::error!(%error, "entries not stored, senders notified");
@@ -407,7 +467,8 @@ impl Appender {
     }
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
-        self.dedupe.note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
+        self.dedupe
+            .note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
         for (at, (mut entry, fingerprints)) in batch.entries().enumerate() {
             let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
             if entry.kind == Kind::Return && !entry.source.confirms() {
@@ -428,7 +489,8 @@ impl Appender {
                 DedupeOutcome::SeenOnBus => {
                     self.stats.known += 1;
                     self.shared.metrics.events_seen_on_bus_again.add(1);
-                    (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
+                    (entry.kind, entry.flags) =
+                        (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
                 }
                 DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 DedupeOutcome::New => {}
@@ -453,12 +515,14 @@ impl Appender {
     /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
     /// waited for `BLOCK_WAITS_COMMITS`.
     fn hand_over(&mut self, everything: bool) {
-        let Some(mut buffers) = self.idle.take() else { return };
+        let Some(mut buffers) = self.idle.take() else {
+            return;
+        };
         let mut parts = Vec::new();
         let mut covered = self.seqnos.next();
         for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
-            let ripe =
-                queue.builder.is_half_full() || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
+            let ripe = queue.builder.is_half_full()
+                || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
             if (everything || ripe)
                 && let Err(error) = queue.finish(&mut self.packer)
             {
@@ -471,23 +535,42 @@ impl Appender {
                 covered = covered.min(open.seq);
             }
             if !queue.blocks.is_empty() {
-                let frames = std::mem::replace(&mut queue.frames, buffers.pop().unwrap_or_default());
-                parts.push(Part { class, frames, blocks: std::mem::take(&mut queue.blocks) });
+                let frames =
+                    std::mem::replace(&mut queue.frames, buffers.pop().unwrap_or_default());
+                parts.push(Part {
+                    class,
+                    frames,
+                    blocks: std::mem::take(&mut queue.blocks),
+                });
             }
         }
-        assert!(covered <= self.seqnos.next(), "a commit covers only assigned sequence numbers");
+        assert!(
+            covered <= self.seqnos.next(),
+            "a commit covers only assigned sequence numbers"
+        );
         let mut dones = Vec::new();
-        while self.waiting.front().is_some_and(|first| first.upto <= covered) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|first| first.upto <= covered)
+        {
             dones.extend(self.waiting.pop_front().map(|first| first.done));
         }
         let stats = std::mem::take(&mut self.stats);
-        let commit = Commit { parts, dones, covered, stats };
+        let commit = Commit {
+            parts,
+            dones,
+            covered,
+            stats,
+        };
         self.commit_number += 1;
         // With delayed syncs the committer tracks unsynced writes.
         let syncs_each = || with_writer(&self.writer, |writer| writer.syncs_each());
         if commit.is_small() && self.intake.is_empty() && syncs_each() {
             let mut result = None;
-            with_writer(&self.writer, |writer| writer.apply(commit, |done| result = Some(done)));
+            with_writer(&self.writer, |writer| {
+                writer.apply(commit, |done| result = Some(done));
+            });
             if let Some(result) = result {
                 self.apply_result(result);
             }
@@ -495,7 +578,10 @@ impl Appender {
         }
         if let Err(SendError(commit)) = self.commits.send(commit) {
             let gone = "the committer ended".to_owned();
-            commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));
+            commit
+                .dones
+                .into_iter()
+                .for_each(|done| done(Err(gone.clone())));
         }
     }
 }

@@ -64,23 +64,47 @@ impl Classes {
     /// at most [`crate::base::limits::CLASSES_MAX`] classes.
     pub fn new(rules: &[ClassRules]) -> Self {
         let fixed = [ClassRules::jobs(), ClassRules::events()];
-        let configured = |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
-        let others = rules.iter().filter(|class| fixed.iter().all(|f| f.name != class.name));
-        let all: Vec<ClassRules> =
-            fixed.iter().map(|f| configured(f).unwrap_or_else(|| f.clone())).chain(others.cloned()).collect();
-        let rows = all.iter().map(|class| Row { name: class.name.as_str().into(), keep: class.keep });
+        let configured =
+            |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
+        let others = rules
+            .iter()
+            .filter(|class| fixed.iter().all(|f| f.name != class.name));
+        let all: Vec<ClassRules> = fixed
+            .iter()
+            .map(|f| configured(f).unwrap_or_else(|| f.clone()))
+            .chain(others.cloned())
+            .collect();
+        let rows = all.iter().map(|class| Row {
+            name: class.name.as_str().into(),
+            keep: class.keep,
+        });
         let rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
-        let place = |name: &str| (0..u8::MAX).map(Class).zip(&rows).find(|(_, row)| *row.name == *name);
+        let place = |name: &str| {
+            (0..u8::MAX)
+                .map(Class)
+                .zip(&rows)
+                .find(|(_, row)| *row.name == *name)
+        };
         let listed = rules.iter().map(|class| class.name.as_str());
-        let unlisted =
-            [EVENTS, JOBS].into_iter().filter(|name| rules.iter().all(|class| class.name != *name));
-        let order = listed.chain(unlisted).filter_map(|name| Some(place(name)?.0)).collect();
-        Self { configured: rows.len(), order, rows, matcher: Arc::new(Matcher::new(&all)) }
+        let unlisted = [EVENTS, JOBS]
+            .into_iter()
+            .filter(|name| rules.iter().all(|class| class.name != *name));
+        let order = listed
+            .chain(unlisted)
+            .filter_map(|name| Some(place(name)?.0))
+            .collect();
+        Self {
+            configured: rows.len(),
+            order,
+            rows,
+            matcher: Arc::new(Matcher::new(&all)),
+        }
     }
 
     /// All classes.
     pub fn all(&self) -> impl Iterator<Item = Class> + use<> {
-        (0..u8::try_from(self.rows.len()).expect("classes are counted when they are added")).map(Class)
+        (0..u8::try_from(self.rows.len()).expect("classes are counted when they are added"))
+            .map(Class)
     }
 
     /// The configured classes; their indexes come first.
@@ -112,25 +136,37 @@ impl Classes {
 
     /// The name, which is also that of the directory.
     pub fn name(&self, class: Class) -> Arc<str> {
-        self.rows.get(class.index()).map_or_else(|| "".into(), |row| row.name.clone())
+        self.rows
+            .get(class.index())
+            .map_or_else(|| "".into(), |row| row.name.clone())
     }
 
     /// Retention limits; a class that exists only on disk has those of `events`.
     pub fn keep(&self, class: Class) -> Keep {
-        let row = self.rows.get(class.index()).or_else(|| self.rows.get(Class::EVENTS.index()));
+        let row = self
+            .rows
+            .get(class.index())
+            .or_else(|| self.rows.get(Class::EVENTS.index()));
         row.map_or_else(|| ClassRules::events().keep, |row| row.keep)
     }
 
     /// The class of this name.
     pub fn find(&self, name: &str) -> Option<Class> {
-        self.all().find(|class| self.rows.get(class.index()).is_some_and(|row| *row.name == *name))
+        self.all().find(|class| {
+            self.rows
+                .get(class.index())
+                .is_some_and(|row| *row.name == *name)
+        })
     }
 
     /// Adds a class that exists only on disk; false if the table is full.
     pub(in crate::store) fn add_found(&mut self, name: &str) -> bool {
         let room = self.rows.len() < usize::from(u8::MAX);
         if room {
-            self.rows.push(Row { name: name.into(), keep: self.keep(Class::EVENTS) });
+            self.rows.push(Row {
+                name: name.into(),
+                keep: self.keep(Class::EVENTS),
+            });
         }
         room
     }
@@ -162,10 +198,18 @@ impl Matcher {
                 match (fun, tag) {
                     (Some(fun), None) => matcher.by_fun.push((class, fun.clone())),
                     (fun, Some(tag)) => {
-                        let prefix: String =
-                            tag.as_str().chars().take_while(|c| !"*?[".contains(*c)).collect();
+                        let prefix: String = tag
+                            .as_str()
+                            .chars()
+                            .take_while(|c| !"*?[".contains(*c))
+                            .collect();
                         let (tag, fun) = (tag.clone(), fun.clone());
-                        matcher.by_tag.push(TagRule { class, tag, fun, prefix: prefix.into_bytes() });
+                        matcher.by_tag.push(TagRule {
+                            class,
+                            tag,
+                            fun,
+                            prefix: prefix.into_bytes(),
+                        });
                     }
                     (None, None) => {}
                 }
@@ -175,7 +219,10 @@ impl Matcher {
     }
 
     fn class_of_fun(&self, fun: &str) -> Option<Class> {
-        self.by_fun.iter().find(|(_, glob)| glob.matches(fun)).map(|(class, _)| *class)
+        self.by_fun
+            .iter()
+            .find(|(_, glob)| glob.matches(fun))
+            .map(|(class, _)| *class)
     }
 
     /// The first class with a rule that matches this tag, among the classes before `than`.
@@ -186,7 +233,11 @@ impl Matcher {
                 && rule.fun.as_ref().is_none_or(|glob| glob.matches(entry.fun))
                 && rule.tag.matches_bytes(entry.tag)
         };
-        self.by_tag.iter().take_while(before).find(takes).map(|rule| rule.class)
+        self.by_tag
+            .iter()
+            .take_while(before)
+            .find(takes)
+            .map(|rule| rule.class)
     }
 }
 
@@ -208,28 +259,55 @@ impl Classifier {
     pub(crate) fn new(classes: &Classes) -> Self {
         let matcher = classes.matcher.clone();
         let (functions, jobs) = (FastMap::default(), FastMap::default());
-        Self { matcher, functions, jobs, order: VecDeque::new(), last: None }
+        Self {
+            matcher,
+            functions,
+            jobs,
+            order: VecDeque::new(),
+            last: None,
+        }
     }
 
     #[inline]
     pub(crate) fn class_of(&mut self, entry: &Entry<'_>) -> Class {
-        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap | Kind::Reaction | Kind::SeenOnBus);
-        let rest = if is_event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
-        if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {
+        let is_event = matches!(
+            entry.kind,
+            Kind::Event | Kind::Gap | Kind::Reaction | Kind::SeenOnBus
+        );
+        let rest = if is_event && entry.jid.is_empty() {
+            Class::EVENTS
+        } else {
+            Class::JOBS
+        };
+        if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty()
+            || entry.kind == Kind::Register
+        {
             return rest;
         }
         self.by_rules(entry).unwrap_or(rest)
     }
 
     fn by_rules(&mut self, entry: &Entry<'_>) -> Option<Class> {
-        let by_fun = if self.matcher.by_fun.is_empty() { None } else { self.by_function(entry) };
-        let by_tag = if entry.tag.is_empty() { None } else { self.matcher.class_of_tag(entry, by_fun) };
+        let by_fun = if self.matcher.by_fun.is_empty() {
+            None
+        } else {
+            self.by_function(entry)
+        };
+        let by_tag = if entry.tag.is_empty() {
+            None
+        } else {
+            self.matcher.class_of_tag(entry, by_fun)
+        };
         by_tag.or(by_fun)
     }
 
     fn by_function(&mut self, entry: &Entry<'_>) -> Option<Class> {
         if entry.fun.is_empty() {
-            return if entry.jid.is_empty() { None } else { self.jobs.get(&JidKey::of(entry.jid)).copied() };
+            return if entry.jid.is_empty() {
+                None
+            } else {
+                self.jobs.get(&JidKey::of(entry.jid)).copied()
+            };
         }
         let class = if let Some(known) = self.functions.get(entry.fun) {
             *known
@@ -273,17 +351,39 @@ mod tests {
 
     fn rule(fun: &str, tag: &str) -> ClassRule {
         let glob = |text: &str| (!text.is_empty()).then(|| Glob::new(text));
-        ClassRule { fun: glob(fun), tag: glob(tag) }
+        ClassRule {
+            fun: glob(fun),
+            tag: glob(tag),
+        }
     }
 
     fn class(name: &str, rules: Vec<ClassRule>) -> ClassRules {
-        let keep = Keep { age: Age::Forever, bytes: None, entries: None };
-        ClassRules { name: name.to_owned(), rules, keep }
+        let keep = Keep {
+            age: Age::Forever,
+            bytes: None,
+            entries: None,
+        };
+        ClassRules {
+            name: name.to_owned(),
+            rules,
+            keep,
+        }
     }
 
     fn entry<'a>(kind: Kind, tag: &'a str, jid: &'a str, fun: &'a str) -> Entry<'a> {
         let (source, flags, at) = (Source::Bus, Flags::default(), Micros(0));
-        Entry { kind, source, flags, at, tag: tag.as_bytes(), jid, minion: "", fun, retcode: 0, body: b"" }
+        Entry {
+            kind,
+            source,
+            flags,
+            at,
+            tag: tag.as_bytes(),
+            jid,
+            minion: "",
+            fun,
+            retcode: 0,
+            body: b"",
+        }
     }
 
     /// Checks the classes of consecutive entries.
@@ -304,7 +404,13 @@ mod tests {
                 (Kind::Event, "salt/auth", "", "", "events"),
                 (Kind::Gap, crate::model::GAP_TAG, "", "", "events"),
                 (Kind::Event, "salt/job/1/prog/web1/1", "1", "", "jobs"),
-                (Kind::Return, "salt/job/1/ret/web1", "1", "test.ping", "jobs"),
+                (
+                    Kind::Return,
+                    "salt/job/1/ret/web1",
+                    "1",
+                    "test.ping",
+                    "jobs",
+                ),
                 (Kind::Load, "", "1", "test.ping", "jobs"),
                 (Kind::Register, "", "", "", "jobs"),
             ],
@@ -318,9 +424,21 @@ mod tests {
             &[chatter],
             &[
                 (Kind::Load, "", "1", "saltutil.find_job", "chatter"),
-                (Kind::JobNew, "salt/job/1/new", "1", "saltutil.find_job", "chatter"),
+                (
+                    Kind::JobNew,
+                    "salt/job/1/new",
+                    "1",
+                    "saltutil.find_job",
+                    "chatter",
+                ),
                 (Kind::Load, "", "2", "state.apply", "jobs"),
-                (Kind::Return, "salt/job/1/ret/web1", "1", "saltutil.find_job", "chatter"),
+                (
+                    Kind::Return,
+                    "salt/job/1/ret/web1",
+                    "1",
+                    "saltutil.find_job",
+                    "chatter",
+                ),
                 (Kind::Event, "salt/job/1/prog/web1/1", "1", "", "chatter"),
                 (Kind::Event, "salt/job/2/prog/web1/1", "2", "", "jobs"),
                 (Kind::Endtime, "", "1", "", "chatter"),
@@ -332,7 +450,10 @@ mod tests {
 
     #[test]
     fn the_first_class_with_a_matching_rule_gets_the_entry() {
-        let first = class("first", vec![rule("", "salt/job/*/ret/db*"), rule("test.ping", "")]);
+        let first = class(
+            "first",
+            vec![rule("", "salt/job/*/ret/db*"), rule("test.ping", "")],
+        );
         let second = class(
             "second",
             vec![
@@ -345,12 +466,42 @@ mod tests {
         check(
             &[first, class("events", vec![]), second],
             &[
-                (Kind::Return, "salt/job/1/ret/db1", "1", "test.echo", "first"),
-                (Kind::Return, "salt/job/1/ret/web1", "1", "test.echo", "second"),
-                (Kind::Return, "salt/job/2/ret/web1", "2", "test.ping", "first"),
-                (Kind::Return, "salt/job/3/ret/web1", "3", "cmd.run", "second"),
+                (
+                    Kind::Return,
+                    "salt/job/1/ret/db1",
+                    "1",
+                    "test.echo",
+                    "first",
+                ),
+                (
+                    Kind::Return,
+                    "salt/job/1/ret/web1",
+                    "1",
+                    "test.echo",
+                    "second",
+                ),
+                (
+                    Kind::Return,
+                    "salt/job/2/ret/web1",
+                    "2",
+                    "test.ping",
+                    "first",
+                ),
+                (
+                    Kind::Return,
+                    "salt/job/3/ret/web1",
+                    "3",
+                    "cmd.run",
+                    "second",
+                ),
                 (Kind::Return, "salt/job/3/ret/web2", "3", "cmd.run", "jobs"),
-                (Kind::Return, "salt/job/4/ret/web1", "4", "test.ping", "first"),
+                (
+                    Kind::Return,
+                    "salt/job/4/ret/web1",
+                    "4",
+                    "test.ping",
+                    "first",
+                ),
                 (Kind::Event, "salt/auth", "", "", "second"),
                 (Kind::Event, "salt/authx", "", "", "events"),
             ],
@@ -369,27 +520,42 @@ mod tests {
         assert_eq!(classifier.jobs.len(), JOB_CLASSES_REMEMBERED);
         assert_eq!(classifier.order.len(), JOB_CLASSES_REMEMBERED);
         let newest = (2 * JOB_CLASSES_REMEMBERED - 1).to_string();
-        assert_ne!(classifier.class_of(&entry(Kind::Endtime, "", &newest, "")), Class::JOBS);
-        assert_eq!(classifier.class_of(&entry(Kind::Endtime, "", "0", "")), Class::JOBS);
+        assert_ne!(
+            classifier.class_of(&entry(Kind::Endtime, "", &newest, "")),
+            Class::JOBS
+        );
+        assert_eq!(
+            classifier.class_of(&entry(Kind::Endtime, "", "0", "")),
+            Class::JOBS
+        );
     }
 
     #[test]
     fn jobs_and_events_always_exist_and_keep_their_indexes() {
-        let mut classes = Classes::new(&[class("events", vec![]), class("own", vec![rule("x", "")])]);
+        let mut classes =
+            Classes::new(&[class("events", vec![]), class("own", vec![rule("x", "")])]);
         assert!(classes.add_found("old"));
         assert_eq!(classes.find("jobs"), Some(Class::JOBS));
         assert_eq!(classes.find("events"), Some(Class::EVENTS));
         let old = classes.find("old").unwrap();
-        assert_eq!((&*classes.name(old), classes.is_configured(old)), ("old", false));
+        assert_eq!(
+            (&*classes.name(old), classes.is_configured(old)),
+            ("old", false)
+        );
         assert_eq!(classes.keep(old), classes.keep(Class::EVENTS));
         assert_eq!(classes.keep(Class::JOBS).age, Age::Salt);
-        assert_eq!((classes.all().count(), classes.configured().count()), (4, 3));
+        assert_eq!(
+            (classes.all().count(), classes.configured().count()),
+            (4, 3)
+        );
     }
 
     #[test]
     fn a_full_table_rejects_further_classes() {
         let mut classes = Classes::default();
-        let added = (0..1000).filter(|n| classes.add_found(&format!("c{n}"))).count();
+        let added = (0..1000)
+            .filter(|n| classes.add_found(&format!("c{n}")))
+            .count();
         assert_eq!((added, classes.len()), (253, 255));
         assert_eq!(classes.all().count(), 255);
     }

@@ -44,7 +44,12 @@ impl Commit {
     /// Whether a thread switch costs more than it saves by packing the next commit meanwhile.
     pub(in crate::store) fn is_small(&self) -> bool {
         self.dones.len() <= FEW_DONES
-            && self.parts.iter().map(|part| part.frames.len()).sum::<usize>() <= SMALL_BYTES
+            && self
+                .parts
+                .iter()
+                .map(|part| part.frames.len())
+                .sum::<usize>()
+                <= SMALL_BYTES
     }
 }
 
@@ -59,7 +64,12 @@ impl Part {
     fn fits_into(&self, index: &MemIndex) -> bool {
         let entries = self.blocks.iter().map(|block| block.entries.len()).sum();
         let raw_bytes = self.blocks.iter().map(|block| block.raw_bytes).sum();
-        let last = self.blocks.iter().map(|block| block.meta.last_seq).max().unwrap_or_default();
+        let last = self
+            .blocks
+            .iter()
+            .map(|block| block.meta.last_seq)
+            .max()
+            .unwrap_or_default();
         index.has_room(entries, raw_bytes, last)
     }
 }
@@ -108,7 +118,10 @@ impl Active {
     ) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
         segment.set_active(true);
-        let file = segment.fs().open_to_write(&path).map_err(io_at("open for writing", &path))?;
+        let file = segment
+            .fs()
+            .open_to_write(&path)
+            .map_err(io_at("open for writing", &path))?;
         let ahead = LOG_BYTES_AHEAD.min(limits.segment_bytes_max / 16);
         Ok(Self {
             segment,
@@ -128,9 +141,15 @@ impl Active {
         let (id, blocks) = (self.segment.log().id(), part.blocks.len());
         for (n, block) in part.blocks.iter().enumerate() {
             let offset = self.end + block.meta.offset;
-            let position = Position { offset, unsynced: offset - self.synced, ends_commit: n + 1 == blocks };
+            let position = Position {
+                offset,
+                unsynced: offset - self.synced,
+                ends_commit: n + 1 == blocks,
+            };
             let at = usize::try_from(block.meta.offset).ok();
-            let frame = at.and_then(|at| part.frames.get_mut(at..)).expect("the part contains its frames");
+            let frame = at
+                .and_then(|at| part.frames.get_mut(at..))
+                .expect("the part contains its frames");
             place_frame(frame, id, position);
         }
     }
@@ -152,7 +171,9 @@ impl Active {
         }
         self.len = self.len.max(end);
         assert!(!self.broken, "a log whose sync failed is never appended to");
-        self.file.write_all_at(frames, self.end).map_err(io_at("write", path))
+        self.file
+            .write_all_at(frames, self.end)
+            .map_err(io_at("write", path))
     }
 
     /// Truncates the preallocated bytes of a log that is complete.
@@ -161,7 +182,11 @@ impl Active {
             return;
         }
         let path = self.segment.log().path();
-        match self.file.set_len(self.end).and_then(|()| self.file.sync_data()) {
+        match self
+            .file
+            .set_len(self.end)
+            .and_then(|()| self.file.sync_data())
+        {
             Ok(()) => self.len = self.end,
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot truncate preallocated bytes of a log, readers skip them");
@@ -173,7 +198,10 @@ impl Active {
         if !std::mem::take(&mut self.dirty) {
             return Ok(());
         }
-        let synced = self.file.sync_data().map_err(io_at("sync", self.segment.log().path()));
+        let synced = self
+            .file
+            .sync_data()
+            .map_err(io_at("sync", self.segment.log().path()));
         match synced {
             Ok(()) => self.synced = self.written,
             Err(_) => self.broken = true,
@@ -185,8 +213,13 @@ impl Active {
     /// segment must not be sealed before this is durable: a power cut could restore frames that the index does not contain.
     fn cut_off(&self) -> Result<(), StoreError> {
         let path = self.segment.log().path();
-        self.segment.log().rewrite_range(&*self.file, self.synced, self.end)?;
-        self.file.set_len(self.end).and_then(|()| self.file.sync_all()).map_err(io_at("cut", path))
+        self.segment
+            .log()
+            .rewrite_range(&*self.file, self.synced, self.end)?;
+        self.file
+            .set_len(self.end)
+            .and_then(|()| self.file.sync_all())
+            .map_err(io_at("cut", path))
     }
 
     fn undo(&mut self) {
@@ -261,7 +294,10 @@ pub(in crate::store) fn with_writer<T>(
     work: impl FnOnce(&mut SegmentWriter) -> T,
 ) -> T {
     let mut writer = writer.lock();
-    assert!(!std::mem::replace(&mut writer.in_use, true), "an earlier commit panicked");
+    assert!(
+        !std::mem::replace(&mut writer.in_use, true),
+        "an earlier commit panicked"
+    );
     let result = work(&mut writer);
     writer.in_use = false;
     result
@@ -284,14 +320,27 @@ impl SegmentWriter {
     /// Applies a commit and acknowledges its entries; calls `free` with the result when the next commit may be handed over.
     pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(CommitResult)) {
         let outcome = self.execute(&mut commit);
-        let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
+        let entries: usize = commit
+            .parts
+            .iter()
+            .flat_map(|p| &p.blocks)
+            .map(|b| b.entries.len())
+            .sum();
         if let Err(error) = &outcome {
             self.shared.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries not stored, senders notified");
         }
         let outcome = outcome.map_err(|error| error.to_string());
-        let buffers = commit.parts.into_iter().map(|part| emptied(part.frames)).collect();
-        let result = CommitResult { on_disk: self.on_disk.clone(), error: outcome.clone().err(), buffers };
+        let buffers = commit
+            .parts
+            .into_iter()
+            .map(|part| emptied(part.frames))
+            .collect();
+        let result = CommitResult {
+            on_disk: self.on_disk.clone(),
+            error: outcome.clone().err(),
+            buffers,
+        };
         let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(outcome.clone()));
         // Under load the next commit is packed while these callbacks run. One or two callers are answered first: waking the
         // appender would only compete for the processor. After a failure the appender must be woken first: otherwise it
@@ -315,7 +364,10 @@ impl SegmentWriter {
         }
         // The entries are on disk; nothing from here on can fail.
         for part in &mut commit.parts {
-            let active = self.active.get_mut(part.class.index()).and_then(Option::as_mut);
+            let active = self
+                .active
+                .get_mut(part.class.index())
+                .and_then(Option::as_mut);
             let active = active.expect("the segment just written");
             let mut end = active.end;
             for block in &mut part.blocks {
@@ -326,19 +378,31 @@ impl SegmentWriter {
             active.end += part.frames.len() as u64;
             assert_eq!(active.end, end, "a log ends with its last frame");
             if let Index::Memory(index) = &mut *active.segment.index_mut() {
-                part.blocks.iter().for_each(|block| index_block(index, block, &self.shared.metrics));
+                part.blocks
+                    .iter()
+                    .for_each(|block| index_block(index, block, &self.shared.metrics));
             }
         }
         self.shared.set_durable(commit.covered);
         let (metrics, stats) = (&self.shared.metrics, &commit.stats);
         for part in &commit.parts {
-            let entries = part.blocks.iter().map(|block| block.entries.len() as u64).sum();
+            let entries = part
+                .blocks
+                .iter()
+                .map(|block| block.entries.len() as u64)
+                .sum();
             self.shared.count_written(part.class, entries);
             // Not from `stats`, which include entries of blocks that are still open.
             metrics.entries_stored.add(entries);
             let last = part.blocks.last().expect("a part has blocks").meta.last_seq;
-            let before = self.on_disk.get_mut(part.class.index()).expect("a class of the store");
-            assert!(std::mem::replace(before, last) < last, "sequence numbers ascend within a class");
+            let before = self
+                .on_disk
+                .get_mut(part.class.index())
+                .expect("a class of the store");
+            assert!(
+                std::mem::replace(before, last) < last,
+                "sequence numbers ascend within a class"
+            );
         }
         self.shared.check_free_space();
         metrics.commits.add(1);
@@ -356,7 +420,9 @@ impl SegmentWriter {
 
     fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
         for part in &mut *parts {
-            let Some(first) = part.blocks.first() else { continue };
+            let Some(first) = part.blocks.first() else {
+                continue;
+            };
             self.finish_without_room_for(part)?;
             let active = self.active_segment(part.class, first.meta.first_seq)?;
             active.place(part);
@@ -376,8 +442,15 @@ impl SegmentWriter {
 
     /// Finishes the active segment of a class if its index has no room for `part`.
     fn finish_without_room_for(&mut self, part: &Part) -> Result<(), StoreError> {
-        let Some(slot) = self.active.get_mut(part.class.index()) else { return Ok(()) };
-        let is_full = |active: &Active| active.segment.memory().is_some_and(|index| !part.fits_into(&index));
+        let Some(slot) = self.active.get_mut(part.class.index()) else {
+            return Ok(());
+        };
+        let is_full = |active: &Active| {
+            active
+                .segment
+                .memory()
+                .is_some_and(|index| !part.fits_into(&index))
+        };
         if let Some(full) = slot.as_mut().filter(|active| is_full(active)) {
             full.sync()?;
             full.trim();
@@ -389,21 +462,38 @@ impl SegmentWriter {
     }
 
     /// Returns the active segment of a class; creates one named `first_seq` if it has no active one.
-    fn active_segment(&mut self, class: Class, first_seq: SeqNo) -> Result<&mut Active, StoreError> {
+    fn active_segment(
+        &mut self,
+        class: Class,
+        first_seq: SeqNo,
+    ) -> Result<&mut Active, StoreError> {
         let Some(slot) = self.active.get_mut(class.index()) else {
-            return Err(StoreError::Failed(format!("class {} does not exist", class.index())));
+            return Err(StoreError::Failed(format!(
+                "class {} does not exist",
+                class.index()
+            )));
         };
         if slot.is_none() {
             let (shared, name) = (&self.shared, self.shared.classes.name(class));
-            let id = LogId { store_id: shared.store_id, first_seq };
+            let id = LogId {
+                store_id: shared.store_id,
+                first_seq,
+            };
             create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment = Arc::new(Segment::open(&shared.fs, &shared.dir, (class, name), id, index)?);
+            let segment = Arc::new(Segment::open(
+                &shared.fs,
+                &shared.dir,
+                (class, name),
+                id,
+                index,
+            )?);
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             shared.add_segment(segment);
             *slot = Some(active);
         }
-        slot.as_mut().ok_or_else(|| StoreError::Failed("no active segment".to_owned()))
+        slot.as_mut()
+            .ok_or_else(|| StoreError::Failed("no active segment".to_owned()))
     }
 
     /// Runs the delayed sync of durability `written`.
@@ -482,8 +572,14 @@ fn index_block(index: &mut MemIndex, block: &PackedBlock, metrics: &Metrics) {
     index.add_block(block.meta, &block.templates);
     for (at, place) in block.entries.iter().enumerate() {
         let batch = block.batches.get(place.batch as usize);
-        let entry = batch.and_then(|batch| batch.entry(place.at as usize)).expect("an entry of this block");
-        let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
+        let entry = batch
+            .and_then(|batch| batch.entry(place.at as usize))
+            .expect("an entry of this block");
+        let entry = Entry {
+            kind: place.kind,
+            flags: place.flags,
+            ..entry
+        };
         let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
         added.expect("room was checked before the write");
         count(&entry, metrics);
@@ -497,9 +593,16 @@ fn count(entry: &Entry<'_>, metrics: &Metrics) {
         Kind::Load => counts.jobs.count(entry.fun),
         Kind::Return => {
             let is_confirmed = !entry.flags.has(Flags::UNCONFIRMED);
-            let [succeeded, failed] =
-                if is_confirmed { &counts.confirmed_returns } else { &counts.unconfirmed_returns };
-            let of_outcome = if entry.flags.failed(entry.retcode) { failed } else { succeeded };
+            let [succeeded, failed] = if is_confirmed {
+                &counts.confirmed_returns
+            } else {
+                &counts.unconfirmed_returns
+            };
+            let of_outcome = if entry.flags.failed(entry.retcode) {
+                failed
+            } else {
+                succeeded
+            };
             of_outcome.count(entry.fun);
         }
         _ => {}

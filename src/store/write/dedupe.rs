@@ -39,7 +39,11 @@ struct Generations<V> {
 
 impl<V: Copy + Default> Generations<V> {
     fn new(window: usize) -> Self {
-        Self { young: Map::default(), old: Map::default(), window }
+        Self {
+            young: Map::default(),
+            old: Map::default(),
+            window,
+        }
     }
 
     /// The slot of a key, and whether the key was known. A value from the old generation is copied.
@@ -114,7 +118,9 @@ struct Decision {
 
 impl Decision {
     fn is_kept(&self, on_disk: &[SeqNo]) -> bool {
-        on_disk.get(self.class).is_some_and(|last| self.seq <= *last)
+        on_disk
+            .get(self.class)
+            .is_some_and(|last| self.seq <= *last)
     }
 }
 
@@ -145,7 +151,11 @@ impl Dedupe {
     }
 
     /// Decides about an entry and records it.
-    pub(crate) fn check(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
+    pub(crate) fn check(
+        &mut self,
+        entry: &model::Entry<'_>,
+        fingerprints: Fingerprints,
+    ) -> DedupeOutcome {
         self.first_seen_on_bus = false;
         match self.decide(entry, fingerprints) {
             DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus => {
@@ -157,12 +167,19 @@ impl Dedupe {
 
     fn decide(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
         // The last of these counts, and A, B, A differs from A, B. A gap has no second source.
-        if matches!(entry.kind, Kind::Register | Kind::Endtime | Kind::Gap | Kind::Reaction) {
+        if matches!(
+            entry.kind,
+            Kind::Register | Kind::Endtime | Kind::Gap | Kind::Reaction
+        ) {
             return DedupeOutcome::New;
         }
         let known = self.is_duplicate(entry, fingerprints.whole);
         if entry.kind != Kind::Return {
-            return if known { DedupeOutcome::Known } else { DedupeOutcome::New };
+            return if known {
+                DedupeOutcome::Known
+            } else {
+                DedupeOutcome::New
+            };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = entry.source.confirms();
@@ -174,7 +191,11 @@ impl Dedupe {
             Some(first) if vouched && !first.vouched => DedupeOutcome::Confirms,
             Some(first) if first.digest == digest => {
                 // Keep the event as it was on the bus; a bare return has less data.
-                if known || !on_bus { DedupeOutcome::Known } else { DedupeOutcome::New }
+                if known || !on_bus {
+                    DedupeOutcome::Known
+                } else {
+                    DedupeOutcome::New
+                }
             }
             Some(_) if known => DedupeOutcome::Known,
             Some(_) => DedupeOutcome::Differs,
@@ -189,24 +210,39 @@ impl Dedupe {
     }
 
     fn note(&mut self, undo: Undo) {
-        self.undo.push_back(Decision { class: 0, seq: SeqNo::default(), undo });
+        self.undo.push_back(Decision {
+            class: 0,
+            seq: SeqNo::default(),
+            undo,
+        });
         self.open += 1;
     }
 
     /// Counts an occurrence; returns whether another source has delivered the event as often.
     fn is_duplicate(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
-        if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus)
-            && self.is_repeated_call(key, entry)
+        if matches!(
+            entry.source,
+            Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus
+        ) && self.is_repeated_call(key, entry)
         {
             return true;
         }
         let (counts, _) = self.seen.slot(key);
         let before = *counts;
         let source = entry.source as usize;
-        let count_of = |source: Source| *counts.get(source as usize).expect("a count for each source");
+        let count_of = |source: Source| {
+            *counts
+                .get(source as usize)
+                .expect("a count for each source")
+        };
         let on_a_bus = count_of(Source::Bus).max(count_of(Source::SpilledBus));
-        let most =
-            counts.iter().enumerate().filter(|(d, _)| *d != source).map(|(_, n)| *n).max().unwrap_or(0);
+        let most = counts
+            .iter()
+            .enumerate()
+            .filter(|(d, _)| *d != source)
+            .map(|(_, n)| *n)
+            .max()
+            .unwrap_or(0);
         let own = counts.get_mut(source).expect("a count for each source");
         *own = own.saturating_add(1);
         let own = *own;
@@ -237,7 +273,11 @@ impl Dedupe {
 
     /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
     pub(crate) fn keep(&mut self, on_disk: &[SeqNo]) {
-        while self.undo.front().is_some_and(|decision| decision.is_kept(on_disk)) {
+        while self
+            .undo
+            .front()
+            .is_some_and(|decision| decision.is_kept(on_disk))
+        {
             self.undo.pop_front();
         }
     }
@@ -279,7 +319,11 @@ mod tests {
     }
 
     fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
-        let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
+        let flags = if on_bus {
+            Flags::ON_BUS
+        } else {
+            Flags::default()
+        };
         Entry {
             flags,
             tag: b"salt/job/1/ret/web1",
@@ -303,12 +347,29 @@ mod tests {
         let body = body(1, true);
         let known = DedupeOutcome::Known;
         for (sources, second) in [
-            ([Source::Bus, Source::EventReturn, Source::SpooledEventReturn], known),
-            ([Source::Returner, Source::Bus, Source::SpooledReturner], known),
-            ([Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus], known),
+            (
+                [Source::Bus, Source::EventReturn, Source::SpooledEventReturn],
+                known,
+            ),
+            (
+                [Source::Returner, Source::Bus, Source::SpooledReturner],
+                known,
+            ),
+            (
+                [
+                    Source::SpooledReturner,
+                    Source::SpooledEventReturn,
+                    Source::Bus,
+                ],
+                known,
+            ),
             // The confirmation is stored, but not as an event.
             (
-                [Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn],
+                [
+                    Source::SpooledEventReturn,
+                    Source::SpooledReturner,
+                    Source::EventReturn,
+                ],
                 DedupeOutcome::Confirms,
             ),
         ] {
@@ -323,11 +384,21 @@ mod tests {
         let body = body(1, true);
         let mut dedupe = memory();
         let mut check = |at| {
-            check(&mut dedupe, &Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) })
+            check(
+                &mut dedupe,
+                &Entry {
+                    at: Micros(at),
+                    ..entry(Source::SpooledEventReturn, true, &body)
+                },
+            )
         };
         assert_eq!(
             [check(7), check(7), check(7)],
-            [DedupeOutcome::New, DedupeOutcome::Known, DedupeOutcome::Known]
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known
+            ]
         );
         assert_eq!(
             [check(8), check(8)],
@@ -340,9 +411,14 @@ mod tests {
     fn equal_events_of_one_source_are_all_kept() {
         let body = body(1, true);
         let mut dedupe = memory();
-        let outcomes =
-            [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
-                .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        let outcomes = [
+            Source::Bus,
+            Source::Bus,
+            Source::EventReturn,
+            Source::EventReturn,
+            Source::EventReturn,
+        ]
+        .map(|source| check(&mut dedupe, &entry(source, true, &body)));
         assert_eq!(
             outcomes,
             [
@@ -359,20 +435,44 @@ mod tests {
     fn a_bare_return_confirms_its_event_once_and_the_event_is_kept_in_any_order() {
         let (event, bare) = (body(1, true), body(1, false));
         let mut dedupe = memory();
-        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &event)), DedupeOutcome::New);
-        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::Confirms);
-        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::Known);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &event)),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::Confirms
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::Known
+        );
         let mut dedupe = memory();
-        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::New);
-        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &event)), DedupeOutcome::New);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &event)),
+            DedupeOutcome::New
+        );
     }
 
     #[test]
     fn another_answer_of_the_same_minion_is_kept_as_history() {
         let mut dedupe = memory();
-        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &body(1, false))), DedupeOutcome::New);
         assert_eq!(
-            check(&mut dedupe, &entry(Source::Returner, false, &body(2, false))),
+            check(
+                &mut dedupe,
+                &entry(Source::Returner, false, &body(1, false))
+            ),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(
+                &mut dedupe,
+                &entry(Source::Returner, false, &body(2, false))
+            ),
             DedupeOutcome::Differs
         );
     }
@@ -394,20 +494,38 @@ mod tests {
     fn a_return_seen_on_the_bus_first_is_confirmed_by_its_returner_call() {
         let body = body(1, true);
         let mut dedupe = memory();
-        let outcomes = [Source::Bus, Source::EventReturn, Source::Returner, Source::SpooledReturner]
-            .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        let outcomes = [
+            Source::Bus,
+            Source::EventReturn,
+            Source::Returner,
+            Source::SpooledReturner,
+        ]
+        .map(|source| check(&mut dedupe, &entry(source, true, &body)));
         assert_eq!(
             outcomes,
-            [DedupeOutcome::New, DedupeOutcome::Known, DedupeOutcome::Confirms, DedupeOutcome::Known]
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Confirms,
+                DedupeOutcome::Known
+            ]
         );
     }
 
     #[test]
     fn every_register_and_end_time_is_kept() {
         let mut dedupe = memory();
-        for (source, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
+        for (source, n) in [
+            (Source::SpooledReturner, 1),
+            (Source::Returner, 2),
+            (Source::Returner, 1),
+        ] {
             let body = body(n, false);
-            let entry = Entry { kind: Kind::Register, tag: b"", ..entry(source, false, &body) };
+            let entry = Entry {
+                kind: Kind::Register,
+                tag: b"",
+                ..entry(source, false, &body)
+            };
             assert_eq!(check(&mut dedupe, &entry), DedupeOutcome::New);
         }
     }
@@ -419,18 +537,32 @@ mod tests {
         check(&mut dedupe, &entry(Source::Bus, true, &body));
         dedupe.depends_on(0, SeqNo(1));
         dedupe.forget(&[SeqNo(0)]);
-        assert_eq!(check(&mut dedupe, &entry(Source::EventReturn, true, &body)), DedupeOutcome::New);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::EventReturn, true, &body)),
+            DedupeOutcome::New
+        );
         dedupe.depends_on(0, SeqNo(2));
         dedupe.keep(&[SeqNo(2)]);
         dedupe.forget(&[SeqNo(0)]);
-        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &body)), DedupeOutcome::Known);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &body)),
+            DedupeOutcome::Known
+        );
     }
 
     #[test]
     fn only_decisions_about_entries_not_on_disk_are_reverted() {
         fn of_class(class: usize, body: &[u8]) -> Entry<'_> {
             let web1 = entry(Source::Bus, true, body);
-            if class == 0 { web1 } else { Entry { tag: b"salt/job/1/ret/web2", minion: "web2", ..web1 } }
+            if class == 0 {
+                web1
+            } else {
+                Entry {
+                    tag: b"salt/job/1/ret/web2",
+                    minion: "web2",
+                    ..web1
+                }
+            }
         }
         let mut dedupe = memory();
         for n in 1..=4 {
@@ -447,11 +579,22 @@ mod tests {
         let again = [1, 2, 3, 4].map(|n| {
             let body = body(n, true);
             let entry = of_class(usize::from(n % 2 == 0), &body);
-            check(&mut dedupe, &Entry { source: Source::EventReturn, ..entry })
+            check(
+                &mut dedupe,
+                &Entry {
+                    source: Source::EventReturn,
+                    ..entry
+                },
+            )
         });
         assert_eq!(
             again,
-            [DedupeOutcome::Known, DedupeOutcome::Known, DedupeOutcome::Known, DedupeOutcome::Differs]
+            [
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::Differs
+            ]
         );
     }
 
@@ -460,17 +603,22 @@ mod tests {
         let body = body(1, true);
         let stored = |sources: &[Source]| {
             let mut dedupe = memory();
-            let new =
-                |source: &&Source| check(&mut dedupe, &entry(**source, true, &body)) == DedupeOutcome::New;
+            let new = |source: &&Source| {
+                check(&mut dedupe, &entry(**source, true, &body)) == DedupeOutcome::New
+            };
             sources.iter().filter(new).count()
         };
         let in_turn = [Source::Bus, Source::EventReturn, Source::Zeromq].repeat(300);
         assert_eq!(stored(&in_turn), 300);
         let times = |(source, n)| std::iter::repeat_n(source, n);
-        let one_after_another: Vec<_> = [(Source::Bus, 300), (Source::EventReturn, 350), (Source::Bus, 60)]
-            .into_iter()
-            .flat_map(times)
-            .collect();
+        let one_after_another: Vec<_> = [
+            (Source::Bus, 300),
+            (Source::EventReturn, 350),
+            (Source::Bus, 60),
+        ]
+        .into_iter()
+        .flat_map(times)
+        .collect();
         assert_eq!(stored(&one_after_another), 360);
     }
 

@@ -39,7 +39,10 @@ impl Store {
                 Ok(())
             })
         };
-        self.0.fs.replace(&path, Box::new(write_to)).map_err(io_at("write", &path))
+        self.0
+            .fs
+            .replace(&path, Box::new(write_to))
+            .map_err(io_at("write", &path))
     }
 
     /// Appends to the file; fails if its length is not `offset`. Durable on return. A failed append may have written any part.
@@ -60,7 +63,11 @@ impl Store {
     pub(crate) fn remove_reactor_file(&self) -> Result<bool, StoreError> {
         let path = self.0.dir.join(NAME);
         match self.0.fs.remove_file(&path) {
-            Ok(()) => self.0.fs.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,
+            Ok(()) => self
+                .0
+                .fs
+                .sync_dir(&self.0.dir)
+                .map_err(io_at("sync", &self.0.dir))?,
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(why) => return Err(io_at("remove", &path)(why)),
         }

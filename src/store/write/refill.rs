@@ -48,7 +48,12 @@ pub(in crate::store) fn refill(
     classifier: &mut Classifier,
 ) {
     let mut recent = Vec::new();
-    for Chosen { segment, number, meta } in newest_blocks(shared, window).into_iter().rev() {
+    for Chosen {
+        segment,
+        number,
+        meta,
+    } in newest_blocks(shared, window).into_iter().rev()
+    {
         let read = match shared.block(&segment, number) {
             Ok(Some(view)) => take(view.rows(), classifier, &mut recent),
             // Logged and counted by `block`.
@@ -62,8 +67,22 @@ pub(in crate::store) fn refill(
     // Blocks of different classes overlap.
     recent.sort_unstable_by_key(|recent| recent.seq);
     let surplus = recent.len().saturating_sub(window);
-    for Recent { kind, source, flags, at, fingerprints, .. } in recent.into_iter().skip(surplus) {
-        dedupe.check(&Entry { flags, ..Entry::new(kind, source, at, b"") }, fingerprints);
+    for Recent {
+        kind,
+        source,
+        flags,
+        at,
+        fingerprints,
+        ..
+    } in recent.into_iter().skip(surplus)
+    {
+        dedupe.check(
+            &Entry {
+                flags,
+                ..Entry::new(kind, source, at, b"")
+            },
+            fingerprints,
+        );
         dedupe.keep_all();
     }
 }
@@ -73,8 +92,21 @@ fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Re
         let (tag, jid) = (rows.tag(n), rows.jid(n));
         let entry = rows.entry(n, &tag, &jid, rows.body(n)?);
         classifier.class_of(&entry);
-        let Entry { kind, source, flags, at, .. } = entry;
-        to.push(Recent { seq: rows.seq(n), kind, source, flags, at, fingerprints: fingerprints_of(&entry) });
+        let Entry {
+            kind,
+            source,
+            flags,
+            at,
+            ..
+        } = entry;
+        to.push(Recent {
+            seq: rows.seq(n),
+            kind,
+            source,
+            flags,
+            at,
+            fingerprints: fingerprints_of(&entry),
+        });
     }
     Ok(())
 }
@@ -88,13 +120,19 @@ fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
 /// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`]. Blocks of different
 /// classes overlap: after those with `window` entries come all others with entries as new.
 fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
-    let mut walks: Vec<NewestBlocks> =
-        shared.classes.all().map(|class| NewestBlocks::new(shared.segments(class))).collect();
+    let mut walks: Vec<NewestBlocks> = shared
+        .classes
+        .all()
+        .map(|class| NewestBlocks::new(shared.segments(class)))
+        .collect();
     let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
     // A lower bound of the sequence numbers in the window.
     let mut oldest = SeqNo(u64::MAX);
     loop {
-        let newest = walks.iter_mut().filter(|walk| walk.newest.is_some()).max_by_key(|walk| walk.newest);
+        let newest = walks
+            .iter_mut()
+            .filter(|walk| walk.newest.is_some())
+            .max_by_key(|walk| walk.newest);
         let Some(walk) = newest else { break };
         if (entries >= window && walk.newest < Some(oldest)) || bytes >= DEDUPE_REFILL_BYTES {
             break;
@@ -127,13 +165,20 @@ struct NewestBlocks {
 
 impl NewestBlocks {
     fn new(segments: Vec<Arc<Segment>>) -> Self {
-        let mut walk = Self { segments, current: None, newest: None };
+        let mut walk = Self {
+            segments,
+            current: None,
+            newest: None,
+        };
         walk.update_newest();
         walk
     }
 
     fn update_newest(&mut self) {
-        let in_block = self.current.as_ref().and_then(|(_, blocks)| Some(blocks.last()?.last_seq));
+        let in_block = self
+            .current
+            .as_ref()
+            .and_then(|(_, blocks)| Some(blocks.last()?.last_seq));
         self.newest = in_block.or_else(|| Some(self.segments.last()?.totals().last_seq));
     }
 
@@ -142,10 +187,17 @@ impl NewestBlocks {
         let next = match &mut self.current {
             Some((segment, blocks)) if !blocks.is_empty() => {
                 let number = u32::try_from(blocks.len() - 1).expect("block numbers are 32 bits");
-                Ok(blocks.pop().map(|meta| Chosen { segment: segment.clone(), number, meta }))
+                Ok(blocks.pop().map(|meta| Chosen {
+                    segment: segment.clone(),
+                    number,
+                    meta,
+                }))
             }
             _ => match self.segments.pop() {
-                Some(segment) => self.open(shared, &segment).map(|()| None).map_err(|error| (segment, error)),
+                Some(segment) => self
+                    .open(shared, &segment)
+                    .map(|()| None)
+                    .map_err(|error| (segment, error)),
                 None => Ok(None),
             },
         };

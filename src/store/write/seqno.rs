@@ -38,7 +38,14 @@ impl SeqNos {
         ahead: u64,
     ) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
-        let number = |bytes: Vec<u8>| str::from_utf8(&bytes).ok()?.trim_end().parse().ok().map(SeqNo);
+        let number = |bytes: Vec<u8>| {
+            str::from_utf8(&bytes)
+                .ok()?
+                .trim_end()
+                .parse()
+                .ok()
+                .map(SeqNo)
+        };
         let stored = read_if_exists(&path)?.map(number);
         let next = match stored {
             Some(Some(stored)) => {
@@ -62,7 +69,13 @@ impl SeqNos {
                 next
             }
         };
-        Ok(Self { fs: fs.clone(), path, next, end: next, ahead })
+        Ok(Self {
+            fs: fs.clone(),
+            path,
+            next,
+            end: next,
+            ahead,
+        })
     }
 
     pub(crate) fn next(&self) -> SeqNo {
@@ -73,7 +86,8 @@ impl SeqNos {
     pub(crate) fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
         let exhausted = StoreError::Broken("sequence numbers are exhausted");
         let wanted = self.next.0.checked_add(count as u64);
-        let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(self.ahead)?))) else {
+        let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(self.ahead)?)))
+        else {
             return Err(exhausted);
         };
         if wanted > self.end.0 {
@@ -85,7 +99,10 @@ impl SeqNos {
     /// Assigns a number; it must be reserved.
     pub(crate) fn take(&mut self) -> SeqNo {
         let seq = self.next;
-        assert!(seq < self.end, "a sequence number is reserved before it is assigned");
+        assert!(
+            seq < self.end,
+            "a sequence number is reserved before it is assigned"
+        );
         self.next = seq.next();
         seq
     }
@@ -101,7 +118,9 @@ impl SeqNos {
 
     fn write_end(&mut self, end: SeqNo) -> Result<(), StoreError> {
         let text = format!("{}\n", end.0);
-        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
+        self.fs
+            .write_whole(&self.path, text.as_bytes())
+            .map_err(io_at("write", &self.path))?;
         self.end = end;
         Ok(())
     }

@@ -36,7 +36,15 @@ pub(crate) struct LoadSpec<'a> {
 impl<'a> LoadSpec<'a> {
     /// Single events, one at a time on one connection.
     pub(crate) fn new(generator: &'a EventGenerator, entries: u64) -> Self {
-        Self { generator, first: 0, entries, connections: 1, in_flight: 1, batch: 1, rate: None }
+        Self {
+            generator,
+            first: 0,
+            entries,
+            connections: 1,
+            in_flight: 1,
+            batch: 1,
+            rate: None,
+        }
     }
 }
 
@@ -64,14 +72,21 @@ impl LoadConnection<'_> {
     /// First event and number of events of batch `id`.
     fn batch(&self, id: u64) -> (u64, u64) {
         let at = (id * self.spec.connections + self.number) * self.spec.batch;
-        (self.spec.first + at, self.spec.batch.min(self.spec.entries.saturating_sub(at)))
+        (
+            self.spec.first + at,
+            self.spec.batch.min(self.spec.entries.saturating_sub(at)),
+        )
     }
 
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn send(&self, mut to: &UnixStream, permits: &crossbeam_channel::Sender<()>) -> anyhow::Result<u64> {
+    fn send(
+        &self,
+        mut to: &UnixStream,
+        permits: &crossbeam_channel::Sender<()>,
+    ) -> anyhow::Result<u64> {
         let mut frame = preamble().to_vec();
         let mut raw_bytes = 0;
         for (id, due) in (0..).zip(&self.due) {
@@ -84,7 +99,11 @@ impl LoadConnection<'_> {
                 *target = byte;
             }
             let at = self.spec.rate.map(|rate| {
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "nanoseconds"
+                )]
                 let at = ((first - self.spec.first) as f64 / rate * 1e9) as u64;
                 std::thread::sleep(Duration::from_nanos(at.saturating_sub(self.now())));
                 at
@@ -117,7 +136,9 @@ impl LoadConnection<'_> {
             }
         }
         frame.extend_from_slice(&w.into_bytes());
-        (first..first + count).map(|n| self.spec.generator.write(n, frame) as u64).sum()
+        (first..first + count)
+            .map(|n| self.spec.generator.write(n, frame) as u64)
+            .sum()
     }
 
     fn receive(
@@ -126,7 +147,8 @@ impl LoadConnection<'_> {
         permits: &crossbeam_channel::Receiver<()>,
         answered: &AtomicU64,
     ) -> anyhow::Result<Vec<Duration>> {
-        from.set_read_timeout(Some(TIMEOUT)).context("set a timeout")?;
+        from.set_read_timeout(Some(TIMEOUT))
+            .context("set a timeout")?;
         let mut from = BufReader::with_capacity(64 * 1024, from);
         let mut latencies = Vec::with_capacity(self.due.len());
         let mut payload = Vec::new();
@@ -139,7 +161,9 @@ impl LoadConnection<'_> {
             let id = read_answer(&payload)?;
             let due = usize::try_from(id).ok().and_then(|id| self.due.get(id));
             let due = due.with_context(|| format!("read an answer: unknown request {id}"))?;
-            latencies.push(Duration::from_nanos(now.saturating_sub(due.load(Ordering::Acquire))));
+            latencies.push(Duration::from_nanos(
+                now.saturating_sub(due.load(Ordering::Acquire)),
+            ));
             answered.fetch_add(self.batch(id).1, Ordering::Relaxed);
             self.last.fetch_max(now, Ordering::Relaxed);
             let _ = permits.try_recv();
@@ -159,7 +183,8 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
         let text = |key| get(value, key).and_then(as_text).unwrap_or("?").to_owned();
         bail!("store a batch: {} ({})", text("message"), text("code"));
     }
-    id.and_then(|id| u64::try_from(id).ok()).context("read the id of an answer")
+    id.and_then(|id| u64::try_from(id).ok())
+        .context("read the id of an answer")
 }
 
 /// Sends all events to a socket and waits for all answers. Calls `watch` several times per second with the number of answered
@@ -172,16 +197,31 @@ pub(crate) fn run_load(
     let (failed, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let batches = spec.entries.div_ceil(spec.batch);
     let connections = spec.connections.min(batches).max(1);
-    let spec = &LoadSpec { connections, ..*spec };
+    let spec = &LoadSpec {
+        connections,
+        ..*spec
+    };
     let cpu_s = own_cpu_s()?;
     let start = Instant::now();
     let connect = |number| {
         let own = (batches + connections - 1).saturating_sub(number) / connections;
         let due = (0..own).map(|_| AtomicU64::new(0)).collect();
         let stream = UnixStream::connect(socket)?;
-        Ok((stream, LoadConnection { spec, number, start, due, last: AtomicU64::new(0), failed: &failed }))
+        Ok((
+            stream,
+            LoadConnection {
+                spec,
+                number,
+                start,
+                due,
+                last: AtomicU64::new(0),
+                failed: &failed,
+            },
+        ))
     };
-    let connections = (0..connections).map(connect).collect::<std::io::Result<Vec<_>>>();
+    let connections = (0..connections)
+        .map(connect)
+        .collect::<std::io::Result<Vec<_>>>();
     let connections = connections.with_context(|| format!("connect to {}", socket.display()))?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -190,24 +230,39 @@ pub(crate) fn run_load(
             let answered = &answered;
             let named = |name: &str| std::thread::Builder::new().name(format!("sc-load-{name}"));
             let sender = named("send").spawn_scoped(scope, move || {
-                connection.send(stream, &permits).inspect_err(|_| abort(connection, stream))
+                connection
+                    .send(stream, &permits)
+                    .inspect_err(|_| abort(connection, stream))
             });
             let receiver = named("wait").spawn_scoped(scope, move || {
                 connection
                     .receive(stream, &returned_permits, answered)
                     .inspect_err(|_| abort(connection, stream))
             });
-            threads.push((sender.context("start a thread")?, receiver.context("start a thread")?));
+            threads.push((
+                sender.context("start a thread")?,
+                receiver.context("start a thread")?,
+            ));
         }
         while !threads.iter().all(|(_, receiver)| receiver.is_finished()) {
-            std::thread::sleep(Duration::from_millis(if start.elapsed().as_secs() < 1 { 2 } else { 20 }));
-            watch(answered.load(Ordering::Relaxed), start.elapsed().as_secs_f64())?;
+            std::thread::sleep(Duration::from_millis(if start.elapsed().as_secs() < 1 {
+                2
+            } else {
+                20
+            }));
+            watch(
+                answered.load(Ordering::Relaxed),
+                start.elapsed().as_secs_f64(),
+            )?;
         }
         let (mut latencies, mut raw_bytes, mut first_error) = (Vec::new(), 0, None);
         for (sender, receiver) in threads {
             let panicked = |_| anyhow!("run the load: a thread panicked");
             // The receiver's error is the cause of the sender's.
-            match (receiver.join().map_err(panicked)?, sender.join().map_err(panicked)?) {
+            match (
+                receiver.join().map_err(panicked)?,
+                sender.join().map_err(panicked)?,
+            ) {
                 (Ok(received), Ok(sent)) => {
                     latencies.extend(received);
                     raw_bytes += sent;
@@ -219,7 +274,10 @@ pub(crate) fn run_load(
             return Err(error);
         }
         // Measured by the threads, because this one polls only from time to time.
-        let last = connections.iter().map(|(_, connection)| connection.last.load(Ordering::Relaxed)).max();
+        let last = connections
+            .iter()
+            .map(|(_, connection)| connection.last.load(Ordering::Relaxed))
+            .max();
         Ok(LoadResult {
             seconds: last.unwrap_or(0) as f64 / 1e9,
             raw_bytes,

@@ -25,10 +25,15 @@ pub(super) fn templates<'a>(
         .filter_map(|(tag, _)| salt_event::job_tag(tag).map(|job| job.minion.to_owned()))
         .filter(|id| !id.is_empty())
         .collect();
-    let mut names = KnownNames { minions: minions.into_iter().collect(), jids: BTreeMap::new() };
+    let mut names = KnownNames {
+        minions: minions.into_iter().collect(),
+        jids: BTreeMap::new(),
+    };
     // Longest first: `web12` must not be consumed for `web1`.
     names.minions.sort_by_key(|id| std::cmp::Reverse(id.len()));
-    let templates = events.map(|(tag, data)| names.template(tag, data)).collect();
+    let templates = events
+        .map(|(tag, data)| names.template(tag, data))
+        .collect();
     (templates, names.jids.len().max(1) as u64)
 }
 
@@ -40,12 +45,18 @@ struct KnownNames {
 impl KnownNames {
     fn template(&mut self, tag: &[u8], data: &[u8]) -> EventTemplate {
         let mut part = Template::default();
-        match rmpv::decode::read_value_with_max_depth(&mut &*data, crate::base::limits::RMPV_DEPTH_MAX) {
+        match rmpv::decode::read_value_with_max_depth(
+            &mut &*data,
+            crate::base::limits::RMPV_DEPTH_MAX,
+        ) {
             Ok(value) => self.value(&value, &mut part),
             // Too deep, or not msgpack: unchanged.
             Err(_) => part.bytes.extend_from_slice(data),
         }
-        EventTemplate { tag: self.text(tag), data: part }
+        EventTemplate {
+            tag: self.text(tag),
+            data: part,
+        }
     }
 
     fn value(&mut self, value: &Value, part: &mut Template) {
@@ -68,7 +79,9 @@ impl KnownNames {
                 let at = part.bytes.len();
                 // A write to memory succeeds.
                 let _ = rmpv::encode::write_value(&mut part.bytes, other);
-                let is_time = other.as_u64().is_some_and(|n| (1_600_000_000..2_000_000_000).contains(&n));
+                let is_time = other
+                    .as_u64()
+                    .is_some_and(|n| (1_600_000_000..2_000_000_000).contains(&n));
                 match (part.bytes.get(at).copied(), other) {
                     (Some(0xcb), Value::F64(float)) if float.is_finite() => {
                         part.slot(at + 1, SlotContent::Near(*float));
@@ -98,21 +111,32 @@ impl KnownNames {
                 continue;
             }
             let digits = run(rest, u8::is_ascii_digit);
-            let hex = if begins { run(rest, u8::is_ascii_hexdigit) } else { 0 };
+            let hex = if begins {
+                run(rest, u8::is_ascii_hexdigit)
+            } else {
+                0
+            };
             let (len, content) = if begins && digits == JID_LEN && rest.starts_with(b"20") {
                 let next = u32::try_from(self.jids.len()).unwrap_or(u32::MAX);
                 let jid = rest.get(..JID_LEN).unwrap_or_default().to_vec();
-                (JID_LEN, Some(SlotContent::Jid(*self.jids.entry(jid).or_insert(next))))
+                (
+                    JID_LEN,
+                    Some(SlotContent::Jid(*self.jids.entry(jid).or_insert(next))),
+                )
             } else if begins && is_stamp(rest) {
                 (STAMP_LEN, Some(SlotContent::Stamp))
-            } else if hex >= HEX_RUN_MIN && digits < hex && hex == run(rest, u8::is_ascii_alphanumeric) {
+            } else if hex >= HEX_RUN_MIN
+                && digits < hex
+                && hex == run(rest, u8::is_ascii_alphanumeric)
+            {
                 (hex, Some(SlotContent::Hex(hex)))
             } else if digits >= DIGIT_RUN_MIN {
                 (digits, Some(SlotContent::Digits(digits)))
             } else {
                 (digits.max(run(rest, u8::is_ascii_alphabetic)).max(1), None)
             };
-            part.bytes.extend_from_slice(rest.get(..len).unwrap_or_default());
+            part.bytes
+                .extend_from_slice(rest.get(..len).unwrap_or_default());
             if let Some(content) = content {
                 part.slot(to, content);
             }
@@ -124,7 +148,8 @@ impl KnownNames {
     /// The minion whose id starts a text, and its number.
     fn minion<'a>(&'a self, text: &[u8]) -> Option<(u32, String)> {
         let is_id = |id: &&'a String| {
-            text.starts_with(id.as_bytes()) && !text.get(id.len()).is_some_and(u8::is_ascii_alphanumeric)
+            text.starts_with(id.as_bytes())
+                && !text.get(id.len()).is_some_and(u8::is_ascii_alphanumeric)
         };
         let (number, id) = (0..).zip(&self.minions).find(|(_, id)| is_id(id))?;
         Some((number, id.clone()))
@@ -138,5 +163,11 @@ fn run(text: &[u8], of: impl Fn(&u8) -> bool) -> usize {
 fn is_stamp(text: &[u8]) -> bool {
     let pattern = b"dddd-dd-ddTdd:dd:dd.dddddd";
     text.len() >= STAMP_LEN
-        && text.iter().zip(pattern).all(|(c, p)| if *p == b'd' { c.is_ascii_digit() } else { c == p })
+        && text.iter().zip(pattern).all(|(c, p)| {
+            if *p == b'd' {
+                c.is_ascii_digit()
+            } else {
+                c == p
+            }
+        })
 }

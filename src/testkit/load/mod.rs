@@ -66,10 +66,17 @@ pub struct Load {
 
 impl Load {
     fn new(events: &[(String, Json)], jobs: Jobs, seed: u64) -> Self {
-        let events: Vec<(&[u8], Vec<u8>)> =
-            events.iter().map(|(tag, data)| (tag.as_bytes(), packed(data))).collect();
-        let (templates, _) = examples::templates(events.iter().map(|(tag, data)| (*tag, data.as_slice())));
-        Self { templates, jobs, seed }
+        let events: Vec<(&[u8], Vec<u8>)> = events
+            .iter()
+            .map(|(tag, data)| (tag.as_bytes(), packed(data)))
+            .collect();
+        let (templates, _) =
+            examples::templates(events.iter().map(|(tag, data)| (*tag, data.as_slice())));
+        Self {
+            templates,
+            jobs,
+            seed,
+        }
     }
 
     /// A generator of the load's events.
@@ -82,7 +89,10 @@ impl Load {
         let mut bytes: Vec<_> = self.templates.iter().map(EventTemplate::len).collect();
         bytes.sort_unstable();
         let sum: usize = bytes.iter().sum();
-        (sum as f64 / bytes.len().max(1) as f64, bytes.get(bytes.len() / 2).copied().unwrap_or(0))
+        (
+            sum as f64 / bytes.len().max(1) as f64,
+            bytes.get(bytes.len() / 2).copied().unwrap_or(0),
+        )
     }
 }
 
@@ -124,18 +134,27 @@ fn a_beacon() -> (String, Json) {
 
 fn a_token() -> (String, Json) {
     let nonce = "0".repeat(20);
-    let data = json!({ "result": true, "act": "accept", "id": "web1", "nonce": nonce, "_stamp": STAMP });
+    let data =
+        json!({ "result": true, "act": "accept", "id": "web1", "nonce": nonce, "_stamp": STAMP });
     ("salt/auth".to_owned(), data)
 }
 
 /// The return of a state run of about `bytes` bytes, including the tag.
 fn a_state_run(bytes: u64, scale: f64, random: &mut Random) -> (String, Json) {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size of some KB")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a size of some KB"
+    )]
     let bytes = (bytes as f64 * scale) as usize;
     let mut text = String::new();
     while text.len() + STATE_RUN_BYTES < bytes {
         text.push_str(random.pick(&WORDS).copied().unwrap_or_default());
-        text.push_str(if random.below(2) == 0 { "000000" } else { " 000" });
+        text.push_str(if random.below(2) == 0 {
+            "000000"
+        } else {
+            " 000"
+        });
     }
     a_return("state.apply", &text.into())
 }
@@ -148,7 +167,9 @@ fn load(
     mut event: impl FnMut(u64, &mut Random) -> (String, Json),
 ) -> Load {
     let mut random = Random::of(seed, u64::MAX);
-    let events: Vec<_> = (0..(TEMPLATES / cycle).max(1) * cycle).map(|n| event(n, &mut random)).collect();
+    let events: Vec<_> = (0..(TEMPLATES / cycle).max(1) * cycle)
+        .map(|n| event(n, &mut random))
+        .collect();
     Load::new(&events, jobs, seed)
 }
 
@@ -179,10 +200,15 @@ pub fn small(seed: u64, scale: f64) -> Load {
 
 /// Jobs: a publish followed by `returns` returns.
 pub(crate) fn jobs(seed: u64, returns: u64) -> Load {
-    load(seed, Jobs::Of(returns + 1), returns + 1, |n, random| match n % (returns + 1) {
-        0 => a_publish("state.apply"),
-        _ => a_state_run(250 + random.below(100), 1.0, random),
-    })
+    load(
+        seed,
+        Jobs::Of(returns + 1),
+        returns + 1,
+        |n, random| match n % (returns + 1) {
+            0 => a_publish("state.apply"),
+            _ => a_state_run(250 + random.below(100), 1.0, random),
+        },
+    )
 }
 
 /// Returns: pings and state runs.
@@ -198,14 +224,22 @@ pub(crate) fn recorded(path: &Path, seed: u64) -> anyhow::Result<Load> {
     let read = || {
         let bytes = std::fs::read(path)?;
         let (_, frames) = bus::read_recording(&bytes)?;
-        let events = frames.iter().filter_map(|frame| frame::body(frame).and_then(salt_event::split));
+        let events = frames
+            .iter()
+            .filter_map(|frame| frame::body(frame).and_then(salt_event::split));
         let events = events.filter(|(tag, data)| {
             tag.len() + data.len() <= EVENT_BYTES_MAX
-                && Reader::new(data).value().is_ok_and(|value| value.len() == data.len())
+                && Reader::new(data)
+                    .value()
+                    .is_ok_and(|value| value.len() == data.len())
         });
         let (templates, jobs) = examples::templates(events);
         anyhow::ensure!(!templates.is_empty(), "no events");
-        Ok(Load { templates, jobs: Jobs::Replayed(jobs), seed })
+        Ok(Load {
+            templates,
+            jobs: Jobs::Replayed(jobs),
+            seed,
+        })
     };
     read().with_context(|| format!("read the recorded bus {}", path.display()))
 }
@@ -219,7 +253,10 @@ mod tests {
     #[test]
     fn loads_have_their_documented_sizes() {
         let (mean, median) = mix(7, 1.0).sizes();
-        assert!((1250.0..1400.0).contains(&mean) && (300..=400).contains(&median), "{mean} {median}");
+        assert!(
+            (1250.0..1400.0).contains(&mean) && (300..=400).contains(&median),
+            "{mean} {median}"
+        );
         let (_, median) = small(7, 1.0).sizes();
         assert!((165..=195).contains(&median), "{median}");
         let (mean, _) = mix(7, 2.0).sizes();
@@ -228,14 +265,27 @@ mod tests {
 
     #[test]
     fn every_event_is_valid_msgpack_with_a_new_jid_and_minion() {
-        for load in [mix(1, 0.1), small(1, 1.0), small(1, 2.0), jobs(1, 2), returns(1)] {
+        for load in [
+            mix(1, 0.1),
+            small(1, 1.0),
+            small(1, 2.0),
+            jobs(1, 2),
+            returns(1),
+        ] {
             let generator = load.generator(Encoding::EventReturn);
             for n in 0..load.templates.len() as u64 {
                 let mut out = Vec::new();
                 generator.write(n, &mut out);
-                assert_eq!(Reader::new(&out).value().map(<[u8]>::len), Ok(out.len()), "event {n}");
+                assert_eq!(
+                    Reader::new(&out).value().map(<[u8]>::len),
+                    Ok(out.len()),
+                    "event {n}"
+                );
                 let text = String::from_utf8_lossy(&out);
-                assert!(!text.contains(JID) && !text.contains("web1/") && !text.contains(STAMP), "{text}");
+                assert!(
+                    !text.contains(JID) && !text.contains("web1/") && !text.contains(STAMP),
+                    "{text}"
+                );
             }
         }
     }
@@ -254,13 +304,20 @@ mod tests {
                 let whole = Reader::new(&out).value().map(<[u8]>::len);
                 assert_eq!(whole, Ok(out.len()), "{release} event {n}");
                 let value = rmpv::decode::read_value(&mut out.as_slice()).unwrap();
-                let tag =
-                    value["tag"].as_slice().unwrap_or_else(|| value["tag"].as_str().unwrap().as_bytes());
-                let recorded = tag.split(|b| *b == b'/').any(|word| word == b"web1" || word == b"db1");
+                let tag = value["tag"]
+                    .as_slice()
+                    .unwrap_or_else(|| value["tag"].as_str().unwrap().as_bytes());
+                let recorded = tag
+                    .split(|b| *b == b'/')
+                    .any(|word| word == b"web1" || word == b"db1");
                 assert!(!recorded, "{}", String::from_utf8_lossy(tag));
                 if tag.starts_with(b"salt/job/") {
                     job_tags += 1;
-                    assert!(seen.insert((n, tag.to_vec())), "{}", String::from_utf8_lossy(tag));
+                    assert!(
+                        seen.insert((n, tag.to_vec())),
+                        "{}",
+                        String::from_utf8_lossy(tag)
+                    );
                 }
             }
             assert!(job_tags > 10);

@@ -90,7 +90,10 @@ impl Template {
     /// Appends the slots of the bytes that were appended last.
     fn append_slots(&mut self, other: &Self) {
         let shift = self.bytes.len() - other.bytes.len();
-        self.slots.extend(other.slots.iter().map(|slot| Slot { at: slot.at + shift, ..*slot }));
+        self.slots.extend(other.slots.iter().map(|slot| Slot {
+            at: slot.at + shift,
+            ..*slot
+        }));
     }
 }
 
@@ -162,21 +165,41 @@ pub struct EventGenerator {
 
 impl EventGenerator {
     /// Event `n` uses template `n` modulo their number.
-    pub(super) fn new(templates: &[EventTemplate], encoding: Encoding, jobs: Jobs, seed: u64) -> Self {
+    pub(super) fn new(
+        templates: &[EventTemplate],
+        encoding: Encoding,
+        jobs: Jobs,
+        seed: u64,
+    ) -> Self {
         let encoded = |template: &EventTemplate| (template.encoded(encoding), template.len());
-        Self { requests: templates.iter().map(encoded).collect(), encoding, jobs, seed }
+        Self {
+            requests: templates.iter().map(encoded).collect(),
+            encoding,
+            jobs,
+            seed,
+        }
     }
 
     /// Appends event `n` to a request, and returns the bytes of its tag and data.
     pub fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
         let templates = self.requests.len().max(1) as u64;
-        let request = usize::try_from(n % templates).ok().and_then(|at| self.requests.get(at));
-        let Some((template, raw_len)) = request else { return 0 };
+        let request = usize::try_from(n % templates)
+            .ok()
+            .and_then(|at| self.requests.get(at));
+        let Some((template, raw_len)) = request else {
+            return 0;
+        };
         let start = out.len();
         out.extend_from_slice(&template.bytes);
         let own = out.get_mut(start..).unwrap_or_default();
         let (cycle, random) = (n / templates, Random::of(self.seed, n));
-        let mut fill = SlotFiller { n, cycle, jobs: self.jobs, seed: self.seed, random };
+        let mut fill = SlotFiller {
+            n,
+            cycle,
+            jobs: self.jobs,
+            seed: self.seed,
+            random,
+        };
         for slot in &template.slots {
             fill.fill(slot.content, own.get_mut(slot.at..).unwrap_or_default());
         }
@@ -203,9 +226,17 @@ fn job_time(number: u64) -> Micros {
 const fn three_digits() -> [[u8; 3]; 1000] {
     let mut table = [[0; 3]; 1000];
     let mut n = 0;
-    #[expect(clippy::cast_possible_truncation, clippy::indexing_slicing, reason = "computed at compile time")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::indexing_slicing,
+        reason = "computed at compile time"
+    )]
     while n < 1000 {
-        table[n] = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
+        table[n] = [
+            b'0' + (n / 100) as u8,
+            b'0' + (n / 10 % 10) as u8,
+            b'0' + (n % 10) as u8,
+        ];
         n += 1;
     }
     table
@@ -251,19 +282,32 @@ impl SlotFiller {
             }
             SlotContent::Stamp => put_stamp(first(to, STAMP_LEN), self.time(), STAMP_FIELDS),
             SlotContent::Minion(index) => {
-                let group = if matches!(self.jobs, Jobs::Replayed(_)) { self.cycle } else { self.n };
-                let number = Random::of(self.seed ^ 0x6d69, group * 64 + u64::from(index)).below(MINIONS);
+                let group = if matches!(self.jobs, Jobs::Replayed(_)) {
+                    self.cycle
+                } else {
+                    self.n
+                };
+                let number =
+                    Random::of(self.seed ^ 0x6d69, group * 64 + u64::from(index)).below(MINIONS);
                 put_decimal(first(to, MINION_DIGITS), number);
             }
             SlotContent::Hex(len) => {
                 for slot in first(to, len) {
                     let digit = u8::try_from(self.random.below(16)).unwrap_or(0);
-                    *slot = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
+                    *slot = if digit < 10 {
+                        b'0' + digit
+                    } else {
+                        b'a' + digit - 10
+                    };
                 }
             }
             SlotContent::Near(value) => {
                 let factor = 0.5 + self.random.below(1_000_000) as f64 / 1e6;
-                let near = if value.fract() == 0.0 { (value * factor).round() } else { value * factor };
+                let near = if value.fract() == 0.0 {
+                    (value * factor).round()
+                } else {
+                    value * factor
+                };
                 put(first(to, 8), &((near * 1e3).round() / 1e3).to_be_bytes());
             }
             SlotContent::Low(bytes) => {
@@ -301,10 +345,21 @@ const STAMP_FIELDS: Fields = [0, 5, 8, 11, 14, 17, 20];
 
 fn put_stamp(to: &mut [u8], time: Micros, fields: Fields) {
     let Some(at) = time.utc() else { return };
-    let [month, day, hour, minute, second] = [at.month(), at.day(), at.hour(), at.minute(), at.second()];
-    let values = [at.year(), month.into(), day.into(), hour.into(), minute.into(), second.into()];
+    let [month, day, hour, minute, second] =
+        [at.month(), at.day(), at.hour(), at.minute(), at.second()];
+    let values = [
+        at.year(),
+        month.into(),
+        day.into(),
+        hour.into(),
+        minute.into(),
+        second.into(),
+    ];
     for ((at, value), digits) in fields.iter().zip(values).zip([4, 2, 2, 2, 2, 2]) {
-        put_decimal(to.get_mut(*at..at + digits).unwrap_or_default(), value.unsigned_abs().into());
+        put_decimal(
+            to.get_mut(*at..at + digits).unwrap_or_default(),
+            value.unsigned_abs().into(),
+        );
     }
     let [.., micros] = fields;
     put_decimal(
@@ -319,7 +374,10 @@ mod tests {
 
     fn template() -> EventTemplate {
         let bytes = b"salt/job/00000000000000000000/ret/web00000".to_vec();
-        let mut tag = Template { bytes, slots: Vec::new() };
+        let mut tag = Template {
+            bytes,
+            slots: Vec::new(),
+        };
         tag.slot(9, SlotContent::Jid(0));
         tag.slot(37, SlotContent::Minion(0));
         let mut data = Template::default();
@@ -332,7 +390,8 @@ mod tests {
     fn an_event_depends_only_on_its_number_and_not_on_its_encoding() {
         let write = |encoding: Encoding, n: u64| {
             let mut out = Vec::new();
-            let raw = EventGenerator::new(&[template()], encoding, Jobs::Interleaved, 7).write(n, &mut out);
+            let raw = EventGenerator::new(&[template()], encoding, Jobs::Interleaved, 7)
+                .write(n, &mut out);
             (raw, out)
         };
         let (raw, bare) = write(Encoding::Bare, 9);
@@ -340,7 +399,11 @@ mod tests {
         assert_ne!(bare, write(Encoding::Bare, 10).1);
         let (tag, data) = bare.split_at(template().tag.bytes.len());
         let start_of_the_jid = format!("salt/job/{}", &stamped_jid(Micros(*EPOCH))[..10]);
-        assert!(tag.starts_with(start_of_the_jid.as_bytes()), "{}", String::from_utf8_lossy(tag));
+        assert!(
+            tag.starts_with(start_of_the_jid.as_bytes()),
+            "{}",
+            String::from_utf8_lossy(tag)
+        );
         let wrapped = write(Encoding::EventReturn, 9).1;
         let value = rmpv::decode::read_value(&mut wrapped.as_slice()).unwrap();
         assert_eq!(value["tag"].as_str().unwrap().as_bytes(), tag);
@@ -356,6 +419,9 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&jid), stamped_jid(time));
         let mut stamp = *b"____-__-__T__:__:__.______";
         put_stamp(&mut stamp, time, STAMP_FIELDS);
-        assert_eq!(String::from_utf8_lossy(&stamp), time.iso().trim_end_matches('Z'));
+        assert_eq!(
+            String::from_utf8_lossy(&stamp),
+            time.iso().trim_end_matches('Z')
+        );
     }
 }

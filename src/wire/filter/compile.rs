@@ -18,12 +18,20 @@ const TESTS: &str = "boolean, containing, defined, endingwith, false, mapping, m
 
 /// Compiles an expression.
 pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
-    let at_start = |what: String| ConditionError { line: 1, column: 1, what };
+    let at_start = |what: String| ConditionError {
+        line: 1,
+        column: 1,
+        what,
+    };
     if text.trim().is_empty() {
-        return Err(at_start("empty: expected an expression over `tag` and `data`".to_owned()));
+        return Err(at_start(
+            "empty: expected an expression over `tag` and `data`".to_owned(),
+        ));
     }
     if text.len() > FILTER_TEXT_BYTES_MAX {
-        return Err(at_start(format!("longer than {FILTER_TEXT_BYTES_MAX} bytes")));
+        return Err(at_start(format!(
+            "longer than {FILTER_TEXT_BYTES_MAX} bytes"
+        )));
     }
     let tree = parse_expr(text).map_err(|error| syntax_error(text, &error))?;
     let compiler = Compiler { text };
@@ -31,7 +39,9 @@ pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
 }
 
 fn detail(error: &minijinja::Error) -> String {
-    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
+    error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned)
 }
 
 /// minijinja reports the line only. The offending token is the last one of the shortest beginning of the text that has another error than
@@ -41,11 +51,19 @@ fn syntax_error(text: &str, error: &minijinja::Error) -> ConditionError {
     for token in tokenize(text, true, minijinja::syntax::SyntaxConfig::default()) {
         let Ok((_, span)) = token else {
             let rest = text.get(end..).unwrap_or_default();
-            return at(text, end + (rest.len() - rest.trim_start().len()), detail(error));
+            return at(
+                text,
+                end + (rest.len() - rest.trim_start().len()),
+                detail(error),
+            );
         };
         end = span.end_offset as usize;
-        let Some(part) = text.get(..end) else { continue };
-        if parse_expr(part).is_err_and(|found| detail(&found) == detail(error) && !is_early_end(&found)) {
+        let Some(part) = text.get(..end) else {
+            continue;
+        };
+        if parse_expr(part)
+            .is_err_and(|found| detail(&found) == detail(error) && !is_early_end(&found))
+        {
             return at(text, span.start_offset as usize, detail(error));
         }
     }
@@ -53,13 +71,22 @@ fn syntax_error(text: &str, error: &minijinja::Error) -> ConditionError {
 }
 
 fn is_early_end(error: &minijinja::Error) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("unexpected end of input"))
+    error
+        .detail()
+        .is_some_and(|detail| detail.contains("unexpected end of input"))
 }
 
 fn at(text: &str, offset: usize, what: String) -> ConditionError {
     let before = text.get(..offset).unwrap_or(text);
-    let (line, start) = (before.matches('\n').count() + 1, before.rfind('\n').map_or(0, |n| n + 1));
-    ConditionError { line, column: before.get(start..).unwrap_or_default().chars().count() + 1, what }
+    let (line, start) = (
+        before.matches('\n').count() + 1,
+        before.rfind('\n').map_or(0, |n| n + 1),
+    );
+    ConditionError {
+        line,
+        column: before.get(start..).unwrap_or_default().chars().count() + 1,
+        what,
+    }
 }
 
 struct Compiler<'t> {
@@ -68,7 +95,11 @@ struct Compiler<'t> {
 
 impl Compiler<'_> {
     fn refuse<T>(&self, expr: &Expr<'_>, what: impl Into<String>) -> Result<T, ConditionError> {
-        Err(at(self.text, expr.span().start_offset as usize, what.into()))
+        Err(at(
+            self.text,
+            expr.span().start_offset as usize,
+            what.into(),
+        ))
     }
 
     fn boxed(&self, expr: &Expr<'_>) -> Result<Box<Node>, ConditionError> {
@@ -80,7 +111,10 @@ impl Compiler<'_> {
             Expr::Var(name) => match name.id {
                 "tag" => Node::Tag,
                 "data" => Node::Data,
-                other => return self.refuse(expr, format!("unknown name `{other}`; available: {NAMES}")),
+                other => {
+                    return self
+                        .refuse(expr, format!("unknown name `{other}`; available: {NAMES}"));
+                }
             },
             Expr::Const(constant) => match plain(&constant.value) {
                 Some(value) => Node::Constant(value),
@@ -93,13 +127,20 @@ impl Compiler<'_> {
                 UnaryOpKind::Neg => match self.node(&op.expr)? {
                     Node::Constant(Value::Int(n)) => Node::Constant(Value::Int(n.saturating_neg())),
                     Node::Constant(Value::Float(x)) => Node::Constant(Value::Float(-x)),
-                    _ => return self.refuse(expr, "operator `-` is supported only in front of a number"),
+                    _ => {
+                        return self
+                            .refuse(expr, "operator `-` is supported only in front of a number");
+                    }
                 },
             },
             Expr::BinOp(op) => {
                 let comparison = match op.op {
-                    BinOpKind::ScAnd => return Ok(Node::And(self.boxed(&op.left)?, self.boxed(&op.right)?)),
-                    BinOpKind::ScOr => return Ok(Node::Or(self.boxed(&op.left)?, self.boxed(&op.right)?)),
+                    BinOpKind::ScAnd => {
+                        return Ok(Node::And(self.boxed(&op.left)?, self.boxed(&op.right)?));
+                    }
+                    BinOpKind::ScOr => {
+                        return Ok(Node::Or(self.boxed(&op.left)?, self.boxed(&op.right)?));
+                    }
                     BinOpKind::Eq => Comparison::Equal,
                     BinOpKind::Ne => Comparison::NotEqual,
                     BinOpKind::Lt => Comparison::Less,
@@ -108,10 +149,16 @@ impl Compiler<'_> {
                     BinOpKind::Gte => Comparison::GreaterOrEqual,
                     BinOpKind::In => Comparison::In,
                     other => {
-                        return self.refuse(expr, format!("operator `{}` is not supported", operator(other)));
+                        return self.refuse(
+                            expr,
+                            format!("operator `{}` is not supported", operator(other)),
+                        );
                     }
                 };
-                Node::Compare(self.boxed(&op.left)?, vec![(comparison, self.node(&op.right)?)])
+                Node::Compare(
+                    self.boxed(&op.left)?,
+                    vec![(comparison, self.node(&op.right)?)],
+                )
             }
             Expr::Compare(chain) => {
                 let mut rest = Vec::new();
@@ -125,16 +172,21 @@ impl Compiler<'_> {
                     Some(other) => self.node(other)?,
                     None => Node::Constant(Value::Undefined),
                 };
-                let parts = [self.node(&choice.test_expr)?, self.node(&choice.true_expr)?, other];
+                let parts = [
+                    self.node(&choice.test_expr)?,
+                    self.node(&choice.true_expr)?,
+                    other,
+                ];
                 Node::If(Box::new(parts))
             }
             Expr::GetAttr(member) => {
                 let key = Node::Constant(Value::Text(Cow::Owned(member.name.to_owned())));
                 Node::Member(self.boxed(&member.expr)?, Box::new(key))
             }
-            Expr::GetItem(member) => {
-                Node::Member(self.boxed(&member.expr)?, self.boxed(&member.subscript_expr)?)
-            }
+            Expr::GetItem(member) => Node::Member(
+                self.boxed(&member.expr)?,
+                self.boxed(&member.subscript_expr)?,
+            ),
             Expr::Test(test) => {
                 let of = self.boxed(&test.expr)?;
                 match test.name {
@@ -148,11 +200,19 @@ impl Compiler<'_> {
                 }
             }
             Expr::Filter(filter) => {
-                let Some(of) = &filter.expr else { return self.refuse(expr, "a filter without a value") };
-                Node::Filter(self.filter(expr, filter.name, &filter.args)?, self.boxed(of)?)
+                let Some(of) = &filter.expr else {
+                    return self.refuse(expr, "a filter without a value");
+                };
+                Node::Filter(
+                    self.filter(expr, filter.name, &filter.args)?,
+                    self.boxed(of)?,
+                )
             }
             Expr::Call(_) => {
-                return self.refuse(expr, "calls are not supported; use tests (`is`) and filters (`|`)");
+                return self.refuse(
+                    expr,
+                    "calls are not supported; use tests (`is`) and filters (`|`)",
+                );
             }
             Expr::Slice(_) => return self.refuse(expr, "slices are not supported"),
             Expr::Map(_) => return self.refuse(expr, "map literals are not supported"),
@@ -163,8 +223,16 @@ impl Compiler<'_> {
         items.iter().map(|item| self.node(item)).collect()
     }
 
-    fn test(&self, expr: &Expr<'_>, name: &str, args: &[CallArg<'_>]) -> Result<Test, ConditionError> {
-        let one = || self.one_argument(expr, name, args).and_then(|arg| self.boxed(arg));
+    fn test(
+        &self,
+        expr: &Expr<'_>,
+        name: &str,
+        args: &[CallArg<'_>],
+    ) -> Result<Test, ConditionError> {
+        let one = || {
+            self.one_argument(expr, name, args)
+                .and_then(|arg| self.boxed(arg))
+        };
         let test = match name {
             "startingwith" => return Ok(Test::StartingWith(one()?)),
             "endingwith" => return Ok(Test::EndingWith(one()?)),
@@ -183,22 +251,44 @@ impl Compiler<'_> {
             "boolean" => Test::Boolean,
             "mapping" => Test::Map,
             "sequence" => Test::List,
-            other => return self.refuse(expr, format!("unknown test `{other}`; available: {TESTS}")),
+            other => {
+                return self.refuse(expr, format!("unknown test `{other}`; available: {TESTS}"));
+            }
         };
-        if args.is_empty() { Ok(test) } else { self.refuse(expr, format!("`{name}` takes no argument")) }
+        if args.is_empty() {
+            Ok(test)
+        } else {
+            self.refuse(expr, format!("`{name}` takes no argument"))
+        }
     }
 
-    fn filter(&self, expr: &Expr<'_>, name: &str, args: &[CallArg<'_>]) -> Result<Filter, ConditionError> {
+    fn filter(
+        &self,
+        expr: &Expr<'_>,
+        name: &str,
+        args: &[CallArg<'_>],
+    ) -> Result<Filter, ConditionError> {
         let filter = match name {
             "lower" => Filter::Lower,
             "upper" => Filter::Upper,
             "length" | "count" => Filter::Length,
             "default" | "d" => {
-                return Ok(Filter::Default(self.boxed(self.one_argument(expr, name, args)?)?));
+                return Ok(Filter::Default(
+                    self.boxed(self.one_argument(expr, name, args)?)?,
+                ));
             }
-            other => return self.refuse(expr, format!("unknown filter `{other}`; available: {FILTERS}")),
+            other => {
+                return self.refuse(
+                    expr,
+                    format!("unknown filter `{other}`; available: {FILTERS}"),
+                );
+            }
         };
-        if args.is_empty() { Ok(filter) } else { self.refuse(expr, format!("`{name}` takes no argument")) }
+        if args.is_empty() {
+            Ok(filter)
+        } else {
+            self.refuse(expr, format!("`{name}` takes no argument"))
+        }
     }
 
     fn one_argument<'e, 's>(
@@ -249,9 +339,13 @@ fn plain(value: &minijinja::Value) -> Option<Value<'static>> {
         ValueKind::Number if value.is_integer() => Value::Int(value.as_i64()?),
         ValueKind::Number => Value::Float(f64::try_from(value.clone()).ok()?),
         ValueKind::String => Value::Text(Cow::Owned(value.as_str()?.to_owned())),
-        ValueKind::Seq => {
-            Value::List(value.try_iter().ok()?.map(|item| plain(&item)).collect::<Option<_>>()?)
-        }
+        ValueKind::Seq => Value::List(
+            value
+                .try_iter()
+                .ok()?
+                .map(|item| plain(&item))
+                .collect::<Option<_>>()?,
+        ),
         _ => return None,
     })
 }

@@ -100,7 +100,10 @@ pub(super) enum Filter {
 impl Condition {
     /// Compiles an expression.
     pub fn new(text: &str) -> Result<Self, ConditionError> {
-        Ok(Self { text: text.to_owned(), root: compile(text)? })
+        Ok(Self {
+            text: text.to_owned(),
+            root: compile(text)?,
+        })
     }
 
     /// The source text.
@@ -110,7 +113,11 @@ impl Condition {
 
     /// Whether the expression is true for an event. `data` is msgpack.
     pub fn holds(&self, tag: &[u8], data: &[u8]) -> Result<bool, TooCostly> {
-        let event = Event { tag, data, budget: Budget::default() };
+        let event = Event {
+            tag,
+            data,
+            budget: Budget::default(),
+        };
         Ok(event.eval(&self.root)?.is_true())
     }
 }
@@ -151,9 +158,12 @@ impl<'a> Event<'a> {
             Node::Tag => Value::Text(String::from_utf8_lossy(self.tag)),
             Node::Data => Value::of(self.data),
             Node::Constant(value) => value.clone(),
-            Node::List(items) => {
-                Value::List(items.iter().map(|item| self.eval(item)).collect::<Result<_, _>>()?)
-            }
+            Node::List(items) => Value::List(
+                items
+                    .iter()
+                    .map(|item| self.eval(item))
+                    .collect::<Result<_, _>>()?,
+            ),
             Node::Not(of) => Value::Bool(!self.eval(of)?.is_true()),
             Node::And(a, b) => {
                 let a = self.eval(a)?;
@@ -180,7 +190,11 @@ impl<'a> Event<'a> {
             }
             Node::If(parts) => {
                 let [test, then, other] = &**parts;
-                self.eval(if self.eval(test)?.is_true() { then } else { other })?
+                self.eval(if self.eval(test)?.is_true() {
+                    then
+                } else {
+                    other
+                })?
             }
             Node::Test(test, of) => {
                 let value = self.eval(of)?;
@@ -193,10 +207,16 @@ impl<'a> Event<'a> {
         })
     }
 
-    fn compare(&self, comparison: Comparison, a: &Value<'a>, b: &Value<'a>) -> Result<bool, TooCostly> {
+    fn compare(
+        &self,
+        comparison: Comparison,
+        a: &Value<'a>,
+        b: &Value<'a>,
+    ) -> Result<bool, TooCostly> {
         let budget = &self.budget;
         let order = |wanted: &[Ordering]| -> Result<bool, TooCostly> {
-            Ok(a.order(b, budget)?.is_some_and(|found| wanted.contains(&found)))
+            Ok(a.order(b, budget)?
+                .is_some_and(|found| wanted.contains(&found)))
         };
         match comparison {
             Comparison::Equal => a.equals(b, budget),
@@ -213,7 +233,9 @@ impl<'a> Event<'a> {
     fn test(&self, test: &'a Test, value: &Value<'a>) -> Result<bool, TooCostly> {
         let texts = |part: &'a Node, check: fn(&str, &str) -> bool| -> Result<bool, TooCostly> {
             let part = self.eval(part)?;
-            let (Some(text), Some(part)) = (value.as_text(), part.as_text()) else { return Ok(false) };
+            let (Some(text), Some(part)) = (value.as_text(), part.as_text()) else {
+                return Ok(false);
+            };
             self.budget.charge(part.len())?;
             Ok(check(text, part))
         };
@@ -238,7 +260,9 @@ impl<'a> Event<'a> {
 
     fn filter(&self, filter: &'a Filter, value: Value<'a>) -> Result<Value<'a>, TooCostly> {
         let cased = |change: fn(&str) -> String| -> Result<Value<'a>, TooCostly> {
-            let Some(text) = value.as_text() else { return Ok(value.clone()) };
+            let Some(text) = value.as_text() else {
+                return Ok(value.clone());
+            };
             self.budget.charge(text.len() * CASE_COST)?;
             Ok(Value::Text(Cow::Owned(change(text))))
         };
@@ -269,10 +293,31 @@ mod tests {
 
     fn data() -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(9).str("fun").str("state.apply").str("retcode").int(2).str("id").str("Web1");
-        w.str("success").bool(false).str("out").nil().str("load").float(1.5);
-        w.str("fun_args").array(2).str("nginx").map(1).str("test").bool(true);
-        w.str("return").map(1).str("pkg_|-a").map(1).str("result").bool(false);
+        w.map(9)
+            .str("fun")
+            .str("state.apply")
+            .str("retcode")
+            .int(2)
+            .str("id")
+            .str("Web1");
+        w.str("success")
+            .bool(false)
+            .str("out")
+            .nil()
+            .str("load")
+            .float(1.5);
+        w.str("fun_args")
+            .array(2)
+            .str("nginx")
+            .map(1)
+            .str("test")
+            .bool(true);
+        w.str("return")
+            .map(1)
+            .str("pkg_|-a")
+            .map(1)
+            .str("result")
+            .bool(false);
         w.int(7).str("seven");
         w.into_bytes()
     }
@@ -316,9 +361,13 @@ mod tests {
         ] {
             assert!(holds(text), "{text}");
         }
-        for text in
-            ["data.success", "data.missing", "data.out", "data.missing < 5", "data.fun is startingwith(1)"]
-        {
+        for text in [
+            "data.success",
+            "data.missing",
+            "data.out",
+            "data.missing < 5",
+            "data.fun is startingwith(1)",
+        ] {
             assert!(!holds(text), "{text}");
         }
     }
@@ -327,16 +376,31 @@ mod tests {
     fn errors_show_the_position_and_what_is_accepted() {
         for (text, expected) in [
             ("", "column 1: empty"),
-            ("dat.retcode == 0", "column 1: unknown name `dat`; available: data, tag"),
+            (
+                "dat.retcode == 0",
+                "column 1: unknown name `dat`; available: data, tag",
+            ),
             ("data.retcode ==", "column 16: "),
             ("data.fun == 'x' and )", "column 21: "),
             ("true and\n  (data.x ==== 1)", "line 2, column 13: "),
-            ("data.x is evil", "column 11: unknown test `evil`; available: boolean, containing"),
-            ("data.x|shell", "unknown filter `shell`; available: default, length, lower, upper"),
+            (
+                "data.x is evil",
+                "column 11: unknown test `evil`; available: boolean, containing",
+            ),
+            (
+                "data.x|shell",
+                "unknown filter `shell`; available: default, length, lower, upper",
+            ),
             ("data.x + 1 > 2", "operator `+` is not supported"),
             ("data.keys()", "calls are not supported"),
-            ("data.x is startingwith", "`startingwith` takes one argument"),
-            ("data.x is matching(tag)", "`matching` takes a glob in quotes"),
+            (
+                "data.x is startingwith",
+                "`startingwith` takes one argument",
+            ),
+            (
+                "data.x is matching(tag)",
+                "`matching` takes a glob in quotes",
+            ),
             ("data.x[1:2]", "slices are not supported"),
             ("'a", "column 1: "),
             ("{'a': 1}.a", "map literals are not supported"),
@@ -344,8 +408,16 @@ mod tests {
             let error = Condition::new(text).map(drop).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
-        let long = format!("data.x == '{}'", "x".repeat(crate::base::limits::FILTER_TEXT_BYTES_MAX));
-        assert!(Condition::new(&long).unwrap_err().to_string().contains("longer than"));
+        let long = format!(
+            "data.x == '{}'",
+            "x".repeat(crate::base::limits::FILTER_TEXT_BYTES_MAX)
+        );
+        assert!(
+            Condition::new(&long)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
         let deep = format!("{}true{}", "(".repeat(500), ")".repeat(500));
         assert!(Condition::new(&deep).is_err());
         let long = vec!["data.x"; 370].join(" and ");
@@ -355,13 +427,26 @@ mod tests {
     #[test]
     fn the_work_for_one_event_is_bounded() {
         let mut w = Writer::new();
-        w.map(2).str("big").str(&"a".repeat(FILTER_BYTES_MAX / 64)).str("x").int(1);
+        w.map(2)
+            .str("big")
+            .str(&"a".repeat(FILTER_BYTES_MAX / 64))
+            .str("x")
+            .int(1);
         let data = w.into_bytes();
         let text = vec!["data.x == 1"; 100].join(" and ");
-        assert_eq!(Condition::new(&text).unwrap().holds(b"a", &data), Err(TooCostly));
-        assert_eq!(Condition::new("data.x == 1").unwrap().holds(b"a", &data), Ok(true));
+        assert_eq!(
+            Condition::new(&text).unwrap().holds(b"a", &data),
+            Err(TooCostly)
+        );
+        assert_eq!(
+            Condition::new("data.x == 1").unwrap().holds(b"a", &data),
+            Ok(true)
+        );
         let glob = format!("data.big is matching('*{}b')", "a".repeat(200));
-        assert_eq!(Condition::new(&glob).unwrap().holds(b"a", &data), Err(TooCostly));
+        assert_eq!(
+            Condition::new(&glob).unwrap().holds(b"a", &data),
+            Err(TooCostly)
+        );
     }
 
     #[test]
@@ -374,7 +459,10 @@ mod tests {
                 "'x' in data.fun_args",
                 "data|length",
             ] {
-                Condition::new(text).unwrap().holds(b"\xff", &whole[..end]).unwrap();
+                Condition::new(text)
+                    .unwrap()
+                    .holds(b"\xff", &whole[..end])
+                    .unwrap();
             }
         }
     }

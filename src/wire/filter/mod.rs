@@ -26,16 +26,28 @@ use crate::wire::salt_event::funs_of;
 
 /// A filter; the default passes every event.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with `match`, `search` and `where`")]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping with `match`, `search` and `where`"
+)]
 pub struct EntryFilter {
     /// The alternatives; none for all events.
-    #[serde(rename = "match", deserialize_with = "scopes", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "match",
+        deserialize_with = "scopes",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub scopes: Vec<Scope>,
     /// Text in the body; upper and lower case differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<String>,
     /// The expression.
-    #[serde(rename = "where", with = "word", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "where",
+        with = "word",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub condition: Option<Condition>,
 }
 
@@ -43,7 +55,10 @@ fn scopes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Er
     let scopes = Vec::<Scope>::deserialize(from)?;
     if scopes.len() > FILTER_SCOPES_MAX {
         let expected = format!("at most {FILTER_SCOPES_MAX} items");
-        return Err(serde::de::Error::invalid_length(scopes.len(), &expected.as_str()));
+        return Err(serde::de::Error::invalid_length(
+            scopes.len(),
+            &expected.as_str(),
+        ));
     }
     Ok(scopes)
 }
@@ -56,7 +71,11 @@ impl EntryFilter {
 
     /// Whether events of the class may pass.
     pub fn allows_class(&self, class_name: &str) -> bool {
-        self.scopes.is_empty() || self.scopes.iter().any(|scope| scope.allows_class(class_name))
+        self.scopes.is_empty()
+            || self
+                .scopes
+                .iter()
+                .any(|scope| scope.allows_class(class_name))
     }
 
     /// Whether an entry with these columns may pass; an empty function is unknown.
@@ -80,8 +99,9 @@ impl EntryFilter {
 
     /// Whether the event passes.
     pub fn matches(&self, entry: &Entry<'_>, class_name: &str) -> Result<bool, TooCostly> {
-        let in_scope =
-            |scope: &Scope| scope.allows_class(class_name) && scope.matches(entry, || funs_of(entry.body));
+        let in_scope = |scope: &Scope| {
+            scope.allows_class(class_name) && scope.matches(entry, || funs_of(entry.body))
+        };
         if !self.scopes.is_empty() && !self.scopes.iter().any(in_scope) {
             return Ok(false);
         }
@@ -91,7 +111,9 @@ impl EntryFilter {
         {
             return Ok(false);
         }
-        self.condition.as_ref().map_or(Ok(true), |condition| condition.holds(entry.tag, entry.body))
+        self.condition
+            .as_ref()
+            .map_or(Ok(true), |condition| condition.holds(entry.tag, entry.body))
     }
 }
 

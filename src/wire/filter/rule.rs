@@ -41,7 +41,15 @@ impl FilterRule {
     /// A rule for all entries.
     pub fn of_all(name: &str, action: Action) -> Self {
         let (tag, fun, minion, retcode, condition) = Default::default();
-        Self { name: name.to_owned(), action, tag, fun, minion, retcode, condition }
+        Self {
+            name: name.to_owned(),
+            action,
+            tag,
+            fun,
+            minion,
+            retcode,
+            condition,
+        }
     }
 
     /// The affected entries, apart from the condition.

@@ -39,7 +39,11 @@ impl Budget {
     /// Counts bytes; fails over the limit.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), TooCostly> {
         self.0.set(self.0.get().saturating_add(bytes));
-        if self.0.get() > FILTER_BYTES_MAX { Err(TooCostly) } else { Ok(()) }
+        if self.0.get() > FILTER_BYTES_MAX {
+            Err(TooCostly)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -146,19 +150,28 @@ impl<'a> Value<'a> {
     }
 
     /// `None` for values without an order, such as a number and a text.
-    pub(super) fn order(&self, other: &Self, budget: &Budget) -> Result<Option<Ordering>, TooCostly> {
+    pub(super) fn order(
+        &self,
+        other: &Self,
+        budget: &Budget,
+    ) -> Result<Option<Ordering>, TooCostly> {
         if let (Self::Text(a), Self::Text(b)) = (self, other) {
             budget.charge(a.len().min(b.len()))?;
             return Ok(Some(a.cmp(b)));
         }
-        Ok(self.number().zip(other.number()).and_then(|(a, b)| a.order(b)))
+        Ok(self
+            .number()
+            .zip(other.number())
+            .and_then(|(a, b)| a.order(b)))
     }
 
     /// Whether this collection has the member, this map the key, or this text the part.
     pub(super) fn contains(&self, part: &Self, budget: &Budget) -> Result<bool, TooCostly> {
         match self {
             Self::Text(text) => {
-                let Self::Text(part) = part else { return Ok(false) };
+                let Self::Text(part) = part else {
+                    return Ok(false);
+                };
                 budget.charge(text.len() + part.len())?;
                 Ok(memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some())
             }
@@ -202,7 +215,9 @@ impl<'a> Value<'a> {
             }
             (Self::Array(bytes), Self::Int(n)) => {
                 let len = Reader::new(bytes).array().unwrap_or(0);
-                let Some(at) = place(*n, len) else { return Ok(Value::Undefined) };
+                let Some(at) = place(*n, len) else {
+                    return Ok(Value::Undefined);
+                };
                 for (n, element) in elements(bytes).enumerate() {
                     budget.charge(element.len())?;
                     if n == at {
@@ -211,9 +226,9 @@ impl<'a> Value<'a> {
                 }
                 Ok(Value::Undefined)
             }
-            (Self::List(items), Self::Int(n)) => {
-                Ok(place(*n, items.len()).and_then(|at| items.get(at).cloned()).unwrap_or(Value::Undefined))
-            }
+            (Self::List(items), Self::Int(n)) => Ok(place(*n, items.len())
+                .and_then(|at| items.get(at).cloned())
+                .unwrap_or(Value::Undefined)),
             _ => Ok(Value::Undefined),
         }
     }

@@ -77,13 +77,19 @@ impl<'a> Reader<'a> {
     }
 
     fn number<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(*taken)
     }
 
     fn size<const N: usize>(&mut self) -> Result<usize, DecodeError> {
-        let n = self.number::<N>()?.iter().fold(0_u64, |n, &b| n << 8 | u64::from(b));
+        let n = self
+            .number::<N>()?
+            .iter()
+            .fold(0_u64, |n, &b| n << 8 | u64::from(b));
         usize::try_from(n).map_err(|_| DecodeError::Short)
     }
 
@@ -205,7 +211,10 @@ pub(super) enum ValueTail {
 impl ValueTail {
     /// The continuation after a first byte.
     pub(super) fn of(marker: u8) -> Self {
-        TAILS.get(usize::from(marker)).copied().unwrap_or(ValueTail::Never)
+        TAILS
+            .get(usize::from(marker))
+            .copied()
+            .unwrap_or(ValueTail::Never)
     }
 }
 
@@ -215,7 +224,10 @@ const fn tails() -> [ValueTail; 256] {
     let mut tails = [ValueTail::Bytes(0); 256];
     let mut marker = 0;
     while marker < 256 {
-        #[expect(clippy::cast_possible_truncation, reason = "below 256; `try_from` is not const")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "below 256; `try_from` is not const"
+        )]
         let byte = marker as u8;
         #[expect(clippy::indexing_slicing, reason = "one item per byte value")]
         let tail = &mut tails[marker];
@@ -252,7 +264,9 @@ const fn tails() -> [ValueTail; 256] {
 
 /// The big-endian number of `size` bytes at `at`.
 pub(super) fn number_at(bytes: &[u8], at: usize, size: u8) -> Result<usize, DecodeError> {
-    let digits = bytes.get(at..at + usize::from(size)).ok_or(DecodeError::Short)?;
+    let digits = bytes
+        .get(at..at + usize::from(size))
+        .ok_or(DecodeError::Short)?;
     Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
 }
 
@@ -301,7 +315,11 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
             return Err(DecodeError::Short);
         }
     }
-    if at > bytes.len() { Err(DecodeError::Short) } else { Ok(at) }
+    if at > bytes.len() {
+        Err(DecodeError::Short)
+    } else {
+        Ok(at)
+    }
 }
 
 /// The bytes of a binary.
@@ -352,7 +370,9 @@ pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The value under a str key of a map.
 pub fn get<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    pairs(map).find(|(k, _)| as_text(k) == Some(key)).map(|(_, v)| v)
+    pairs(map)
+        .find(|(k, _)| as_text(k) == Some(key))
+        .map(|(_, v)| v)
 }
 
 /// Writes msgpack; each call appends one head or value.
@@ -451,7 +471,8 @@ impl Writer {
 
     /// Binary.
     pub fn bin(&mut self, b: &[u8]) -> &mut Self {
-        self.sized([Some(0xc4), Some(0xc5), Some(0xc6)], b.len()).raw(b)
+        self.sized([Some(0xc4), Some(0xc5), Some(0xc6)], b.len())
+            .raw(b)
     }
 
     /// The head of an array; `len` values follow.
@@ -478,8 +499,8 @@ impl Writer {
         if let (Some(marker), Ok(n)) = (two, u16::try_from(len)) {
             return self.raw(&[marker]).raw(&n.to_be_bytes());
         }
-        let n =
-            u32::try_from(len).expect("lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB");
+        let n = u32::try_from(len)
+            .expect("lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB");
         self.raw(&[four.unwrap_or(0xdd)]).raw(&n.to_be_bytes())
     }
 }
@@ -505,7 +526,8 @@ mod tests {
             any::<f64>().prop_map(Value::from),
             ".{0,40}".prop_map(Value::from),
             prop::collection::vec(any::<u8>(), 0..300).prop_map(Value::Binary),
-            (any::<i8>(), prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(t, d)| Value::Ext(t, d)),
+            (any::<i8>(), prop::collection::vec(any::<u8>(), 0..20))
+                .prop_map(|(t, d)| Value::Ext(t, d)),
         ];
         leaf.prop_recursive(5, 60, 20, |inner| {
             prop_oneof![
@@ -554,7 +576,10 @@ mod tests {
 
     #[test]
     fn an_impossible_count_is_rejected_at_once() {
-        assert_eq!(Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).value(), Err(DecodeError::Short));
+        assert_eq!(
+            Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).value(),
+            Err(DecodeError::Short)
+        );
         assert_eq!(Reader::new(&[0xc1]).value(), Err(DecodeError::Marker));
     }
 

@@ -61,12 +61,16 @@ pub enum Stored {
 impl Stored {
     /// A value as it was received; without any bytes [`Stored::None`].
     pub fn of(value: Option<&[u8]>) -> Self {
-        value.filter(|value| !value.is_empty()).map_or(Self::None, |value| Self::Packed(value.to_vec()))
+        value
+            .filter(|value| !value.is_empty())
+            .map_or(Self::None, |value| Self::Packed(value.to_vec()))
     }
 
     /// An event's data; binary if it is not msgpack, which earlier releases could store.
     pub fn of_data(data: &[u8]) -> Self {
-        let is_whole = Reader::new(data).value().is_ok_and(|value| value.len() == data.len());
+        let is_whole = Reader::new(data)
+            .value()
+            .is_ok_and(|value| value.len() == data.len());
         if is_whole {
             return Self::Packed(data.to_vec());
         }
@@ -78,12 +82,20 @@ impl Stored {
     /// Nil instead of none, so that it is not left out.
     #[must_use]
     pub fn or_nil(self) -> Self {
-        if self.is_none() { Self::Packed(vec![0xc0]) } else { self }
+        if self.is_none() {
+            Self::Packed(vec![0xc0])
+        } else {
+            self
+        }
     }
 
     /// The text of a value that was read from JSON.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::Json(value) = self { value.as_str() } else { None }
+        if let Self::Json(value) = self {
+            value.as_str()
+        } else {
+            None
+        }
     }
 
     /// Whether it has no value.
@@ -98,7 +110,8 @@ impl Serialize for Stored {
             Self::None => to.serialize_none(),
             Self::Packed(value) if !to.is_human_readable() => to.serialize_bytes(value),
             Self::Packed(value) => {
-                let read = rmpv::decode::read_value_with_max_depth(&mut value.as_slice(), RMPV_DEPTH_MAX);
+                let read =
+                    rmpv::decode::read_value_with_max_depth(&mut value.as_slice(), RMPV_DEPTH_MAX);
                 to_json(&read.map_err(ser::Error::custom)?).serialize(to)
             }
             Self::Json(value) => value.serialize(to),
@@ -135,7 +148,11 @@ pub struct Time(pub Micros);
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if to.is_human_readable() { self.0.iso().serialize(to) } else { to.serialize_i64(self.0.0) }
+        if to.is_human_readable() {
+            self.0.iso().serialize(to)
+        } else {
+            to.serialize_i64(self.0.0)
+        }
     }
 }
 
@@ -149,7 +166,10 @@ impl<'de> Deserialize<'de> for Time {
         }
         Ok(Self(Micros(match Form::deserialize(from)? {
             Form::Micros(at) => at,
-            Form::Iso(text) => text.parse::<Timestamp>().map_err(D::Error::custom)?.as_microsecond(),
+            Form::Iso(text) => text
+                .parse::<Timestamp>()
+                .map_err(D::Error::custom)?
+                .as_microsecond(),
         })))
     }
 }
@@ -173,7 +193,11 @@ pub struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn new(out: &'a mut Writer) -> Self {
-        Self { out, body: Writer::new(), count: 0 }
+        Self {
+            out,
+            body: Writer::new(),
+            count: 0,
+        }
     }
 
     fn element(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), EncodeError> {
@@ -399,7 +423,9 @@ impl<'a> Serializer for &'a mut Writer {
         variant: &'static str,
         _: &T,
     ) -> Result<(), EncodeError> {
-        Err(EncodeError::custom(format!("variant {variant} with a value")))
+        Err(EncodeError::custom(format!(
+            "variant {variant} with a value"
+        )))
     }
 
     fn serialize_seq(self, _: Option<usize>) -> Result<Parts<'a>, EncodeError> {
@@ -415,7 +441,9 @@ impl<'a> Serializer for &'a mut Writer {
         name: &'static str,
         _: usize,
     ) -> Result<Self::SerializeTupleStruct, EncodeError> {
-        Err(EncodeError::custom(format!("struct {name} without names of fields")))
+        Err(EncodeError::custom(format!(
+            "struct {name} without names of fields"
+        )))
     }
 
     fn serialize_tuple_variant(
@@ -425,7 +453,9 @@ impl<'a> Serializer for &'a mut Writer {
         variant: &'static str,
         _: usize,
     ) -> Result<Self::SerializeTupleVariant, EncodeError> {
-        Err(EncodeError::custom(format!("variant {variant} with values")))
+        Err(EncodeError::custom(format!(
+            "variant {variant} with values"
+        )))
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Parts<'a>, EncodeError> {
@@ -443,7 +473,9 @@ impl<'a> Serializer for &'a mut Writer {
         variant: &'static str,
         _: usize,
     ) -> Result<Self::SerializeStructVariant, EncodeError> {
-        Err(EncodeError::custom(format!("variant {variant} with fields")))
+        Err(EncodeError::custom(format!(
+            "variant {variant} with fields"
+        )))
     }
 }
 
@@ -477,15 +509,29 @@ mod tests {
 
     #[test]
     fn times_and_absent_values_have_a_form_in_each_format() {
-        let none = Row { time: Time(Micros(5)), ..Row::default() };
-        assert_eq!(decoded(&encode(&none).unwrap()), json!({ "time": 5, "next": null }));
+        let none = Row {
+            time: Time(Micros(5)),
+            ..Row::default()
+        };
+        assert_eq!(
+            decoded(&encode(&none).unwrap()),
+            json!({ "time": 5, "next": null })
+        );
         let iso = "1970-01-01T00:00:00.000005Z";
         let nulls = json!({ "time": iso, "name": null, "next": null, "value": null, "left": null });
         assert_eq!(json!(none), nulls);
         // nan has no form in JSON but in msgpack.
         let value = Stored::of(Some(&[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0]));
-        let more = More { next: Some((7, "a".to_owned())), value, left: Some(-3) };
-        let all = Row { time: Time(Micros(-1)), name: Some("x".to_owned()), more };
+        let more = More {
+            next: Some((7, "a".to_owned())),
+            value,
+            left: Some(-3),
+        };
+        let all = Row {
+            time: Time(Micros(-1)),
+            name: Some("x".to_owned()),
+            more,
+        };
         assert_eq!(
             decoded(&encode(&all).unwrap()),
             json!({ "time": -1, "name": "x", "next": [7, "a"], "value": { "$float": "nan" }, "left": -3 })
@@ -495,7 +541,11 @@ mod tests {
     #[test]
     fn any_json_is_encoded_as_it_is() {
         let numbers = json!([0, 127, 128, -33, u64::MAX, i64::MIN, 1.5, 70_000]);
-        for value in [numbers, json!({ "a": { "b": [null, true, "é"] }, "": {} }), json!(vec![1; 70_000])] {
+        for value in [
+            numbers,
+            json!({ "a": { "b": [null, true, "é"] }, "": {} }),
+            json!(vec![1; 70_000]),
+        ] {
             assert_eq!(decoded(&encode(&value).unwrap()), value);
         }
     }

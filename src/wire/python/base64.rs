@@ -50,13 +50,15 @@ mod tests {
 
     #[test]
     fn base_64_is_read_as_python_reads_it() {
-        let check =
-            |text: &str, expected: &[u8]| assert_eq!(decode(text.bytes()).unwrap(), expected, "{text}");
+        let check = |text: &str, expected: &[u8]| {
+            assert_eq!(decode(text.bytes()).unwrap(), expected, "{text}");
+        };
         check("aGk=", b"hi");
         check("a G-k=\n", b"hi");
         check("aGk=aGk=", b"hi");
         check("==aGkh", b"hi!");
-        let fails = |text: &str, expected: &str| assert_eq!(decode(text.bytes()).unwrap_err(), expected);
+        let fails =
+            |text: &str, expected: &str| assert_eq!(decode(text.bytes()).unwrap_err(), expected);
         fails("aA=", "Incorrect padding");
         fails(
             "aGkha",

@@ -21,7 +21,12 @@ pub struct JsonError {
 
 /// Parses one JSON value.
 pub fn load(text: &str) -> Result<Value, JsonError> {
-    let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, depth: 0 };
+    let mut reader = Reader {
+        text,
+        bytes: text.as_bytes(),
+        at: 0,
+        depth: 0,
+    };
     if text.len() > SLS_BYTES_MAX {
         return Err(reader.error(0, "The text is too large"));
     }
@@ -79,7 +84,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn nested(&mut self, read: fn(&mut Self) -> Result<Value, JsonError>) -> Result<Value, JsonError> {
+    fn nested(
+        &mut self,
+        read: fn(&mut Self) -> Result<Value, JsonError>,
+    ) -> Result<Value, JsonError> {
         self.depth += 1;
         if self.depth > SLS_DEPTH_MAX {
             return Err(self.error(self.at, "The text is nested too deep"));
@@ -116,7 +124,11 @@ impl<'a> Reader<'a> {
         };
         let is = |at: usize, any: &[u8]| self.bytes.get(at).is_some_and(|byte| any.contains(byte));
         let first = begin + usize::from(is(begin, b"-"));
-        let whole = if is(first, b"0") { first + 1 } else { digits(first) };
+        let whole = if is(first, b"0") {
+            first + 1
+        } else {
+            digits(first)
+        };
         if whole == first {
             return Err(self.error(begin, "Expecting value"));
         }
@@ -133,12 +145,17 @@ impl<'a> Reader<'a> {
         let text = self.text.get(begin..end).unwrap_or_default();
         self.at = end;
         if end > whole {
-            return text.parse().map(Value::Float).map_err(|_| self.error(begin, "Expecting value"));
+            return text
+                .parse()
+                .map(Value::Float)
+                .map_err(|_| self.error(begin, "Expecting value"));
         }
         if whole - first > INTEGER_DIGITS_MAX {
             return Err(self.error(begin, "Exceeds the limit for integers"));
         }
-        Ok(text.parse().map_or_else(|_| Value::BigInt(text.to_owned()), Value::Int))
+        Ok(text
+            .parse()
+            .map_or_else(|_| Value::BigInt(text.to_owned()), Value::Int))
     }
 
     fn array(&mut self) -> Result<Value, JsonError> {
@@ -252,7 +269,8 @@ impl<'a> Reader<'a> {
         let c = (0xdc00..0xe000)
             .contains(&second)
             .then(|| 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00));
-        c.and_then(char::from_u32).ok_or_else(|| self.error(begin, lone))
+        c.and_then(char::from_u32)
+            .ok_or_else(|| self.error(begin, lone))
     }
 
     fn unit(&mut self) -> Result<u32, JsonError> {

@@ -119,7 +119,9 @@ pub(crate) fn write_float(number: f64, out: &mut String) {
     } else {
         let text = format!("{number:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |size| ('-', size));
+        let (sign, size) = exponent
+            .strip_prefix('-')
+            .map_or(('+', exponent), |size| ('-', size));
         let _ = write!(out, "{digits}e{sign}{size:0>2}");
     }
 }
@@ -152,7 +154,10 @@ mod tests {
         check(Value::Bytes(b"a'\xff".to_vec()), r#"b"a'\xff""#);
         check(Value::Tuple(vec![Value::Null]), "(None,)");
         check(Value::Set(vec![]), "set()");
-        let map = Map::from_iter([("a".into(), Value::List(vec![Value::Bool(true), Value::Int(-1)]))]);
+        let map = Map::from_iter([(
+            "a".into(),
+            Value::List(vec![Value::Bool(true), Value::Int(-1)]),
+        )]);
         check(Value::Map(map), "{'a': [True, -1]}");
     }
 }

@@ -9,7 +9,10 @@ pub(crate) fn is_space(c: char) -> bool {
 
 /// Line boundaries of `str.splitlines`.
 fn is_line_end(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    matches!(
+        c,
+        '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
 }
 
 /// `str.splitlines`
@@ -22,9 +25,17 @@ pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
             break;
         };
         let (line, tail) = rest.split_at(end);
-        let len = if tail.starts_with("\r\n") { 2 } else { tail.chars().next().map_or(0, char::len_utf8) };
+        let len = if tail.starts_with("\r\n") {
+            2
+        } else {
+            tail.chars().next().map_or(0, char::len_utf8)
+        };
         let (_, after) = tail.split_at(len);
-        lines.push(if keep_ends { rest.get(..end + len).unwrap_or(line) } else { line });
+        lines.push(if keep_ends {
+            rest.get(..end + len).unwrap_or(line)
+        } else {
+            line
+        });
         rest = after;
     }
     lines
@@ -49,7 +60,11 @@ pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
 
 /// The length in characters.
 pub(crate) fn len(text: &str) -> usize {
-    if text.is_ascii() { text.len() } else { text.chars().count() }
+    if text.is_ascii() {
+        text.len()
+    } else {
+        text.chars().count()
+    }
 }
 
 /// `\x..`, `\u....` or `\U........`
@@ -81,7 +96,11 @@ pub(crate) fn is_printable(c: char) -> bool {
 
 /// `repr` of a string.
 pub(crate) fn repr(text: &str, out: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -102,7 +121,11 @@ pub(crate) fn repr(text: &str, out: &mut String) {
 
 /// `repr` of bytes.
 pub(crate) fn repr_bytes(bytes: &[u8], out: &mut String) {
-    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { b'"' } else { b'\'' };
+    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') {
+        b'"'
+    } else {
+        b'\''
+    };
     out.push('b');
     out.push(char::from(quote));
     for b in bytes {

@@ -125,7 +125,10 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
 }
 
 /// The integer that a float equals.
-#[expect(clippy::cast_possible_truncation, reason = "checked: the float is whole and within i64")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "checked: the float is whole and within i64"
+)]
 fn whole(f: f64) -> Option<i64> {
     // -2^63 and 2^63 are exact in f64; 2^63 exceeds i64.
     const EDGE: f64 = 9_223_372_036_854_775_808.0;
@@ -200,7 +203,8 @@ impl Value {
             }
             (Value::Map(a), Value::Map(b)) => {
                 a.len() == b.len()
-                    && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| value.python_eq(other)))
+                    && a.iter()
+                        .all(|(key, value)| b.get(key).is_some_and(|other| value.python_eq(other)))
             }
             (Value::Float(a), Value::Float(b)) => a == b,
             (Value::Float(f), Value::BigInt(i)) | (Value::BigInt(i), Value::Float(f)) => {
@@ -248,7 +252,10 @@ mod tests {
         map.insert(Key("1".into()), "text".into());
         assert_eq!(map.len(), 2);
         map.insert(Key(Value::Float(1e20)), "float".into());
-        map.insert(Key(Value::BigInt("100000000000000000000".into())), "int".into());
+        map.insert(
+            Key(Value::BigInt("100000000000000000000".into())),
+            "int".into(),
+        );
         map.insert(Key(Value::Float(f64::NAN)), "nan".into());
         map.insert(Key(Value::Float(f64::NAN)), "nan".into());
         assert_eq!(map.len(), 4);
@@ -264,6 +271,8 @@ mod tests {
         assert!(!Value::Float(f64::NAN).python_eq(&Value::Float(f64::NAN)));
         assert!(!Value::Null.python_eq(&Value::Bool(false)));
         assert!(Value::Float(1e20).python_eq(&Value::BigInt("100000000000000000000".into())));
-        assert!(!Value::Float(f64::INFINITY).python_eq(&Value::BigInt("100000000000000000000".into())));
+        assert!(
+            !Value::Float(f64::INFINITY).python_eq(&Value::BigInt("100000000000000000000".into()))
+        );
     }
 }

@@ -28,7 +28,9 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
             return None;
         }
         let (bytes, later) = after.split_at_checked(digits)?;
-        len = bytes.iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
+        len = bytes
+            .iter()
+            .fold(0, |len, byte| len << 8 | usize::from(*byte));
         after = later;
     }
     let (content, after) = after.split_at_checked(len)?;
@@ -38,7 +40,9 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
 
 /// Removes an element, which must have this tag.
 fn expect<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
-    take(rest).filter(|(found, _)| *found == tag).map(|(_, content)| content)
+    take(rest)
+        .filter(|(found, _)| *found == tag)
+        .map(|(_, content)| content)
 }
 
 /// The `RSAPublicKey` (PKCS #1) in a `SubjectPublicKeyInfo`, or the input if it already is one; `None` for other kinds
@@ -90,7 +94,15 @@ fn time(tag: u8, text: &[u8]) -> Option<Micros> {
         year => 1900 + year,
     };
     let field = |at: usize| digits(rest.get(at..at + 2)?);
-    Micros::of_utc([year, field(0)?, field(2)?, field(4)?, field(6)?, field(8)?, 0])
+    Micros::of_utc([
+        year,
+        field(0)?,
+        field(2)?,
+        field(4)?,
+        field(6)?,
+        field(8)?,
+        0,
+    ])
 }
 
 #[cfg(test)]
@@ -122,8 +134,15 @@ mod tests {
         assert_eq!(at(UTC_TIME, "700101000000Z"), Some(0));
         assert_eq!(at(UTC_TIME, "000229235959Z"), Some(951_868_799));
         assert_eq!(at(GENERALIZED_TIME, "20991231235959Z"), Some(4_102_444_799));
-        for bad in ["", "Z", "7001010000Z", "701301000000Z", "700100000000Z", "70010100000xZ", "700101000000"]
-        {
+        for bad in [
+            "",
+            "Z",
+            "7001010000Z",
+            "701301000000Z",
+            "700100000000Z",
+            "70010100000xZ",
+            "700101000000",
+        ] {
             assert_eq!(at(UTC_TIME, bad), None, "{bad}");
         }
         assert_eq!(at(INTEGER, "700101000000Z"), None);

@@ -107,17 +107,24 @@ impl<'a> Envelope<'a> {
             return Err(BadEnvelope::Magic);
         }
         let mut at = MAGIC.len();
-        let Some(version) = number(bytes, &mut at, 2) else { return Ok(None) };
+        let Some(version) = number(bytes, &mut at, 2) else {
+            return Ok(None);
+        };
         if version != u64::from(SIGNED_VERSION) {
-            return Err(BadEnvelope::Version(u16::try_from(version).unwrap_or(u16::MAX)));
+            return Err(BadEnvelope::Version(
+                u16::try_from(version).unwrap_or(u16::MAX),
+            ));
         }
-        let Some(fixed) = bytes.first_chunk::<FIXED_LEN>() else { return Ok(None) };
+        let Some(fixed) = bytes.first_chunk::<FIXED_LEN>() else {
+            return Ok(None);
+        };
         let time = number(fixed, &mut at, 8).unwrap_or_default().cast_signed();
         let challenge = chunk(fixed, &mut at);
         let batch = number(fixed, &mut at, 8).unwrap_or_default();
         let payload_digest = chunk(fixed, &mut at);
-        let mut small =
-            |len| u32::try_from(number(fixed, &mut at, len).unwrap_or_default()).unwrap_or_default();
+        let mut small = |len| {
+            u32::try_from(number(fixed, &mut at, len).unwrap_or_default()).unwrap_or_default()
+        };
         let (payload_len, id_len, signature_len) = (small(4), small(2) as usize, small(2) as usize);
         if id_len > ID_LEN_MAX {
             return Err(BadEnvelope::Id);
@@ -127,19 +134,36 @@ impl<'a> Envelope<'a> {
         }
         let signature_at = FIXED_LEN + id_len;
         let end = signature_at + signature_len;
-        let (Some(id), Some(signature)) = (bytes.get(FIXED_LEN..signature_at), bytes.get(signature_at..end))
-        else {
+        let (Some(id), Some(signature)) = (
+            bytes.get(FIXED_LEN..signature_at),
+            bytes.get(signature_at..end),
+        ) else {
             return Ok(None);
         };
-        let id = std::str::from_utf8(id).ok().filter(|id| is_file_name(id)).ok_or(BadEnvelope::Id)?;
-        let envelope = Self { time: Micros(time), challenge, number: batch, payload_digest, payload_len, id };
-        Ok(Some(OpenedEnvelope { envelope, signature, len: end }))
+        let id = std::str::from_utf8(id)
+            .ok()
+            .filter(|id| is_file_name(id))
+            .ok_or(BadEnvelope::Id)?;
+        let envelope = Self {
+            time: Micros(time),
+            challenge,
+            number: batch,
+            payload_digest,
+            payload_len,
+            id,
+        };
+        Ok(Some(OpenedEnvelope {
+            envelope,
+            signature,
+            len: end,
+        }))
     }
 
     /// The text to sign. `certificate` is the hash of the daemon's certificate on this connection, so that a
     /// recipient cannot forward a batch to another daemon.
     pub fn signed_text(&self, certificate: &Digest) -> Vec<u8> {
-        let mut text = Vec::with_capacity(SIGNED_LINE.len() + certificate.len() + SIGNED_LEN + self.id.len());
+        let mut text =
+            Vec::with_capacity(SIGNED_LINE.len() + certificate.len() + SIGNED_LEN + self.id.len());
         text.extend_from_slice(SIGNED_LINE);
         text.extend_from_slice(certificate);
         text.extend_from_slice(&self.signed_part());
@@ -150,7 +174,11 @@ impl<'a> Envelope<'a> {
     /// The encoded envelope with its signature.
     pub fn write(&self, signature: &[u8]) -> Vec<u8> {
         let mut bytes = self.signed_part();
-        bytes.extend_from_slice(&u16::try_from(signature.len()).unwrap_or(u16::MAX).to_be_bytes());
+        bytes.extend_from_slice(
+            &u16::try_from(signature.len())
+                .unwrap_or(u16::MAX)
+                .to_be_bytes(),
+        );
         bytes.extend_from_slice(self.id.as_bytes());
         bytes.extend_from_slice(signature);
         bytes
@@ -165,7 +193,11 @@ impl<'a> Envelope<'a> {
         bytes.extend_from_slice(&self.number.to_be_bytes());
         bytes.extend_from_slice(&self.payload_digest);
         bytes.extend_from_slice(&self.payload_len.to_be_bytes());
-        bytes.extend_from_slice(&u16::try_from(self.id.len()).unwrap_or(u16::MAX).to_be_bytes());
+        bytes.extend_from_slice(
+            &u16::try_from(self.id.len())
+                .unwrap_or(u16::MAX)
+                .to_be_bytes(),
+        );
         bytes
     }
 }
@@ -179,7 +211,11 @@ fn number(bytes: &[u8], at: &mut usize, len: usize) -> Option<u64> {
 
 /// Reads the array at `at`, and advances `at`. Zeros past the end, which the fixed length rules out.
 fn chunk<const N: usize>(fixed: &[u8; FIXED_LEN], at: &mut usize) -> [u8; N] {
-    let found = fixed.get(*at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N]);
+    let found = fixed
+        .get(*at..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or([0; N]);
     *at += N;
     found
 }
@@ -213,7 +249,9 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<&[u8], CutFrame>> {
 
 /// The payload ends within a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the payload of a batch consists of frames with length prefixes; the last one is incomplete")]
+#[error(
+    "the payload of a batch consists of frames with length prefixes; the last one is incomplete"
+)]
 pub struct CutFrame;
 
 #[cfg(test)]
@@ -238,7 +276,11 @@ mod tests {
         let len = bytes.len();
         assert_eq!(len, 80 + 13 + 256);
         bytes.extend_from_slice(b"payload");
-        let opened = OpenedEnvelope { envelope: sent, signature: &[3; 256], len };
+        let opened = OpenedEnvelope {
+            envelope: sent,
+            signature: &[3; 256],
+            len,
+        };
         assert_eq!(Envelope::read(&bytes), Ok(Some(opened)));
         for cut in 0..len {
             assert_eq!(Envelope::read(&bytes[..cut]), Ok(None), "cut at {cut}");
@@ -249,32 +291,66 @@ mod tests {
     fn all_fields_of_an_envelope_are_signed() {
         let base = envelope("a");
         let others = [
-            Envelope { time: Micros(0), ..base },
-            Envelope { challenge: [0; 16], ..base },
+            Envelope {
+                time: Micros(0),
+                ..base
+            },
+            Envelope {
+                challenge: [0; 16],
+                ..base
+            },
             Envelope { number: 10, ..base },
-            Envelope { payload_digest: [0; 32], ..base },
-            Envelope { payload_len: 1001, ..base },
+            Envelope {
+                payload_digest: [0; 32],
+                ..base
+            },
+            Envelope {
+                payload_len: 1001,
+                ..base
+            },
             Envelope { id: "b", ..base },
         ];
         let text = base.signed_text(&[1; 32]);
         assert!(text.starts_with(b"POST /v1/batch\n"));
-        assert!(others.iter().all(|other| other.signed_text(&[1; 32]) != text));
+        assert!(
+            others
+                .iter()
+                .all(|other| other.signed_text(&[1; 32]) != text)
+        );
         assert_ne!(base.signed_text(&[2; 32]), text, "the certificate");
     }
 
     #[test]
     fn malformed_envelopes_are_distinguished() {
         assert_eq!(Envelope::read(b"GET"), Err(BadEnvelope::Magic));
-        assert_eq!(Envelope::read(b"SCSIGN\x00\x02"), Err(BadEnvelope::Version(2)));
-        for id in ["", ".", "..", "a/b", "../a", "a\\b", "a\0", &"x".repeat(256)] {
+        assert_eq!(
+            Envelope::read(b"SCSIGN\x00\x02"),
+            Err(BadEnvelope::Version(2))
+        );
+        for id in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "../a",
+            "a\\b",
+            "a\0",
+            &"x".repeat(256),
+        ] {
             let bytes = envelope(id).write(&[3; 256]);
             assert_eq!(Envelope::read(&bytes), Err(BadEnvelope::Id), "{id:?}");
         }
         let mut bytes = envelope("a").write(&[3; 256]);
         bytes[80] = 0xff;
         assert_eq!(Envelope::read(&bytes), Err(BadEnvelope::Id), "not UTF-8");
-        assert_eq!(Envelope::read(&envelope("a").write(&[])), Err(BadEnvelope::Signature(0)));
-        assert_eq!(Envelope::read(&envelope("a").write(&[0; 1025])), Err(BadEnvelope::Signature(1025)));
+        assert_eq!(
+            Envelope::read(&envelope("a").write(&[])),
+            Err(BadEnvelope::Signature(0))
+        );
+        assert_eq!(
+            Envelope::read(&envelope("a").write(&[0; 1025])),
+            Err(BadEnvelope::Signature(1025))
+        );
     }
 
     #[test]

@@ -29,8 +29,8 @@ const EDGES: [u64; 18] = [
 
 /// Special bytes: heads of msgpack and DER, ends of texts.
 const HEADS: [u8; 24] = [
-    0x00, 0x0a, 0x2f, 0x30, 0x7f, 0x80, 0x8f, 0x90, 0x92, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc4, 0xc6, 0xc9,
-    0xcf, 0xd3, 0xdb, 0xdc, 0xdd, 0xde, 0xdf,
+    0x00, 0x0a, 0x2f, 0x30, 0x7f, 0x80, 0x8f, 0x90, 0x92, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc4, 0xc6,
+    0xc9, 0xcf, 0xd3, 0xdb, 0xdc, 0xdd, 0xde, 0xdf,
 ];
 
 /// A stream of inputs; the same seed gives the same stream.
@@ -41,7 +41,10 @@ pub(super) struct Mutator<'a> {
 
 impl<'a> Mutator<'a> {
     pub(super) fn new(seed: u64, seeds: &'a [Vec<u8>]) -> Self {
-        Self { seeds, random: Random::new(seed) }
+        Self {
+            seeds,
+            random: Random::new(seed),
+        }
     }
 
     /// A number below `end`; 0 if `end` is 0.
@@ -93,15 +96,27 @@ impl<'a> Mutator<'a> {
         match self.below(13) {
             0 => {
                 let bit = self.below(8);
-                input.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << bit);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .take(1)
+                    .for_each(|byte| *byte ^= 1 << bit);
             }
             1 => {
                 let byte = self.byte();
-                input.iter_mut().skip(at).take(1).for_each(|old| *old = byte);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .take(1)
+                    .for_each(|old| *old = byte);
             }
             2 => {
                 let head = HEADS[self.below(HEADS.len())];
-                input.iter_mut().skip(at).take(1).for_each(|old| *old = head);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .take(1)
+                    .for_each(|old| *old = head);
             }
             3 | 4 => self.number(input, at),
             5 => input.truncate(at),
@@ -117,7 +132,11 @@ impl<'a> Mutator<'a> {
             8 => {
                 // Repeated, occasionally very often.
                 let (from, to) = self.stretch(input.len());
-                let times = if self.below(8) == 0 { self.below(1000) } else { 1 };
+                let times = if self.below(8) == 0 {
+                    self.below(1000)
+                } else {
+                    1
+                };
                 let times = times.min(INPUT_BYTES_MAX / (to - from).max(1));
                 let part = input[from..to].repeat(times);
                 input.splice(to..to, part);
@@ -139,11 +158,19 @@ impl<'a> Mutator<'a> {
                 // A part of itself, over another.
                 let (from, to) = self.stretch(input.len());
                 let part = input[from..to].to_vec();
-                input.iter_mut().skip(at).zip(part).for_each(|(old, new)| *old = new);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .zip(part)
+                    .for_each(|(old, new)| *old = new);
             }
             _ => {
                 // The whole input appended to itself, or to another one.
-                let other = if self.below(2) == 0 { input.clone() } else { self.seed().to_vec() };
+                let other = if self.below(2) == 0 {
+                    input.clone()
+                } else {
+                    self.seed().to_vec()
+                };
                 input.extend_from_slice(&other);
             }
         }
@@ -155,10 +182,16 @@ impl<'a> Mutator<'a> {
     fn number(&mut self, input: &mut [u8], at: usize) {
         let width = 1 << self.below(4);
         let rest = input.len() - at;
-        let Some(place) = input.get_mut(at..at + width) else { return };
+        let Some(place) = input.get_mut(at..at + width) else {
+            return;
+        };
         let is_big = self.below(2) == 0;
         let old = place.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
-        let old = if is_big { old } else { old.swap_bytes() >> (64 - 8 * width) };
+        let old = if is_big {
+            old
+        } else {
+            old.swap_bytes() >> (64 - 8 * width)
+        };
         let near = u64::try_from(self.below(5)).unwrap().wrapping_sub(2);
         let new = match self.below(4) {
             0 | 1 => EDGES[self.below(EDGES.len())],
@@ -185,11 +218,32 @@ fn a_seed_repeats_its_inputs_and_every_mutation_occurs() {
     assert!(inputs.iter().all(|input| input.len() <= INPUT_BYTES_MAX));
     let has = |what: &dyn Fn(&[u8]) -> bool| inputs.iter().any(|input| what(input));
     let holds = |input: &[u8], part: &[u8]| input.windows(part.len()).any(|at| at == part);
-    assert!(has(&|input| input == &b"one seed of some length"[..4]), "cut");
-    let differs = |input: &[u8]| input.iter().zip(&seeds[0]).filter(|(new, old)| new != old).count();
-    assert!(has(&|input| input.len() == seeds[0].len() && differs(input) == 1), "one byte");
-    assert!(has(&|input| holds(input, &[0xff, 0xff, 0xff, 0xff]) && input.len() == 300), "an edge");
-    assert!(has(&|input| holds(input, b"lengthone seed")), "repeated whole");
-    assert!(has(&|input| input.starts_with(b"one se") && holds(input, &[0; 32])), "spliced");
+    assert!(
+        has(&|input| input == &b"one seed of some length"[..4]),
+        "cut"
+    );
+    let differs = |input: &[u8]| {
+        input
+            .iter()
+            .zip(&seeds[0])
+            .filter(|(new, old)| new != old)
+            .count()
+    };
+    assert!(
+        has(&|input| input.len() == seeds[0].len() && differs(input) == 1),
+        "one byte"
+    );
+    assert!(
+        has(&|input| holds(input, &[0xff, 0xff, 0xff, 0xff]) && input.len() == 300),
+        "an edge"
+    );
+    assert!(
+        has(&|input| holds(input, b"lengthone seed")),
+        "repeated whole"
+    );
+    assert!(
+        has(&|input| input.starts_with(b"one se") && holds(input, &[0; 32])),
+        "spliced"
+    );
     assert!(has(&|input| input.len() > 5000), "repeated often");
 }

@@ -12,7 +12,9 @@ use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
 use saltcellar::store::index::job::{Encoder, JobRecord};
 use saltcellar::store::index::page::PageWriter;
-use saltcellar::store::index::{Blocks, LatestJob, SegmentMetadata, TagTemplates, Totals, latest, minion};
+use saltcellar::store::index::{
+    Blocks, LatestJob, SegmentMetadata, TagTemplates, Totals, latest, minion,
+};
 use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::store::log::file::BlockMeta;
@@ -59,8 +61,10 @@ fn value(data: &[u8]) -> Value {
 pub(super) fn frame() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (n, framing) in [(0_u8, Framing::Plain), (6, Framing::Len32)] {
-        let frames: Vec<_> =
-            bodies().iter().map(|body| split(body).map(|(t, d)| fired(framing, t, d)).unwrap()).collect();
+        let frames: Vec<_> = bodies()
+            .iter()
+            .map(|body| split(body).map(|(t, d)| fired(framing, t, d)).unwrap())
+            .collect();
         seeds.extend(frames.iter().map(|frame| behind(n, frame)));
         seeds.extend(frames.chunks(8).map(|frames| behind(n, &frames.concat())));
     }
@@ -79,25 +83,46 @@ fn requests() -> Vec<Vec<u8>> {
     let mut request = |call: &str, args: Value| seeds.push(request_frame(7, call, &packed(&args)));
     for events in events.chunks(3) {
         let event = |(tag, data): &(&[u8], &[u8])| {
-            map(vec![("tag", Value::from(String::from_utf8_lossy(tag).as_ref())), ("data", value(data))])
+            map(vec![
+                ("tag", Value::from(String::from_utf8_lossy(tag).as_ref())),
+                ("data", value(data)),
+            ])
         };
-        request("event_return", map(vec![("events", Value::Array(events.iter().map(event).collect()))]));
+        request(
+            "event_return",
+            map(vec![(
+                "events",
+                Value::Array(events.iter().map(event).collect()),
+            )]),
+        );
     }
     for (tag, data) in &events {
         if tag.ends_with(b"/new") {
-            let load =
-                vec![("jid", "20261121000000000001".into()), ("load", value(data)), ("minions", Value::Nil)];
+            let load = vec![
+                ("jid", "20261121000000000001".into()),
+                ("load", value(data)),
+                ("minions", Value::Nil),
+            ];
             request("save_load", map(load));
         } else if tag.windows(5).any(|part| part == b"/ret/") {
-            request("returner", map(vec![("load", value(data)), ("at", 1.into())]));
+            request(
+                "returner",
+                map(vec![("load", value(data)), ("at", 1.into())]),
+            );
         }
     }
-    let many: Vec<_> =
-        ["a", "b", "c", "d", "e", "f", "g", "h", "jid", "x"].map(|key| (key, Value::from(1))).to_vec();
+    let many: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h", "jid", "x"]
+        .map(|key| (key, Value::from(1)))
+        .to_vec();
     request("get_load", map(many));
     request(
         "jobs_list",
-        map(vec![("limit", 10.into()), ("id", 5.into()), ("count", Value::Nil), ("x", true.into())]),
+        map(vec![
+            ("limit", 10.into()),
+            ("id", 5.into()),
+            ("count", Value::Nil),
+            ("x", true.into()),
+        ]),
     );
     seeds
 }
@@ -122,8 +147,16 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
     }
     for name in ["minion-a.pem", "minion-a.pub", "server.pem", "ca.pem"] {
         let text = fs::read_to_string(data_dir().join("https").join(name)).unwrap();
-        let inside: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
-        seeds.push(behind(0, &base64::engine::general_purpose::STANDARD.decode(inside).unwrap()));
+        let inside: String = text
+            .lines()
+            .filter(|line| !line.starts_with("-----"))
+            .collect();
+        seeds.push(behind(
+            0,
+            &base64::engine::general_purpose::STANDARD
+                .decode(inside)
+                .unwrap(),
+        ));
     }
     seeds
 }
@@ -139,7 +172,9 @@ pub(super) fn block() -> Vec<Vec<u8>> {
         let mut builder = BlockBuilder::default();
         for (seq, (tag, data)) in (n as u64 * 100..).zip(events) {
             let at = Micros(1_763_700_237_000_000 + i64::try_from(seq).unwrap());
-            builder.push(SeqNo(seq + 1), &event_entry(tag, data, Source::Bus, at)).unwrap();
+            builder
+                .push(SeqNo(seq + 1), &event_entry(tag, data, Source::Bus, at))
+                .unwrap();
         }
         let packed = builder.finish(&mut packer).unwrap();
         let len = u32::try_from(packed.head.len()).unwrap().to_le_bytes();
@@ -160,7 +195,11 @@ pub(super) fn log() -> Vec<Vec<u8>> {
             &[[0x04, 5, 0, 9], [0x02, 0x40, 4, 9]],
             &[[0x90, 5, 0, 3], [0x07, 0, 0, 200]],
         ];
-        seeds.extend(damages.iter().map(|damage| behind(1, &[&frames[..], &damage.concat()].concat())));
+        seeds.extend(
+            damages
+                .iter()
+                .map(|damage| behind(1, &[&frames[..], &damage.concat()].concat())),
+        );
     }
     seeds
 }
@@ -174,8 +213,16 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         let (rows, (at_min, at_max)) = (view.rows(), view.rows().times());
         let (first_seq, last_seq) = (rows.seq(0), rows.seq(view.len() - 1));
         let count = u32::try_from(view.len()).unwrap();
-        let meta =
-            BlockMeta { offset, len: 4096, head_len: 1000, count, first_seq, last_seq, at_min, at_max };
+        let meta = BlockMeta {
+            offset,
+            len: 4096,
+            head_len: 1000,
+            count,
+            first_seq,
+            last_seq,
+            at_min,
+            at_max,
+        };
         offset = meta.end();
         blocks.push(meta, templates.bits(&view.rows().templates()));
         keys.extend((0..view.len()).filter_map(|i| view.rows().jid_key(i)));
@@ -211,12 +258,22 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
             count: 3,
             first: n,
         };
-        encoder.push(&mut jobs, &record, n % 4, [n + 1, n + 9].into_iter()).unwrap();
+        encoder
+            .push(&mut jobs, &record, n % 4, [n + 1, n + 9].into_iter())
+            .unwrap();
     }
 
     let mut writer = PageWriter::new().unwrap();
     let many: Vec<u32> = (0..300).collect();
-    minion::write(&mut writer, &[(b"db1", vec![1, 5, 900]), (b"web1", many), (b"web2", vec![])]).unwrap();
+    minion::write(
+        &mut writer,
+        &[
+            (b"db1", vec![1, 5, 900]),
+            (b"web1", many),
+            (b"web2", vec![]),
+        ],
+    )
+    .unwrap();
     let row = |fun: &[u8], minion: &[u8], seq, jid: &str| LatestJob {
         fun: fun.to_vec(),
         minion: minion.to_vec(),
@@ -241,7 +298,8 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         seeds.push(records);
     }
     let log = "log jobs 7 log/jobs/7-0 64 05 64 -3 9 growing";
-    let text = "saltcellar backup, format 1\nstore format 3\nmade 1 by saltcellar 0.1.0\nsequence 12";
+    let text =
+        "saltcellar backup, format 1\nstore format 3\nmade 1 by saltcellar 0.1.0\nsequence 12";
     seeds.push(format!("{text}\n{log}\nsmall HOLDS HOLDS-1 1 02\nend 6 0\n").into_bytes());
     seeds
 }
@@ -293,7 +351,10 @@ pub(super) fn spill() -> Vec<Vec<u8>> {
         let mut batch = Batch::default();
         for body in some {
             let (tag, data) = split(body).unwrap();
-            batch.push(&read_event(tag, data, Source::Bus, Micros(1_795_000_000_000_000)).entry, None);
+            batch.push(
+                &read_event(tag, data, Source::Bus, Micros(1_795_000_000_000_000)).entry,
+                None,
+            );
         }
         if n % 3 == 0 {
             let gap = Entry {
@@ -302,13 +363,24 @@ pub(super) fn spill() -> Vec<Vec<u8>> {
                 body: b"\x81\xa3bus\xa1/",
                 ..batch.entry(0).unwrap()
             };
-            batch = Batch::of(&Entry { jid: "", minion: "", fun: "", ..gap });
+            batch = Batch::of(&Entry {
+                jid: "",
+                minion: "",
+                fun: "",
+                ..gap
+            });
         }
         let dir = tempfile::tempdir().unwrap();
-        let (mut queue, _) = DiskQueue::open(Arc::new(Disk), &dir.path().join("spill/bus")).unwrap();
+        let (mut queue, _) =
+            DiskQueue::open(Arc::new(Disk), &dir.path().join("spill/bus")).unwrap();
         queue.append(&batch, 1).unwrap();
         queue.append(&batch, 1000 * u64::from(n % 2) + 100).unwrap();
-        let file = fs::read_dir(queue.dir()).unwrap().next().unwrap().unwrap().path();
+        let file = fs::read_dir(queue.dir())
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
         seeds.push(behind(n % 4, &fs::read(file).unwrap()));
     }
     seeds
@@ -319,13 +391,19 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
     let pem = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n";
     let secrets = map(vec![
         ("password", "hunter2".into()),
-        ("DB_SECRET", Value::Array(vec![1.into(), map(vec![("x", "y".into())])])),
+        (
+            "DB_SECRET",
+            Value::Array(vec![1.into(), map(vec![("x", "y".into())])]),
+        ),
         ("token", Value::Nil),
         ("name", "the key AKIA0123ABCD of AKIAZZZZ".into()),
         ("bytes", Value::Binary(b"\xff\xfeAKIA1234".to_vec())),
         ("key", format!("a\n{pem}b").into()),
         ("pin", 1234.into()),
-        ("lines", Value::Array(pem.lines().map(Value::from).collect())),
+        (
+            "lines",
+            Value::Array(pem.lines().map(Value::from).collect()),
+        ),
     ]);
     let answer = |inner: Value| {
         map(vec![
@@ -335,7 +413,10 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
             ("return", inner),
         ])
     };
-    let load = Value::Array(vec![answer(secrets.clone()), Value::Array(vec!["web1".into()])]);
+    let load = Value::Array(vec![
+        answer(secrets.clone()),
+        Value::Array(vec!["web1".into()]),
+    ]);
     let mut deep = secrets.clone();
     for _ in 0..600 {
         deep = Value::Array(vec![deep]);
@@ -344,16 +425,32 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
     for kind in 0..4 {
         seeds.push(behind(kind, &packed(&secrets)));
         seeds.push(behind(kind, &packed(&answer(secrets.clone()))));
-        seeds.push(behind(kind, &packed(&answer(Value::Array(vec![secrets.clone(), "x".into()])))));
+        seeds.push(behind(
+            kind,
+            &packed(&answer(Value::Array(vec![secrets.clone(), "x".into()]))),
+        ));
     }
     // Each alone and in upper case, so that detection does not depend on the others.
     for (key, secret) in secrets.as_map().unwrap() {
-        for key in [key.as_str().unwrap().to_lowercase(), key.as_str().unwrap().to_uppercase()] {
-            seeds.push(behind(0, &packed(&map(vec![(key.as_str(), secret.clone())]))));
-            seeds.push(behind(1, &packed(&answer(map(vec![(key.as_str(), secret.clone())])))));
+        for key in [
+            key.as_str().unwrap().to_lowercase(),
+            key.as_str().unwrap().to_uppercase(),
+        ] {
+            seeds.push(behind(
+                0,
+                &packed(&map(vec![(key.as_str(), secret.clone())])),
+            ));
+            seeds.push(behind(
+                1,
+                &packed(&answer(map(vec![(key.as_str(), secret.clone())]))),
+            ));
         }
     }
-    seeds.extend(bodies().iter().map(|body| behind(1, split(body).unwrap().1)));
+    seeds.extend(
+        bodies()
+            .iter()
+            .map(|body| behind(1, split(body).unwrap().1)),
+    );
     seeds
 }
 
@@ -361,13 +458,23 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
 pub(super) fn sls_yaml() -> Vec<Vec<u8>> {
     let rows = |name: &str| {
         let text = fs::read_to_string(data_dir().join("sls").join(name)).unwrap();
-        text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()).collect::<Vec<_>>()
+        text.lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .collect::<Vec<_>>()
     };
     let text = |text: &serde_json::Value| text.as_str().unwrap().as_bytes().to_vec();
-    let mut seeds: Vec<Vec<u8>> = rows("yaml.jsonl").iter().map(|row| text(&row["text"])).collect();
+    let mut seeds: Vec<Vec<u8>> = rows("yaml.jsonl")
+        .iter()
+        .map(|row| text(&row["text"]))
+        .collect();
     seeds.extend(rows("json.jsonl").iter().map(|row| text(&row["text"])));
     let files = rows("compile.jsonl");
-    seeds.extend(files.iter().flat_map(|row| row["files"].as_array().unwrap()).map(|file| text(&file[1])));
+    seeds.extend(
+        files
+            .iter()
+            .flat_map(|row| row["files"].as_array().unwrap())
+            .map(|file| text(&file[1])),
+    );
     seeds
 }
 
@@ -381,7 +488,10 @@ pub(super) fn filter() -> Vec<Vec<u8>> {
         "data.x is not defined and tag is endingwith('/ret')\n  and 'a' not in data.list",
     ];
     let bodies = bodies();
-    let mut seeds: Vec<Vec<u8>> = conditions.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let mut seeds: Vec<Vec<u8>> = conditions
+        .iter()
+        .map(|text| text.as_bytes().to_vec())
+        .collect();
     for (condition, body) in conditions.iter().cycle().zip(bodies.iter().step_by(3)) {
         let data = split(body).map_or(&[][..], |(_, data)| data);
         seeds.push([condition.as_bytes(), b"\xff", data].concat());
@@ -418,5 +528,8 @@ pub(super) fn fnmatch() -> Vec<Vec<u8>> {
         "[a-cz-b-d]\n[--0]\n[!-a]\n[b-ax]\n[\n-",
         "caf?\ncaf\u{e9}\n[\u{e0}-\u{ff}]*\ncaf\u{e9}",
     ];
-    inputs.iter().map(|input| input.as_bytes().to_vec()).collect()
+    inputs
+        .iter()
+        .map(|input| input.as_bytes().to_vec())
+        .collect()
 }

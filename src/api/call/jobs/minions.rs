@@ -11,12 +11,18 @@ pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, 
         minion: glob(args, "minion")?,
         attention: args.flag("attention")?,
         after: args.text("after")?.map(str::to_owned),
-        limit: args.count("limit")?.unwrap_or(MINIONS_ROWS_MAX).clamp(1, MINIONS_ROWS_MAX),
+        limit: args
+            .count("limit")?
+            .unwrap_or(MINIONS_ROWS_MAX)
+            .clamp(1, MINIONS_ROWS_MAX),
     };
     document(&minions_list(&ctx.store, &filter).map_err(failed)?)
 }
 
 pub(in crate::api::call) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let id = args.text("minion")?.ok_or(CallError::BadArgs { key: "minion", expected: "a minion id" })?;
+    let id = args.text("minion")?.ok_or(CallError::BadArgs {
+        key: "minion",
+        expected: "a minion id",
+    })?;
     document(&minion(&ctx.store, id).map_err(failed)?)
 }

@@ -8,16 +8,17 @@ pub(super) mod minions;
 use std::collections::BTreeSet;
 
 use self::answers::{
-    JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn, Return, RunOutcome,
-    State, StateDiff, StatesPage, Step,
+    JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn, Return,
+    RunOutcome, State, StateDiff, StatesPage, Step,
 };
 use super::cache::load_with_minions;
 use super::lists::{glob, limit, time};
 use super::poll::{Attempt, Poll};
 use super::{Caller, Ctx, document, failed, typed};
 use crate::api::query::{
-    self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits, ProgressEvent,
-    StateRow, children, diff, job_changes, jobs_before, parent, previous_run, row_load, state_rows,
+    self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
+    ProgressEvent, StateRow, children, diff, job_changes, jobs_before, parent, previous_run,
+    row_load, state_rows,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
@@ -29,13 +30,23 @@ use crate::wire::msgpack::{self, Stored, Time, Writer, as_text};
 fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
     let expected = "failed, succeeded, missing or changed";
     let named = args.text("result")?.map(JobResult::of);
-    named.map(|result| result.ok_or(CallError::BadArgs { key: "result", expected })).transpose()
+    named
+        .map(|result| {
+            result.ok_or(CallError::BadArgs {
+                key: "result",
+                expected,
+            })
+        })
+        .transpose()
 }
 
 pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let metadata = args.raw("metadata").unwrap_or(&[0x80]);
     if msgpack::Reader::new(metadata).map().is_err() {
-        return Err(CallError::BadArgs { key: "metadata", expected: "a map of key to glob" });
+        return Err(CallError::BadArgs {
+            key: "metadata",
+            expected: "a map of key to glob",
+        });
     }
     let of_metadata = |(key, value)| Some((as_text(key)?.to_owned(), Glob::new(as_text(value)?)));
     let filter = JobFilter {
@@ -55,18 +66,32 @@ pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     let page = jobs_before(&ctx.store, &filter, before.as_deref(), limits).map_err(failed)?;
     let mut jobs = Vec::new();
     for listed in &page.jobs {
-        let job = Job::read_load(&ctx.store, &listed.row.jid).map_err(failed)?.unwrap_or_default();
+        let job = Job::read_load(&ctx.store, &listed.row.jid)
+            .map_err(failed)?
+            .unwrap_or_default();
         jobs.push(job_row(ctx, listed, &job)?);
     }
-    document(&JobsPage { jobs, more: page.more, next: page.last.filter(|_| page.more) })
+    document(&JobsPage {
+        jobs,
+        more: page.more,
+        next: page.last.filter(|_| page.more),
+    })
 }
 
 fn job_row(ctx: &Ctx, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
     let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
     let totals = job.totals();
     // For a job known by its returns only, a return provides arguments and target.
-    let arg = if row.arg.is_empty() { job.result_args() } else { Some(row.arg.as_slice()) };
-    let tgt = if row.tgt.is_empty() { msgpack::get(&job.load, "id") } else { Some(row.tgt.as_slice()) };
+    let arg = if row.arg.is_empty() {
+        job.result_args()
+    } else {
+        Some(row.arg.as_slice())
+    };
+    let tgt = if row.tgt.is_empty() {
+        msgpack::get(&job.load, "id")
+    } else {
+        Some(row.tgt.as_slice())
+    };
     let last = totals.last.filter(|_| totals.first.is_some());
     Ok(JobRow {
         jid: row.jid.clone(),
@@ -82,7 +107,11 @@ fn job_row(ctx: &Ctx, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError
         succeeded: totals.returned.saturating_sub(totals.failed) as u64,
         missing_count: totals.missing.map(|count| count as u64),
         bus_only: totals.bus_only as u64,
-        retcodes: totals.retcodes.iter().map(|(code, count)| (code.to_string(), *count)).collect(),
+        retcodes: totals
+            .retcodes
+            .iter()
+            .map(|(code, count)| (code.to_string(), *count))
+            .collect(),
         first_answer: totals.first.map(Time),
         last_answer: last.map(Time),
         duration_us: last.map(|last| last.0.saturating_sub(listed.at.0).max(0)),
@@ -99,7 +128,15 @@ fn started(row: &JobSummary) -> Micros {
 fn find(ctx: &Ctx, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
     let row = ctx.store.job_row(jid).map_err(failed)?;
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
-    Ok(row.zip(job).map(|(row, job)| (ListedJob { at: started(&row), row }, job)))
+    Ok(row.zip(job).map(|(row, job)| {
+        (
+            ListedJob {
+                at: started(&row),
+                row,
+            },
+            job,
+        )
+    }))
 }
 
 /// A page of the minions of a job.
@@ -111,8 +148,15 @@ struct Page<'a> {
 
 impl<'a> Page<'a> {
     fn of(args: &Args<'a>) -> Result<Self, CallError> {
-        let rows = args.count("limit")?.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX);
-        Ok(Self { after: args.text("after")?, minion: glob(args, "minion")?, rows })
+        let rows = args
+            .count("limit")?
+            .unwrap_or(LIST_ROWS_MAX)
+            .min(LIST_ROWS_MAX);
+        Ok(Self {
+            after: args.text("after")?,
+            minion: glob(args, "minion")?,
+            rows,
+        })
     }
 
     /// The rows of the minions of this page, until it has enough rows or bytes, and the last minion if more follow. `rows` returns the rows
@@ -151,9 +195,14 @@ impl<'a> Page<'a> {
 pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     let (page, result) = (Page::of(args)?, result(args)?);
-    let Some((listed, job)) = find(ctx, &jid)? else { return document(&()) };
-    let parent =
-        if args.flag("links")? { parent(&ctx.store, &job).map_err(failed)? } else { job.parent.clone() };
+    let Some((listed, job)) = find(ctx, &jid)? else {
+        return document(&());
+    };
+    let parent = if args.flag("links")? {
+        parent(&ctx.store, &job).map_err(failed)?
+    } else {
+        job.parent.clone()
+    };
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
     let (returns, next) = page.walk(job.answers.keys(), read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
@@ -164,9 +213,17 @@ pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
             Some(JobResult::Missing) => false,
             None => true,
         };
-        let Some(answer) = answer.filter(is_meant) else { return (Vec::new(), 0) };
+        let Some(answer) = answer.filter(is_meant) else {
+            return (Vec::new(), 0);
+        };
         let not_targeted = job.is_not_targeted(minion);
-        (vec![Return { not_targeted, ..return_of(answer) }], answer.entry.body.len())
+        (
+            vec![Return {
+                not_targeted,
+                ..return_of(answer)
+            }],
+            answer.entry.body.len(),
+        )
     })?;
     let mut load = Writer::new();
     if job.load_rank > 0 {
@@ -197,7 +254,13 @@ fn return_of(answer: &Answer) -> Return {
     let later = |other: &StoredEntry| {
         let get = |key| Stored::of(msgpack::get(&other.body, key));
         let (value, retcode, success) = (get("return"), get("retcode"), get("success"));
-        LaterReturn { seq: other.seq.0, time: other.at.0, value, retcode, success }
+        LaterReturn {
+            seq: other.seq.0,
+            time: other.at.0,
+            value,
+            retcode,
+            success,
+        }
     };
     Return {
         minion: answer.entry.minion.clone(),
@@ -244,11 +307,19 @@ pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErro
     let wanted = match args.text("result")? {
         None => None,
         Some(name @ ("succeeded" | "failed" | "none" | "changed")) => Some(name),
-        Some(_) => return Err(CallError::BadArgs { key: "result", expected }),
+        Some(_) => {
+            return Err(CallError::BadArgs {
+                key: "result",
+                expected,
+            });
+        }
     };
-    let Some((_, job)) = find(ctx, &jid)? else { return document(&()) };
+    let Some((_, job)) = find(ctx, &jid)? else {
+        return document(&());
+    };
     let passes = |row: &StateRow<'_>| {
-        let matches = |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
+        let matches =
+            |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
         let result = match wanted {
             Some("succeeded") => row.result == Some(true),
             Some("failed") => row.result == Some(false),
@@ -264,11 +335,22 @@ pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErro
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
     let (states, next) = page.walk(job.answers.keys(), read, |minion, [job, _]| {
         let answer = job.as_ref().and_then(|job| job.answers.get(minion));
-        let Some(answer) = answer else { return (Vec::new(), 0) };
-        let states = state_rows(answer).iter().filter(|row| passes(row)).map(state_of).collect();
+        let Some(answer) = answer else {
+            return (Vec::new(), 0);
+        };
+        let states = state_rows(answer)
+            .iter()
+            .filter(|row| passes(row))
+            .map(state_of)
+            .collect();
         (states, answer.entry.body.len())
     })?;
-    document(&StatesPage { jid, states, more: next.is_some(), next })
+    document(&StatesPage {
+        jid,
+        states,
+        more: next.is_some(),
+        next,
+    })
 }
 
 pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -278,25 +360,47 @@ pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match args.id("with")? {
         Some(jid) => jid,
-        None => previous_run(&ctx.store, &b, &b_listed.row).map_err(failed)?.ok_or_else(|| {
-            CallError::Refused(format!("no earlier run of job {later} found; name the job to compare with"))
-        })?,
+        None => previous_run(&ctx.store, &b, &b_listed.row)
+            .map_err(failed)?
+            .ok_or_else(|| {
+                CallError::Refused(format!(
+                    "no earlier run of job {later} found; name the job to compare with"
+                ))
+            })?,
     };
     let (a_listed, a) = find(ctx, &earlier)?.ok_or_else(|| unknown(&earlier))?;
     let minions: BTreeSet<&String> = a.answers.keys().chain(b.answers.keys()).collect();
-    let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &earlier, wanted)?, read_of(ctx, &later, wanted)?]);
+    let read = |wanted: &BTreeSet<&str>| {
+        Ok([
+            read_of(ctx, &earlier, wanted)?,
+            read_of(ctx, &later, wanted)?,
+        ])
+    };
     let mut same = 0_u64;
     let (minions, next) = page.walk(minions.into_iter(), read, |minion, jobs| {
-        let [a, b] = jobs.each_ref().map(|job| job.as_ref().and_then(|job| job.answers.get(minion)));
+        let [a, b] = jobs
+            .each_ref()
+            .map(|job| job.as_ref().and_then(|job| job.answers.get(minion)));
         let Some(found) = diff(minion, a, b) else {
             same += 1;
             return (Vec::new(), 0);
         };
-        let bytes = [a, b].into_iter().flatten().map(|answer| answer.entry.body.len()).sum();
+        let bytes = [a, b]
+            .into_iter()
+            .flatten()
+            .map(|answer| answer.entry.body.len())
+            .sum();
         (vec![difference(&found)], bytes)
     })?;
     let (a, b) = (job_row(ctx, &a_listed, &a)?, job_row(ctx, &b_listed, &b)?);
-    document(&JobDiff { a, b, same, minions, more: next.is_some(), next })
+    document(&JobDiff {
+        a,
+        b,
+        same,
+        minions,
+        more: next.is_some(),
+        next,
+    })
 }
 
 fn difference(found: &Difference<'_>) -> MinionDiff {
@@ -307,16 +411,30 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             retcode: Stored::of(outcome.retcode),
             success: Stored::of(outcome.success),
             // States are listed one by one.
-            value: if found.states.is_empty() { Stored::of(outcome.value).or_nil() } else { Stored::None },
+            value: if found.states.is_empty() {
+                Stored::of(outcome.value).or_nil()
+            } else {
+                Stored::None
+            },
         }
     };
     let [a, b] = found.answers.map(|answer| answer.map(outcome));
     let state = |state: &query::StateDiff<'_>| {
         let [a, b] = state.rows.each_ref().map(|row| row.as_ref().map(state_of));
-        StateDiff { what: state.kind.name().to_owned(), a, b }
+        StateDiff {
+            what: state.kind.name().to_owned(),
+            a,
+            b,
+        }
     };
     let states = found.states.iter().map(state).collect();
-    MinionDiff { minion: found.minion.to_owned(), what: found.kind.name().to_owned(), a, b, states }
+    MinionDiff {
+        minion: found.minion.to_owned(),
+        what: found.kind.name().to_owned(),
+        a,
+        b,
+        states,
+    }
 }
 
 #[derive(serde::Deserialize)]

@@ -150,13 +150,19 @@ answers! {
 
 impl From<Assigned> for RuleState {
     fn from(Assigned { rule, actor, why }: Assigned) -> Self {
-        Self { rule: rule.pattern, acts: actor.name().to_owned(), why, files: rule.files }
+        Self {
+            rule: rule.pattern,
+            acts: actor.name().to_owned(),
+            why,
+            files: rule.files,
+        }
     }
 }
 
 fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
     let none = || {
-        let message = "no reactor is configured: set reactor.master or reactor.minion in the configuration";
+        let message =
+            "no reactor is configured: set reactor.master or reactor.minion in the configuration";
         CallError::Refused(message.to_owned())
     };
     ctx.reactor.as_ref().ok_or_else(none)
@@ -167,12 +173,22 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
-    let unstored: u64 = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
-    let ended = handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count));
+    let unstored: u64 = buses
+        .iter()
+        .map(|bus| bus.waiting.events + bus.waiting.spilled_events)
+        .sum();
+    let ended = handle
+        .ended()
+        .into_iter()
+        .map(|(state, count)| (state.to_owned(), count));
     let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
     let salts = handle.salts_reactor();
-    let rules =
-        acting::assign(handle.rules(), &salts, blocked.as_deref(), "`reactor.rules` does not have it");
+    let rules = acting::assign(
+        handle.rules(),
+        &salts,
+        blocked.as_deref(),
+        "`reactor.rules` does not have it",
+    );
     let running = RunningReactor {
         cursor: status.cursor.0,
         behind: status.behind,
@@ -185,10 +201,17 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         reactions: ended.collect(),
         compared: compared(ctx),
         differences: json!(handle.differences()),
-        foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall { time: at.0, fun }),
+        foreign_call: handle
+            .foreign_call()
+            .map(|(at, fun)| ForeignCall { time: at.0, fun }),
     };
     let rules = rules.into_iter().map(RuleState::from).collect();
-    document(&ReactorState { running: Some(running), blocked, salts_reactor: salts.runs, rules })
+    document(&ReactorState {
+        running: Some(running),
+        blocked,
+        salts_reactor: salts.runs,
+        rules,
+    })
 }
 
 /// Numbers of calls compared in shadow mode since the start, by result.
@@ -232,13 +255,20 @@ pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String
     if buses.is_empty() {
         return Some("no bus is configured (`bus`)".to_owned());
     }
-    if let Some(why) = ctx.store.refusal().or_else(|| buses.iter().find_map(|bus| bus.refused.clone())) {
+    if let Some(why) = ctx
+        .store
+        .refusal()
+        .or_else(|| buses.iter().find_map(|bus| bus.refused.clone()))
+    {
         return Some(format!("the store accepts no events: {why}"));
     }
     if buses.iter().any(|bus| bus.connected) {
         return None;
     }
-    let paths: Vec<_> = buses.iter().map(|bus| bus.path.display().to_string()).collect();
+    let paths: Vec<_> = buses
+        .iter()
+        .map(|bus| bus.path.display().to_string())
+        .collect();
     Some(format!("no bus is connected: {}", paths.join(", ")))
 }
 
@@ -254,28 +284,37 @@ fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
 /// Reactions to events with a tag. Without the pattern, the index would exclude no part of the log.
 fn reactions_to(tag: &str) -> EventFilter {
     let tag = Some(Glob::new(&format!("{REACTION_TAG}{tag}")));
-    EventFilter { tag, reactions: true, ..EventFilter::default() }
+    EventFilter {
+        tag,
+        reactions: true,
+        ..EventFilter::default()
+    }
 }
 
 /// Reactions, the latest first.
 pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = filter(args)?;
-    let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+    let before = args
+        .count("before")?
+        .map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
     let state = args.text("state")?;
     let replays = args.flag("replays")?;
     let mut rows = Vec::new();
     let (mut bytes, mut cursor, mut more) = (0, before, true);
     while rows.len() < limit && bytes < LIST_BYTES_MAX && more {
-        let found =
-            ctx.store.events_before(&filter, cursor, limit, LIST_BYTES_MAX - bytes).map_err(failed)?;
+        let found = ctx
+            .store
+            .events_before(&filter, cursor, limit, LIST_BYTES_MAX - bytes)
+            .map_err(failed)?;
         more = found.len() == limit
             || found.iter().map(|row| row.body.len()).sum::<usize>() + bytes >= LIST_BYTES_MAX;
         let Some(last) = found.last() else { break };
         cursor = last.seq;
         for row in found {
             let of_row = get(&row.body, "state").and_then(as_text);
-            let is_wanted = state.is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
+            let is_wanted = state
+                .is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
                 && (!replays || get(&row.body, "replay").is_some());
             if rows.len() < limit && is_wanted {
                 bytes += row.body.len();
@@ -286,14 +325,20 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         }
     }
     let reactions: Vec<_> = rows.iter().map(reaction).collect();
-    document(&ReactionsPage { more: more && !reactions.is_empty(), reactions, next: None })
+    document(&ReactionsPage {
+        more: more && !reactions.is_empty(),
+        reactions,
+        next: None,
+    })
 }
 
 fn reaction(row: &StoredEntry) -> ReactionRow {
     ReactionRow {
         seq: row.seq.0,
         time: Time(row.at),
-        tag: String::from_utf8_lossy(&row.tag).trim_start_matches(REACTION_TAG).to_owned(),
+        tag: String::from_utf8_lossy(&row.tag)
+            .trim_start_matches(REACTION_TAG)
+            .to_owned(),
         minion: Some(row.minion.clone()).filter(|minion| !minion.is_empty()),
         reaction: Stored::of(Some(&row.body)),
         results: None,
@@ -303,7 +348,9 @@ fn reaction(row: &StoredEntry) -> ReactionRow {
 /// The record with this number, or the first record about the event with this number.
 fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let filter = reactions_to("*");
-    let latest = ctx.store.events_before(&filter, seq.next(), 1, usize::MAX)?;
+    let latest = ctx
+        .store
+        .events_before(&filter, seq.next(), 1, usize::MAX)?;
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
     }
@@ -311,29 +358,40 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let (mut from, mut searched, mut found) = (seq, 0, None);
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
-        let after = ctx.store.follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
-            searched += row.body.len();
-            let event = get(row.body, "event").and_then(as_int).and_then(|n| u64::try_from(n).ok());
-            if found.is_none() && event == Some(seq.0) {
-                found = Some(row.seq);
-            }
-        })?;
+        let after = ctx
+            .store
+            .follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+                searched += row.body.len();
+                let event = get(row.body, "event")
+                    .and_then(as_int)
+                    .and_then(|n| u64::try_from(n).ok());
+                if found.is_none() && event == Some(seq.0) {
+                    found = Some(row.seq);
+                }
+            })?;
         if after == from {
             break;
         }
         from = after;
     }
     let Some(record) = found else { return Ok(None) };
-    Ok(ctx.store.events_before(&filter, record.next(), 1, usize::MAX)?.into_iter().next())
+    Ok(ctx
+        .store
+        .events_before(&filter, record.next(), 1, usize::MAX)?
+        .into_iter()
+        .next())
 }
 
 fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
-    let seq = args
-        .count("seq")?
-        .ok_or(CallError::BadArgs { key: "seq", expected: "the number of a reaction or an event" })?;
+    let seq = args.count("seq")?.ok_or(CallError::BadArgs {
+        key: "seq",
+        expected: "the number of a reaction or an event",
+    })?;
     let record = find(ctx, SeqNo(seq as u64)).map_err(failed)?;
     record.ok_or_else(|| {
-        CallError::Refused(format!("no reaction with the number {seq}, or to an event with it"))
+        CallError::Refused(format!(
+            "no reaction with the number {seq}, or to an event with it"
+        ))
     })
 }
 
@@ -341,8 +399,14 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
 pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let record = found(ctx, args)?;
     let calls = elements(get(&record.body, "calls").unwrap_or_default());
-    let results = calls.map(|call| result(ctx, call)).collect::<Result<_, _>>().map_err(failed)?;
-    document(&ReactionRow { results: Some(results), ..reaction(&record) })
+    let results = calls
+        .map(|call| result(ctx, call))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    document(&ReactionRow {
+        results: Some(results),
+        ..reaction(&record)
+    })
 }
 
 /// The current result of a call: of a job, or of a function that had finished when the record was written.
@@ -367,11 +431,16 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     let entries = ctx.store.job_entries(jid)?;
     let seen = !entries.is_empty();
     if client == "runner" {
-        let is_ret = |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
+        let is_ret =
+            |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
         let Some(ret) = entries.iter().find(is_ret) else {
-            return Ok(Some(CallResult { seen, ..CallResult::default() }));
+            return Ok(Some(CallResult {
+                seen,
+                ..CallResult::default()
+            }));
         };
-        let value = get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
+        let value =
+            get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
         let success = get(&ret.body, "success").filter(|success| as_bool(success).is_some());
         return Ok(Some(CallResult {
             seen,
@@ -392,7 +461,13 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
         seen,
         returned: Some(job.answers.len() as u64),
         failed: Some(job.failed() as u64),
-        returns: Some(job.answers.iter().take(REACTOR_NAMES_MAX).map(answer).collect()),
+        returns: Some(
+            job.answers
+                .iter()
+                .take(REACTOR_NAMES_MAX)
+                .map(answer)
+                .collect(),
+        ),
         ..CallResult::default()
     }))
 }
@@ -403,7 +478,10 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let tag = args.required_text("tag")?;
     let matching = handle.matching(tag);
     let exactly = |tag: &str| {
-        let escaped = tag.replace('[', "[[]").replace('*', "[*]").replace('?', "[?]");
+        let escaped = tag
+            .replace('[', "[[]")
+            .replace('*', "[*]")
+            .replace('?', "[?]");
         Some(Glob::new(&escaped))
     };
     let of_tag = EventFilter {
@@ -411,12 +489,25 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         reactions: true,
         ..EventFilter::default()
     };
-    let rows = ctx.store.events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX).map_err(failed)?;
-    let events = EventFilter { tag: exactly(tag), ..EventFilter::default() };
-    let latest = ctx.store.events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX).map_err(failed)?;
+    let rows = ctx
+        .store
+        .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
+        .map_err(failed)?;
+    let events = EventFilter {
+        tag: exactly(tag),
+        ..EventFilter::default()
+    };
+    let latest = ctx
+        .store
+        .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)
+        .map_err(failed)?;
     let event = latest.first();
-    let user =
-        |event: &StoredEntry| get(&event.body, "user").and_then(as_text).unwrap_or_default().to_owned();
+    let user = |event: &StoredEntry| {
+        get(&event.body, "user")
+            .and_then(as_text)
+            .unwrap_or_default()
+            .to_owned()
+    };
     document(&Why {
         rules: matching.iter().map(ToString::to_string).collect(),
         reactions: rows.iter().map(reaction).collect(),
@@ -432,9 +523,10 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
     let refused = |error: ReplayError| CallError::Refused(error.to_string());
     let (replayed, number) = if flag("render")? {
-        let seq = args
-            .count("seq")?
-            .ok_or(CallError::BadArgs { key: "seq", expected: "the number of an event or a reaction" })?;
+        let seq = args.count("seq")?.ok_or(CallError::BadArgs {
+            key: "seq",
+            expected: "the number of an event or a reaction",
+        })?;
         let event = match find(ctx, SeqNo(seq as u64)).map_err(failed)? {
             Some(record) => get(&record.body, "event")
                 .and_then(as_int)
@@ -445,11 +537,18 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
     } else {
         let record = found(ctx, args)?;
-        (handle.replay(&record, flag("all")?).map_err(refused)?, record.seq.0)
+        (
+            handle.replay(&record, flag("all")?).map_err(refused)?,
+            record.seq.0,
+        )
     };
     let (what, count) = match replayed {
         Replayed::Calls(count) => ("calls", count),
         Replayed::Rules(count) => ("rules", count),
     };
-    document(&Replay { seq: number, what: what.to_owned(), count: count as u64 })
+    document(&Replay {
+        seq: number,
+        what: what.to_owned(),
+        count: count as u64,
+    })
 }

@@ -35,14 +35,20 @@ pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>
                 count += 1;
             }
         };
-        from = ctx.store.follow(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
+        from = ctx
+            .store
+            .follow(is_of_interest, from, STEP_BYTES, take)
+            .map_err(failed)?;
         searched += STEP_BYTES;
     }
     if let Some(why) = invalid {
         return Err(CallError::Internal(why));
     }
     let is_over = from >= durable;
-    let window = ctx.reactor.as_ref().map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
+    let window = ctx
+        .reactor
+        .as_ref()
+        .map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
     let mut w = Writer::new();
     w.map(6).str("items").array(count).raw(&items);
     w.str("next").uint(from.0).str("more").bool(!is_over);
@@ -50,13 +56,20 @@ pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>
     let reached = if is_over { Some(ctx.clock.now()) } else { seen };
     w.str("reached").int(reached.unwrap_or_default().0);
     w.str("window_s").uint(window.as_secs());
-    w.str("workers").uint(ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64);
+    w.str("workers")
+        .uint(ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64);
     Ok(w.into_bytes())
 }
 
 /// The first event at or after `since`.
 fn first_since(ctx: &Ctx, since: Micros) -> Result<SeqNo, CallError> {
-    let before = EventFilter { until: Some(since), ..EventFilter::default() };
-    let latest = ctx.store.events_before(&before, ctx.store.durable(), 1, 1).map_err(failed)?;
+    let before = EventFilter {
+        until: Some(since),
+        ..EventFilter::default()
+    };
+    let latest = ctx
+        .store
+        .events_before(&before, ctx.store.durable(), 1, 1)
+        .map_err(failed)?;
     Ok(latest.first().map_or(SeqNo(1), |event| event.seq.next()))
 }

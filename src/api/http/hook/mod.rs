@@ -39,8 +39,14 @@ pub(super) async fn receive(
     path: RawPathParams,
     request: Request,
 ) -> Response {
-    let tag = path.iter().next().map(|(_, tag)| tag.to_owned()).unwrap_or_default();
-    fired(&server, access, tag, request).await.unwrap_or_else(rejected)
+    let tag = path
+        .iter()
+        .next()
+        .map(|(_, tag)| tag.to_owned())
+        .unwrap_or_default();
+    fired(&server, access, tag, request)
+        .await
+        .unwrap_or_else(rejected)
 }
 
 async fn fired(
@@ -49,10 +55,16 @@ async fn fired(
     tag: String,
     request: Request,
 ) -> Result<Answer, HttpError> {
-    let Some(access) = access else { return Err(HttpError::forbidden("a hook needs a token")) };
+    let Some(access) = access else {
+        return Err(HttpError::forbidden("a hook needs a token"));
+    };
     access.check("a hook", Right::Write)?;
     let tag = format!("{HOOK_TAG}{tag}");
-    let TokenLimits { minions, tags, functions } = &access.limits;
+    let TokenLimits {
+        minions,
+        tags,
+        functions,
+    } = &access.limits;
     if !TokenLimits::allows(tags.as_deref(), &tag) {
         return Err(HttpError::forbidden(format!(
             "{} may not fire {tag:.100}: it is limited by tags",
@@ -82,7 +94,8 @@ async fn fired(
     let work = move || fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()));
     let answer = server.carry_out(work).await??;
     server.ctx.metrics.hook_events.add(1);
-    let answer = rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
+    let answer =
+        rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
     let text = answer.map_err(|error| HttpError::bad(error.to_string()))?;
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
 }
@@ -97,7 +110,11 @@ fn bus(query: Option<&str>) -> Result<Option<String>, HttpError> {
     for (name, value) in pairs.0 {
         match name.as_str() {
             "bus" => found = Some(value),
-            _ => return Err(HttpError::bad(format!("unknown parameter {name:.50}; a hook has `bus`"))),
+            _ => {
+                return Err(HttpError::bad(format!(
+                    "unknown parameter {name:.50}; a hook has `bus`"
+                )));
+            }
         }
     }
     Ok(found)
@@ -121,7 +138,11 @@ fn data(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
             continue;
         }
         // As Tornado decodes them.
-        let value: String = value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+        let value: String = value
+            .as_bytes()
+            .iter()
+            .map(|byte| char::from(*byte))
+            .collect();
         let joined = shown.entry(spelled(name.as_str())).or_default();
         if !joined.is_empty() {
             joined.push(',');
@@ -141,7 +162,12 @@ fn data(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
 fn spelled(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
+        letters
+            .next()
+            .map(|first| first.to_ascii_uppercase())
+            .into_iter()
+            .chain(letters)
+            .collect::<String>()
     };
     name.split('-').map(word).collect::<Vec<_>>().join("-")
 }

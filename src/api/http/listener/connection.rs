@@ -52,8 +52,18 @@ pub(in crate::api::http) struct Connection {
 }
 
 impl Connection {
-    pub(in crate::api::http) fn new(peer: Peer, permit: Option<Permit>, certificate: Option<Digest>) -> Self {
-        Self { peer, permit, certificate, session: OnceLock::new(), requests: AtomicU64::new(0) }
+    pub(in crate::api::http) fn new(
+        peer: Peer,
+        permit: Option<Permit>,
+        certificate: Option<Digest>,
+    ) -> Self {
+        Self {
+            peer,
+            permit,
+            certificate,
+            session: OnceLock::new(),
+            requests: AtomicU64::new(0),
+        }
     }
 
     /// Waits until the connection must be closed: evicted, or timed out.
@@ -84,7 +94,11 @@ impl ConnectionServer {
     pub(in crate::api::http) async fn serve_unix(self: Arc<Self>, stream: UnixStream) {
         let uid = stream.peer_cred().ok().map(|peer| peer.uid());
         let connection = Arc::new(Connection::new(Peer::Unix { uid }, None, None));
-        self.until_closed(&connection, self.answer_all(&connection, with_timeout(stream))).await;
+        self.until_closed(
+            &connection,
+            self.answer_all(&connection, with_timeout(stream)),
+        )
+        .await;
     }
 
     /// Serves a connection of the network to its end.
@@ -200,7 +214,9 @@ async fn answer(
     request.extensions_mut().insert(connection);
     let Ok(mut answer) = routes.call(request).await;
     if is_last {
-        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        answer
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
 }

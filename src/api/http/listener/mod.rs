@@ -27,9 +27,9 @@ use super::access::Peer;
 use crate::api::call::Ctx;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_PEERS_MAX, HTTPS_AUTH_TIMEOUT, HTTPS_EXPIRED_LOG_INTERVAL,
-    HTTPS_EXPIRES_SOON, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, HTTPS_PEERS_MAX, HTTPS_POLL,
-    PEER_TIMEOUT,
+    HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_PEERS_MAX, HTTPS_AUTH_TIMEOUT,
+    HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX,
+    HTTPS_IDLE, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
 };
 use crate::base::metrics::{Counter, Metrics};
 use crate::config::HttpTls;
@@ -61,7 +61,10 @@ pub(super) static API: ListenerKind = ListenerKind {
     name: "http",
     peers_max: HTTP_PEERS_MAX,
     // Health checks need no token and may keep their connection.
-    times: Times { unauthenticated: None, idle: HTTPS_IDLE },
+    times: Times {
+        unauthenticated: None,
+        idle: HTTPS_IDLE,
+    },
     head_bytes_max: HTTP_HEAD_BYTES_MAX,
     head_lines_max: HTTP_HEAD_LINES_MAX,
     counters: |metrics| ConnectionCounters {
@@ -78,7 +81,10 @@ pub(super) static API: ListenerKind = ListenerKind {
 pub(super) static MINIONS: ListenerKind = ListenerKind {
     name: "https",
     peers_max: HTTPS_PEERS_MAX,
-    times: Times { unauthenticated: Some(HTTPS_AUTH_TIMEOUT), idle: HTTPS_IDLE },
+    times: Times {
+        unauthenticated: Some(HTTPS_AUTH_TIMEOUT),
+        idle: HTTPS_IDLE,
+    },
     head_bytes_max: HTTPS_HEAD_BYTES_MAX,
     head_lines_max: HTTPS_HEAD_LINES_MAX,
     counters: |metrics| ConnectionCounters {
@@ -113,7 +119,10 @@ impl ListenerMonitor {
     pub fn status(&self) -> ListenerStatus {
         let held = self.0.lock();
         let peers = held.1.as_ref().map_or(0, |permits| permits.taken());
-        ListenerStatus { peers, ..held.0.clone() }
+        ListenerStatus {
+            peers,
+            ..held.0.clone()
+        }
     }
 
     fn set(&self, state: impl Into<String>) {
@@ -142,14 +151,33 @@ impl NetworkListener {
         let permits = ConnectionPermits::new(kind.peers_max, kind.times);
         monitor.0.lock().1 = Some(permits.clone());
         let files = tls.map(|tls| Files::new(&tls.certificate, &tls.key));
-        let tls = files.map(|files| CertificateState { files, current: None, logged_at: None });
-        let server = Arc::new(ConnectionServer { kind, ctx, routes, stop });
-        Self { listen, monitor, permits, server, tls }
+        let tls = files.map(|files| CertificateState {
+            files,
+            current: None,
+            logged_at: None,
+        });
+        let server = Arc::new(ConnectionServer {
+            kind,
+            ctx,
+            routes,
+            stop,
+        });
+        Self {
+            listen,
+            monitor,
+            permits,
+            server,
+            tls,
+        }
     }
 
     /// Serves until the daemon stops, then waits for requests in flight.
     pub(super) async fn serve(mut self) {
-        let (monitor, permits, server) = (self.monitor.clone(), self.permits.clone(), self.server.clone());
+        let (monitor, permits, server) = (
+            self.monitor.clone(),
+            self.permits.clone(),
+            self.server.clone(),
+        );
         tokio::select! {
             () = self.accept() => {}
             () = server.stopped() => {}
@@ -222,10 +250,17 @@ impl NetworkListener {
             return counters.rejected.add(1);
         };
         let certificate = certificate.flatten();
-        let peer = Peer::Network { from, is_loopback: self.listen.ip().is_loopback() };
+        let peer = Peer::Network {
+            from,
+            is_loopback: self.listen.ip().is_loopback(),
+        };
         let digest = certificate.as_ref().map(|certificate| certificate.digest);
         let connection = Arc::new(Connection::new(peer, Some(permit), digest));
-        tokio::spawn(self.server.clone().serve_network(stream, connection, certificate));
+        tokio::spawn(
+            self.server
+                .clone()
+                .serve_network(stream, connection, certificate),
+        );
     }
 }
 
@@ -251,10 +286,18 @@ impl CertificateState {
             CertificateChange::Bad(why) => {
                 server.ctx.metrics.https_certificates_bad.add(1);
                 if self.current.is_some() {
-                    tracing::warn!(listener, why, "cannot use the new certificate, keeping the previous one");
+                    tracing::warn!(
+                        listener,
+                        why,
+                        "cannot use the new certificate, keeping the previous one"
+                    );
                     monitor.set(format!("open, with its previous certificate: {why}"));
                 } else {
-                    tracing::error!(listener, why, "no usable certificate, rejecting all connections");
+                    tracing::error!(
+                        listener,
+                        why,
+                        "no usable certificate, rejecting all connections"
+                    );
                     monitor.set(format!("no certificate: {why}"));
                 }
             }
@@ -263,18 +306,26 @@ impl CertificateState {
     }
 
     fn check_expiry(&mut self, server: &ConnectionServer) {
-        let Some(until) = self.current.as_ref().and_then(|current| current.not_after) else { return };
+        let Some(until) = self.current.as_ref().and_then(|current| current.not_after) else {
+            return;
+        };
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
         let (now, listener) = (server.ctx.clock.now(), server.kind.name);
         if until.0.saturating_sub(now.0) > soon
-            || self.logged_at.is_some_and(|at| at.elapsed() < HTTPS_EXPIRED_LOG_INTERVAL)
+            || self
+                .logged_at
+                .is_some_and(|at| at.elapsed() < HTTPS_EXPIRED_LOG_INTERVAL)
         {
             return;
         }
         self.logged_at = Some(Instant::now());
         if until < now {
             server.ctx.metrics.https_certificates_expired.add(1);
-            tracing::error!(listener, expired = until.iso(), "certificate is expired; peers reject it");
+            tracing::error!(
+                listener,
+                expired = until.iso(),
+                "certificate is expired; peers reject it"
+            );
         } else {
             tracing::warn!(listener, expires = until.iso(), "certificate expires soon");
         }

@@ -53,7 +53,9 @@ impl EvictionQueues {
 
     fn remove(&mut self, state: PermitState) {
         match state {
-            PermitState::Unauthenticated { number, .. } => drop(self.unauthenticated.remove(&number)),
+            PermitState::Unauthenticated { number, .. } => {
+                drop(self.unauthenticated.remove(&number));
+            }
             PermitState::Idle { number, .. } => drop(self.idle.remove(&number)),
             PermitState::Busy => {}
         }
@@ -61,8 +63,14 @@ impl EvictionQueues {
 
     /// Evicts the longest idle connection of a signer; false if all of them are busy.
     fn evict(&mut self, signer: &str) -> bool {
-        let longest = self.idle.iter().find(|(_, (whose, _))| whose == signer).map(|(number, _)| *number);
-        let Some((_, leave)) = longest.and_then(|number| self.idle.remove(&number)) else { return false };
+        let longest = self
+            .idle
+            .iter()
+            .find(|(_, (whose, _))| whose == signer)
+            .map(|(number, _)| *number);
+        let Some((_, leave)) = longest.and_then(|number| self.idle.remove(&number)) else {
+            return false;
+        };
         leave.notify_one();
         true
     }
@@ -99,7 +107,12 @@ impl ConnectionPermits {
     /// Permits for `all` connections.
     pub(super) fn new(all: usize, times: Times) -> Arc<Self> {
         let (free, queues) = (Arc::new(Semaphore::new(all)), Mutex::default());
-        Arc::new(Self { free, all, queues, times })
+        Arc::new(Self {
+            free,
+            all,
+            queues,
+            times,
+        })
     }
 
     /// A permit for a new connection; `evicted` is called if another connection is closed for it. `None` if all are busy.
@@ -114,14 +127,26 @@ impl ConnectionPermits {
             };
             leave.notify_one();
             evicted();
-            timeout(EVICTION_TIME, self.free.clone().acquire_owned()).await.ok()?.ok()?
+            timeout(EVICTION_TIME, self.free.clone().acquire_owned())
+                .await
+                .ok()?
+                .ok()?
         };
         let leave = Arc::new(Notify::new());
         let mut queues = self.queues.lock();
         let number = queues.number();
         queues.unauthenticated.insert(number, leave.clone());
-        let state = Mutex::new(PermitState::Unauthenticated { number, since: Instant::now() });
-        Some(Permit { permits: self.clone(), leave, state, signer: OnceLock::new(), _slot: permit })
+        let state = Mutex::new(PermitState::Unauthenticated {
+            number,
+            since: Instant::now(),
+        });
+        Some(Permit {
+            permits: self.clone(),
+            leave,
+            state,
+            signer: OnceLock::new(),
+            _slot: permit,
+        })
     }
 
     /// Permits in use.
@@ -146,14 +171,22 @@ impl Permit {
                 return None;
             }
             let of_signer = queues.of_signer.entry(signer.to_owned());
-            of_signer.or_insert_with(|| (0, Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE)))).0 += 1;
+            of_signer
+                .or_insert_with(|| (0, Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE))))
+                .0 += 1;
             // Requests of a connection are sequential, so it has no signer yet.
             let _ = self.signer.set(signer.to_owned());
         }
-        let (_, batches) = self.signer.get().and_then(|signer| queues.of_signer.get(signer))?;
+        let (_, batches) = self
+            .signer
+            .get()
+            .and_then(|signer| queues.of_signer.get(signer))?;
         let batches = batches.clone();
         self.make_busy(&mut queues);
-        Some(BatchInFlight { permit: self, batches })
+        Some(BatchInFlight {
+            permit: self,
+            batches,
+        })
     }
 
     /// Keeps an authenticated connection from eviction.
@@ -171,7 +204,9 @@ impl Permit {
         let times = self.permits.times;
         loop {
             let until = match self.state() {
-                PermitState::Unauthenticated { since, .. } => times.unauthenticated.map(|time| since + time),
+                PermitState::Unauthenticated { since, .. } => {
+                    times.unauthenticated.map(|time| since + time)
+                }
                 PermitState::Idle { since, .. } => Some(since + times.idle),
                 PermitState::Busy => None,
             };
@@ -193,11 +228,23 @@ impl Permit {
 
 impl Drop for BatchInFlight<'_> {
     fn drop(&mut self) {
-        let Permit { permits, signer, leave, state, .. } = self.permit;
+        let Permit {
+            permits,
+            signer,
+            leave,
+            state,
+            ..
+        } = self.permit;
         let mut queues = permits.queues.lock();
         let number = queues.number();
-        queues.idle.insert(number, (signer.get().cloned().unwrap_or_default(), leave.clone()));
-        *state.lock() = PermitState::Idle { number, since: Instant::now() };
+        queues.idle.insert(
+            number,
+            (signer.get().cloned().unwrap_or_default(), leave.clone()),
+        );
+        *state.lock() = PermitState::Idle {
+            number,
+            since: Instant::now(),
+        };
     }
 }
 
@@ -223,11 +270,21 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn new(all: usize) -> Arc<ConnectionPermits> {
-        ConnectionPermits::new(all, Times { unauthenticated: Some(HOUR), idle: HOUR })
+        ConnectionPermits::new(
+            all,
+            Times {
+                unauthenticated: Some(HOUR),
+                idle: HOUR,
+            },
+        )
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+            .block_on(work)
     }
 
     fn no_eviction() {
@@ -286,8 +343,11 @@ mod tests {
     fn a_connection_with_a_token_is_kept_and_counts_if_a_minion_signs_on_it() {
         run(async {
             let permits = new(2);
-            let [kept, other] =
-                [permits.take(no_eviction).await, permits.take(no_eviction).await].map(Option::unwrap);
+            let [kept, other] = [
+                permits.take(no_eviction).await,
+                permits.take(no_eviction).await,
+            ]
+            .map(Option::unwrap);
             kept.keep();
             let closing = tokio::spawn(closes(other));
             let other = permits.take(|| ()).await.unwrap();
@@ -295,9 +355,20 @@ mod tests {
             other.keep();
             assert!(permits.take(no_eviction).await.is_none(), "both are kept");
             drop(other.begin("a").unwrap());
-            assert_eq!(permits.queues.lock().of_signer.get("a").map(|(count, _)| *count), Some(1));
+            assert_eq!(
+                permits
+                    .queues
+                    .lock()
+                    .of_signer
+                    .get("a")
+                    .map(|(count, _)| *count),
+                Some(1)
+            );
             let closing = tokio::spawn(closes(other));
-            assert!(permits.take(|| ()).await.is_some(), "a minion's connection between batches is idle");
+            assert!(
+                permits.take(|| ()).await.is_some(),
+                "a minion's connection between batches is idle"
+            );
             closing.await.unwrap();
             assert!(!is_evicted(&kept).await);
         });
@@ -318,16 +389,27 @@ mod tests {
             let [first, second] = [0, 1].map(|n| &held[n]);
             // Busy ones are not evicted, however old they are.
             let busy = first.begin("greedy").unwrap();
-            assert!(!is_evicted(second).await, "connections up to the limit are kept");
+            assert!(
+                !is_evicted(second).await,
+                "connections up to the limit are kept"
+            );
             let more = permits.take(no_eviction).await.unwrap();
             drop(more.begin("greedy").unwrap());
-            assert!(is_evicted(second).await && !is_evicted(first).await && !is_evicted(&other).await);
+            assert!(
+                is_evicted(second).await && !is_evicted(first).await && !is_evicted(&other).await
+            );
             drop(busy);
             held.push(more);
             held.remove(1);
-            let all: Vec<_> = held.iter().map(|connection| connection.begin("greedy").unwrap()).collect();
+            let all: Vec<_> = held
+                .iter()
+                .map(|connection| connection.begin("greedy").unwrap())
+                .collect();
             let one_more = permits.take(no_eviction).await.unwrap();
-            assert!(one_more.begin("greedy").is_none(), "all of its connections are busy");
+            assert!(
+                one_more.begin("greedy").is_none(),
+                "all of its connections are busy"
+            );
             assert!(one_more.begin("another").is_some());
             drop(all);
         });
@@ -337,8 +419,15 @@ mod tests {
     fn the_idle_timeout_starts_at_the_last_batch() {
         const SHORT: Duration = Duration::from_millis(30);
         run(async {
-            for (unauthenticated, idle) in [(Some(SHORT), HOUR), (Some(HOUR), SHORT), (None, SHORT)] {
-                let permits = ConnectionPermits::new(3, Times { unauthenticated, idle });
+            for (unauthenticated, idle) in [(Some(SHORT), HOUR), (Some(HOUR), SHORT), (None, SHORT)]
+            {
+                let permits = ConnectionPermits::new(
+                    3,
+                    Times {
+                        unauthenticated,
+                        idle,
+                    },
+                );
                 let [unknown, known, busy] = [
                     permits.take(no_eviction).await,
                     permits.take(no_eviction).await,
@@ -347,8 +436,11 @@ mod tests {
                 .map(Option::unwrap);
                 drop(known.begin("a").unwrap());
                 let batch = busy.begin("b").unwrap();
-                let (short, long) =
-                    if unauthenticated == Some(SHORT) { (&unknown, &known) } else { (&known, &unknown) };
+                let (short, long) = if unauthenticated == Some(SHORT) {
+                    (&unknown, &known)
+                } else {
+                    (&known, &unknown)
+                };
                 // Other requests do not reach the permit, so they extend nothing.
                 tokio::select! {
                     () = short.eviction_or_timeout() => {}
@@ -374,7 +466,9 @@ mod tests {
             }
             let queues = permits.queues.lock();
             assert!(
-                queues.unauthenticated.is_empty() && queues.idle.is_empty() && queues.of_signer.is_empty()
+                queues.unauthenticated.is_empty()
+                    && queues.idle.is_empty()
+                    && queues.of_signer.is_empty()
             );
             assert_eq!(permits.taken(), 0);
         });

@@ -45,7 +45,11 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(certificate: &Path, key: &Path) -> Self {
-        Self { certificate: certificate.to_owned(), key: key.to_owned(), seen: None }
+        Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            seen: None,
+        }
     }
 
     /// Loads the files if they have changed since the last call.
@@ -55,32 +59,49 @@ impl Files {
             return CertificateChange::Same;
         }
         self.seen = Some(now);
-        load(&self.certificate, &self.key).map_or_else(CertificateChange::Bad, CertificateChange::New)
+        load(&self.certificate, &self.key)
+            .map_or_else(CertificateChange::Bad, CertificateChange::New)
     }
 }
 
 fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let text = read_small(certificate, PEM_BYTES_MAX).map_err(|error| cannot(certificate, &error))?;
+    let text =
+        read_small(certificate, PEM_BYTES_MAX).map_err(|error| cannot(certificate, &error))?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|error| cannot(certificate, &format!("no certificate in PEM: {error}")))?;
-    let first =
-        chain.first().ok_or_else(|| cannot(certificate, &"no certificate in PEM (BEGIN CERTIFICATE)"))?;
+    let first = chain
+        .first()
+        .ok_or_else(|| cannot(certificate, &"no certificate in PEM (BEGIN CERTIFICATE)"))?;
     let (digest, not_after) = (sha256(first), der::not_after(first));
     let text = read_small(key, PEM_BYTES_MAX).map_err(|error| cannot(key, &error))?;
-    let private = PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|error| cannot(key, &format!("no private key in PEM without a passphrase: {error}")))?;
+    let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        cannot(
+            key,
+            &format!("no private key in PEM without a passphrase: {error}"),
+        )
+    })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|error| format!("{} and {} do not match: {error}", certificate.display(), key.display()))?;
+        .map_err(|error| {
+            format!(
+                "{} and {} do not match: {error}",
+                certificate.display(),
+                key.display()
+            )
+        })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Each process of a minion makes one connection, so session resumption is off.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    Ok(Certificate { config: Arc::new(config), digest, not_after })
+    Ok(Certificate {
+        config: Arc::new(config),
+        digest,
+        not_after,
+    })
 }

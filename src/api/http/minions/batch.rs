@@ -25,8 +25,8 @@ use crate::api::submit::submit;
 use crate::base::limits::{
     HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
     HTTPS_BATCHES_OF_ONE, HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX,
-    HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT,
-    PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
+    HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES,
+    HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
 use crate::base::metrics::{Counter, Metrics};
 use crate::config::{HttpsConfig, MinionsRead};
@@ -45,8 +45,15 @@ const PERMIT_BYTES: usize = 1024;
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// Reading calls allowed with `https.read: all`.
-const READABLE: [&str; 7] =
-    ["get_jid", "get_fun", "get_load", "get_jids", "get_jids_filter", "get_minions", "get_endtime"];
+const READABLE: [&str; 7] = [
+    "get_jid",
+    "get_fun",
+    "get_load",
+    "get_jids",
+    "get_jids_filter",
+    "get_minions",
+    "get_endtime",
+];
 
 /// Those with an answer by minion, allowed with `https.read: own` for the minion's own part.
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
@@ -86,11 +93,22 @@ impl Minions {
         connection: &Connection,
         body: Body,
     ) -> Result<Bytes, CallError> {
-        let (Some(permit), Some(certificate)) = (&connection.permit, &connection.certificate) else {
-            return Err(CallError::Protocol("minions connect over a network address with TLS".to_owned()));
+        let (Some(permit), Some(certificate)) = (&connection.permit, &connection.certificate)
+        else {
+            return Err(CallError::Protocol(
+                "minions connect over a network address with TLS".to_owned(),
+            ));
         };
-        let request = SignedRequest { server: self, connection, permit, certificate };
-        let mut body = BatchBody { incoming: body, received: Vec::new() };
+        let request = SignedRequest {
+            server: self,
+            connection,
+            permit,
+            certificate,
+        };
+        let mut body = BatchBody {
+            incoming: body,
+            received: Vec::new(),
+        };
         match request.verify_and_read(&mut body).await {
             Ok((signer, payload, held)) => {
                 let answers = request.carry_out(signer, payload).await;
@@ -111,15 +129,29 @@ impl Minions {
     }
 
     /// Reserves bytes for a batch, and its share of its minion's permits.
-    async fn room(&self, batches: &Arc<Semaphore>, len: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+    async fn room(
+        &self,
+        batches: &Arc<Semaphore>,
+        len: usize,
+    ) -> Option<[OwnedSemaphorePermit; 2]> {
         // A large batch takes all permits of its minion.
-        let (lane, permits) =
-            if len <= HTTPS_SMALL_BYTES { (&self.small, 1) } else { (&self.large, HTTPS_BATCHES_OF_ONE) };
+        let (lane, permits) = if len <= HTTPS_SMALL_BYTES {
+            (&self.small, 1)
+        } else {
+            (&self.large, HTTPS_BATCHES_OF_ONE)
+        };
         let take = |from: &Arc<Semaphore>, permits: usize| {
-            timeout(PEER_TIMEOUT, from.clone().acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)))
+            timeout(
+                PEER_TIMEOUT,
+                from.clone()
+                    .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)),
+            )
         };
         let of_minion = take(batches, permits).await.ok()?.ok()?;
-        Some([of_minion, take(lane, len / PERMIT_BYTES + 1).await.ok()?.ok()?])
+        Some([
+            of_minion,
+            take(lane, len / PERMIT_BYTES + 1).await.ok()?.ok()?,
+        ])
     }
 }
 
@@ -136,7 +168,10 @@ impl SignedSession {
             // Without randomness from the kernel all batches of this connection are rejected.
             tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
         }
-        Self { challenge, number: AtomicU64::new(0) }
+        Self {
+            challenge,
+            number: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn challenge(&self) -> &Challenge {
@@ -156,12 +191,19 @@ struct SignedRequest<'a> {
 }
 
 impl SignedRequest<'_> {
-    async fn verify_and_read(&self, body: &mut BatchBody) -> Result<(String, Vec<u8>, Held<'_>), CallError> {
+    async fn verify_and_read(
+        &self,
+        body: &mut BatchBody,
+    ) -> Result<(String, Vec<u8>, Held<'_>), CallError> {
         let metrics = &self.server.ctx.metrics;
         let until = Instant::now() + PEER_TIMEOUT;
         let (signer, digest, len, end) = loop {
             match Envelope::read(&body.received) {
-                Ok(Some(OpenedEnvelope { envelope, signature, len: end })) => {
+                Ok(Some(OpenedEnvelope {
+                    envelope,
+                    signature,
+                    len: end,
+                })) => {
                     self.verify(&envelope, signature)?;
                     let len = envelope.payload_len as usize;
                     break (envelope.id.to_owned(), envelope.payload_digest, len, end);
@@ -176,7 +218,10 @@ impl SignedRequest<'_> {
         };
         if len > WIRE_FRAME_BYTES_MAX {
             metrics.https_too_large.add(1);
-            return Err(CallError::TooLarge { len, max: WIRE_FRAME_BYTES_MAX });
+            return Err(CallError::TooLarge {
+                len,
+                max: WIRE_FRAME_BYTES_MAX,
+            });
         }
         let in_flight = self.permit.begin(&signer).ok_or_else(|| {
             metrics.https_overloaded.add(1);
@@ -184,10 +229,16 @@ impl SignedRequest<'_> {
                 "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; try again later"
             ))
         })?;
-        let room = self.server.room(&in_flight.batches, len).await.ok_or_else(|| {
-            metrics.https_overloaded.add(1);
-            CallError::Unavailable("too many bytes of batches are in flight; try again later".to_owned())
-        })?;
+        let room = self
+            .server
+            .room(&in_flight.batches, len)
+            .await
+            .ok_or_else(|| {
+                metrics.https_overloaded.add(1);
+                CallError::Unavailable(
+                    "too many bytes of batches are in flight; try again later".to_owned(),
+                )
+            })?;
         let slow = Duration::from_secs((len / HTTPS_BYTES_PER_S_MIN) as u64);
         let until = Instant::now() + PEER_TIMEOUT + slow;
         let mut payload = Vec::new();
@@ -196,7 +247,9 @@ impl SignedRequest<'_> {
         payload.extend_from_slice(body.received.get(end..).unwrap_or_default());
         body.received = Vec::new();
         while payload.len() <= len {
-            let Some(more) = body.more(until).await? else { break };
+            let Some(more) = body.more(until).await? else {
+                break;
+            };
             payload.extend_from_slice(&more);
         }
         if payload.len() > len {
@@ -220,16 +273,24 @@ impl SignedRequest<'_> {
     fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
         let (ctx, id) = (&self.server.ctx, envelope.id);
         let metrics: &Metrics = &ctx.metrics;
-        let key = self.server.keys.accepted(id).map_err(|no_key| match &no_key {
-            NoKey::NotAccepted { .. } => {
-                self.unproven("not_accepted", &metrics.https_keys_not_accepted, no_key.to_string())
-            }
-            NoKey::Unreadable { .. } => {
-                metrics.https_keys_unreadable.add(1);
-                self.log("unreadable key", &no_key.to_string());
-                CallError::Unavailable(format!("the key of minion {id} cannot be read, see the daemon's log"))
-            }
-        })?;
+        let key = self
+            .server
+            .keys
+            .accepted(id)
+            .map_err(|no_key| match &no_key {
+                NoKey::NotAccepted { .. } => self.unproven(
+                    "not_accepted",
+                    &metrics.https_keys_not_accepted,
+                    no_key.to_string(),
+                ),
+                NoKey::Unreadable { .. } => {
+                    metrics.https_keys_unreadable.add(1);
+                    self.log("unreadable key", &no_key.to_string());
+                    CallError::Unavailable(format!(
+                        "the key of minion {id} cannot be read, see the daemon's log"
+                    ))
+                }
+            })?;
         let (theirs, ours) = (envelope.time, ctx.clock.now());
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
@@ -250,7 +311,10 @@ impl SignedRequest<'_> {
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
         };
         let text = envelope.signed_text(self.certificate);
-        if UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key).verify(&text, signature).is_err() {
+        if UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key)
+            .verify(&text, signature)
+            .is_err()
+        {
             let message = format!(
                 "the signature does not match the accepted key of minion {id}, or not this certificate"
             );
@@ -258,8 +322,10 @@ impl SignedRequest<'_> {
         }
         // Requests of a connection are sequential, so numbers only increase.
         if session.number.fetch_max(envelope.number, Ordering::AcqRel) >= envelope.number {
-            let message =
-                format!("batch {} of minion {id} was sent before on this connection", envelope.number);
+            let message = format!(
+                "batch {} of minion {id} was sent before on this connection",
+                envelope.number
+            );
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
         }
         Ok(())
@@ -280,7 +346,10 @@ impl SignedRequest<'_> {
     /// Logs with an interval per kind, because anyone can send batches.
     fn log(&self, kind: &'static str, why: &str) {
         let mut logged = self.server.logged.lock();
-        if logged.get(kind).is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL) {
+        if logged
+            .get(kind)
+            .is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL)
+        {
             logged.insert(kind, Instant::now());
             tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected");
         }
@@ -294,9 +363,9 @@ impl SignedRequest<'_> {
         for (n, frame) in frames(&payload).enumerate() {
             let request = frame.map_err(|cut| CallError::Protocol(cut.to_string()));
             let request = match request.and_then(Request::read) {
-                Ok(_) if n >= HTTPS_CALLS_MAX => {
-                    Err(CallError::Protocol(format!("a batch has at most {HTTPS_CALLS_MAX} calls")))
-                }
+                Ok(_) if n >= HTTPS_CALLS_MAX => Err(CallError::Protocol(format!(
+                    "a batch has at most {HTTPS_CALLS_MAX} calls"
+                ))),
                 read => read,
             };
             let request = match request {
@@ -320,7 +389,11 @@ impl SignedRequest<'_> {
             }
         }
         let entries = batch.detach();
-        let stored = if entries.is_empty() { Ok(()) } else { self.store(entries.into_batch(payload)).await };
+        let stored = if entries.is_empty() {
+            Ok(())
+        } else {
+            self.store(entries.into_batch(payload)).await
+        };
         answers.settle(stored, &self.server.ctx.metrics);
         self.answer(&signer, reads, &mut answers).await;
         answers.frames
@@ -332,7 +405,9 @@ impl SignedRequest<'_> {
             let _ = report.send(stored);
         });
         submit(&self.server.intake, batch, done).await;
-        result.await.unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
+        result
+            .await
+            .unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
     }
 
     fn may_read(&self, call: &str) -> Result<(), CallError> {
@@ -350,7 +425,9 @@ impl SignedRequest<'_> {
         }
         self.server.ctx.metrics.https_calls_denied.add(1);
         let read = self.server.read.name();
-        Err(CallError::Refused(format!("a minion may not call `{call}` over HTTPS (https.read is {read})")))
+        Err(CallError::Refused(format!(
+            "a minion may not call `{call}` over HTTPS (https.read is {read})"
+        )))
     }
 
     /// Answers reading calls, for a few batches at a time.
@@ -363,7 +440,8 @@ impl SignedRequest<'_> {
         for (id, read) in reads {
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
                 metrics.https_overloaded.add(1);
-                let message = "the answers before this one are long; send this call in a separate batch";
+                let message =
+                    "the answers before this one are long; send this call in a separate batch";
                 answers.refuse(Some(id), &CallError::Unavailable(message.to_owned()));
             } else {
                 answers.add(id, self.look_up(signer, read).await, metrics);
@@ -385,15 +463,20 @@ impl SignedRequest<'_> {
             })
         });
         // A panic is a bug; the minion gets an error for this call alone.
-        let panicked = |_| Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()));
+        let panicked = |_| {
+            Err(CallError::Internal(
+                "the call panicked, see the daemon's log".to_owned(),
+            ))
+        };
         answered.await.unwrap_or_else(panicked)
     }
 }
 
 /// The pair of one minion in a map by minion.
 fn own_part(answer: &[u8], signer: &str) -> Vec<u8> {
-    let own: Vec<_> =
-        msgpack::pairs(answer).filter(|(minion, _)| msgpack::as_text(minion) == Some(signer)).collect();
+    let own: Vec<_> = msgpack::pairs(answer)
+        .filter(|(minion, _)| msgpack::as_text(minion) == Some(signer))
+        .collect();
     let mut w = Writer::new();
     w.map(own.len());
     for (minion, value) in own {
@@ -444,10 +527,14 @@ impl BatchBody {
     async fn more(&mut self, until: Instant) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout_at(until, self.incoming.frame());
-            let frame = frame.await.map_err(|_| CallError::Protocol("timeout within a batch".into()))?;
+            let frame = frame
+                .await
+                .map_err(|_| CallError::Protocol("timeout within a batch".into()))?;
             return match frame {
                 None => Ok(None),
-                Some(Err(error)) => Err(CallError::Protocol(format!("the body was interrupted: {error}"))),
+                Some(Err(error)) => Err(CallError::Protocol(format!(
+                    "the body was interrupted: {error}"
+                ))),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => Ok(Some(bytes)),
                     // Trailers are ignored.

@@ -36,7 +36,11 @@ pub(super) fn routes(minions: Arc<Minions>, alone: bool) -> Router {
     let routes = Router::new()
         .route(HELLO_PATH, get(hello).fallback(unknown))
         .route(BATCH_PATH, post(take_batch).fallback(unknown));
-    let routes = if alone { routes.fallback(unknown) } else { routes };
+    let routes = if alone {
+        routes.fallback(unknown)
+    } else {
+        routes
+    };
     routes.with_state(minions)
 }
 
@@ -46,7 +50,11 @@ async fn hello(
 ) -> Answer {
     let session = connection.session.get_or_init(SignedSession::new);
     let mut w = Writer::new();
-    w.map(3).str("version").uint(u64::from(SIGNED_VERSION)).str("challenge").bin(session.challenge());
+    w.map(3)
+        .str("version")
+        .uint(u64::from(SIGNED_VERSION))
+        .str("challenge")
+        .bin(session.challenge());
     w.str("time").int(minions.ctx.clock.now().0);
     answer(StatusCode::OK, w.into_bytes().into())
 }
@@ -74,7 +82,9 @@ async fn unknown(State(minions): State<Arc<Minions>>, request: Request) -> Answe
 fn rejected(error: &CallError) -> Answer {
     let mut answer = answer(status_of(error), refusal_frame(None, error).into());
     // The rest of the request may still be in transit.
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 

@@ -37,7 +37,8 @@ impl Attention {
     ) -> Json {
         let mut lists = self.0.lock().await;
         let is_of = |known: &Known| known.right == access.right && known.limits == access.limits;
-        let is_valid = |known: &Known| known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE;
+        let is_valid =
+            |known: &Known| known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE;
         if let Some(known) = lists.iter().find(|known| is_of(known) && is_valid(known)) {
             return known.list.clone();
         }
@@ -49,7 +50,13 @@ impl Attention {
                 lists.pop_front();
             }
             let (right, limits) = (access.right, access.limits.clone());
-            lists.push_back(Known { right, limits, durable, at, list: list.clone() });
+            lists.push_back(Known {
+                right,
+                limits,
+                durable,
+                at,
+                list: list.clone(),
+            });
         }
         list
     }
@@ -68,7 +75,10 @@ mod tests {
         Access {
             name: "token a".to_owned(),
             right: Right::Read,
-            limits: TokenLimits { minions: minions.map(str::to_owned), ..TokenLimits::default() },
+            limits: TokenLimits {
+                minions: minions.map(str::to_owned),
+                ..TokenLimits::default()
+            },
             caller: Caller::default(),
             token: None,
         }
@@ -81,14 +91,20 @@ mod tests {
         let get = async |minions, durable| {
             attention.get(&reader(minions), SeqNo(durable), read).await["minions"].clone()
         };
-        assert_eq!((get(None, 1).await, get(None, 1).await), (json!(0), json!(0)));
+        assert_eq!(
+            (get(None, 1).await, get(None, 1).await),
+            (json!(0), json!(0))
+        );
         assert_eq!(get(Some("web*"), 1).await, json!(1), "other limits");
         assert_eq!(get(None, 2).await, json!(0), "young");
         tokio::time::advance(PAGE_ATTENTION_AGE).await;
         assert_eq!(get(None, 1).await, json!(0), "nothing stored since");
         assert_eq!(get(None, 2).await, json!(2));
-        let error =
-            attention.get(&reader(Some("db*")), SeqNo(2), || async { json!({ "error": "busy" }) }).await;
+        let error = attention
+            .get(&reader(Some("db*")), SeqNo(2), || async {
+                json!({ "error": "busy" })
+            })
+            .await;
         assert_eq!(error["error"], "busy");
         assert_eq!(get(Some("db*"), 2).await, json!(3), "an error is not kept");
     }

@@ -43,17 +43,31 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 /// The files that views refer to.
 const ASSETS: &[(&str, &str, &str)] = &[
-    ("/assets/page.css", "text/css; charset=utf-8", include_str!("page.css")),
-    ("/assets/page.js", "text/javascript; charset=utf-8", include_str!("page.js")),
-    ("/assets/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+    (
+        "/assets/page.css",
+        "text/css; charset=utf-8",
+        include_str!("page.css"),
+    ),
+    (
+        "/assets/page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("page.js"),
+    ),
+    (
+        "/assets/icon.svg",
+        "image/svg+xml",
+        include_str!("icon.svg"),
+    ),
 ];
 
 /// The first parts of the paths of the page. They need no token: without one, a view is answered by the form for it.
-const PARTS: [&str; 9] =
-    ["", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out"];
+const PARTS: [&str; 9] = [
+    "", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out",
+];
 
 pub(super) fn is_page(path: &str) -> bool {
-    path.strip_prefix('/').is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
+    path.strip_prefix('/')
+        .is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
 }
 
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
@@ -88,7 +102,9 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
 }
 
 fn owned(path: &RawPathParams) -> Vec<(String, String)> {
-    path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    path.iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// Answers with a view, or with the form for a token.
@@ -100,16 +116,26 @@ async fn show(
     path: Vec<(String, String)>,
     uri: &Uri,
 ) -> Response {
-    let Some(access) = access else { return session::ask_for_token(uri) };
+    let Some(access) = access else {
+        return session::ask_for_token(uri);
+    };
     let frame = Frame::of(&access, peer);
     let shown = async {
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let Query(query) =
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
-        let data = view.load(&Ask { server, access: &access, path: &path, query: &query }).await?;
+        let data = view
+            .load(&Ask {
+                server,
+                access: &access,
+                path: &path,
+                query: &query,
+            })
+            .await?;
         let page = frame.clone();
-        let text =
-            server.carry_out(move || page.render(view.template, view.title, view.part, &data)).await??;
+        let text = server
+            .carry_out(move || page.render(view.template, view.title, view.part, &data))
+            .await??;
         server.room.hold(text.into_bytes()).await
     };
     match shown.await {
@@ -126,12 +152,17 @@ async fn replay(
     path: RawPathParams,
     uri: Uri,
 ) -> Response {
-    let Some(access) = access else { return session::ask_for_token(&uri) };
+    let Some(access) = access else {
+        return session::ask_for_token(&uri);
+    };
     let path = owned(&path);
     let operation = ("POST", "/reactor/reactions/{seq}/replay");
     match v1::ask(&server, &access, operation, &path, Vec::new()).await {
         Ok(answer) => {
-            let seq = path.first().map(|(_, seq)| seq.as_str()).unwrap_or_default();
+            let seq = path
+                .first()
+                .map(|(_, seq)| seq.as_str())
+                .unwrap_or_default();
             see_other(&format!(
                 "/reactor/reactions/{seq}?replayed={}",
                 answer.get("count").unwrap_or(&Json::Null)
@@ -153,10 +184,20 @@ struct Frame {
 impl Frame {
     fn of(access: &Access, peer: Peer) -> Self {
         let signed_in = matches!(peer, Peer::Network { .. });
-        Self { who: access.name.clone(), right: access.right.name(), signed_in }
+        Self {
+            who: access.name.clone(),
+            right: access.right.name(),
+            signed_in,
+        }
     }
 
-    fn render(&self, template: &str, title: &str, part: &str, data: &Json) -> Result<String, HttpError> {
+    fn render(
+        &self,
+        template: &str,
+        title: &str,
+        part: &str,
+        data: &Json,
+    ) -> Result<String, HttpError> {
         let frame = json!({
             "who": self.who,
             "right": self.right,
@@ -171,7 +212,9 @@ impl Frame {
     fn failed(&self, error: HttpError) -> Response {
         let data = json!({ "status": error.status.as_u16(), "message": error.message });
         // The error remains an error if it cannot be shown.
-        let text = self.render("notice.html", "Error", "", &data).unwrap_or_else(|_| error.message.clone());
+        let text = self
+            .render("notice.html", "Error", "", &data)
+            .unwrap_or_else(|_| error.message.clone());
         let answer = html(error.status, text.into());
         rejected_with(error, answer)
     }
@@ -185,7 +228,10 @@ fn html(status: StatusCode, body: Bytes) -> Answer {
         // With `no-referrer` a browser sends forms with `Origin: null`.
         ("referrer-policy", "same-origin"),
     ] {
-        answer.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        answer.headers_mut().insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
     }
     answer
 }
@@ -205,13 +251,21 @@ mod tests {
     #[test]
     fn all_parts_of_the_page_are_small_and_refer_to_no_other_address() {
         let assets = ASSETS.iter().map(|(_, _, text)| *text);
-        let all: Vec<&str> = assets.chain(render::TEMPLATES.iter().map(|(_, text)| *text)).collect();
+        let all: Vec<&str> = assets
+            .chain(render::TEMPLATES.iter().map(|(_, text)| *text))
+            .collect();
         assert!(all.iter().map(|text| text.len()).sum::<usize>() < 200_000);
         for text in all {
             let outside = text.replace("http://www.w3.org/2000/svg", "");
-            assert!(!outside.contains("://") && !outside.contains("\"//"), "{text}");
+            assert!(
+                !outside.contains("://") && !outside.contains("\"//"),
+                "{text}"
+            );
             for inline in ["<style", "style=", " onclick=\"", "javascript:"] {
-                assert!(!text.contains(inline), "{inline} does not work under the policy: {text}");
+                assert!(
+                    !text.contains(inline),
+                    "{inline} does not work under the policy: {text}"
+                );
             }
         }
     }
@@ -221,7 +275,14 @@ mod tests {
         for path in ["/", "/jobs", "/jobs/1", "/sign-in", "/assets/page.js"] {
             assert!(is_page(path), "{path}");
         }
-        for path in ["/api/v1/jobs", "/metrics", "/hook/a", "/jobsx", "jobs", "/nowhere"] {
+        for path in [
+            "/api/v1/jobs",
+            "/metrics",
+            "/hook/a",
+            "/jobsx",
+            "jobs",
+            "/nowhere",
+        ] {
             assert!(!is_page(path), "{path}");
         }
         for view in VIEWS {

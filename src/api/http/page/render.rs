@@ -29,11 +29,13 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::Html);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
-    env.set_formatter(
-        |out, state, value| {
-            if value.is_none() { Ok(()) } else { escape_formatter(out, state, value) }
-        },
-    );
+    env.set_formatter(|out, state, value| {
+        if value.is_none() {
+            Ok(())
+        } else {
+            escape_formatter(out, state, value)
+        }
+    });
     env.add_filter("brief", brief);
     env.add_filter("bytes", |value: &Value| short(units::bytes, value));
     env.add_filter("part", part);
@@ -53,7 +55,9 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, HttpError> {
     let failed = |error: minijinja::Error| {
         tracing::error!(template, %error, "cannot render a page");
-        HttpError::from(CallError::Internal(format!("the page cannot be rendered: {error}")))
+        HttpError::from(CallError::Internal(format!(
+            "the page cannot be rendered: {error}"
+        )))
     };
     let (frame, data) = (Value::from(Serde(frame)), Value::from(Serde(data)));
     let render = |name: &str, body: Value| {
@@ -79,7 +83,12 @@ fn brief(value: &Value) -> String {
 
 /// Arguments in one line, as on a command line.
 fn words(value: &Value) -> String {
-    let words: Vec<String> = value.try_iter().into_iter().flatten().map(|one| brief(&one)).collect();
+    let words: Vec<String> = value
+        .try_iter()
+        .into_iter()
+        .flatten()
+        .map(|one| brief(&one))
+        .collect();
     brief(&Value::from(words.join(" ")))
 }
 
@@ -106,7 +115,9 @@ pub(super) fn encoded(text: &str) -> String {
 }
 
 fn plain_text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A time: ISO text, or microseconds since 1970.
@@ -120,7 +131,11 @@ fn when(value: &Value) -> Value {
         Some((text, rest)) if rest.ends_with('Z') => format!("{} UTC", text.replace('T', " ")),
         _ => iso.clone(),
     };
-    Value::from_safe_string(format!("<time datetime=\"{}\">{}</time>", HtmlEscape(&iso), HtmlEscape(&text)))
+    Value::from_safe_string(format!(
+        "<time datetime=\"{}\">{}</time>",
+        HtmlEscape(&iso),
+        HtmlEscape(&text)
+    ))
 }
 
 /// A value as nested lists.
@@ -128,7 +143,8 @@ fn tree(value: &Value) -> Value {
     let mut tree = Tree::default();
     tree.append(value, 0);
     if tree.nodes >= PAGE_TREE_NODES_MAX {
-        tree.html.push_str("<p>The rest is not shown; the API has all of it.</p>");
+        tree.html
+            .push_str("<p>The rest is not shown; the API has all of it.</p>");
     }
     Value::from_safe_string(tree.html)
 }
@@ -146,7 +162,11 @@ impl Tree {
             ValueKind::Map if !is_empty => {
                 self.html.push_str("<ul class=\"tree\">");
                 for key in value.try_iter().into_iter().flatten() {
-                    self.item(&plain_text(&key), &value.get_item(&key).unwrap_or_default(), depth);
+                    self.item(
+                        &plain_text(&key),
+                        &value.get_item(&key).unwrap_or_default(),
+                        depth,
+                    );
                 }
                 self.html.push_str("</ul>");
             }
@@ -160,11 +180,19 @@ impl Tree {
             ValueKind::String => {
                 let text = value.as_str().unwrap_or_default();
                 let tag = if text.contains('\n') { "pre" } else { "span" };
-                let _ = write!(self.html, "<{tag} class=\"text\">{}</{tag}>", HtmlEscape(text));
+                let _ = write!(
+                    self.html,
+                    "<{tag} class=\"text\">{}</{tag}>",
+                    HtmlEscape(text)
+                );
             }
             _ => {
                 let text = serde_json::to_string(value).unwrap_or_default();
-                let _ = write!(self.html, "<span class=\"scalar\">{}</span>", HtmlEscape(&text));
+                let _ = write!(
+                    self.html,
+                    "<span class=\"scalar\">{}</span>",
+                    HtmlEscape(&text)
+                );
             }
         }
     }
@@ -175,7 +203,8 @@ impl Tree {
             return;
         }
         let key = HtmlEscape(key);
-        let is_nested = matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && value.len() != Some(0);
+        let is_nested =
+            matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && value.len() != Some(0);
         if is_nested {
             let open = if depth < TREE_OPEN { " open" } else { "" };
             let _ = write!(self.html, "<li><details{open}><summary>{key}</summary>");
@@ -199,19 +228,27 @@ mod tests {
     #[test]
     fn every_template_is_well_formed() {
         for (name, _) in TEMPLATES {
-            PAGES.get_template(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            PAGES
+                .get_template(name)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 
     #[test]
     fn filters_escape_text() {
         for filter in [tree, when] {
-            for value in [json!(HOSTILE), json!({ HOSTILE: [HOSTILE, { HOSTILE: HOSTILE }] })] {
+            for value in [
+                json!(HOSTILE),
+                json!({ HOSTILE: [HOSTILE, { HOSTILE: HOSTILE }] }),
+            ] {
                 let html = filter(&Value::from(Serde(&value))).to_string();
                 assert!(!html.contains("<script") && !html.contains("\"'"), "{html}");
             }
         }
-        assert_eq!(part(&Value::from("a/b?c&d=é")).to_string(), "a%2Fb%3Fc%26d%3D%C3%A9");
+        assert_eq!(
+            part(&Value::from("a/b?c&d=é")).to_string(),
+            "a%2Fb%3Fc%26d%3D%C3%A9"
+        );
     }
 
     #[test]
@@ -219,15 +256,30 @@ mod tests {
         let many: Json = (0..2 * PAGE_TREE_NODES_MAX).collect();
         let html = tree(&Value::from(Serde(&many))).to_string();
         assert!(html.contains("The rest is not shown") && html.len() < 100 * PAGE_TREE_NODES_MAX);
-        assert_eq!(brief(&Value::from("é".repeat(PAGE_TEXT_MAX + 1))).chars().count(), PAGE_TEXT_MAX + 1);
+        assert_eq!(
+            brief(&Value::from("é".repeat(PAGE_TEXT_MAX + 1)))
+                .chars()
+                .count(),
+            PAGE_TEXT_MAX + 1
+        );
     }
 
     #[test]
     fn sizes_and_times_are_readable() {
-        assert_eq!([0, 1536, -1].map(|n: i64| short(units::bytes, &Value::from(n))), ["0B", "1.50K", "0B"]);
-        assert_eq!([59, 90_013].map(|n: i64| short(units::span, &Value::from(n))), ["59s", "25h"]);
-        assert_eq!(words(&Value::from(Serde(&json!(["web", 1, {"a": 2}])))), "web 1 {\"a\":2}");
-        let expected = "<time datetime=\"1970-01-01T00:00:00.000000Z\">1970-01-01 00:00:00 UTC</time>";
+        assert_eq!(
+            [0, 1536, -1].map(|n: i64| short(units::bytes, &Value::from(n))),
+            ["0B", "1.50K", "0B"]
+        );
+        assert_eq!(
+            [59, 90_013].map(|n: i64| short(units::span, &Value::from(n))),
+            ["59s", "25h"]
+        );
+        assert_eq!(
+            words(&Value::from(Serde(&json!(["web", 1, {"a": 2}])))),
+            "web 1 {\"a\":2}"
+        );
+        let expected =
+            "<time datetime=\"1970-01-01T00:00:00.000000Z\">1970-01-01 00:00:00 UTC</time>";
         assert_eq!(when(&Value::from(0)).to_string(), expected);
         assert_eq!(when(&Value::from(())).to_string(), "");
     }

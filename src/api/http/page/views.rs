@@ -1,6 +1,9 @@
 //! The views, and the operations of the API that each makes.
 
-#![expect(clippy::indexing_slicing, reason = "reading a JSON value by name yields null where it is absent")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "reading a JSON value by name yields null where it is absent"
+)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,22 +51,76 @@ const fn view(
     part: &'static str,
     kind: Kind,
 ) -> View {
-    View { path, template, title, part, kind }
+    View {
+        path,
+        template,
+        title,
+        part,
+        kind,
+    }
 }
 
 pub(super) const VIEWS: &[View] = &[
     view("/", "overview.html", "Overview", "overview", Kind::Overview),
     view("/jobs", "jobs.html", "Jobs", "jobs", Kind::Jobs),
     view("/jobs/{jid}", "job.html", "Job", "jobs", Kind::Job),
-    view("/jobs/{jid}/diff", "diff.html", "Difference of two runs", "jobs", Kind::Diff),
+    view(
+        "/jobs/{jid}/diff",
+        "diff.html",
+        "Difference of two runs",
+        "jobs",
+        Kind::Diff,
+    ),
     view("/events", "events.html", "Events", "events", Kind::Events),
-    view("/events/{seq}", "events.html", "Event", "events", Kind::Event),
-    view("/minions", "minions.html", "Minions", "minions", Kind::Minions),
-    view("/minions/{minion}", "minion.html", "Minion", "minions", Kind::Minion),
-    view("/reactor", "reactor.html", "Reactor", "reactor", Kind::Reactor),
-    view("/reactor/reactions/{seq}", "reaction.html", "Reaction", "reactor", Kind::Reaction),
-    view("/engines", "engines.html", "Engines", "engines", Kind::Engines),
-    view("/engines/{name}", "engines.html", "Sink", "engines", Kind::Sink),
+    view(
+        "/events/{seq}",
+        "events.html",
+        "Event",
+        "events",
+        Kind::Event,
+    ),
+    view(
+        "/minions",
+        "minions.html",
+        "Minions",
+        "minions",
+        Kind::Minions,
+    ),
+    view(
+        "/minions/{minion}",
+        "minion.html",
+        "Minion",
+        "minions",
+        Kind::Minion,
+    ),
+    view(
+        "/reactor",
+        "reactor.html",
+        "Reactor",
+        "reactor",
+        Kind::Reactor,
+    ),
+    view(
+        "/reactor/reactions/{seq}",
+        "reaction.html",
+        "Reaction",
+        "reactor",
+        Kind::Reaction,
+    ),
+    view(
+        "/engines",
+        "engines.html",
+        "Engines",
+        "engines",
+        Kind::Engines,
+    ),
+    view(
+        "/engines/{name}",
+        "engines.html",
+        "Sink",
+        "engines",
+        Kind::Sink,
+    ),
 ];
 
 /// A request for a view.
@@ -87,8 +144,10 @@ impl Ask<'_> {
     /// `last`, such as `1d`, becomes the start of the time range.
     fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
         let mut fields = vec![];
-        for (name, value) in
-            self.query.iter().filter(|(name, value)| !value.is_empty() && !own.contains(&name.as_str()))
+        for (name, value) in self
+            .query
+            .iter()
+            .filter(|(name, value)| !value.is_empty() && !own.contains(&name.as_str()))
         {
             if name == "last" {
                 fields.push(("since".to_owned(), self.before(value)?.into()));
@@ -109,9 +168,19 @@ impl Ask<'_> {
             "1d" => 86_400,
             "7d" => 7 * 86_400,
             "30d" => 30 * 86_400,
-            _ => return Err(HttpError::bad(format!("`last={span:.20}`: expected 1h, 1d, 7d or 30d"))),
+            _ => {
+                return Err(HttpError::bad(format!(
+                    "`last={span:.20}`: expected 1h, 1d, 7d or 30d"
+                )));
+            }
         };
-        Ok(self.server.ctx.clock.now().0.saturating_sub(seconds * 1_000_000))
+        Ok(self
+            .server
+            .ctx
+            .clock
+            .now()
+            .0
+            .saturating_sub(seconds * 1_000_000))
     }
 
     /// The answer of a reading operation that has the path of this view.
@@ -122,19 +191,33 @@ impl Ask<'_> {
 
     /// As [`Ask::get`], for a part of a view: an error is shown in its place.
     async fn part(&self, path: &str, fields: &[(&str, Json)]) -> Json {
-        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        self.get(path, fields).await.unwrap_or_else(|error| json!({ "error": error.message }))
+        let fields = fields
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        self.get(path, fields)
+            .await
+            .unwrap_or_else(|error| json!({ "error": error.message }))
     }
 
     /// The query of this view with another value of a field.
     fn with(&self, name: &str, value: &str) -> String {
-        let kept = self.query.iter().filter(|(known, value)| known != name && !value.is_empty());
-        query(kept.map(|(name, value)| (name.as_str(), value.as_str())).chain([(name, value)]))
+        let kept = self
+            .query
+            .iter()
+            .filter(|(known, value)| known != name && !value.is_empty());
+        query(
+            kept.map(|(name, value)| (name.as_str(), value.as_str()))
+                .chain([(name, value)]),
+        )
     }
 
     /// Adds what the templates of lists need: the fields, and the query of the next page.
     fn listed(&self, mut data: Json, cursor: &str) -> Json {
-        let next = data["next"].as_str().filter(|_| data["more"] == true).map(|next| self.with(cursor, next));
+        let next = data["next"]
+            .as_str()
+            .filter(|_| data["more"] == true)
+            .map(|next| self.with(cursor, next));
         let filter: HashMap<_, _> = self.query.iter().cloned().collect();
         add(&mut data, "next_page", next);
         add(&mut data, "filter", json!(filter));
@@ -144,8 +227,9 @@ impl Ask<'_> {
 
 /// A query, with `?`.
 fn query<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let fields: Vec<_> =
-        fields.map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
+    let fields: Vec<_> = fields
+        .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)))
+        .collect();
     format!("?{}", fields.join("&"))
 }
 
@@ -162,7 +246,10 @@ impl View {
             Kind::Overview => overview(ask).await,
             Kind::Jobs => Ok(ask.listed(ask.get("/jobs", ask.fields(&[])?).await?, "cursor")),
             Kind::Job => job(ask).await,
-            Kind::Diff => Ok(ask.listed(ask.get("/jobs/{jid}/diff", ask.fields(&[])?).await?, "after")),
+            Kind::Diff => Ok(ask.listed(
+                ask.get("/jobs/{jid}/diff", ask.fields(&[])?).await?,
+                "after",
+            )),
             Kind::Events => events(ask).await,
             Kind::Event => event(ask).await,
             Kind::Minions => Ok(ask.listed(ask.get("/minions", ask.fields(&[])?).await?, "after")),
@@ -178,17 +265,27 @@ impl View {
 async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let since = ask.before("1d")?;
     let jobs = |result: &str| {
-        [("result", json!(result)), ("since", json!(since)), ("limit", json!(PAGE_OVERVIEW_ROWS))]
+        [
+            ("result", json!(result)),
+            ("since", json!(since)),
+            ("limit", json!(PAGE_OVERVIEW_ROWS)),
+        ]
     };
     let [failed, missing, changed] = [jobs("failed"), jobs("missing"), jobs("changed")];
-    let attention = [("attention", json!(true)), ("limit", json!(PAGE_OVERVIEW_ROWS))];
+    let attention = [
+        ("attention", json!(true)),
+        ("limit", json!(PAGE_OVERVIEW_ROWS)),
+    ];
     // The costliest part by far: it reads the last highstate of every minion.
-    let minions = ask.server.attention.get(ask.access, ask.server.ctx.store.durable(), || async {
-        let time = ask.server.ctx.clock.now().0;
-        let mut list = ask.part("/minions", &attention).await;
-        add(&mut list, "time", time);
-        list
-    });
+    let minions = ask
+        .server
+        .attention
+        .get(ask.access, ask.server.ctx.store.durable(), || async {
+            let time = ask.server.ctx.clock.now().0;
+            let mut list = ask.part("/minions", &attention).await;
+            add(&mut list, "time", time);
+            list
+        });
     let (status, store, failed, missing, changed, minions) = tokio::join!(
         ask.part("/status", &[]),
         ask.part("/store", &[]),
@@ -198,7 +295,12 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
         minions,
     );
     let hours = &store["entries_by_hour"];
-    let hours_max = hours.as_array().into_iter().flatten().filter_map(Json::as_u64).max();
+    let hours_max = hours
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_u64)
+        .max();
     Ok(json!({
         "status": status, "failed": failed, "missing": missing, "changed": changed, "minions": minions,
         "hours": hours_max.filter(|most| *most > 0).map(|_| hours), "hours_max": hours_max,
@@ -214,9 +316,19 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
         // Those of the returns on this page, in the same order; a return without states counts as one.
         let rows = |answer: &Json| {
             let value = &answer["return"];
-            value.as_object().map(Map::len).or_else(|| value.as_array().map(Vec::len)).unwrap_or(1).max(1)
+            value
+                .as_object()
+                .map(Map::len)
+                .or_else(|| value.as_array().map(Vec::len))
+                .unwrap_or(1)
+                .max(1)
         };
-        let count: usize = job["returns"].as_array().into_iter().flatten().map(rows).sum();
+        let count: usize = job["returns"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(rows)
+            .sum();
         of_states.push(("limit".to_owned(), count.clamp(1, LIST_ROWS_MAX).into()));
     }
     let states = ask.get("/jobs/{jid}/states", of_states).await?;
@@ -225,16 +337,31 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
     for state in states["states"].as_array().into_iter().flatten() {
         let minion = state["minion"].as_str().unwrap_or_default();
         minion.clone_into(&mut last);
-        of_minions.entry(minion.to_owned()).or_default().push(state.clone());
+        of_minions
+            .entry(minion.to_owned())
+            .or_default()
+            .push(state.clone());
     }
     let start = micros(&job["time"]);
     let span = job["duration_us"].as_i64().unwrap_or(0).max(1);
-    for answer in job.get_mut("returns").and_then(Json::as_array_mut).into_iter().flatten() {
+    for answer in job
+        .get_mut("returns")
+        .and_then(Json::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         let minion = answer["minion"].as_str().unwrap_or_default().to_owned();
-        let after = micros(&answer["time"]).zip(start).map(|(at, start)| at.saturating_sub(start));
+        let after = micros(&answer["time"])
+            .zip(start)
+            .map(|(at, start)| at.saturating_sub(start));
         // In thousandths of the span.
-        let place =
-            after.map(|after| after.saturating_mul(1000).checked_div(span).unwrap_or(0).clamp(0, 1000));
+        let place = after.map(|after| {
+            after
+                .saturating_mul(1000)
+                .checked_div(span)
+                .unwrap_or(0)
+                .clamp(0, 1000)
+        });
         let is_cut = states["more"] == true && minion > last;
         add(answer, "states", json!(of_minions.remove(&minion)));
         add(answer, "states_cut", is_cut);
@@ -248,7 +375,10 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
 }
 
 fn micros(time: &Json) -> Option<i64> {
-    time.as_str()?.parse::<Timestamp>().ok().map(Timestamp::as_microsecond)
+    time.as_str()?
+        .parse::<Timestamp>()
+        .ok()
+        .map(Timestamp::as_microsecond)
 }
 
 /// Events, and the stream that adds new ones to the first page.
@@ -256,11 +386,19 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
     // Entries before this position are on the page, or not wanted.
     let position = ask.server.ctx.store.durable().0.saturating_sub(1);
     let mut page = ask.get("/events", ask.fields(&[])?).await?;
-    let is_first = ["cursor", "until", "jid"].iter().all(|name| ask.field(name).is_none());
+    let is_first = ["cursor", "until", "jid"]
+        .iter()
+        .all(|name| ask.field(name).is_none());
     if is_first {
-        let scope: HashMap<_, _> =
-            ["tag", "minion"].into_iter().filter_map(|name| Some((name, ask.field(name)?))).collect();
-        let scope = if scope.is_empty() { None } else { Some(json!([scope]).to_string()) };
+        let scope: HashMap<_, _> = ["tag", "minion"]
+            .into_iter()
+            .filter_map(|name| Some((name, ask.field(name)?)))
+            .collect();
+        let scope = if scope.is_empty() {
+            None
+        } else {
+            Some(json!([scope]).to_string())
+        };
         let seen = page["events"][0]["seq"].as_u64().unwrap_or(0).max(position);
         let after = format!("{}:{seen}", ask.server.ctx.store.id());
         let rate = PAGE_STREAM_RATE.to_string();
@@ -270,7 +408,9 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
             ("after", Some(&after)),
             ("max_rate", Some(&rate)),
         ];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let given = given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
         let stream = format!("/api/v1/events/stream{}", query(given));
         add(&mut page, "stream", stream);
     }
@@ -279,13 +419,23 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
 
 /// One event: the first one below the next sequence number.
 async fn event(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let seq = ask.path.first().and_then(|(_, seq)| seq.parse::<u64>().ok());
+    let seq = ask
+        .path
+        .first()
+        .and_then(|(_, seq)| seq.parse::<u64>().ok());
     let unknown = || HttpError::not_found("there is no such event, or it has expired");
     let seq = seq.ok_or_else(unknown)?;
     let cursor = format!("{}:{}", ask.server.ctx.store.id(), seq.saturating_add(1));
     let fields = [("cursor", json!(cursor)), ("limit", json!(1))];
-    let page = ask.get("/events", fields.map(|(name, value)| (name.to_owned(), value)).into()).await?;
-    let found = page["events"].as_array().and_then(|events| events.iter().find(|event| event["seq"] == seq));
+    let page = ask
+        .get(
+            "/events",
+            fields.map(|(name, value)| (name.to_owned(), value)).into(),
+        )
+        .await?;
+    let found = page["events"]
+        .as_array()
+        .and_then(|events| events.iter().find(|event| event["seq"] == seq));
     Ok(json!({ "event": found.ok_or_else(unknown)? }))
 }
 
@@ -296,7 +446,11 @@ async fn reactor(ask: &Ask<'_>) -> Result<Json, HttpError> {
         return Ok(json!({ "reactor": state }));
     }
     let since = ("since", json!(ask.before("7d")?));
-    let dead = [("state", json!("failed,partial,dead")), ("limit", json!(PAGE_OVERVIEW_ROWS)), since];
+    let dead = [
+        ("state", json!("failed,partial,dead")),
+        ("limit", json!(PAGE_OVERVIEW_ROWS)),
+        since,
+    ];
     let why = [("tag", json!(ask.field("why")))];
     let (dead, why) = tokio::join!(ask.part("/reactor/reactions", &dead), async {
         match ask.field("why") {
@@ -314,7 +468,8 @@ async fn reactor(ask: &Ask<'_>) -> Result<Json, HttpError> {
 async fn reaction(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let reaction = ask.get("/reactor/reactions/{seq}", Vec::new()).await?;
     let state = reaction["reaction"]["state"].as_str().unwrap_or_default();
-    let can_replay = ["failed", "partial", "dead"].contains(&state) && ask.access.right >= Right::Admin;
+    let can_replay =
+        ["failed", "partial", "dead"].contains(&state) && ask.access.right >= Right::Admin;
     Ok(json!({ "reaction": reaction, "can_replay": can_replay, "replayed": ask.field("replayed") }))
 }
 
@@ -325,8 +480,12 @@ async fn engines(ask: &Ask<'_>) -> Result<Json, HttpError> {
 
 async fn sink(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let sinks = ask.get("/sinks/{name}", Vec::new()).await?;
-    let letters = ask.get("/sinks/{name}/dead-letters", ask.fields(&["limit"])?).await?;
-    let next = letters["next"].as_array().map(|_| ask.with("after", &letters["next"].to_string()));
+    let letters = ask
+        .get("/sinks/{name}/dead-letters", ask.fields(&["limit"])?)
+        .await?;
+    let next = letters["next"]
+        .as_array()
+        .map(|_| ask.with("after", &letters["next"].to_string()));
     Ok(json!({ "sinks": sinks, "letters": letters, "next_page": next }))
 }
 
@@ -341,6 +500,12 @@ mod tests {
         let text = query([("tag", "a/*&b=c #\"<é"), ("x", "")].into_iter());
         let uri: Uri = format!("/{text}").parse().unwrap();
         let Query(fields) = Query::<Vec<(String, String)>>::try_from_uri(&uri).unwrap();
-        assert_eq!(fields, [("tag".to_owned(), "a/*&b=c #\"<é".to_owned()), ("x".to_owned(), String::new())]);
+        assert_eq!(
+            fields,
+            [
+                ("tag".to_owned(), "a/*&b=c #\"<é".to_owned()),
+                ("x".to_owned(), String::new())
+            ]
+        );
     }
 }

@@ -26,7 +26,9 @@ use super::rate::{Budget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
 use crate::api::call::{CallHandler, Caller, Ctx, failed, find};
 use crate::base::clock::Micros;
-use crate::base::limits::{HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, RMPV_DEPTH_MAX};
+use crate::base::limits::{
+    HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, RMPV_DEPTH_MAX,
+};
 use crate::model::{Entry, SeqNo};
 use crate::store::Start;
 use crate::wire::call::{Args, CallError};
@@ -44,7 +46,11 @@ fn append(value: &[u8], out: &mut Vec<u8>) {
     if !append_plain(value, out) {
         let read = rmpv::decode::read_value_with_max_depth(&mut &*value, RMPV_DEPTH_MAX);
         // Answers of calls are whole msgpack.
-        out.extend_from_slice(read.map_or(Json::Null, |value| to_json(&value)).to_string().as_bytes());
+        out.extend_from_slice(
+            read.map_or(Json::Null, |value| to_json(&value))
+                .to_string()
+                .as_bytes(),
+        );
     }
 }
 
@@ -69,8 +75,17 @@ fn append_event(event: &[u8], out: &mut Vec<u8>) {
 fn append_for_salt(event: &[u8], out: &mut Vec<u8>) {
     let tag = get(event, "tag").and_then(as_text).unwrap_or_default();
     // A line break in a tag would begin another line.
-    let line: String = tag.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    out.extend_from_slice(format!("\ntag: {line}\ndata: {{\"tag\":{},\"data\":", Json::from(tag)).as_bytes());
+    let line: String = tag
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    out.extend_from_slice(
+        format!(
+            "\ntag: {line}\ndata: {{\"tag\":{},\"data\":",
+            Json::from(tag)
+        )
+        .as_bytes(),
+    );
     append(get(event, "data").unwrap_or(&[0xc0]), out);
     out.push(b'}');
 }
@@ -92,7 +107,9 @@ pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> V
         append_event(event, &mut out);
     }
     let more = get(answer, "more").and_then(as_bool).unwrap_or(false);
-    let next = get(answer, "next").and_then(as_int).or_else(|| last.filter(|_| more));
+    let next = get(answer, "next")
+        .and_then(as_int)
+        .or_else(|| last.filter(|_| more));
     let next = next.map(|seq| format!("{store}:{seq}"));
     let rest = match get(answer, "paused").and_then(as_bool) {
         Some(paused) => json!({ "more": more, "next": next, "paused": paused }),
@@ -113,7 +130,10 @@ pub(super) enum Format {
 
 impl Format {
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let accept = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
+        let accept = headers
+            .get_all("accept")
+            .iter()
+            .filter_map(|value| value.to_str().ok());
         let is_ndjson = accept
             .flat_map(|list| list.split(','))
             .any(|kind| kind.trim().starts_with("application/x-ndjson"));
@@ -130,13 +150,20 @@ impl Format {
     /// Appends the events of an answer; without any, a sign of life. Returns their number.
     fn append(self, answer: &[u8], limits: &TokenLimits, out: &mut Vec<u8>) -> usize {
         let mut count = 0;
-        for event in
-            get(answer, "events").into_iter().flat_map(elements).filter(|event| is_allowed(event, limits))
+        for event in get(answer, "events")
+            .into_iter()
+            .flat_map(elements)
+            .filter(|event| is_allowed(event, limits))
         {
             count += 1;
             if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
-                out.extend_from_slice(get(event, "id").and_then(as_text).unwrap_or_default().as_bytes());
+                out.extend_from_slice(
+                    get(event, "id")
+                        .and_then(as_text)
+                        .unwrap_or_default()
+                        .as_bytes(),
+                );
             }
             match self {
                 Self::Sse => {
@@ -155,7 +182,11 @@ impl Format {
     }
 
     fn sign_of_life(self) -> &'static [u8] {
-        if self == Self::Ndjson { b"\n" } else { b":\n\n" }
+        if self == Self::Ndjson {
+            b"\n"
+        } else {
+            b":\n\n"
+        }
     }
 
     /// The number of events that were skipped; `id` is that of the last position among them.
@@ -163,7 +194,9 @@ impl Format {
         let text = json!({ "count": count, "id": id });
         match self {
             _ if count == 0 => self.sign_of_life().to_vec(),
-            Self::Sse | Self::Salt => format!("id: {id}\nevent: skipped\ndata: {text}\n\n").into_bytes(),
+            Self::Sse | Self::Salt => {
+                format!("id: {id}\nevent: skipped\ndata: {text}\n\n").into_bytes()
+            }
             Self::Ndjson => format!("{}\n", json!({ "skipped": text })).into_bytes(),
         }
     }
@@ -191,7 +224,9 @@ impl HttpBody for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.from.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+        self.from
+            .poll_recv(context)
+            .map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
     }
 }
 
@@ -218,28 +253,49 @@ impl Stream {
         headers: &HeaderMap,
         format: Format,
     ) -> Result<Answer, HttpError> {
-        let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
-        let after = args.remove("after").and_then(|after| after.as_str().map(str::to_owned));
+        let seen = headers
+            .get("last-event-id")
+            .and_then(|id| id.to_str().ok().map(str::to_owned));
+        let after = args
+            .remove("after")
+            .and_then(|after| after.as_str().map(str::to_owned));
         let since = args.remove("since");
         let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
             let seq = cursor(&id, &server.ctx.store.id())?.parse::<u64>();
-            let seq = seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
+            let seq =
+                seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
             Some(("seq", seq.saturating_add(1).into()))
         } else {
             since.map(|since| ("time", since))
         };
         let max_rate = args.remove("max_rate").and_then(|rate| rate.as_u64());
         if max_rate == Some(0) {
-            return Err(HttpError::bad("parameter `max_rate`: expected a number from 1"));
+            return Err(HttpError::bad(
+                "parameter `max_rate`: expected a number from 1",
+            ));
         }
         let permit = server.streams.clone().try_acquire_owned().map_err(|_| {
-            HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many event streams are open")
+            HttpError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "too many event streams are open",
+            )
         })?;
         let now = server.ctx.clock.monotonic();
-        let budget = max_rate.map(|rate| Budget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
+        let budget =
+            max_rate.map(|rate| Budget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
         let (limits, token) = (access.limits.clone(), access.token.clone());
         let caller = access.caller;
-        let mut stream = Self { server, filter: args, limits, caller, token, format, budget, is_end: false };
+        let mut stream = Self {
+            server,
+            filter: args,
+            limits,
+            caller,
+            token,
+            format,
+            budget,
+            is_end: false,
+        };
         let events = stream.events_at_once(now);
         // Without a wait: checks the filter, and fixes the position before the answer begins.
         let first = stream.read(start, events, Duration::ZERO).await?;
@@ -254,13 +310,18 @@ impl Stream {
         let (to, from) = mpsc::channel(1);
         tokio::spawn(async move { stream.run(first.text, key, to).await });
         let mut answer = plain(StatusCode::OK, format.content_type(), Bytes::new());
-        *answer.body_mut() = Body::new(Pieces { from, _permit: permit });
+        *answer.body_mut() = Body::new(Pieces {
+            from,
+            _permit: permit,
+        });
         Ok(answer)
     }
 
     /// The events that may be sent in one piece; 0 if the budget is spent.
     fn events_at_once(&mut self, now: Duration) -> usize {
-        self.budget.as_mut().map_or(HTTP_STREAM_EVENTS, |budget| budget.left(now).min(HTTP_STREAM_EVENTS))
+        self.budget.as_mut().map_or(HTTP_STREAM_EVENTS, |budget| {
+            budget.left(now).min(HTTP_STREAM_EVENTS)
+        })
     }
 
     fn note(&mut self, piece: &Piece) {
@@ -281,21 +342,33 @@ impl Stream {
         let mut args = self.filter.clone();
         args.extend(start.map(|(name, value)| (name.to_owned(), value)));
         args.insert("limit".to_owned(), events.into());
-        args.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
+        args.insert(
+            "wait_ms".to_owned(),
+            u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into(),
+        );
         let args = encode(&args)?;
         let ctx = &self.server.ctx;
         let call = find("events_follow").map(|call| &call.run);
         let (Some(CallHandler::Poll(run)), Some(args)) = (call, Args::of(&args)) else {
             return Err(CallError::Internal("events cannot be followed".to_owned()).into());
         };
-        let answer = run(ctx, &args, self.caller)?.run(ctx.clone(), self.server.stop.clone()).await?;
-        let next = get(&answer, "next").and_then(as_int).and_then(|next| u64::try_from(next).ok());
-        let next =
-            next.ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
+        let answer = run(ctx, &args, self.caller)?
+            .run(ctx.clone(), self.server.stop.clone())
+            .await?;
+        let next = get(&answer, "next")
+            .and_then(as_int)
+            .and_then(|next| u64::try_from(next).ok());
+        let next = next
+            .ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
         let mut text = Vec::new();
         let events = self.format.append(&answer, &self.limits, &mut text);
         let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
-        Ok(Piece { text: self.server.room.hold(text).await?, events, more, next })
+        Ok(Piece {
+            text: self.server.room.hold(text).await?,
+            events,
+            more,
+            next,
+        })
     }
 
     /// The number of events from a position on and before `upto`.
@@ -307,8 +380,11 @@ impl Stream {
             let allow = |event: &Entry<'_>| {
                 limits.allow_event(&String::from_utf8_lossy(event.tag), event.minion, event.fun)
             };
-            let only: Option<&dyn Fn(&Entry<'_>) -> bool> =
-                if limits.is_limited() { Some(&allow) } else { None };
+            let only: Option<&dyn Fn(&Entry<'_>) -> bool> = if limits.is_limited() {
+                Some(&allow)
+            } else {
+                None
+            };
             server.ctx.store.count(&filter, only, from, upto)
         };
         let found = self.server.carry_out(count).await?.map_err(failed)?;
@@ -316,10 +392,19 @@ impl Stream {
             self.server.ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")).into());
         }
-        let id = format!("{}:{}", self.server.ctx.store.id(), found.next.0.saturating_sub(1));
+        let id = format!(
+            "{}:{}",
+            self.server.ctx.store.id(),
+            found.next.0.saturating_sub(1)
+        );
         let text = self.format.skipped(found.count, &id);
         let text = self.server.room.hold(text).await?;
-        Ok(Piece { text, events: 0, more: true, next: found.next.0 })
+        Ok(Piece {
+            text,
+            events: 0,
+            more: true,
+            next: found.next.0,
+        })
     }
 
     /// The part of the stream that follows at a position; waits for the next second if the budget is spent.
@@ -350,15 +435,24 @@ impl Stream {
         let read = async {
             match key.part {
                 Part::Events(events) => {
-                    self.read(Some(("seq", key.from.into())), events, HTTP_STREAM_BEAT).await
+                    self.read(Some(("seq", key.from.into())), events, HTTP_STREAM_BEAT)
+                        .await
                 }
                 Part::Skipped(upto) => self.skip(SeqNo(key.from), upto).await,
             }
         };
         let piece = self.server.pieces.get(key, read).await?;
-        if self.token.as_ref().is_some_and(|token| !self.server.ctx.tokens.is_valid(token)) {
+        if self
+            .token
+            .as_ref()
+            .is_some_and(|token| !self.server.ctx.tokens.is_valid(token))
+        {
             let why = "the token was revoked";
-            return Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why));
+            return Err(HttpError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                why,
+            ));
         }
         self.note(&piece);
         Ok(piece)
@@ -390,10 +484,23 @@ mod tests {
 
     fn answer(more: bool, next: Option<u64>) -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(if next.is_some() { 3 } else { 2 }).str("events").array(2);
+        w.map(if next.is_some() { 3 } else { 2 })
+            .str("events")
+            .array(2);
         for (seq, minion) in [(9, "web1"), (7, "db1")] {
-            w.map(5).str("id").str(&format!("ab:{seq}")).str("seq").uint(seq).str("time").int(0);
-            w.str("minion").str(minion).str("data").map(1).str("blob").bin(b"\xff");
+            w.map(5)
+                .str("id")
+                .str(&format!("ab:{seq}"))
+                .str("seq")
+                .uint(seq)
+                .str("time")
+                .int(0);
+            w.str("minion")
+                .str(minion)
+                .str("data")
+                .map(1)
+                .str("blob")
+                .bin(b"\xff");
         }
         w.str("more").bool(more);
         if let Some(next) = next {
@@ -411,8 +518,14 @@ mod tests {
         assert_eq!(all["events"][0]["time"], "1970-01-01T00:00:00.000000Z");
         assert_eq!(all["events"][0]["data"], json!({"blob": {"$bin": "/w=="}}));
         assert_eq!(all["next"], "ab:7", "the last row");
-        assert_eq!(parsed(&answer(false, None), &TokenLimits::default())["next"], Json::Null);
-        let web = TokenLimits { minions: Some("web*".to_owned()), ..TokenLimits::default() };
+        assert_eq!(
+            parsed(&answer(false, None), &TokenLimits::default())["next"],
+            Json::Null
+        );
+        let web = TokenLimits {
+            minions: Some("web*".to_owned()),
+            ..TokenLimits::default()
+        };
         let limited = parsed(&answer(true, Some(3)), &web);
         assert_eq!(limited["events"].as_array().unwrap().len(), 1);
         assert_eq!(limited["next"], "ab:3", "where the search ended");
@@ -423,8 +536,14 @@ mod tests {
         let mut sse = Vec::new();
         Format::Sse.append(&answer(false, None), &TokenLimits::default(), &mut sse);
         let sse = String::from_utf8(sse).unwrap();
-        assert!(sse.starts_with("id: ab:9\ndata: {\"id\":\"ab:9\"") && sse.ends_with("}\n\n"), "{sse}");
-        let none = TokenLimits { tags: Some("x".to_owned()), ..TokenLimits::default() };
+        assert!(
+            sse.starts_with("id: ab:9\ndata: {\"id\":\"ab:9\"") && sse.ends_with("}\n\n"),
+            "{sse}"
+        );
+        let none = TokenLimits {
+            tags: Some("x".to_owned()),
+            ..TokenLimits::default()
+        };
         let mut quiet = Vec::new();
         Format::Ndjson.append(&answer(false, None), &none, &mut quiet);
         assert_eq!(quiet, b"\n");

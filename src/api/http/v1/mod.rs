@@ -49,8 +49,15 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                             Extension(access): Extension<Option<Access>>,
                             path: RawPathParams,
                             request: Request| {
-            let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            async move { run(operation, server, access, path, request).await.unwrap_or_else(rejected) }
+            let path = path
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect();
+            async move {
+                run(operation, server, access, path, request)
+                    .await
+                    .unwrap_or_else(rejected)
+            }
         };
         router = router.route(&format!("/api/v1{}", operation.path), on(filter, handler));
     }
@@ -68,7 +75,9 @@ async fn run(
     path: Vec<(String, String)>,
     request: Request,
 ) -> Result<Answer, HttpError> {
-    let Some(access) = access else { return Err(HttpError::forbidden("the API needs a token")) };
+    let Some(access) = access else {
+        return Err(HttpError::forbidden("the API needs a token"));
+    };
     permit(operation, &access, &path)?;
     let store = server.ctx.store.id();
     let (head, body) = request.into_parts();
@@ -76,7 +85,10 @@ async fn run(
         let query = Query::<Vec<(String, String)>>::try_from_uri(&head.uri);
         let Query(query) =
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
-        query.into_iter().map(|(name, value)| (name, Json::from(value))).collect()
+        query
+            .into_iter()
+            .map(|(name, value)| (name, Json::from(value)))
+            .collect()
     } else {
         fields(&server.body(body, HTTP_BODY_BYTES_MAX).await?)?
     };
@@ -115,7 +127,11 @@ fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> 
     OPERATIONS
         .iter()
         .find(|known| known.method == method && known.path == path)
-        .ok_or_else(|| HttpError::from(CallError::Internal(format!("there is no operation {method} {path}"))))
+        .ok_or_else(|| {
+            HttpError::from(CallError::Internal(format!(
+                "there is no operation {method} {path}"
+            )))
+        })
 }
 
 /// All events from now on, in the form of salt-api.
@@ -125,11 +141,22 @@ pub(super) async fn follow_as_salt(
     headers: &HeaderMap,
 ) -> Result<Answer, HttpError> {
     permit(operation("GET", "/events/stream")?, access, &[])?;
-    Stream::start(server, access, serde_json::Map::new(), headers, Format::Salt).await
+    Stream::start(
+        server,
+        access,
+        serde_json::Map::new(),
+        headers,
+        Format::Salt,
+    )
+    .await
 }
 
 /// Rejects a token without the right, with a limit that the operation does not apply, or that excludes the minion in the path.
-fn permit(operation: &Operation, access: &Access, path: &[(String, String)]) -> Result<(), HttpError> {
+fn permit(
+    operation: &Operation,
+    access: &Access,
+    path: &[(String, String)],
+) -> Result<(), HttpError> {
     let what = format!("{} /api/v1{}", operation.method, operation.path);
     access.check(&what, operation.made()?.right)?;
     let limits = &access.limits;
@@ -137,7 +164,9 @@ fn permit(operation: &Operation, access: &Access, path: &[(String, String)]) -> 
         && !TokenLimits::allows(limits.minions.as_deref(), minion)
     {
         let (who, glob) = (&access.name, limits.minions.as_deref().unwrap_or_default());
-        return Err(HttpError::forbidden(format!("{who} is limited to minions {glob}")));
+        return Err(HttpError::forbidden(format!(
+            "{who} is limited to minions {glob}"
+        )));
     }
     for (limit, glob, name) in [
         (Limit::Minions, &limits.minions, "minions"),
@@ -162,7 +191,9 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
     match serde_json::from_slice(body) {
         Ok(Json::Object(fields)) => Ok(fields.into_iter().collect()),
-        Ok(_) => Err(HttpError::bad("the body is a JSON object with the parameters")),
+        Ok(_) => Err(HttpError::bad(
+            "the body is a JSON object with the parameters",
+        )),
         Err(error) => Err(HttpError::bad(format!("the body is not JSON: {error}"))),
     }
 }
@@ -174,7 +205,12 @@ async fn carry_out(
     access: &Access,
     args: Vec<u8>,
 ) -> Result<Vec<u8>, HttpError> {
-    let internal = || HttpError::from(CallError::Internal(format!("{} cannot be called", operation.call)));
+    let internal = || {
+        HttpError::from(CallError::Internal(format!(
+            "{} cannot be called",
+            operation.call
+        )))
+    };
     let run = &operation.made()?.run;
     let caller = access.caller;
     let mut polled = None;
@@ -189,7 +225,8 @@ async fn carry_out(
         let answer = if let Some(answer) = polled {
             answer
         } else {
-            let args = Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
+            let args =
+                Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
             run.answer(ctx, &args, caller)?
         };
         // A call answers nil for an unknown job or minion.
@@ -198,7 +235,14 @@ async fn carry_out(
                 return Err(HttpError::not_found(format!("the {what} is not known")));
             }
         }
-        shaped(operation, &answer, &Finish { store: &ctx.store.id(), limits: &limits })
+        shaped(
+            operation,
+            &answer,
+            &Finish {
+                store: &ctx.store.id(),
+                limits: &limits,
+            },
+        )
     };
     server.carry_out(work).await?
 }
@@ -210,7 +254,9 @@ fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec
     };
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(call = operation.call, %error, "answer has an unexpected form");
-        HttpError::from(CallError::Internal(format!("the answer has an unexpected form: {error}")))
+        HttpError::from(CallError::Internal(format!(
+            "the answer has an unexpected form: {error}"
+        )))
     };
     let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_DEPTH_MAX);
     let value = to_json(&value.map_err(|error| failed(&error))?);

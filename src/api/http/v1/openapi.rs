@@ -16,7 +16,9 @@ pub fn document() -> Json {
         .for_serialize()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
         // Only for readers of answers of other releases.
-        .with_transform(RecursiveTransform(|schema: &mut Schema| drop(schema.remove("default"))))
+        .with_transform(RecursiveTransform(|schema: &mut Schema| {
+            drop(schema.remove("default"));
+        }))
         .into_generator();
     let mut paths: BTreeMap<String, Map<String, Json>> = BTreeMap::new();
     for operation in OPERATIONS {
@@ -29,8 +31,13 @@ pub fn document() -> Json {
                 "application/x-ndjson": { "schema": { "type": "string" } },
             }),
         };
-        let path = paths.entry(format!("/api/v1{}", operation.path)).or_default();
-        path.insert(operation.method.to_ascii_lowercase(), described(operation, &answer));
+        let path = paths
+            .entry(format!("/api/v1{}", operation.path))
+            .or_default();
+        path.insert(
+            operation.method.to_ascii_lowercase(),
+            described(operation, &answer),
+        );
     }
     json!({
         "openapi": "3.1.0",
@@ -45,7 +52,10 @@ pub fn document() -> Json {
 }
 
 fn described(operation: &Operation, answer: &Json) -> Json {
-    let of_path = operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let of_path = operation
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Json> = of_path
         .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
         .collect();
@@ -57,12 +67,15 @@ fn described(operation: &Operation, answer: &Json) -> Json {
     } else if !operation.params.is_empty() {
         let property = |param: &Param| {
             let described = json!({ "description": param.doc });
-            let schema =
-                [schema(param), described].into_iter().filter_map(|part| part.as_object().cloned()).flatten();
+            let schema = [schema(param), described]
+                .into_iter()
+                .filter_map(|part| part.as_object().cloned())
+                .flatten();
             (param.name.to_owned(), Json::Object(schema.collect()))
         };
         let properties: Map<_, _> = operation.params.iter().map(property).collect();
-        let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+        let schema =
+            json!({ "type": "object", "properties": properties, "additionalProperties": false });
         body = Some(json!({ "content": { "application/json": { "schema": schema } } }));
     }
     let described = json!({
@@ -85,7 +98,9 @@ fn described(operation: &Operation, answer: &Json) -> Json {
 
 fn schema(param: &Param) -> Json {
     match param.kind {
-        ParamKind::Text | ParamKind::SeqCursor | ParamKind::JidCursor => json!({ "type": "string" }),
+        ParamKind::Text | ParamKind::SeqCursor | ParamKind::JidCursor => {
+            json!({ "type": "string" })
+        }
         ParamKind::Count => json!({ "type": "integer", "minimum": 0 }),
         ParamKind::Flag => json!({ "type": "boolean" }),
         ParamKind::Time => json!({ "type": ["string", "integer"] }),
@@ -104,13 +119,20 @@ mod tests {
             operation.made().unwrap();
             let method = operation.method.to_ascii_lowercase();
             let described = &document["paths"][format!("/api/v1{}", operation.path)][&method];
-            assert!(described["responses"]["200"]["content"].is_object(), "{}", operation.path);
+            assert!(
+                described["responses"]["200"]["content"].is_object(),
+                "{}",
+                operation.path
+            );
         }
         // Every reference has its target.
         let text = document.to_string();
         for reference in text.split("\"#/components/schemas/").skip(1) {
             let name = reference.split('"').next().unwrap();
-            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+            assert!(
+                document["components"]["schemas"][name].is_object(),
+                "{name}"
+            );
         }
     }
 }

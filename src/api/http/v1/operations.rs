@@ -35,15 +35,20 @@ pub(super) struct Operation {
 impl Operation {
     /// The call that it makes, which has the same right. A test checks that all are known.
     pub(super) fn made(&self) -> Result<&'static Call, CallError> {
-        find(self.call).ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))
+        find(self.call)
+            .ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))
     }
 
     pub(super) fn summary(&self) -> &'static str {
-        self.doc.unwrap_or_else(|| self.made().map_or("", |call| call.doc))
+        self.doc
+            .unwrap_or_else(|| self.made().map_or("", |call| call.doc))
     }
 
     const fn doc(self, doc: &'static str) -> Self {
-        Self { doc: Some(doc), ..self }
+        Self {
+            doc: Some(doc),
+            ..self
+        }
     }
 
     const fn limited(self, applies: &'static [Limit]) -> Self {
@@ -66,13 +71,18 @@ pub(super) enum Shape {
         schema: fn(&mut SchemaGenerator) -> Schema,
     },
     /// Events, whose data is written without an intermediate value.
-    Events { schema: fn(&mut SchemaGenerator) -> Schema },
+    Events {
+        schema: fn(&mut SchemaGenerator) -> Schema,
+    },
     /// Events without an end.
     Stream,
 }
 
 const fn typed<T: Answered>() -> Shape {
-    Shape::Typed { convert: convert::<T>, schema: SchemaGenerator::subschema_for::<T> }
+    Shape::Typed {
+        convert: convert::<T>,
+        schema: SchemaGenerator::subschema_for::<T>,
+    }
 }
 
 fn convert<T: Answered>(answer: Json, with: &Finish<'_>) -> Result<Json, serde_json::Error> {
@@ -81,7 +91,12 @@ fn convert<T: Answered>(answer: Json, with: &Finish<'_>) -> Result<Json, serde_j
     serde_json::to_value(answer)
 }
 
-const fn get(path: &'static str, call: &'static str, params: &'static [Param], answer: Shape) -> Operation {
+const fn get(
+    path: &'static str,
+    call: &'static str,
+    params: &'static [Param],
+    answer: Shape,
+) -> Operation {
     change("GET", path, call, params, answer)
 }
 
@@ -92,7 +107,15 @@ const fn change(
     params: &'static [Param],
     answer: Shape,
 ) -> Operation {
-    Operation { method, path, call, doc: None, params, applies: &[], answer }
+    Operation {
+        method,
+        path,
+        call,
+        doc: None,
+        params,
+        applies: &[],
+        answer,
+    }
 }
 
 const ALL: &[Limit] = &[Limit::Minions, Limit::Tags, Limit::Functions];
@@ -102,17 +125,27 @@ const SINCE: Param = param("since", Time, "Start of the time range");
 const UNTIL: Param = param("until", Time, "End of the time range");
 const MINION: Param = param("minion", Text, "Only this minion id");
 const MINIONS: Param = param("minion", Text, "Only minions that match this glob");
-const AFTER: Param = param("after", Text, "Only minions after this one: `next` of the previous page");
+const AFTER: Param = param(
+    "after",
+    Text,
+    "Only minions after this one: `next` of the previous page",
+);
 const MATCH: Param = param(
     "match",
     JsonValue,
     "Alternatives as in `match` of a sink: [{\"tag\": GLOB, \"fun\": GLOB, ...}, ...]",
 );
-const WHERE: Param =
-    param("where", Text, "Only events for which this expression over `tag` and `data` is true");
+const WHERE: Param = param(
+    "where",
+    Text,
+    "Only events for which this expression over `tag` and `data` is true",
+);
 const CURSOR: Param = param("cursor", SeqCursor, "`next` of the previous page");
-const HOLDER: Param =
-    param("holder", Text, "The holder of the consumer; by default the token's name or the user");
+const HOLDER: Param = param(
+    "holder",
+    Text,
+    "The holder of the consumer; by default the token's name or the user",
+);
 const TO: Param = param("to", Text, "oldest or newest");
 const TIME: Param = param("time", Time, "The first event since this time");
 const SEQ: Param = param("seq", Count, "This sequence number");

@@ -20,7 +20,11 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(max_rate: usize, now: Duration) -> Self {
-        Self { max_rate, second: now.as_secs(), left: max_rate }
+        Self {
+            max_rate,
+            second: now.as_secs(),
+            left: max_rate,
+        }
     }
 
     pub(super) fn left(&mut self, now: Duration) -> usize {
@@ -72,13 +76,22 @@ mod tests {
         // Read before the second ended, sent after it.
         budget.spend(3, at(7001));
         assert_eq!(budget.left(at(7002)), 7);
-        assert_eq!((until_next_second(at(5300)), until_next_second(at(6000))), (at(700), at(1000)));
+        assert_eq!(
+            (until_next_second(at(5300)), until_next_second(at(6000))),
+            (at(700), at(1000))
+        );
     }
 
     #[test]
     fn streams_skip_to_the_same_position_in_a_second() {
         let marks = Marks::default();
-        assert_eq!((marks.at(at(300), SeqNo(7)), marks.at(at(900), SeqNo(9))), (SeqNo(7), SeqNo(7)));
-        assert_eq!((marks.at(at(1000), SeqNo(12)), marks.at(at(1001), SeqNo(20))), (SeqNo(12), SeqNo(12)));
+        assert_eq!(
+            (marks.at(at(300), SeqNo(7)), marks.at(at(900), SeqNo(9))),
+            (SeqNo(7), SeqNo(7))
+        );
+        assert_eq!(
+            (marks.at(at(1000), SeqNo(12)), marks.at(at(1001), SeqNo(20))),
+            (SeqNo(12), SeqNo(12))
+        );
     }
 }

@@ -60,10 +60,13 @@ impl SharedPieces {
         let slot = self.slot(key);
         let piece = slot.get_or_try_init(|| read).await.cloned();
         // A piece without progress is a sign of life, and is not valid any more when the next event arrives.
-        let is_kept =
-            piece.as_ref().is_ok_and(|one| one.next > key.from && one.text.len() <= HTTP_SHARED_PIECE_BYTES);
+        let is_kept = piece
+            .as_ref()
+            .is_ok_and(|one| one.next > key.from && one.text.len() <= HTTP_SHARED_PIECE_BYTES);
         if !is_kept {
-            self.0.lock().retain(|(_, known)| !Arc::ptr_eq(known, &slot));
+            self.0
+                .lock()
+                .retain(|(_, known)| !Arc::ptr_eq(known, &slot));
         }
         piece
     }
@@ -90,15 +93,32 @@ mod tests {
 
     fn key(from: u64) -> PieceKey {
         let (limits, part) = (TokenLimits::default(), Part::Events(500));
-        PieceKey { from, filter: "{}".into(), limits, format: Format::Sse, part }
+        PieceKey {
+            from,
+            filter: "{}".into(),
+            limits,
+            format: Format::Sse,
+            part,
+        }
     }
 
     /// Gets a piece; counts the read if it happens.
-    async fn get(shared: &SharedPieces, key: &PieceKey, next: u64, len: usize, reads: &AtomicUsize) -> Piece {
+    async fn get(
+        shared: &SharedPieces,
+        key: &PieceKey,
+        next: u64,
+        len: usize,
+        reads: &AtomicUsize,
+    ) -> Piece {
         let read = async {
             reads.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
-            Ok(Piece { text: vec![b'x'; len].into(), events: 1, more: false, next })
+            Ok(Piece {
+                text: vec![b'x'; len].into(),
+                events: 1,
+                more: false,
+                next,
+            })
         };
         shared.get(key, read).await.unwrap()
     }
@@ -107,18 +127,40 @@ mod tests {
     async fn streams_at_one_position_with_equal_filters_and_rights_read_once() {
         let (shared, reads) = (SharedPieces::default(), AtomicUsize::new(0));
         let at = key(5);
-        let (one, other) = tokio::join!(get(&shared, &at, 9, 1, &reads), get(&shared, &at, 9, 1, &reads));
-        assert_eq!((one.next, other.next, reads.load(Ordering::Relaxed)), (9, 9, 1), "at once");
+        let (one, other) = tokio::join!(
+            get(&shared, &at, 9, 1, &reads),
+            get(&shared, &at, 9, 1, &reads)
+        );
+        assert_eq!(
+            (one.next, other.next, reads.load(Ordering::Relaxed)),
+            (9, 9, 1),
+            "at once"
+        );
         get(&shared, &at, 9, 1, &reads).await;
         assert_eq!(reads.load(Ordering::Relaxed), 1, "later");
-        let limits = TokenLimits { minions: Some("web*".to_owned()), ..TokenLimits::default() };
+        let limits = TokenLimits {
+            minions: Some("web*".to_owned()),
+            ..TokenLimits::default()
+        };
         for other in [
             key(6),
-            PieceKey { filter: "{\"match\":[]}".into(), ..key(5) },
-            PieceKey { format: Format::Ndjson, ..key(5) },
+            PieceKey {
+                filter: "{\"match\":[]}".into(),
+                ..key(5)
+            },
+            PieceKey {
+                format: Format::Ndjson,
+                ..key(5)
+            },
             PieceKey { limits, ..key(5) },
-            PieceKey { part: Part::Events(10), ..key(5) },
-            PieceKey { part: Part::Skipped(SeqNo(10)), ..key(5) },
+            PieceKey {
+                part: Part::Events(10),
+                ..key(5)
+            },
+            PieceKey {
+                part: Part::Skipped(SeqNo(10)),
+                ..key(5)
+            },
         ] {
             let before = reads.load(Ordering::Relaxed);
             get(&shared, &other, 9, 1, &reads).await;
@@ -133,7 +175,9 @@ mod tests {
             get(&shared, &key(5), next, len, &reads).await;
             assert!(shared.0.lock().is_empty(), "{next} {len}");
         }
-        let failed = shared.get(&key(5), async { Err(HttpError::bad("broken")) }).await;
+        let failed = shared
+            .get(&key(5), async { Err(HttpError::bad("broken")) })
+            .await;
         assert!(failed.is_err() && shared.0.lock().is_empty());
         for from in 0..100 {
             get(&shared, &key(from), from + 1, 1, &reads).await;

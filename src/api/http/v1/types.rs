@@ -94,7 +94,8 @@ impl Answered for JobsPage {
     fn finish(&mut self, with: &Finish<'_>) {
         with.cursor(&mut self.next);
         let functions = with.limits.functions.as_deref();
-        self.jobs.retain(|job| TokenLimits::allows(functions, job.fun.as_str().unwrap_or_default()));
+        self.jobs
+            .retain(|job| TokenLimits::allows(functions, job.fun.as_str().unwrap_or_default()));
     }
 }
 
@@ -110,20 +111,24 @@ impl Answered for JobAnswer {
         for list in [&mut self.minions, &mut self.not_confirmed] {
             list.retain(|minion| TokenLimits::allows(minions, minion));
         }
-        self.missing.retain(|minion| TokenLimits::allows(minions, minion));
-        self.returns.retain(|answer| TokenLimits::allows(minions, &answer.minion));
+        self.missing
+            .retain(|minion| TokenLimits::allows(minions, minion));
+        self.returns
+            .retain(|answer| TokenLimits::allows(minions, &answer.minion));
     }
 }
 
 impl Answered for Awaited {
     fn finish(&mut self, with: &Finish<'_>) {
-        self.missing.retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), minion));
+        self.missing
+            .retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), minion));
     }
 }
 
 impl Answered for StatesPage {
     fn finish(&mut self, with: &Finish<'_>) {
-        self.states.retain(|state| TokenLimits::allows(with.limits.minions.as_deref(), &state.minion));
+        self.states
+            .retain(|state| TokenLimits::allows(with.limits.minions.as_deref(), &state.minion));
     }
 }
 
@@ -133,20 +138,26 @@ impl Answered for JobDiff {
         if minions.is_some() {
             // The target names other minions.
             (self.a.tgt, self.b.tgt) = (Stored::None, Stored::None);
-            self.minions.retain(|found| TokenLimits::allows(minions, &found.minion));
+            self.minions
+                .retain(|found| TokenLimits::allows(minions, &found.minion));
         }
     }
 }
 
 impl Answered for MinionsPage {
     fn finish(&mut self, with: &Finish<'_>) {
-        self.minions.retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), &minion.id));
+        self.minions
+            .retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), &minion.id));
     }
 }
 
 impl Answered for ReactionsPage {
     fn finish(&mut self, with: &Finish<'_>) {
-        self.next = self.reactions.last().filter(|_| self.more).map(|last| last.seq.to_string());
+        self.next = self
+            .reactions
+            .last()
+            .filter(|_| self.more)
+            .map(|last| last.seq.to_string());
         with.cursor(&mut self.next);
     }
 }

@@ -42,12 +42,20 @@ pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
 }
 
 fn names(dirs: &[PathBuf]) -> String {
-    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ")
+    dirs.iter()
+        .map(|dir| dir.display().to_string())
+        .collect::<Vec<_>>()
+        .join(" or ")
 }
 
 /// The directory for `module_dirs`. Only root, or this user, may be able to change what the master will run.
 pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
-    let file = |dir: &PathBuf| RETURNER.iter().map(|name| dir.join(name)).find(|file| file.is_file());
+    let file = |dir: &PathBuf| {
+        RETURNER
+            .iter()
+            .map(|name| dir.join(name))
+            .find(|file| file.is_file())
+    };
     let Some((dir, file)) = share.iter().find_map(|dir| Some((dir, file(dir)?))) else {
         bail!(
             "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension",
@@ -55,7 +63,9 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             names(share)
         );
     };
-    let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
+    let dir = dir
+        .canonicalize()
+        .with_context(|| format!("find {}", dir.display()))?;
     let uid = rustix::process::geteuid().as_raw();
     let problems = parent_problems(&file, "the extension", uid)
         .with_context(|| format!("inspect {}", file.display()))?;
@@ -75,12 +85,20 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
 pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     // Older releases of setuptools keep the dot of the name.
     let is_wheel = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        ["saltext_saltcellar-", "saltext.saltcellar-"].iter().any(|start| name.starts_with(start))
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        ["saltext_saltcellar-", "saltext.saltcellar-"]
+            .iter()
+            .any(|start| name.starts_with(start))
             && path.extension().is_some_and(|extension| extension == "whl")
     };
     let wheels = |dir: &PathBuf| -> Vec<PathBuf> {
-        let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+        let entries = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
         entries.map(|entry| entry.path()).filter(is_wheel).collect()
     };
     let found: Vec<_> = share.iter().flat_map(wheels).collect();
@@ -92,7 +110,11 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             names(share)
         ),
         [one, other, ..] => {
-            bail!("find the extension: there are several wheels, {} and {}", one.display(), other.display())
+            bail!(
+                "find the extension: there are several wheels, {} and {}",
+                one.display(),
+                other.display()
+            )
         }
     }
 }
@@ -142,13 +164,21 @@ impl Salt {
             return Ok(printed(&output.stdout));
         }
         let stderr = printed(&output.stderr);
-        bail!("{}: {}", output.status, stderr.lines().last().unwrap_or("it printed nothing"))
+        bail!(
+            "{}: {}",
+            output.status,
+            stderr.lines().last().unwrap_or("it printed nothing")
+        )
     }
 
     /// Salt's version, if its loader finds the returner.
     pub(super) fn loads(&self, module_dir: Option<&Path>) -> anyhow::Result<String> {
-        self.run(VERSION, module_dir)
-            .with_context(|| format!("load the extension in Salt's Python, {}", self.python.display()))
+        self.run(VERSION, module_dir).with_context(|| {
+            format!(
+                "load the extension in Salt's Python, {}",
+                self.python.display()
+            )
+        })
     }
 
     /// Delivers spooled entries, for some seconds.
@@ -158,8 +188,11 @@ impl Salt {
 
     /// Plans the check that Salt loads the extension from this directory. `changes`: it will be new to the master.
     pub(super) fn check(&self, plan: &mut Plan, dir: &Path, changes: bool) {
-        let does =
-            format!("load the extension from {} in Salt's Python, {}", dir.display(), self.python.display());
+        let does = format!(
+            "load the extension from {} in Salt's Python, {}",
+            dir.display(),
+            self.python.display()
+        );
         if !changes {
             plan.in_place("extension", does);
             return;
@@ -173,14 +206,24 @@ impl Salt {
 
     /// Plans the installation of the wheel.
     pub(super) fn install(&self, plan: &mut Plan, wheel: &Path, installed: bool) {
-        let does = format!("install {} into Salt's Python, {}", wheel.display(), self.python.display());
+        let does = format!(
+            "install {} into Salt's Python, {}",
+            wheel.display(),
+            self.python.display()
+        );
         if installed {
             plan.in_place("extension", does);
             return;
         }
         let (salt, wheel) = (self.clone(), wheel.to_owned());
         plan.step("extension", does, move || {
-            salt.pip(&["install", "--no-index", "--no-deps", "--force-reinstall", &wheel.to_string_lossy()])?;
+            salt.pip(&[
+                "install",
+                "--no-index",
+                "--no-deps",
+                "--force-reinstall",
+                &wheel.to_string_lossy(),
+            ])?;
             let python = salt.clone();
             let back = move || python.pip(&["uninstall", "--yes", "saltext.saltcellar"]);
             match salt.loads(None) {
@@ -206,8 +249,16 @@ impl Salt {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let last = stderr.trim().lines().last().unwrap_or("it printed nothing").to_owned();
-        bail!("{what}: {}: {last}; `--install file` needs no pip", output.status)
+        let last = stderr
+            .trim()
+            .lines()
+            .last()
+            .unwrap_or("it printed nothing")
+            .to_owned();
+        bail!(
+            "{what}: {}: {last}; `--install file` needs no pip",
+            output.status
+        )
     }
 }
 
@@ -234,15 +285,22 @@ mod tests {
             fs::create_dir_all(&sub).unwrap();
             fs::set_permissions(&sub, fs::Permissions::from_mode(mode)).unwrap();
             fs::write(sub.join("saltcellar.py"), "").unwrap();
-            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644)).unwrap();
-            assert_eq!(module_dir(&share).unwrap(), dir.path().join("share").canonicalize().unwrap());
-            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o664)).unwrap();
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644))
+                .unwrap();
+            assert_eq!(
+                module_dir(&share).unwrap(),
+                dir.path().join("share").canonicalize().unwrap()
+            );
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o664))
+                .unwrap();
             let error = module_dir(&share).unwrap_err().to_string();
             assert!(
-                error.contains("others than root can change it (owner ") && error.contains("mode 0664"),
+                error.contains("others than root can change it (owner ")
+                    && error.contains("mode 0664"),
                 "{error}"
             );
-            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644)).unwrap();
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644))
+                .unwrap();
             fs::set_permissions(&sub, fs::Permissions::from_mode(0o777)).unwrap();
             let error = module_dir(&share).unwrap_err().to_string();
             assert!(error.contains("anyone can write to"), "{error}");
@@ -254,7 +312,12 @@ mod tests {
     fn there_has_to_be_one_wheel() {
         let dir = tempfile::tempdir().unwrap();
         let share = vec![dir.path().to_owned()];
-        assert!(wheel(&share).unwrap_err().to_string().contains("there is no saltext_saltcellar-*.whl in "));
+        assert!(
+            wheel(&share)
+                .unwrap_err()
+                .to_string()
+                .contains("there is no saltext_saltcellar-*.whl in ")
+        );
         let one = dir.path().join("saltext_saltcellar-0.1.0-py3-none-any.whl");
         let dotted = dir.path().join("saltext.saltcellar-0.1.0-py3-none-any.whl");
         for wheel_of_a_setuptools in [dotted, one.clone()] {
@@ -263,7 +326,16 @@ mod tests {
             fs::remove_file(wheel_of_a_setuptools).unwrap();
         }
         fs::write(&one, "").unwrap();
-        fs::write(dir.path().join("saltext_saltcellar-0.2.0-py3-none-any.whl"), "").unwrap();
-        assert!(wheel(&share).unwrap_err().to_string().contains("there are several wheels"));
+        fs::write(
+            dir.path().join("saltext_saltcellar-0.2.0-py3-none-any.whl"),
+            "",
+        )
+        .unwrap();
+        assert!(
+            wheel(&share)
+                .unwrap_err()
+                .to_string()
+                .contains("there are several wheels")
+        );
     }
 }

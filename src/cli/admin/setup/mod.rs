@@ -127,7 +127,10 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         plan.show(global.output, &document)?;
         return match needed.as_slice() {
             [] => Ok(()),
-            needed => Err(finding(format!("not in place: {} (`saltcellar setup`)", needed.join(", ")))),
+            needed => Err(finding(format!(
+                "not in place: {} (`saltcellar setup`)",
+                needed.join(", ")
+            ))),
         };
     }
     let changed = plan.carry_out(global, args.yes, &document)?;
@@ -136,7 +139,10 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     if args.import {
         let master = SaltMaster::read(&args.salt_config.join("master"));
-        import::run(global, &import::Import::local_cache(master.cachedir.join("jobs")))?;
+        import::run(
+            global,
+            &import::Import::local_cache(master.cachedir.join("jobs")),
+        )?;
     }
     if !changed {
         return Ok(());
@@ -144,32 +150,51 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if args.events == Events::Bus {
         wait_for_bus(global)?;
     }
-    doctor::run(global, &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()))
+    doctor::run(
+        global,
+        &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()),
+    )
 }
 
 fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<Json> {
     let main = args.salt_config.join("master");
     let master = SaltMaster::read(&main);
     if !main.exists() && master.files.is_empty() {
-        bail!("find a Salt master: {} does not exist (--salt-config sets its directory)", main.display());
+        bail!(
+            "find a Salt master: {} does not exist (--salt-config sets its directory)",
+            main.display()
+        );
     }
-    let config_file =
-        global.config.clone().unwrap_or_else(|| args.root.join(SYSTEM_CONFIG.trim_start_matches('/')));
+    let config_file = global
+        .config
+        .clone()
+        .unwrap_or_else(|| args.root.join(SYSTEM_CONFIG.trim_start_matches('/')));
     let path = directory(&master, &args.salt_config)?.join(NAME);
     let mut options = MasterOptions::new(&main, path);
     let share = extension::share(&args.root, args.extension.as_deref());
-    let salt =
-        extension::salt_python(args.salt_python.as_deref()).map(|python| Salt { python, main: main.clone() });
+    let salt = extension::salt_python(args.salt_python.as_deref()).map(|python| Salt {
+        python,
+        main: main.clone(),
+    });
     let (overrides, environment) = (global.overrides(), Environment::of_process());
     let config = Config::load(&overrides, &environment).context("read the configuration")?;
-    let socket = SocketChoice::find(&overrides, &environment).context("read the configuration")?.path;
+    let socket = SocketChoice::find(&overrides, &environment)
+        .context("read the configuration")?
+        .path;
     if args.remove {
         let found = state_of(&options.path, None)?;
         let spool = master.cachedir.join("saltcellar");
         let spool = doctor::master_setting(&master, "spool_dir").map_or(spool, PathBuf::from);
         let (services, config, config_file) = (!args.master_only, &config, config_file.as_path());
-        let removal =
-            remove::Removal { options: &options, found, config, config_file, spool, salt, services };
+        let removal = remove::Removal {
+            options: &options,
+            found,
+            config,
+            config_file,
+            spool,
+            salt,
+            services,
+        };
         remove::plan(plan, removal)?;
         return Ok(json!({ "path": options.path.display().to_string() }));
     }
@@ -177,7 +202,14 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         Install::File => Some(extension::module_dir(&share)?),
         Install::Package | Install::None => None,
     };
-    wanted(plan, args, &mut options, &config, &socket, module_dir.as_deref())?;
+    wanted(
+        plan,
+        args,
+        &mut options,
+        &config,
+        &socket,
+        module_dir.as_deref(),
+    )?;
     let text = options.text();
     let found = state_of(&options.path, Some(&text))?;
     refuse_foreign(&options.path, found)?;
@@ -226,15 +258,20 @@ fn wanted(
         }
         options.set("master_job_cache", "saltcellar");
     }
-    let reads = config.bus.iter().any(|dir| same_file(dir, &master.sock_dir));
+    let reads = config
+        .bus
+        .iter()
+        .any(|dir| same_file(dir, &master.sock_dir));
     match args.events {
         Events::EventReturn => {
             options.add("event_return", "saltcellar");
             options.set("event_return_queue", Value::Int(1000));
             options.set("event_return_queue_max_seconds", Value::Int(1));
             if reads {
-                plan.remarks
-                    .push("the daemon already reads this master's bus: `--events bus` is cheaper".to_owned());
+                plan.remarks.push(
+                    "the daemon already reads this master's bus: `--events bus` is cheaper"
+                        .to_owned(),
+                );
             }
         }
         Events::Bus if !reads && args.master_only => plan.afterwards.push(format!(
@@ -245,7 +282,8 @@ fn wanted(
     }
     if args.reactor {
         if !master.flag("reactor") {
-            plan.remarks.push("the master has no rules (`reactor`) yet".to_owned());
+            plan.remarks
+                .push("the master has no rules (`reactor`) yet".to_owned());
         }
         options.add("engines", ENGINE);
     }
@@ -277,12 +315,15 @@ fn master_file(
         return Ok(());
     }
     if !args.master_only && service::is("is-active", MASTER_UNIT)? {
-        plan.step("master", format!("stop {MASTER_UNIT}, {does}, and start it"), move || {
-            restarted_around(&path, |path| managed::write(path, text.as_bytes()))
-        });
+        plan.step(
+            "master",
+            format!("stop {MASTER_UNIT}, {does}, and start it"),
+            move || restarted_around(&path, |path| managed::write(path, text.as_bytes())),
+        );
         return Ok(());
     }
-    plan.afterwards.push("restart the master: its processes read the options only at start".to_owned());
+    plan.afterwards
+        .push("restart the master: its processes read the options only at start".to_owned());
     plan.step("master", does, move || write_file(path, &text));
     Ok(())
 }
@@ -299,7 +340,10 @@ fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
 
 /// Changes a file while the master is stopped, so that never two reactors act. If the master does not start with it, the file is
 /// restored, and the master started as before.
-fn restarted_around(path: &Path, change: impl FnOnce(&Path) -> std::io::Result<()>) -> anyhow::Result<Done> {
+fn restarted_around(
+    path: &Path,
+    change: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> anyhow::Result<Done> {
     let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
     service::systemctl("stop", &[MASTER_UNIT])?;
     let changed = change(path)
@@ -307,13 +351,17 @@ fn restarted_around(path: &Path, change: impl FnOnce(&Path) -> std::io::Result<(
         .and_then(|()| service::systemctl("start", &[MASTER_UNIT]));
     let path = path.to_owned();
     let back = move || {
-        before.restore(&path).with_context(|| format!("restore {}", path.display()))?;
+        before
+            .restore(&path)
+            .with_context(|| format!("restore {}", path.display()))?;
         service::systemctl("restart", &[MASTER_UNIT])
     };
     match changed {
         Ok(()) => {
             let does = "restore the master's configuration, and restart it";
-            Ok(Done::new().with_result(format!("{MASTER_UNIT} runs with it")).undone_by(does, back))
+            Ok(Done::new()
+                .with_result(format!("{MASTER_UNIT} runs with it"))
+                .undone_by(does, back))
         }
         Err(error) => {
             back().with_context(|| format!("undo after: {error:#}"))?;
@@ -340,7 +388,8 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     let path = args.salt_config.join("minion.d").join(NAME);
     let text = minion_text(url, args.ca.as_deref());
     let found = state_of(&path, Some(&text))?;
-    let document = json!({ "path": path.display().to_string(), "state": found.name(), "text": text });
+    let document =
+        json!({ "path": path.display().to_string(), "state": found.name(), "text": text });
     refuse_foreign(&path, found)?;
     if args.remove {
         let does = format!("remove {}", path.display());
@@ -355,12 +404,15 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
         }
         return Ok(document);
     }
-    plan.remarks.push("copy the same file to every minion that sends its own returns".to_owned());
+    plan.remarks
+        .push("copy the same file to every minion that sends its own returns".to_owned());
     plan.afterwards.push(
-        "the minion needs the extension: its package, or `salt '*' saltutil.sync_returners`".to_owned(),
+        "the minion needs the extension: its package, or `salt '*' saltutil.sync_returners`"
+            .to_owned(),
     );
-    plan.afterwards
-        .push("restart the minion, then test with `salt MINION test.ping --return saltcellar`".to_owned());
+    plan.afterwards.push(
+        "restart the minion, then test with `salt MINION test.ping --return saltcellar`".to_owned(),
+    );
     let does = format!("write {}", path.display());
     if found == FileState::InPlace {
         plan.in_place("minion", does);
@@ -374,9 +426,12 @@ fn https_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("https://").unwrap_or_default();
     let fits = !host.is_empty()
         && !host.starts_with([':', '/'])
-        && text.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
+        && text
+            .chars()
+            .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
     fits.then(|| text.to_owned()).ok_or_else(|| {
-        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580".to_owned()
+        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580"
+            .to_owned()
     })
 }
 
@@ -392,7 +447,10 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
-    let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !has_magic(dir)) else {
+    let Some(dir) = include
+        .strip_suffix("/*.conf")
+        .filter(|dir| !has_magic(dir))
+    else {
         bail!(
             "find the directory of included files: default_include is {include:?}, expected DIR/*.conf; add the options by hand"
         );

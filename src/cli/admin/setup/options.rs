@@ -30,7 +30,11 @@ pub(super) struct MasterOptions {
 
 impl MasterOptions {
     pub(super) fn new(main: &Path, path: PathBuf) -> Self {
-        Self { main: main.to_owned(), path, wanted: Vec::new() }
+        Self {
+            main: main.to_owned(),
+            path,
+            wanted: Vec::new(),
+        }
     }
 
     /// The master's configuration without this file.
@@ -58,15 +62,22 @@ impl MasterOptions {
             return;
         }
         let text = marked(&line(option, &Value::List(vec![item.into()])));
-        let alone = items(SaltMaster::read_with(&self.main, &self.path, Some(&text)).option(option));
-        let replaced = present.into_iter().filter(|there| !alone.iter().any(|kept| kept.python_eq(there)));
+        let alone =
+            items(SaltMaster::read_with(&self.main, &self.path, Some(&text)).option(option));
+        let replaced = present
+            .into_iter()
+            .filter(|there| !alone.iter().any(|kept| kept.python_eq(there)));
         let list = replaced.chain([item.into()]).collect();
         self.wanted.push((option, Value::List(list)));
     }
 
     pub(super) fn text(&self) -> String {
         let head = "# Options for saltcellar. To undo: `saltcellar setup --remove`.\n";
-        let lines: String = self.wanted.iter().map(|(option, value)| line(option, value)).collect();
+        let lines: String = self
+            .wanted
+            .iter()
+            .map(|(option, value)| line(option, value))
+            .collect();
         marked(&format!("{head}{lines}"))
     }
 
@@ -78,16 +89,29 @@ impl MasterOptions {
             match value {
                 Value::List(wanted) => {
                     let there = items(there);
-                    wanted.iter().all(|item| there.iter().any(|one| one.python_eq(item)))
+                    wanted
+                        .iter()
+                        .all(|item| there.iter().any(|one| one.python_eq(item)))
                 }
                 _ => there.is_some_and(|there| there.python_eq(value)),
             }
         };
-        let lost: Vec<_> = self.wanted.iter().filter(|wanted| !in_effect(wanted)).collect();
-        let Some((first, _)) = lost.first() else { return Ok(()) };
-        let lines: Vec<_> =
-            lost.iter().map(|(option, value)| line(option, value).trim_end().to_owned()).collect();
-        let by = master.option_by_file(first).last().map(|(file, _)| file.display().to_string());
+        let lost: Vec<_> = self
+            .wanted
+            .iter()
+            .filter(|wanted| !in_effect(wanted))
+            .collect();
+        let Some((first, _)) = lost.first() else {
+            return Ok(());
+        };
+        let lines: Vec<_> = lost
+            .iter()
+            .map(|(option, value)| line(option, value).trim_end().to_owned())
+            .collect();
+        let by = master
+            .option_by_file(first)
+            .last()
+            .map(|(file, _)| file.display().to_string());
         bail!(
             "change the master's configuration: {} would have no effect, because {} is read later and overrides {}; remove it there",
             self.path.display(),
@@ -101,13 +125,19 @@ impl MasterOptions {
         let master = self.with();
         let named = || {
             let of = |(file, value): (PathBuf, Value)| names_reactor(&value).then_some(file);
-            master.option_by_file("engines").into_iter().rev().find_map(of)
+            master
+                .option_by_file("engines")
+                .into_iter()
+                .rev()
+                .find_map(of)
         };
         ensure!(
             !master.runs_reactor(),
             "hand the reactor over: Salt's own would still be on, because `engines` in {} names `reactor`; remove it there",
-            named()
-                .map_or_else(|| "the master's configuration".to_owned(), |file| file.display().to_string())
+            named().map_or_else(
+                || "the master's configuration".to_owned(),
+                |file| file.display().to_string()
+            )
         );
         Ok(())
     }
@@ -153,12 +183,18 @@ fn line(option: &str, value: &Value) -> String {
 fn yaml(value: &Value) -> String {
     match value {
         Value::Str(text) => yaml_text(text),
-        Value::List(items) => format!("[{}]", items.iter().map(yaml).collect::<Vec<_>>().join(", ")),
+        Value::List(items) => format!(
+            "[{}]",
+            items.iter().map(yaml).collect::<Vec<_>>().join(", ")
+        ),
         Value::Map(map) => {
             let pair = |(key, value): (&crate::wire::python::value::Key, &Value)| {
                 format!("{}: {}", yaml(&key.0), yaml(value))
             };
-            format!("{{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
+            format!(
+                "{{{}}}",
+                map.iter().map(pair).collect::<Vec<_>>().join(", ")
+            )
         }
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
@@ -189,8 +225,10 @@ mod tests {
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let options =
-            MasterOptions::new(&dir.path().join("master"), dir.path().join("master.d/saltcellar.conf"));
+        let options = MasterOptions::new(
+            &dir.path().join("master"),
+            dir.path().join("master.d/saltcellar.conf"),
+        );
         (dir, options)
     }
 
@@ -200,10 +238,17 @@ mod tests {
             let (_dir, mut options) = place(files);
             options.add("engines", ENGINE);
             let text = options.text();
-            let line = text.lines().find(|line| line.starts_with("engines")).unwrap_or_default();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("engines"))
+                .unwrap_or_default();
             assert_eq!(line, expected, "{files:?}");
             let there = options.with();
-            assert_eq!(there.option("engines"), Some(&salt_yaml::load(in_effect).unwrap()), "{files:?}");
+            assert_eq!(
+                there.option("engines"),
+                Some(&salt_yaml::load(in_effect).unwrap()),
+                "{files:?}"
+            );
             options.ensure_effective().unwrap();
         };
         let ours = "engines: [saltcellar_reactor]";
@@ -218,9 +263,16 @@ mod tests {
             "engines: [{a: {b: true}}, saltcellar_reactor]",
             "[{a: {b: true}}, saltcellar_reactor]",
         );
-        check(&[("master.d/a.conf", "engines: [a]\n")], ours, "[a, saltcellar_reactor]");
         check(
-            &[("master.d/z.conf", "engines: [z]\n"), ("master", "engines: [m]\n")],
+            &[("master.d/a.conf", "engines: [a]\n")],
+            ours,
+            "[a, saltcellar_reactor]",
+        );
+        check(
+            &[
+                ("master.d/z.conf", "engines: [z]\n"),
+                ("master", "engines: [m]\n"),
+            ],
             ours,
             "[saltcellar_reactor, z]",
         );
@@ -230,12 +282,19 @@ mod tests {
             "[{a: {}}, saltcellar_reactor]",
         );
         // Another file has it: nothing to write.
-        check(&[("master.d/z.conf", "engines: [saltcellar_reactor]\n")], "", "[saltcellar_reactor]");
+        check(
+            &[("master.d/z.conf", "engines: [saltcellar_reactor]\n")],
+            "",
+            "[saltcellar_reactor]",
+        );
     }
 
     #[test]
     fn a_plan_that_a_later_file_defeats_is_an_error() {
-        let (dir, mut options) = place(&[("master.d/z.conf", "engines: {z: {}}\nmaster_job_cache: redis\n")]);
+        let (dir, mut options) = place(&[(
+            "master.d/z.conf",
+            "engines: {z: {}}\nmaster_job_cache: redis\n",
+        )]);
         options.add("engines", ENGINE);
         options.set("master_job_cache", "saltcellar");
         let at = dir.path().join("master.d");
@@ -255,7 +314,10 @@ mod tests {
         options.add("engines", ENGINE);
         let error = options.ensure_no_salt_reactor().unwrap_err().to_string();
         let file = dir.path().join("master");
-        assert!(error.contains(&format!("`engines` in {} names `reactor`", file.display())), "{error}");
+        assert!(
+            error.contains(&format!("`engines` in {} names `reactor`", file.display())),
+            "{error}"
+        );
         let (_dir, mut options) = place(&[("master", "reactor: [{a: [/a]}]\n")]);
         options.add("engines", ENGINE);
         options.ensure_no_salt_reactor().unwrap();
@@ -264,7 +326,10 @@ mod tests {
     #[test]
     fn values_are_quoted_as_yaml_if_necessary() {
         for (text, yaml) in [
-            ("/run/saltcellar/saltcellar.sock", "/run/saltcellar/saltcellar.sock"),
+            (
+                "/run/saltcellar/saltcellar.sock",
+                "/run/saltcellar/saltcellar.sock",
+            ),
             ("/a b: c", r#""/a b: c""#),
             ("https://master:4580", r#""https://master:4580""#),
             ("/a\"b", r#""/a\"b""#),

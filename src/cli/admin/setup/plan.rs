@@ -38,7 +38,10 @@ struct Undo {
 impl Done {
     /// Without a way back.
     pub(super) fn new() -> Self {
-        Self { result: None, undo: None }
+        Self {
+            result: None,
+            undo: None,
+        }
     }
 
     pub(super) fn with_result(mut self, result: impl Into<String>) -> Self {
@@ -51,7 +54,10 @@ impl Done {
         does: impl Into<String>,
         act: impl FnOnce() -> anyhow::Result<()> + 'static,
     ) -> Self {
-        self.undo = Some(Undo { does: does.into(), act: Box::new(act) });
+        self.undo = Some(Undo {
+            does: does.into(),
+            act: Box::new(act),
+        });
         self
     }
 }
@@ -73,22 +79,38 @@ impl Plan {
         does: impl Into<String>,
         act: impl FnOnce() -> anyhow::Result<Done> + 'static,
     ) {
-        self.steps.push(Step { name, does: does.into(), act: Some(Box::new(act)) });
+        self.steps.push(Step {
+            name,
+            does: does.into(),
+            act: Some(Box::new(act)),
+        });
     }
 
     /// Adds a step whose result is in place.
     pub(super) fn in_place(&mut self, name: &'static str, does: impl Into<String>) {
-        self.steps.push(Step { name, does: does.into(), act: None });
+        self.steps.push(Step {
+            name,
+            does: does.into(),
+            act: None,
+        });
     }
 
     /// Names of the steps to make.
     pub(super) fn needed(&self) -> Vec<&'static str> {
-        self.steps.iter().filter(|step| step.act.is_some()).map(|step| step.name).collect()
+        self.steps
+            .iter()
+            .filter(|step| step.act.is_some())
+            .map(|step| step.name)
+            .collect()
     }
 
     fn document(&self, more: &Json) -> Json {
         let step = |step: &Step| {
-            let state = if step.act.is_some() { "needed" } else { "in place" };
+            let state = if step.act.is_some() {
+                "needed"
+            } else {
+                "in place"
+            };
             json!({ "step": step.name, "does": step.does, "state": state })
         };
         let mut document = json!({
@@ -110,11 +132,16 @@ impl Plan {
             return Ok(out.flush()?);
         }
         for step in &self.steps {
-            let state = if step.act.is_some() { "will   " } else { "in place" };
+            let state = if step.act.is_some() {
+                "will   "
+            } else {
+                "in place"
+            };
             out.line(&format!("{state:<9} {}", step.does))?;
         }
         if let Some(text) = more.get("text").and_then(Json::as_str) {
-            text.lines().try_for_each(|line| out.line(&format!("          | {line}")))?;
+            text.lines()
+                .try_for_each(|line| out.line(&format!("          | {line}")))?;
         }
         for remark in &self.remarks {
             out.line(&format!("note      {remark}"))?;
@@ -204,9 +231,14 @@ fn confirm(is_table: bool) -> anyhow::Result<()> {
         ));
     }
     let mut out = std::io::stdout();
-    write!(out, "Continue? [y/N] ").and_then(|()| out.flush()).context("ask for permission")?;
+    write!(out, "Continue? [y/N] ")
+        .and_then(|()| out.flush())
+        .context("ask for permission")?;
     let mut answer = String::new();
-    stdin.lock().read_line(&mut answer).context("read the answer")?;
+    stdin
+        .lock()
+        .read_line(&mut answer)
+        .context("read the answer")?;
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }
@@ -248,7 +280,9 @@ mod tests {
                 }))
             });
         }
-        plan.step("three", "fail", || anyhow::bail!("start the daemon: no disk"));
+        plan.step("three", "fail", || {
+            anyhow::bail!("start the daemon: no disk")
+        });
         let never = log.clone();
         plan.step("four", "never run", move || {
             never.lock().push("four".to_owned());
@@ -266,6 +300,11 @@ mod tests {
         plan.step("one", "make one", || panic!("made"));
         let error = plan.carry_out(&global(), false, &Json::Null).unwrap_err();
         assert!(error.to_string().contains("add --yes"), "{error}");
-        assert!(!Plan::default().carry_out(&global(), false, &Json::Null).unwrap(), "nothing to do");
+        assert!(
+            !Plan::default()
+                .carry_out(&global(), false, &Json::Null)
+                .unwrap(),
+            "nothing to do"
+        );
     }
 }

@@ -37,7 +37,15 @@ pub(super) struct Removal<'a> {
 
 /// Plans the removal.
 pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> {
-    let Removal { options, found, config, config_file, spool, salt, services } = removal;
+    let Removal {
+        options,
+        found,
+        config,
+        config_file,
+        spool,
+        salt,
+        services,
+    } = removal;
     refuse_foreign(&options.path, found)?;
     let after = options.without();
     ensure_a_reactor(&after)?;
@@ -49,17 +57,23 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     }
     match (is_there, services && service::is("is-active", MASTER_UNIT)?) {
         (false, _) => plan.in_place("master", format!("{does}: it does not exist")),
-        (true, true) => plan.step("master", format!("stop {MASTER_UNIT}, {does}, and start it"), move || {
-            super::restarted_around(&path, managed::remove)
-        }),
+        (true, true) => plan.step(
+            "master",
+            format!("stop {MASTER_UNIT}, {does}, and start it"),
+            move || super::restarted_around(&path, managed::remove),
+        ),
         (true, false) => {
             plan.afterwards
                 .push("restart the master: its processes read the option only at start".to_owned());
             plan.step("master", does, move || {
-                let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
+                let before =
+                    Before::of(&path).with_context(|| format!("read {}", path.display()))?;
                 managed::remove(&path).with_context(|| format!("remove {}", path.display()))?;
-                Ok(Done::new()
-                    .undone_by(format!("restore {}", path.display()), move || Ok(before.restore(&path)?)))
+                Ok(
+                    Done::new().undone_by(format!("restore {}", path.display()), move || {
+                        Ok(before.restore(&path)?)
+                    }),
+                )
             });
         }
     }
@@ -68,20 +82,30 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         let user = &after.user;
         // A user that does not exist is in no group.
         if user != "root" && matches!(service::is_member(user), Ok(true)) {
-            plan.afterwards
-                .push(format!("{user} stays in the group {GROUP}; to remove it: gpasswd -d {user} {GROUP}"));
+            plan.afterwards.push(format!(
+                "{user} stays in the group {GROUP}; to remove it: gpasswd -d {user} {GROUP}"
+            ));
         }
     }
-    let reactor = if after.flag("reactor") { " and reactor" } else { "" };
+    let reactor = if after.flag("reactor") {
+        " and reactor"
+    } else {
+        ""
+    };
     let cache = after.text("master_job_cache").unwrap_or("local_cache");
-    plan.remarks.push(format!("Salt uses its own job cache ({cache}){reactor} again"));
+    plan.remarks.push(format!(
+        "Salt uses its own job cache ({cache}){reactor} again"
+    ));
     plan.remarks.push(format!(
         "jobs and events stay in {}; to take them along, run `saltcellar export` (docs/MIGRATE.md) before, while the daemon runs",
         config.state_dir.display()
     ));
     let kept = [&config.state_dir, config_file, &spool];
-    let kept: Vec<_> =
-        kept.into_iter().filter(|path| path.exists()).map(|path| path.display().to_string()).collect();
+    let kept: Vec<_> = kept
+        .into_iter()
+        .filter(|path| path.exists())
+        .map(|path| path.display().to_string())
+        .collect();
     if !kept.is_empty() {
         plan.afterwards.push(format!(
             "these stay, and can be deleted once nothing in them is needed: {}",
@@ -97,9 +121,10 @@ fn ensure_a_reactor(after: &SaltMaster) -> anyhow::Result<()> {
         return Ok(());
     }
     let files = after.option_by_file("engines");
-    let file = files
-        .last()
-        .map_or_else(|| after.conf_file.display().to_string(), |(file, _)| file.display().to_string());
+    let file = files.last().map_or_else(
+        || after.conf_file.display().to_string(),
+        |(file, _)| file.display().to_string(),
+    );
     bail!(
         "hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {file} keeps Salt's own off; \
          remove the item that names saltcellar's reactor there"

@@ -19,7 +19,10 @@ const INSTALLED: &str = "/usr/bin/saltcellar";
 
 /// Files of a release without package, in `systemd` of its `share/saltcellar`, and where they belong.
 const FILES: [(&str, &str); 4] = [
-    ("saltcellar.service", "etc/systemd/system/saltcellar.service"),
+    (
+        "saltcellar.service",
+        "etc/systemd/system/saltcellar.service",
+    ),
     ("saltcellar.socket", "etc/systemd/system/saltcellar.socket"),
     ("saltcellar.sysusers", "etc/sysusers.d/saltcellar.conf"),
     ("saltcellar.tmpfiles", "etc/tmpfiles.d/saltcellar.conf"),
@@ -44,7 +47,12 @@ pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
         return Ok(());
     }
     let printed = String::from_utf8_lossy(&output.stderr);
-    bail!("run `{program} {}`: {}: {}", args.join(" "), output.status, printed.trim())
+    bail!(
+        "run `{program} {}`: {}: {}",
+        args.join(" "),
+        output.status,
+        printed.trim()
+    )
 }
 
 /// `systemctl` with a verb, and for a failed start where its cause is found.
@@ -62,37 +70,57 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
         plan.in_place("units", format!("install {UNIT}"));
         return is("cat", SOCKET_UNIT);
     }
-    let Some(dir) = share.iter().map(|dir| dir.join("systemd")).find(|dir| dir.join(UNIT).is_file()) else {
-        let dirs: Vec<_> = share.iter().map(|dir| dir.join("systemd").display().to_string()).collect();
+    let Some(dir) = share
+        .iter()
+        .map(|dir| dir.join("systemd"))
+        .find(|dir| dir.join(UNIT).is_file())
+    else {
+        let dirs: Vec<_> = share
+            .iter()
+            .map(|dir| dir.join("systemd").display().to_string())
+            .collect();
         bail!(
             "install {UNIT}: systemd has no such unit, and {} does not have it; install the package",
             dirs.join(" or ")
         );
     };
     let program = std::env::current_exe().context("find this program")?;
-    let program = program.to_str().context("find this program: its path is not UTF-8")?.to_owned();
+    let program = program
+        .to_str()
+        .context("find this program: its path is not UTF-8")?
+        .to_owned();
     let mut files = Vec::new();
     for (name, to) in FILES {
         match std::fs::read_to_string(dir.join(name)) {
             Ok(text) => files.push((root.join(to), text.replace(INSTALLED, &program))),
             // Not every release has all of them.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("read {}", dir.join(name).display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("read {}", dir.join(name).display()));
+            }
         }
     }
     let has_socket = files.iter().any(|(to, _)| to.ends_with(SOCKET_UNIT));
-    let names: Vec<_> = files.iter().map(|(to, _)| to.display().to_string()).collect();
+    let names: Vec<_> = files
+        .iter()
+        .map(|(to, _)| to.display().to_string())
+        .collect();
     let does = format!("install {} from {}", names.join(", "), dir.display());
     plan.step("units", does, move || {
         let paths: Vec<_> = files.iter().map(|(to, _)| to.clone()).collect();
         let remove = move || {
-            paths.iter().try_for_each(|path| managed::remove(path)).context("remove the unit and its files")
+            paths
+                .iter()
+                .try_for_each(|path| managed::remove(path))
+                .context("remove the unit and its files")
         };
         match install(&files) {
-            Ok(()) => Ok(Done::new().undone_by("remove the unit and its files", move || {
-                remove()?;
-                systemctl("daemon-reload", &[])
-            })),
+            Ok(()) => Ok(
+                Done::new().undone_by("remove the unit and its files", move || {
+                    remove()?;
+                    systemctl("daemon-reload", &[])
+                }),
+            ),
             Err(error) => {
                 remove().with_context(|| format!("undo after: {error:#}"))?;
                 Err(error)
@@ -115,7 +143,11 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 /// Plans that the daemon is enabled and runs. `changed`: it has to read a new configuration; the step that changed it restarts the daemon
 /// when it is undone.
 pub(super) fn start(plan: &mut Plan, has_socket: bool, changed: bool) -> anyhow::Result<()> {
-    let units = if has_socket { vec![SOCKET_UNIT, UNIT] } else { vec![UNIT] };
+    let units = if has_socket {
+        vec![SOCKET_UNIT, UNIT]
+    } else {
+        vec![UNIT]
+    };
     let mut is_enabled = true;
     for unit in &units {
         is_enabled &= is("is-enabled", unit)?;
@@ -126,7 +158,11 @@ pub(super) fn start(plan: &mut Plan, has_socket: bool, changed: bool) -> anyhow:
         plan.in_place("service", does);
         return Ok(());
     }
-    let does = if was_active { format!("enable {} and restart it", units.join(" and ")) } else { does };
+    let does = if was_active {
+        format!("enable {} and restart it", units.join(" and "))
+    } else {
+        does
+    };
     plan.step("service", does, move || {
         let started = systemctl("enable", &units).and_then(|()| restart(has_socket));
         let stop = move || systemctl("disable", &[&["--now"], units.as_slice()].concat());
@@ -158,7 +194,11 @@ fn restart(has_socket: bool) -> anyhow::Result<()> {
 
 /// After the daemon's configuration was restored: restarts a daemon that setup did not start itself.
 pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
-    if is("is-enabled", UNIT)? { systemctl("restart", &[UNIT]) } else { Ok(()) }
+    if is("is-enabled", UNIT)? {
+        systemctl("restart", &[UNIT])
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a user is a member of [`GROUP`].
@@ -169,7 +209,9 @@ pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
         "find user {user}, which is `user` in the master's configuration: {}",
         String::from_utf8_lossy(&groups.stderr).trim()
     );
-    Ok(String::from_utf8_lossy(&groups.stdout).split_whitespace().any(|group| group == GROUP))
+    Ok(String::from_utf8_lossy(&groups.stdout)
+        .split_whitespace()
+        .any(|group| group == GROUP))
 }
 
 /// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
@@ -177,8 +219,9 @@ pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
     if user == "root" {
         return Ok(());
     }
-    let does =
-        format!("add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket");
+    let does = format!(
+        "add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket"
+    );
     if is_member(user)? {
         plan.in_place("group", does);
         return Ok(());
@@ -186,9 +229,11 @@ pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
     let user = user.to_owned();
     plan.step("group", does, move || {
         run("usermod", &["-aG", GROUP, &user])?;
-        Ok(Done::new().undone_by(format!("remove {user} from the group"), move || {
-            run("gpasswd", &["-d", &user, GROUP])
-        }))
+        Ok(
+            Done::new().undone_by(format!("remove {user} from the group"), move || {
+                run("gpasswd", &["-d", &user, GROUP])
+            }),
+        )
     });
     Ok(())
 }

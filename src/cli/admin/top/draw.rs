@@ -25,8 +25,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let head = head(view);
     let parts = part_lines(view, width);
     let reactions = reaction_lines(view, width);
-    let rows = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
-    let layout = [rows(&head), rows(&parts), rows(&reactions), Constraint::Min(3), Constraint::Length(1)];
+    let rows =
+        |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+    let layout = [
+        rows(&head),
+        rows(&parts),
+        rows(&reactions),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ];
     let [top, middle, below, list, foot] = Layout::vertical(layout).areas(area);
     frame.render_widget(Paragraph::new(head), top);
     frame.render_widget(Paragraph::new(parts), middle);
@@ -39,7 +46,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
 }
 
 fn coloured(colour: Color) -> Style {
-    if is_coloured() { Style::default().fg(colour) } else { Style::default() }
+    if is_coloured() {
+        Style::default().fg(colour)
+    } else {
+        Style::default()
+    }
 }
 
 fn title() -> Style {
@@ -57,13 +68,22 @@ fn head(view: &View) -> Vec<Line<'static>> {
         Level::Warning => Color::Yellow,
         Level::Problem => Color::Red,
     };
-    let name = format!("saltcellar {}, up {}: ", plain(&status.version), span(status.uptime_s));
+    let name = format!(
+        "saltcellar {}, up {}: ",
+        plain(&status.version),
+        span(status.uptime_s)
+    );
     let mut lines = vec![Line::from(vec![
         Span::styled(name, title()),
         Span::styled(verdict, coloured(colour)),
         Span::raw(if view.is_paused() { "  PAUSED" } else { "" }),
     ])];
-    if let Some(reason) = status.health.iter().flat_map(|health| &health.reasons).next() {
+    if let Some(reason) = status
+        .health
+        .iter()
+        .flat_map(|health| &health.reasons)
+        .next()
+    {
         let text = format!("{}: {}", reason.part, reason.message);
         lines.push(Line::styled(plain(&text).into_owned(), coloured(colour)));
     }
@@ -76,19 +96,27 @@ fn head(view: &View) -> Vec<Line<'static>> {
     };
     lines.push(Line::raw(rates));
     let disk = &status.disk;
-    let left =
-        disk.days_left.map_or_else(|| "growth is limited".to_owned(), |days| format!("{days} days left"));
+    let left = disk.days_left.map_or_else(
+        || "growth is limited".to_owned(),
+        |days| format!("{days} days left"),
+    );
     let [used, free] = [disk.used_bytes, disk.free_bytes].map(bytes);
     lines.push(Line::raw(format!("disk {used} used, {free} free, {left}")));
     if let Some(last) = &status.last_failure {
-        let text =
-            format!("last failure {} on {}, exit code {}, {}", last.fun, last.minion, last.retcode, last.jid);
+        let text = format!(
+            "last failure {} on {}, exit code {}, {}",
+            last.fun, last.minion, last.retcode, last.jid
+        );
         lines.push(Line::raw(plain(&text).into_owned()));
     }
     lines
 }
 
-fn table(columns: impl Into<Vec<Column>>, rows: &[Vec<String>], width: usize) -> Vec<Line<'static>> {
+fn table(
+    columns: impl Into<Vec<Column>>,
+    rows: &[Vec<String>],
+    width: usize,
+) -> Vec<Line<'static>> {
     let lines = Table::new(columns).lines(rows, Some(width)).into_iter();
     lines
         .enumerate()
@@ -118,8 +146,15 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
     let row = |reaction: &Json| {
         let record = reaction.of("reaction");
         let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
-        let took = took.map(|(ended, at)| format!("{}", (ended - at) / 1000)).unwrap_or_default();
-        vec![short(reaction.of("time")), record.leaf("state"), took, reaction.leaf("tag")]
+        let took = took
+            .map(|(ended, at)| format!("{}", (ended - at) / 1000))
+            .unwrap_or_default();
+        vec![
+            short(reaction.of("time")),
+            record.leaf("state"),
+            took,
+            reaction.leaf("tag"),
+        ]
     };
     let rows: Vec<_> = view.reactions.iter().take(3).map(row).collect();
     let columns = [
@@ -156,18 +191,38 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let heading = lines.next();
     let height = usize::from(area.height).saturating_sub(1).max(1);
     let first = view.selected().saturating_sub(height - 1);
-    let lines = lines.zip(&jobs).enumerate().skip(first).take(height).map(|(n, (line, job))| {
-        let style = if job.number("failed") > 0 { coloured(Color::Red) } else { Style::default() };
-        let marked = if n == view.selected() { style.add_modifier(Modifier::REVERSED) } else { style };
-        line.style(marked)
-    });
+    let lines = lines
+        .zip(&jobs)
+        .enumerate()
+        .skip(first)
+        .take(height)
+        .map(|(n, (line, job))| {
+            let style = if job.number("failed") > 0 {
+                coloured(Color::Red)
+            } else {
+                Style::default()
+            };
+            let marked = if n == view.selected() {
+                style.add_modifier(Modifier::REVERSED)
+            } else {
+                style
+            };
+            line.style(marked)
+        });
     let lines: Vec<Line<'_>> = heading.into_iter().chain(lines).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
 
 fn draw_job(frame: &mut Frame<'_>, job: &Json, scroll: u16, area: Rect) {
-    let text = if job.is_null() { "the job is no longer stored".to_owned() } else { nested(job, 0) };
-    let lines: Vec<Line<'_>> = text.lines().map(|line| Line::raw(plain(line).into_owned())).collect();
+    let text = if job.is_null() {
+        "the job is no longer stored".to_owned()
+    } else {
+        nested(job, 0)
+    };
+    let lines: Vec<Line<'_>> = text
+        .lines()
+        .map(|line| Line::raw(plain(line).into_owned()))
+        .collect();
     let title = format!(" job {} ", plain(&job.leaf("jid")));
     let block = Block::default().borders(Borders::TOP).title(title);
     frame.render_widget(Paragraph::new(lines).block(block).scroll((scroll, 0)), area);
@@ -175,13 +230,19 @@ fn draw_job(frame: &mut Frame<'_>, job: &Json, scroll: u16, area: Rect) {
 
 fn foot_line(view: &View) -> Line<'static> {
     let text = if view.is_editing {
-        format!("filter: {}_   Enter keeps it, Esc removes it", plain(&view.filter))
+        format!(
+            "filter: {}_   Enter keeps it, Esc removes it",
+            plain(&view.filter)
+        )
     } else if view.job.is_some() {
         "up/down scroll   Esc back".to_owned()
     } else if view.filter.is_empty() {
         "up/down select   Enter open   / filter   p pause   q quit".to_owned()
     } else {
-        format!("filter: {}   Esc remove   Enter open   p pause   q quit", plain(&view.filter))
+        format!(
+            "filter: {}   Esc remove   Enter open   p pause   q quit",
+            plain(&view.filter)
+        )
     };
     Line::styled(text, Style::default().add_modifier(Modifier::DIM))
 }
@@ -212,8 +273,15 @@ mod tests {
         Status {
             version: "0.1.0".to_owned(),
             pid: 7,
-            health: Some(Health { state: Level::Problem, reasons: vec![reason] }),
-            bus: vec![BusRow { path: "/run/salt/master".to_owned(), connected: true, ..BusRow::default() }],
+            health: Some(Health {
+                state: Level::Problem,
+                reasons: vec![reason],
+            }),
+            bus: vec![BusRow {
+                path: "/run/salt/master".to_owned(),
+                connected: true,
+                ..BusRow::default()
+            }],
             sinks: vec![sink],
             last_failure: Some(LastFailure {
                 fun: "cmd.run".to_owned(),
@@ -244,7 +312,11 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, view)).unwrap();
         let buffer = terminal.backend().buffer().clone();
-        let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>();
+        let line = |y: u16| {
+            (0..width)
+                .map(|x| buffer[(x, y)].symbol().to_owned())
+                .collect::<String>()
+        };
         (0..height).map(|y| line(y).trim_end().to_owned()).collect()
     }
 
@@ -263,11 +335,20 @@ mod tests {
             (9, "failed   4  salt/minion/web1/start"),
             (10, "JID                   FUN"),
             (11, "20261121054728123400"),
-            (23, "up/down select   Enter open   / filter   p pause   q quit"),
+            (
+                23,
+                "up/down select   Enter open   / filter   p pause   q quit",
+            ),
         ] {
-            assert!(lines[line].contains(part), "{part:?} in line {line} of {lines:#?}");
+            assert!(
+                lines[line].contains(part),
+                "{part:?} in line {line} of {lines:#?}"
+            );
         }
-        assert!(lines[11].contains("2/3") && lines[11].contains("\\u{202e}"), "{lines:#?}");
+        assert!(
+            lines[11].contains("2/3") && lines[11].contains("\\u{202e}"),
+            "{lines:#?}"
+        );
         assert!(lines[22].contains("20261121054728123411"), "{lines:#?}");
     }
 
@@ -287,8 +368,14 @@ mod tests {
         let mut view = view();
         view.open(json!({"jid": "1", "answers": [{"minion": "web1", "return": "\x1b[31mred"}]}));
         let lines = screen(&view, 80, 24);
-        assert!(lines.iter().any(|line| line.contains("job 1")), "{lines:#?}");
-        assert!(lines.iter().any(|line| line.contains("\\x1b[31mred")), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.contains("job 1")),
+            "{lines:#?}"
+        );
+        assert!(
+            lines.iter().any(|line| line.contains("\\x1b[31mred")),
+            "{lines:#?}"
+        );
         assert_eq!(lines[23], "up/down scroll   Esc back");
     }
 

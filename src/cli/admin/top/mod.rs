@@ -36,14 +36,21 @@ const REACTIONS: u64 = 5;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() {
-        bail!("show the live view: standard output is not a terminal; `saltcellar status` prints once");
+        bail!(
+            "show the live view: standard output is not a terminal; `saltcellar status` prints once"
+        );
     }
     let operation = "query the status";
     let mut client = ask::connect(global)?;
     let mut view = View::default();
     update(&mut client, &mut view).context(operation)?;
     let mut terminal = ratatui::try_init().context("prepare the terminal")?;
-    let result = live(&mut terminal, &mut client, &mut view, Duration::from_secs(flags.interval));
+    let result = live(
+        &mut terminal,
+        &mut client,
+        &mut view,
+        Duration::from_secs(flags.interval),
+    );
     ratatui::restore();
     result.context(operation)
 }
@@ -85,7 +92,9 @@ fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
     let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
     let reactions = if status.reactor {
         let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
-        ask::call(client, "reactor_history", call)?.get_mut("reactions").map(Json::take)
+        ask::call(client, "reactor_history", call)?
+            .get_mut("reactions")
+            .map(Json::take)
     } else {
         None
     };

@@ -32,33 +32,53 @@ struct Requests {
     violations: Vec<String>,
 }
 
-pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) -> anyhow::Result<()> {
+pub(super) fn run(
+    report: &mut Report,
+    root: &Path,
+    events: u64,
+    check: bool,
+) -> anyhow::Result<()> {
     let requests: Arc<Mutex<Requests>> = Arc::default();
     let recorded = requests.clone();
     let master = FakeMaster::new(false, move |tag: &str, minion: &str| {
-        let number = tag.strip_prefix("hot/").and_then(|n| n.parse().ok()).unwrap_or(0);
+        let number = tag
+            .strip_prefix("hot/")
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0);
         let mut requests = recorded.lock();
         requests.count += 1;
         let last = requests.last.insert(minion.to_owned(), number);
         if last.is_some_and(|last| last >= number) {
-            requests.violations.push(format!("{tag} of {minion} after {last:?}"));
+            requests
+                .violations
+                .push(format!("{tag} of {minion} after {last:?}"));
         }
         Ok(())
     });
     let ask = master.clone();
     let settings = ReactorSettings::default();
-    let mut harness =
-        Harness::start(&root.join("backlog"), &["hot/*"], settings, Default::default(), |_| ask)?;
+    let mut harness = Harness::start(
+        &root.join("backlog"),
+        &["hot/*"],
+        settings,
+        Default::default(),
+        |_| ask,
+    )?;
     let peak_mb = || memory_mb(std::process::id(), "VmHWM");
     let started = Instant::now();
     let mut sent = 0;
     while sent < events {
         let batch = sent..events.min(sent + BATCH);
         sent = batch.end;
-        harness.submit(batch, |n| (format!("hot/{}", n + 1), format!("web{}", n % MINIONS)))?;
+        harness.submit(batch, |n| {
+            (format!("hot/{}", n + 1), format!("web{}", n % MINIONS))
+        })?;
     }
     harness.wait_until_read()?;
-    let (waiting, sent_s) = (harness.handle.status().waiting, started.elapsed().as_secs_f64());
+    let (waiting, sent_s) = (
+        harness.handle.status().waiting,
+        started.elapsed().as_secs_f64(),
+    );
     let down_mb = peak_mb()?;
     let up_at = Instant::now();
     master.is_up.store(true, Ordering::Relaxed);
@@ -80,7 +100,12 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) ->
         .count("WAITING", "waiting", waiting as u64)
         .number("SENT S", "", 1, sent_s)
         .number("DOWN PEAK MB", "down_peak_mb", 1, down_mb)
-        .number("EVENTS/S", "events_per_s", 0, events as f64 / took.max(1e-9))
+        .number(
+            "EVENTS/S",
+            "events_per_s",
+            0,
+            events as f64 / took.max(1e-9),
+        )
         .number("PEAK MB", "peak_mb", 1, peak);
     report.print_row(row)?;
     let requests = requests.lock();
@@ -95,6 +120,9 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) ->
         "{} of {events} events caused a request, {left} were too old",
         requests.count
     );
-    ensure!(!check || peak <= PEAK_MB, "peak memory {peak:.1} MB exceeds {PEAK_MB:.0} MB");
+    ensure!(
+        !check || peak <= PEAK_MB,
+        "peak memory {peak:.1} MB exceeds {PEAK_MB:.0} MB"
+    );
     Ok(())
 }

@@ -101,7 +101,9 @@ impl Harness {
             free: FreeSpace::default(),
             fs: Arc::new(vfs::Disk),
         };
-        let (store, intake, threads) = Store::open(&options).context("open the store")?.on_threads();
+        let (store, intake, threads) = Store::open(&options)
+            .context("open the store")?
+            .on_threads();
         let reactor = Reactor::start(Parts {
             clean: Arc::new(|batch| batch),
             store: store.clone(),
@@ -138,17 +140,31 @@ impl Harness {
         let count = numbers.end - numbers.start;
         for (tag, minion) in numbers.map(event) {
             let mut w = Writer::new();
-            w.map(3).str("id").str(&minion).str("act").str("accept").str("_stamp").str("2030-01-01T00:00:00");
+            w.map(3)
+                .str("id")
+                .str(&minion)
+                .str("act")
+                .str("accept")
+                .str("_stamp")
+                .str("2030-01-01T00:00:00");
             let body = w.into_bytes();
             let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-            batch.push(&Entry { minion: &minion, ..entry }, None);
+            batch.push(
+                &Entry {
+                    minion: &minion,
+                    ..entry
+                },
+                None,
+            );
         }
         let (answered, rejected) = (self.answered.clone(), self.rejected.clone());
         let done = move |stored: Result<(), String>| {
             rejected.fetch_add(if stored.is_err() { count } else { 0 }, Ordering::Relaxed);
             answered.fetch_add(count, Ordering::Relaxed);
         };
-        self.intake.submit(batch, Some(Box::new(done))).context("submit events")?;
+        self.intake
+            .submit(batch, Some(Box::new(done)))
+            .context("submit events")?;
         self.sent += count;
         self.wait("the store", |harness| {
             harness.sent - harness.answered.load(Ordering::Relaxed) < UNANSWERED_MAX
@@ -158,7 +174,8 @@ impl Harness {
     /// Waits until all events are in the log and read by the reactor.
     pub(super) fn wait_until_read(&self) -> anyhow::Result<()> {
         self.wait("the log to be read", |harness| {
-            harness.answered.load(Ordering::Relaxed) == harness.sent && harness.handle.status().behind == 0
+            harness.answered.load(Ordering::Relaxed) == harness.sent
+                && harness.handle.status().behind == 0
         })
     }
 
@@ -168,7 +185,10 @@ impl Harness {
             harness.answered.load(Ordering::Relaxed) == harness.sent
                 && (status.behind, status.waiting, status.open) == (0, 0, 0)
         })?;
-        ensure!(self.rejected.load(Ordering::Relaxed) == 0, "the store rejected events");
+        ensure!(
+            self.rejected.load(Ordering::Relaxed) == 0,
+            "the store rejected events"
+        );
         Ok(())
     }
 
@@ -194,14 +214,30 @@ impl Harness {
     ) -> anyhow::Result<Schedule> {
         self.submit(0..1, |_| ("hot/first".to_owned(), "web0".to_owned()))?;
         self.wait_until_done()?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of events")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of events"
+        )]
         let events = (f64::from(rate) * time.as_secs_f64()) as u64;
         let each = Duration::from_secs(1) / rate.max(1);
-        let mut schedule = Schedule { cpu_s: own_cpu_s()?, started: Instant::now(), each, events, rate: 0.0 };
+        let mut schedule = Schedule {
+            cpu_s: own_cpu_s()?,
+            started: Instant::now(),
+            each,
+            events,
+            rate: 0.0,
+        };
         for n in 0..events {
             std::thread::sleep(schedule.due(n).saturating_duration_since(Instant::now()));
-            let kind = if n.is_multiple_of(one_of) { "hot" } else { other };
-            self.submit(n..n + 1, |n| (format!("{kind}/{n}"), format!("web{}", n % MINIONS)))?;
+            let kind = if n.is_multiple_of(one_of) {
+                "hot"
+            } else {
+                other
+            };
+            self.submit(n..n + 1, |n| {
+                (format!("{kind}/{n}"), format!("web{}", n % MINIONS))
+            })?;
         }
         schedule.rate = events as f64 / schedule.started.elapsed().as_secs_f64();
         Ok(schedule)
@@ -234,8 +270,12 @@ impl Schedule {
     /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their time.
     pub(super) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
         let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<u64>().ok();
-        let latency = |tag, at: &Instant| Some(at.saturating_duration_since(self.due(number(tag)?)));
-        requests.iter().filter_map(|(tag, at)| latency(tag, at)).collect()
+        let latency =
+            |tag, at: &Instant| Some(at.saturating_duration_since(self.due(number(tag)?)));
+        requests
+            .iter()
+            .filter_map(|(tag, at)| latency(tag, at))
+            .collect()
     }
 }
 
@@ -247,24 +287,42 @@ pub(super) struct FakeMaster<F> {
 
 impl<F: Fn(&str, &str) -> Result<(), MasterError>> FakeMaster<F> {
     pub(super) fn new(is_up: bool, answer: F) -> Arc<Self> {
-        Arc::new(Self { is_up: is_up.into(), answer })
+        Arc::new(Self {
+            is_up: is_up.into(),
+            answer,
+        })
     }
 }
 
 impl<F: Fn(&str, &str) -> Result<(), MasterError> + Send + Sync> Executor for FakeMaster<F> {
     fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
         self.reach()?;
-        let tag = call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str());
-        let minion = call.load.get("tgt").and_then(Value::as_str).unwrap_or_default();
+        let tag = call
+            .load
+            .get("arg")
+            .and_then(Value::as_list)
+            .and_then(|arg| arg.first()?.as_str());
+        let minion = call
+            .load
+            .get("tgt")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         (self.answer)(tag.unwrap_or_default(), minion)?;
         let (jid, minions) = (jid.to_owned(), vec![minion.to_owned()]);
-        Ok(Answer::Published { jid, minions, missing: Vec::new() })
+        Ok(Answer::Published {
+            jid,
+            minions,
+            missing: Vec::new(),
+        })
     }
 
     fn reach(&self) -> Result<(), MasterError> {
         if self.is_up.load(Ordering::Relaxed) {
             return Ok(());
         }
-        Err(MasterError::Unreachable { place: "the benchmark".to_owned(), why: "it is down".to_owned() })
+        Err(MasterError::Unreachable {
+            place: "the benchmark".to_owned(),
+            why: "it is down".to_owned(),
+        })
     }
 }

@@ -32,9 +32,16 @@ const MATCHING: [u64; 3] = [100, 10, 1];
 
 const SYNCS: u32 = 200;
 
-pub(super) fn wire(report: &mut Report, root: &Path, rate: u32, time: Duration) -> anyhow::Result<()> {
-    let rows: anyhow::Result<_> =
-        MATCHING.iter().map(|one_of| measure_wire(root, *one_of, rate, time)).collect();
+pub(super) fn wire(
+    report: &mut Report,
+    root: &Path,
+    rate: u32,
+    time: Duration,
+) -> anyhow::Result<()> {
+    let rows: anyhow::Result<_> = MATCHING
+        .iter()
+        .map(|one_of| measure_wire(root, *one_of, rate, time))
+        .collect();
     report.print_rows(rows?)
 }
 
@@ -52,13 +59,20 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
         published(&text(get(load, "jid")))
     });
     let (host, user) = ("127.0.0.1".to_owned(), "root".to_owned());
-    let address =
-        MasterAddress { host, port: port.context("open a request port")?, cachedir: dir.clone(), user };
+    let address = MasterAddress {
+        host,
+        port: port.context("open a request port")?,
+        cachedir: dir.clone(),
+        user,
+    };
     std::fs::write(dir.join(".root_key"), "the key").context("write a key")?;
-    let mut harness =
-        Harness::start(&dir, &["hot/*"], ReactorSettings::default(), Default::default(), |metrics| {
-            Arc::new(Master::new(address, metrics.clone()))
-        })?;
+    let mut harness = Harness::start(
+        &dir,
+        &["hot/*"],
+        ReactorSettings::default(),
+        Default::default(),
+        |metrics| Arc::new(Master::new(address, metrics.clone())),
+    )?;
     let schedule = harness.submit_at_rate(rate, time, one_of, "cold")?;
     harness.wait_until_done()?;
     let cpu_us = (own_cpu_s()? - schedule.cpu_s) * 1e6 / schedule.events.max(1) as f64;
@@ -66,16 +80,34 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
     let requests = requests.lock();
     let latencies = schedule.latencies(&requests);
     let (found, expected) = (latencies.len() as u64, schedule.events.div_ceil(one_of));
-    ensure!(found == expected, "{found} of {expected} requests reached the master");
-    let last = requests.iter().map(|(_, at)| *at).max().unwrap_or(schedule.started);
-    let seconds = last.saturating_duration_since(schedule.started).as_secs_f64();
-    let matching = if one_of == 1 { "all".to_owned() } else { format!("1 of {one_of}") };
+    ensure!(
+        found == expected,
+        "{found} of {expected} requests reached the master"
+    );
+    let last = requests
+        .iter()
+        .map(|(_, at)| *at)
+        .max()
+        .unwrap_or(schedule.started);
+    let seconds = last
+        .saturating_duration_since(schedule.started)
+        .as_secs_f64();
+    let matching = if one_of == 1 {
+        "all".to_owned()
+    } else {
+        format!("1 of {one_of}")
+    };
     Ok(Row::default()
         .label("MATCHING", matching)
         .json("one_of", one_of)
         .number("EVENTS/S", "events_per_s", 0, schedule.rate)
         .count("REQUESTS", "requests", found)
-        .number("REQUESTS/S", "requests_per_s", 0, found as f64 / seconds.max(1e-9))
+        .number(
+            "REQUESTS/S",
+            "requests_per_s",
+            0,
+            found as f64 / seconds.max(1e-9),
+        )
         .latency_and_max(&latencies)
         .number("SYNC P50", "sync_p50_ms", 3, syncs.ms(0.5))
         .number("SYNC P99", "sync_p99_ms", 3, syncs.ms(0.99))
@@ -86,12 +118,15 @@ fn syncs(dir: &Path) -> anyhow::Result<Durations> {
     let path = dir.join("baseline");
     let mut file = File::create(&path).context("create the baseline's file")?;
     let mut sync = |_| {
-        file.write_all(&[0x5a; 4096]).context("write the baseline")?;
+        file.write_all(&[0x5a; 4096])
+            .context("write the baseline")?;
         let started = Instant::now();
         file.sync_data().context("sync the baseline")?;
         Ok(started.elapsed())
     };
-    let durations = (0..SYNCS).map(&mut sync).collect::<anyhow::Result<Vec<_>>>()?;
+    let durations = (0..SYNCS)
+        .map(&mut sync)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     std::fs::remove_file(&path).context("remove the baseline")?;
     Ok(durations.into_iter().collect())
 }
@@ -116,14 +151,22 @@ pub(super) fn isolation(
 ) -> anyhow::Result<()> {
     let (mut rows, mut p99) = (Vec::new(), Vec::new());
     for other in OTHERS {
-        let latencies = measure_isolation(&root.join(format!("isolation-{other}")), other, rate, time)?;
+        let latencies =
+            measure_isolation(&root.join(format!("isolation-{other}")), other, rate, time)?;
         p99.push(latencies.ms(0.99).unwrap_or(0.0));
-        rows.push(Row::default().text("OTHER RULE", "other_rule", other).latency_and_max(&latencies));
+        rows.push(
+            Row::default()
+                .text("OTHER RULE", "other_rule", other)
+                .latency_and_max(&latencies),
+        );
     }
     report.print_rows(rows)?;
     for (other, ms) in OTHERS.iter().zip(&p99) {
         let delay = ms - p99.first().unwrap_or(ms);
-        ensure!(!check || delay <= DELAY_MS, "a rule in state {other} delays another rule by {delay:.1} ms");
+        ensure!(
+            !check || delay <= DELAY_MS,
+            "a rule in state {other} delays another rule by {delay:.1} ms"
+        );
     }
     Ok(())
 }
@@ -136,10 +179,21 @@ fn measure_isolation(
 ) -> anyhow::Result<Durations> {
     let mut settings = ReactorSettings::default();
     if other == "throttled" {
-        let rate = Some(Rate { times: 1, per: Duration::from_secs(5) });
-        settings.rules.push(Arc::new(RuleOptions { rule: "other/*".into(), rate, ..RuleOptions::default() }));
+        let rate = Some(Rate {
+            times: 1,
+            per: Duration::from_secs(5),
+        });
+        settings.rules.push(Arc::new(RuleOptions {
+            rule: "other/*".into(),
+            rate,
+            ..RuleOptions::default()
+        }));
     }
-    let rules: &[&str] = if other == "absent" { &["hot/*"] } else { &["hot/*", "other/*"] };
+    let rules: &[&str] = if other == "absent" {
+        &["hot/*"]
+    } else {
+        &["hot/*", "other/*"]
+    };
     let requests = Requests::default();
     let recorded = requests.clone();
     let master = FakeMaster::new(true, move |tag: &str, _: &str| {
@@ -157,7 +211,9 @@ fn measure_isolation(
     let mut harness = Harness::start(dir, rules, settings, Default::default(), |_| master)?;
     let schedule = harness.submit_at_rate(rate, time, ONE_OF, "other")?;
     let expected = 1 + schedule.events.div_ceil(ONE_OF);
-    harness.wait("the measured rule", |_| requests.lock().len() as u64 >= expected)?;
+    harness.wait("the measured rule", |_| {
+        requests.lock().len() as u64 >= expected
+    })?;
     harness.stop();
     Ok(schedule.latencies(&requests.lock()))
 }

@@ -127,12 +127,38 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     };
     let mut found = Vec::new();
     for entries in ENTRIES {
-        let mut add =
-            |name, rules, tag, id, calls| found.push(Situation { name, entries, rules, tag, id, calls });
+        let mut add = |name, rules, tag, id, calls| {
+            found.push(Situation {
+                name,
+                entries,
+                rules,
+                tag,
+                id,
+                calls,
+            });
+        };
         add("one matches", one(entries, &local), "salt/key", "web1", 1);
-        add("one matches, if false", one(entries, &local), "salt/key", "db1", 0);
-        add("none matches", one(entries, &local), "salt/job/2030/ret/x", "web1", 0);
-        add("one matches, salt://", one(entries, "salt://reactor/r.sls"), "salt/key", "web1", 1);
+        add(
+            "one matches, if false",
+            one(entries, &local),
+            "salt/key",
+            "db1",
+            0,
+        );
+        add(
+            "none matches",
+            one(entries, &local),
+            "salt/job/2030/ret/x",
+            "web1",
+            0,
+        );
+        add(
+            "one matches, salt://",
+            one(entries, "salt://reactor/r.sls"),
+            "salt/key",
+            "web1",
+            1,
+        );
         add("all match one file", all(entries), "salt/key", "web1", 1);
     }
     Ok(found)
@@ -140,15 +166,26 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
 
 fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result<Row> {
     let config = root.join("master");
-    let head =
-        format!("root_dir: {0}\nid: m_master\nfile_roots:\n  base: ['{0}/srv/salt']\n", root.display());
+    let head = format!(
+        "root_dir: {0}\nid: m_master\nfile_roots:\n  base: ['{0}/srv/salt']\n",
+        root.display()
+    );
     fs::write(&config, head + &situation.rules).context("write the configuration")?;
     let pipeline = Pipeline::new(&SaltMaster::read(&config), std::sync::Arc::new(NoSalt));
     let mut worker = Worker::new(pipeline.into());
     let stamp = "2030-01-01T00:00:00";
-    let body = packed(&json!({ "id": situation.id, "act": "accept", "result": true, "_stamp": stamp }));
-    let mut once =
-        || worker.react(situation.tag, Body::Stored { data: &body, has_key: false }, Detail::Calls);
+    let body =
+        packed(&json!({ "id": situation.id, "act": "accept", "result": true, "_stamp": stamp }));
+    let mut once = || {
+        worker.react(
+            situation.tag,
+            Body::Stored {
+                data: &body,
+                has_key: false,
+            },
+            Detail::Calls,
+        )
+    };
     let outcome = once();
     ensure!(
         outcome.calls.len() == situation.calls && outcome.notes.is_empty(),

@@ -29,7 +29,10 @@ const LOG_BYTES: u64 = 32 * 1024 * 1024;
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
 
 fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions> {
-    let mut options = RuleOptions { rule: pattern.into(), ..RuleOptions::default() };
+    let mut options = RuleOptions {
+        rule: pattern.into(),
+        ..RuleOptions::default()
+    };
     change(&mut options);
     Arc::new(options)
 }
@@ -37,10 +40,17 @@ fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions
 pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Result<()> {
     let settings = ReactorSettings {
         rules: vec![
-            rule("once/*", |options| options.once_per = Some(Duration::from_secs(3600))),
-            rule("quiet/*", |options| options.debounce = Some(Duration::from_millis(5))),
+            rule("once/*", |options| {
+                options.once_per = Some(Duration::from_secs(3600));
+            }),
+            rule("quiet/*", |options| {
+                options.debounce = Some(Duration::from_millis(5));
+            }),
             rule("budget/*", |options| {
-                options.budget = Some(Rate { times: 1000, per: Duration::from_secs(1) });
+                options.budget = Some(Rate {
+                    times: 1000,
+                    per: Duration::from_secs(1),
+                });
             }),
         ],
         ..ReactorSettings::default()
@@ -50,10 +60,19 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
         class.keep.bytes = Some(LOG_BYTES);
     }
     let patterns = ["plain/*", "once/*", "quiet/*", "budget/*"];
-    let limits = Limits { segment_bytes_max: SEGMENT_BYTES, ..Limits::default() };
+    let limits = Limits {
+        segment_bytes_max: SEGMENT_BYTES,
+        ..Limits::default()
+    };
     let classes = Classes::new(&classes);
     let master = FakeMaster::new(true, |_: &str, _: &str| Ok(()));
-    let mut harness = Harness::start(&root.join("soak"), &patterns, settings, (limits, classes), |_| master)?;
+    let mut harness = Harness::start(
+        &root.join("soak"),
+        &patterns,
+        settings,
+        (limits, classes),
+        |_| master,
+    )?;
     let started = Instant::now();
     let mut samples = Vec::new();
     let step = (events / SAMPLES).max(BATCH);
@@ -68,7 +87,9 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
         })?;
         sent += BATCH;
         // Limits the reactor's lag.
-        harness.wait("the reactor", |harness| harness.handle.status().behind < 100_000)?;
+        harness.wait("the reactor", |harness| {
+            harness.handle.status().behind < 100_000
+        })?;
         if sent >= next || sent >= events {
             next += step;
             // Pending events use memory but are not growth.
@@ -77,7 +98,12 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
             let (done, skipped) = reactions(&harness);
             let row = Row::default()
                 .count("EVENTS", "events", sent)
-                .number("EVENTS/S", "events_per_s", 0, sent as f64 / started.elapsed().as_secs_f64())
+                .number(
+                    "EVENTS/S",
+                    "events_per_s",
+                    0,
+                    sent as f64 / started.elapsed().as_secs_f64(),
+                )
                 .count("REACTIONS", "reactions", done)
                 .count("SKIPPED", "left_out", skipped)
                 .number("RSS MB", "rss_mb", 1, mb);
@@ -89,7 +115,10 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
     let handled = done + skipped;
     let expected = sent / BATCH * patterns.len() as u64;
     harness.stop();
-    ensure!(handled == expected, "{handled} of {expected} matching events were handled");
+    ensure!(
+        handled == expected,
+        "{handled} of {expected} matching events were handled"
+    );
     let quarter = samples.len() / 4;
     let before = median(samples.get(quarter..2 * quarter).unwrap_or_default());
     let after = median(samples.get(samples.len() - quarter..).unwrap_or_default());
@@ -102,9 +131,15 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
 
 fn reactions(harness: &Harness) -> (u64, u64) {
     let metrics = &harness.metrics;
-    let skipped =
-        [&metrics.reactions_left_once, &metrics.reactions_left_quiet, &metrics.reactions_left_budget];
-    (metrics.reactions_done.get(), skipped.iter().map(|counter| counter.get()).sum())
+    let skipped = [
+        &metrics.reactions_left_once,
+        &metrics.reactions_left_quiet,
+        &metrics.reactions_left_budget,
+    ];
+    (
+        metrics.reactions_done.get(),
+        skipped.iter().map(|counter| counter.get()).sum(),
+    )
 }
 
 fn median(samples: &[f64]) -> f64 {

@@ -46,15 +46,27 @@ pub(super) fn run(
     let mut open = None;
     wait_for_status(&subject, |status| {
         let source = &status["https"];
-        open =
-            source["listen"].as_str().filter(|_| source["state"].as_str() == Some("open")).map(str::to_owned);
+        open = source["listen"]
+            .as_str()
+            .filter(|_| source["state"].as_str() == Some("open"))
+            .map(str::to_owned);
         (u64::from(open.is_some()), 1)
     })?;
-    let address = open.unwrap_or_default().parse::<SocketAddr>().context("read the address of the source")?;
+    let address = open
+        .unwrap_or_default()
+        .parse::<SocketAddr>()
+        .context("read the address of the source")?;
     let address = Address::new(address, "localhost", CA).context("read the certificate")?;
     let signer = Signer::from_pem(MINION).context("read the minion's key")?;
     let all_signed = Barrier::new(usize::try_from(connections)? + 1);
-    let minions = Minions { address, signer, entries, connections, batch, all_signed };
+    let minions = Minions {
+        address,
+        signer,
+        entries,
+        connections,
+        batch,
+        all_signed,
+    };
     let run = minions.send(&subject)?;
     Ok((subject, run))
 }
@@ -95,18 +107,30 @@ struct Minions {
 impl Minions {
     fn send(&self, subject: &Subject) -> anyhow::Result<SourceRun> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..self.connections).map(|n| scope.spawn(move || self.run_minion(n))).collect();
+            let threads: Vec<_> = (0..self.connections)
+                .map(|n| scope.spawn(move || self.run_minion(n)))
+                .collect();
             self.all_signed.wait();
-            let (start, own, cpu_s_before) = (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
+            let (start, own, cpu_s_before) =
+                (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
             let mut latencies = Vec::new();
             for thread in threads {
-                latencies.extend(thread.join().map_err(|_| anyhow!("run the load: a thread panicked"))??);
+                latencies.extend(
+                    thread
+                        .join()
+                        .map_err(|_| anyhow!("run the load: a thread panicked"))??,
+                );
             }
             let seconds = start.elapsed().as_secs_f64();
             let latencies = latencies.into_iter().collect();
             let sender_cpu_s = own_cpu_s()? - own;
-            Ok(SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: None })
+            Ok(SourceRun {
+                seconds,
+                latencies,
+                sender_cpu_s,
+                cpu_s_before,
+                peer: None,
+            })
         })
     }
 
@@ -129,7 +153,9 @@ impl Minions {
         let id = name(n);
         let mut connection = HttpsConnection::open(&self.address).context("connect")?;
         let sealed = |connection: &mut HttpsConnection, payload: &[u8]| {
-            connection.sealed(&id, &self.signer, Clock::real().now(), payload).context("sign a batch")
+            connection
+                .sealed(&id, &self.signer, Clock::real().now(), payload)
+                .context("sign a batch")
         };
         // An authenticated connection gets a longer idle timeout.
         let first = sealed(&mut connection, &[])?;
@@ -139,11 +165,15 @@ impl Minions {
         let mut at = n * self.batch;
         while at < self.entries {
             let count = self.batch.min(self.entries - at);
-            let payload: Vec<u8> = (at..at + count).flat_map(|entry| returned(&id, entry)).collect();
+            let payload: Vec<u8> = (at..at + count)
+                .flat_map(|entry| returned(&id, entry))
+                .collect();
             batches.push(sealed(&mut connection, &payload)?);
             at += self.connections * self.batch;
             if last_request.elapsed() > KEEP_ALIVE {
-                connection.request("GET", HELLO_PATH, &[]).context("keep the connection alive")?;
+                connection
+                    .request("GET", HELLO_PATH, &[])
+                    .context("keep the connection alive")?;
                 last_request = Instant::now();
             }
         }
@@ -154,7 +184,8 @@ impl Minions {
 /// A return of 1.2 KB by `state.apply`, with a new jid.
 fn returned(id: &str, entry: u64) -> Vec<u8> {
     let state = |n| {
-        let name = format!("file_|-/etc/app/{entry}-{n}.conf_|-/etc/app/{entry}-{n}.conf_|-managed");
+        let name =
+            format!("file_|-/etc/app/{entry}-{n}.conf_|-/etc/app/{entry}-{n}.conf_|-managed");
         let comment = "File /etc/app is in the correct state";
         let result = json!({ "comment": comment, "name": name, "changes": {}, "result": true, "duration": entry % 97 });
         (name, result)
@@ -170,11 +201,19 @@ fn returned(id: &str, entry: u64) -> Vec<u8> {
 fn check(answer: &HttpsAnswer) -> anyhow::Result<()> {
     for frame in frames(&answer.body) {
         let mut reader = Reader::new(frame.context("read an answer")?);
-        let good =
-            reader.array().and_then(|_| reader.value()).and_then(|_| reader.value()).ok().and_then(as_bool);
+        let good = reader
+            .array()
+            .and_then(|_| reader.value())
+            .and_then(|_| reader.value())
+            .ok()
+            .and_then(as_bool);
         if good != Some(true) {
             bail!("store a batch: {}", String::from_utf8_lossy(&answer.body));
         }
     }
-    if answer.status == 200 { Ok(()) } else { bail!("store a batch: HTTP status {}", answer.status) }
+    if answer.status == 200 {
+        Ok(())
+    } else {
+        bail!("store a batch: HTTP status {}", answer.status)
+    }
 }

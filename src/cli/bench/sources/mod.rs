@@ -109,7 +109,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new(global);
     let mut runs = Vec::new();
     for &source in &args.source {
-        let entries = args.entries.unwrap_or(if source == BenchSource::Https { 30_000 } else { 1_000_000 });
+        let entries = args.entries.unwrap_or(if source == BenchSource::Https {
+            30_000
+        } else {
+            1_000_000
+        });
         let connections = source.connections(args.connections);
         let name = source.to_possible_value().context("name the source")?;
         for batch in source.batches(&args.batch) {
@@ -118,7 +122,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 BenchSource::Baseline | BenchSource::Socket => {
                     socket(args, &scratch, source, entries, connections, batch)?
                 }
-                BenchSource::Bus | BenchSource::Pull => streams::run(args, &scratch, source, entries)?,
+                BenchSource::Bus | BenchSource::Pull => {
+                    streams::run(args, &scratch, source, entries)?
+                }
                 BenchSource::Https => https::run(&scratch, entries, connections, batch)?,
             };
             subject.process.wait_until_idle(TIMEOUT)?;
@@ -136,10 +142,25 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .count("BATCH", "batch", (batch > 0).then_some(batch))
                 .count("CONNECTIONS", "connections", connections)
                 .count("ENTRIES", "entries", entries)
-                .number("ENTRIES/S", "entries_per_s", 0, entries as f64 / run.seconds)
+                .number(
+                    "ENTRIES/S",
+                    "entries_per_s",
+                    0,
+                    entries as f64 / run.seconds,
+                )
                 .latency(&run.latencies)
-                .number("DAEMON CPU S/M", "daemon_cpu_s_per_million", 2, per_million(daemon_cpu_s))
-                .number("SENDER CPU S/M", "sender_cpu_s_per_million", 2, per_million(run.sender_cpu_s))
+                .number(
+                    "DAEMON CPU S/M",
+                    "daemon_cpu_s_per_million",
+                    2,
+                    per_million(daemon_cpu_s),
+                )
+                .number(
+                    "SENDER CPU S/M",
+                    "sender_cpu_s_per_million",
+                    2,
+                    per_million(run.sender_cpu_s),
+                )
                 .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb);
             runs.push(report.row(row)?);
         }
@@ -163,14 +184,35 @@ fn socket(
     };
     let generator = mix(args.common.seed, 1.0).generator(encoding);
     let cpu_s_before = subject.process.cpu_s()?;
-    let spec = LoadSpec { connections, in_flight: IN_FLIGHT, batch, ..LoadSpec::new(&generator, entries) };
-    let LoadResult { seconds, latencies, own_cpu_s: sender_cpu_s, .. } =
-        run_load(&subject.socket, &spec, |_, _| Ok(()))?;
-    Ok((subject, SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: None }))
+    let spec = LoadSpec {
+        connections,
+        in_flight: IN_FLIGHT,
+        batch,
+        ..LoadSpec::new(&generator, entries)
+    };
+    let LoadResult {
+        seconds,
+        latencies,
+        own_cpu_s: sender_cpu_s,
+        ..
+    } = run_load(&subject.socket, &spec, |_, _| Ok(()))?;
+    Ok((
+        subject,
+        SourceRun {
+            seconds,
+            latencies,
+            sender_cpu_s,
+            cpu_s_before,
+            peer: None,
+        },
+    ))
 }
 
 /// Polls the daemon's status until `progress`, of which it returns the present and the final value, is complete.
-fn wait_for_status(subject: &Subject, mut progress: impl FnMut(&Value) -> (u64, u64)) -> anyhow::Result<()> {
+fn wait_for_status(
+    subject: &Subject,
+    mut progress: impl FnMut(&Value) -> (u64, u64),
+) -> anyhow::Result<()> {
     let mut client = Client::connect(&subject.socket)?;
     let (mut seen, mut since) = (0, Instant::now());
     loop {
@@ -181,7 +223,10 @@ fn wait_for_status(subject: &Subject, mut progress: impl FnMut(&Value) -> (u64, 
         if now > seen {
             (seen, since) = (now, Instant::now());
         }
-        ensure!(since.elapsed() < PROGRESS_TIMEOUT, "wait for the daemon: no progress after {now} of {end}");
+        ensure!(
+            since.elapsed() < PROGRESS_TIMEOUT,
+            "wait for the daemon: no progress after {now} of {end}"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }

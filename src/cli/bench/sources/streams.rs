@@ -26,9 +26,15 @@ pub(super) fn run(
     source: BenchSource,
     entries: u64,
 ) -> anyhow::Result<(Subject, SourceRun)> {
-    let (config, path) = (scratch.path().join("sources.yaml"), scratch.path().join("source"));
+    let (config, path) = (
+        scratch.path().join("sources.yaml"),
+        scratch.path().join("source"),
+    );
     let is_bus = source == BenchSource::Bus;
-    let bus = is_bus.then(|| FakeBus::listen(&path)).transpose().context("listen as a bus")?;
+    let bus = is_bus
+        .then(|| FakeBus::listen(&path))
+        .transpose()
+        .context("listen as a bus")?;
     let text = if is_bus {
         format!("bus: [\"{}\"]\n", path.display())
     } else {
@@ -49,25 +55,46 @@ pub(super) fn run(
     send(&peer, is_bus, &generator, entries)?;
     let sender_cpu_s = own_cpu_s()? - own;
     wait_for_status(&subject, |status| {
-        (status["counters"]["entries_stored"].as_u64().unwrap_or(0), entries)
+        (
+            status["counters"]["entries_stored"].as_u64().unwrap_or(0),
+            entries,
+        )
     })?;
     let seconds = start.elapsed().as_secs_f64();
     let latencies = Durations::default();
-    Ok((subject, SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: Some(peer) }))
+    Ok((
+        subject,
+        SourceRun {
+            seconds,
+            latencies,
+            sender_cpu_s,
+            cpu_s_before,
+            peer: Some(peer),
+        },
+    ))
 }
 
 fn push(path: &Path) -> anyhow::Result<UnixStream> {
     let mut peer = UnixStream::connect(path).context("connect to the PULL")?;
-    peer.set_read_timeout(Some(PROGRESS_TIMEOUT)).context("set a timeout")?;
+    peer.set_read_timeout(Some(PROGRESS_TIMEOUT))
+        .context("set a timeout")?;
     peer.write_all(&greeting()).context("greet the PULL")?;
-    peer.write_all(&ready(SocketType::Push)).context("greet the PULL")?;
+    peer.write_all(&ready(SocketType::Push))
+        .context("greet the PULL")?;
     let theirs = greeting().len() + ready(SocketType::Pull).len();
-    peer.read_exact(&mut vec![0; theirs]).context("read the greeting of the PULL")?;
+    peer.read_exact(&mut vec![0; theirs])
+        .context("read the greeting of the PULL")?;
     Ok(peer)
 }
 
-fn send(mut peer: &UnixStream, is_bus: bool, generator: &EventGenerator, entries: u64) -> anyhow::Result<()> {
-    let (mut out, mut frame, mut message) = (Vec::with_capacity(2 * WRITE_BYTES), Vec::new(), Vec::new());
+fn send(
+    mut peer: &UnixStream,
+    is_bus: bool,
+    generator: &EventGenerator,
+    entries: u64,
+) -> anyhow::Result<()> {
+    let (mut out, mut frame, mut message) =
+        (Vec::with_capacity(2 * WRITE_BYTES), Vec::new(), Vec::new());
     for n in 0..entries {
         message.clear();
         generator.write(n, &mut message);
@@ -75,7 +102,9 @@ fn send(mut peer: &UnixStream, is_bus: bool, generator: &EventGenerator, entries
             frame.clear();
             put_frame(&mut frame, &message);
             out.extend_from_slice(
-                &u32::try_from(frame.len()).context("fit a message into a frame")?.to_be_bytes(),
+                &u32::try_from(frame.len())
+                    .context("fit a message into a frame")?
+                    .to_be_bytes(),
             );
             out.extend_from_slice(&frame);
         } else {

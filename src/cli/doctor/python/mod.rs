@@ -93,7 +93,9 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(10)),
+            Ok(None) if started.elapsed() < TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             // An error means that it has just exited; it is reaped either way.
             Ok(None) | Err(_) => {
                 let _ = child.kill();
@@ -104,14 +106,24 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     };
     // One line, which fits the buffer of a pipe.
     let mut answer = String::new();
-    let read = child.stdout.take().map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
-    let answer: Option<Json> =
-        read.and_then(Result::ok).and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
+    let read = child
+        .stdout
+        .take()
+        .map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
+    let answer: Option<Json> = read
+        .and_then(Result::ok)
+        .and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
     let Some(answer) = answer.filter(|_| status.success()) else {
-        return Err(format!("no answer, {status}; Python 3.10 or later is required"));
+        return Err(format!(
+            "no answer, {status}; Python 3.10 or later is required"
+        ));
     };
     let text = |key: &str| answer.get(key).and_then(Json::as_str).map(str::to_owned);
-    let warnings = answer.get("warnings").and_then(Json::as_array).into_iter().flatten();
+    let warnings = answer
+        .get("warnings")
+        .and_then(Json::as_array)
+        .into_iter()
+        .flatten();
     let yes = |key: &str| answer.get(key).and_then(Json::as_bool) == Some(true);
     Ok(Installed {
         python: python.to_owned(),
@@ -119,18 +131,29 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         version: text("python"),
         extension: text("extension").filter(|_| text("module").is_some() && yes("entry")),
         module: text("module").map(PathBuf::from),
-        warnings: warnings.filter_map(Json::as_str).map(str::to_owned).collect(),
+        warnings: warnings
+            .filter_map(Json::as_str)
+            .map(str::to_owned)
+            .collect(),
     })
 }
 
 /// Directories of `salt-pip` in Salt's own packages that have the extension: one for each minor version of Python, beside its `bin`.
 pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
-    let root = python.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let root = python
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("/"));
     let mut found: Vec<PathBuf> = std::fs::read_dir(root)
         .into_iter()
         .flatten()
         .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(EXTRAS)))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(EXTRAS))
+        })
         .map(|entry| entry.path())
         .filter(|dir| dir.join("saltext/saltcellar").is_dir())
         .collect();
@@ -139,17 +162,27 @@ pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
 }
 
 pub(super) fn is_in_extras(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str().to_str().is_some_and(|name| name.starts_with(EXTRAS)))
+    path.components().any(|part| {
+        part.as_os_str()
+            .to_str()
+            .is_some_and(|name| name.starts_with(EXTRAS))
+    })
 }
 
 /// The first existing candidate, and the version in its head.
 pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
     let path = candidates.iter().find(|path| path.is_file())?;
-    let lines = File::open(path).ok().map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
-    let version = lines.into_iter().flatten().map_while(Result::ok).find_map(|line| {
-        let rest = line.strip_prefix(GENERATED_FROM)?;
-        Some(rest.split_whitespace().next()?.to_owned())
-    });
+    let lines = File::open(path)
+        .ok()
+        .map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
+    let version = lines
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok)
+        .find_map(|line| {
+            let rest = line.strip_prefix(GENERATED_FROM)?;
+            Some(rest.split_whitespace().next()?.to_owned())
+        });
     Some((path.clone(), version))
 }
 

@@ -10,11 +10,18 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
     let dir = tempfile::tempdir().unwrap();
     let master = SaltMaster::read(&dir.path().join("master"));
     let answer_of = |text: &str, code: i32| {
-        let path = program(dir.path(), "python", &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"));
+        let path = program(
+            dir.path(),
+            "python",
+            &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"),
+        );
         ask(&path, &master)
     };
     let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": "/x.py", "entry": true}"#;
-    assert_eq!(answer_of(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
+    assert_eq!(
+        answer_of(whole, 0).unwrap().extension.as_deref(),
+        Some("0.1.0")
+    );
     assert_eq!(answer_of(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
     for torn in [
         whole.replace("\"module\": \"/x.py\"", "\"module\": null"),
@@ -23,7 +30,11 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
         assert_eq!(answer_of(&torn, 0).unwrap().extension, None, "{torn}");
     }
     assert!(answer_of(whole, 3).unwrap_err().contains("no answer"));
-    assert!(answer_of("Segmentation fault", 0).unwrap_err().contains("no answer"));
+    assert!(
+        answer_of("Segmentation fault", 0)
+            .unwrap_err()
+            .contains("no answer")
+    );
     assert!(ask(&dir.path().join("none"), &master).is_err());
 }
 
@@ -33,9 +44,15 @@ fn a_single_file_contains_its_version() {
     let (first, second) = (dir.path().join("a.py"), dir.path().join("b.py"));
     let candidates = [first.clone(), second.clone()];
     assert_eq!(single_file(&candidates), None);
-    fs::write(&second, "\"\"\"\nDocs\n\"\"\"\n# Generated from saltext.saltcellar 0.3.1 by salt/tools\n")
-        .unwrap();
-    assert_eq!(single_file(&candidates), Some((second, Some("0.3.1".to_owned()))));
+    fs::write(
+        &second,
+        "\"\"\"\nDocs\n\"\"\"\n# Generated from saltext.saltcellar 0.3.1 by salt/tools\n",
+    )
+    .unwrap();
+    assert_eq!(
+        single_file(&candidates),
+        Some((second, Some("0.3.1".to_owned())))
+    );
     let tool = include_str!("../../../../salt/tools/single_file.py");
     assert!(
         tool.contains(&format!("f\"\\n{GENERATED_FROM}{{version()}} by ")),

@@ -91,7 +91,11 @@ pub enum OutputError {
 
 impl From<io::Error> for OutputError {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(error) }
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::Closed
+        } else {
+            Self::Failed(error)
+        }
     }
 }
 
@@ -112,10 +116,21 @@ impl Output {
         let form = form.into();
         let stdout = io::stdout();
         let terminal = stdout.is_terminal() && form != Form::Csv;
-        let size = terminal.then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
-        let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        let size = terminal
+            .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
+            .flatten();
+        let columns = size
+            .map(|size| usize::from(size.ws_col))
+            .filter(|columns| *columns > 0);
         let (format, bold) = (form.into(), terminal && is_coloured());
-        Self { form, format, width: columns, bold, csv_tables: 0, sink: Sink::stdout() }
+        Self {
+            form,
+            format,
+            width: columns,
+            bold,
+            csv_tables: 0,
+            sink: Sink::stdout(),
+        }
     }
 
     /// As [`Output::new`]; what does not fit the terminal goes to the pager. Ends with [`Output::finish`].
@@ -160,7 +175,9 @@ impl Output {
 
     /// Replaces the status line of a terminal; an empty text removes it. No effect without a terminal.
     pub(in crate::cli) fn status(&mut self, text: &str) -> Result<(), OutputError> {
-        let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
+        let Some(width) = self.width.filter(|_| self.format == Format::Table) else {
+            return Ok(());
+        };
         // The last column stays empty: a terminal would wrap after it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
         self.sink.write(&format!("\r\x1b[K{}", plain(&text)))?;
@@ -179,13 +196,21 @@ impl Output {
 
     /// Writes a line in bold on a terminal.
     pub(in crate::cli) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
-        if self.bold { self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text))) } else { self.line(text) }
+        if self.bold {
+            self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text)))
+        } else {
+            self.line(text)
+        }
     }
 
     /// Writes text unescaped and without adding a line end.
     pub(in crate::cli) fn text(&mut self, text: &str) -> Result<(), OutputError> {
         // Only the rows of tables are comma-separated values.
-        if self.is_csv() { Ok(()) } else { Ok(self.sink.write(text)?) }
+        if self.is_csv() {
+            Ok(())
+        } else {
+            Ok(self.sink.write(text)?)
+        }
     }
 
     /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's outputter.
@@ -195,7 +220,11 @@ impl Output {
         {
             return self.rendered(&nested(&value, 0, self.colours(), false));
         }
-        let text = if self.format == Format::Json { format!("{document:#}") } else { document.to_string() };
+        let text = if self.format == Format::Json {
+            format!("{document:#}")
+        } else {
+            document.to_string()
+        };
         self.rendered(&json_plain(&text))
     }
 
@@ -250,7 +279,10 @@ pub(in crate::cli) fn show_rows(
         return show(form, document, table);
     }
     let mut out = Output::paged(form);
-    document.list(name).iter().try_for_each(|row| out.json(row))?;
+    document
+        .list(name)
+        .iter()
+        .try_for_each(|row| out.json(row))?;
     Ok(out.finish()?)
 }
 
@@ -259,7 +291,11 @@ pub(in crate::cli) fn json_plain(text: &str) -> Cow<'_, str> {
     escape(
         text,
         |c| is_unsafe(c) && c > ' ',
-        |out, c| c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}")),
+        |out, c| {
+            c.encode_utf16(&mut [0; 2])
+                .iter()
+                .try_for_each(|unit| write!(out, "\\u{unit:04x}"))
+        },
     )
 }
 
@@ -317,12 +353,21 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(plain("gr\u{fc}n"), "gr\u{fc}n");
-        assert_eq!(plain("\x1b[2J\n\r\t\x7f\u{9b}x\u{202e}y"), r"\x1b[2J\n\r\t\x7f\x9bx\u{202e}y");
+        assert_eq!(
+            plain("\x1b[2J\n\r\t\x7f\u{9b}x\u{202e}y"),
+            r"\x1b[2J\n\r\t\x7f\x9bx\u{202e}y"
+        );
         let json = Json::from("\x1b\x7f\u{9b}2J\u{202e}");
         let text = json.to_string();
         assert_eq!(json_plain(&text), r#""\u001b\u007f\u009b2J\u202e""#);
-        assert_eq!(serde_json::from_str::<Json>(&json_plain(&text)).unwrap(), json);
-        assert_eq!(plain("web\u{200b}1 \u{feff}\u{e0041}"), r"web\u{200b}1 \u{feff}\u{e0041}");
+        assert_eq!(
+            serde_json::from_str::<Json>(&json_plain(&text)).unwrap(),
+            json
+        );
+        assert_eq!(
+            plain("web\u{200b}1 \u{feff}\u{e0041}"),
+            r"web\u{200b}1 \u{feff}\u{e0041}"
+        );
         let json = Json::from("web\u{200b}1\u{e0041}");
         let text = json_plain(&json.to_string()).into_owned();
         assert_eq!(text, r#""web\u200b1\udb40\udc41""#);

@@ -37,9 +37,11 @@ impl Sink {
             && stdout.is_terminal()
             && pager.first().is_some_and(|program| program != "cat");
         match rustix::termios::tcgetwinsize(&stdout) {
-            Ok(size) if is_used && size.ws_row > 1 => {
-                Self::Waiting { text: String::new(), lines: usize::from(size.ws_row), pager }
-            }
+            Ok(size) if is_used && size.ws_row > 1 => Self::Waiting {
+                text: String::new(),
+                lines: usize::from(size.ws_row),
+                pager,
+            },
             _ => Self::stdout(),
         }
     }
@@ -48,7 +50,11 @@ impl Sink {
         match self {
             Self::Stdout(writer) => writer.write_all(text.as_bytes()),
             Self::Pager(_, writer) => writer.write_all(text.as_bytes()),
-            Self::Waiting { text: waiting, lines, pager } => {
+            Self::Waiting {
+                text: waiting,
+                lines,
+                pager,
+            } => {
                 waiting.push_str(text);
                 if memchr::memchr_iter(b'\n', waiting.as_bytes()).count() < *lines {
                     return Ok(());
@@ -89,7 +95,10 @@ impl Sink {
 fn start(pager: &[String]) -> Option<Sink> {
     let (program, args) = pager.split_first()?;
     let mut command = Command::new(program);
-    command.args(args).env("LESSSECURE", "1").stdin(Stdio::piped());
+    command
+        .args(args)
+        .env("LESSSECURE", "1")
+        .stdin(Stdio::piped());
     if std::env::var_os("LESS").is_none() {
         command.env("LESS", "FRX");
     }

@@ -20,7 +20,10 @@ pub(in crate::cli) fn highstate(returns: &Value, colours: Colours) -> String {
 }
 
 fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
-    map.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
+    map.as_map()?
+        .iter()
+        .find(|(name, _)| name.as_str() == Some(key))
+        .map(|(_, value)| value)
 }
 
 /// `None` for returns without states.
@@ -32,7 +35,9 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
         && get(only, "jid").is_some()
         && get(only, "fun").is_some()
     {
-        data = get(only, "return").and_then(|value| get(value, "data")).unwrap_or(data);
+        data = get(only, "return")
+            .and_then(|value| get(value, "data"))
+            .unwrap_or(data);
     }
     match data {
         Value::Integer(_) | Value::Boolean(_) | Value::String(_) | Value::Nil => {
@@ -43,8 +48,9 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
             let of_master = hosts.iter().filter(|(key, _)| master(key)).count() == 1;
             let is_host = |key: &Value| !(of_master && key.as_str() == Some("retcode"));
             let hosts = hosts.iter().filter(|(key, _)| is_host(key));
-            let shown: Option<Vec<_>> =
-                hosts.map(|(host, data)| Some(format_host(host, data, level, colours)?.0)).collect();
+            let shown: Option<Vec<_>> = hosts
+                .map(|(host, data)| Some(format_host(host, data, level, colours)?.0))
+                .collect();
             Some(shown?.join("\n"))
         }
         _ => None,
@@ -64,7 +70,12 @@ struct Counts {
 }
 
 /// Formats one minion's return, and returns whether it changed anything.
-fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Option<(String, bool)> {
+fn format_host(
+    host: &Value,
+    data: &Value,
+    level: usize,
+    colours: Colours,
+) -> Option<(String, bool)> {
     let end = colours.end();
     let host = line(&python::text(host));
     let mut colour = colours.green();
@@ -79,14 +90,21 @@ fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Op
         Value::String(_) => {
             counts.changed = 1;
             let text = python::text(data);
-            lines.extend(python::lines(&text).iter().map(|line| format!("{colour}    {}{end}", clean(line))));
+            lines.extend(
+                python::lines(&text)
+                    .iter()
+                    .map(|line| format!("{colour}    {}{end}", clean(line))),
+            );
             colour = colours.cyan();
         }
         Value::Array(errors) => {
             colour = colours.light_red();
             lines.push(format!("    {colour}Data failed to compile:{end}"));
             for error in errors {
-                lines.push(format!("{colour}----------\n    {}{end}", block(&python::text(error), 4)));
+                lines.push(format!(
+                    "{colour}----------\n    {}{end}",
+                    block(&python::text(error), 4)
+                ));
             }
         }
         Value::Map(states) => {
@@ -97,12 +115,24 @@ fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Op
                     lines.insert(0, LOST.to_owned());
                 }
             }
-            let mut states: Vec<_> =
-                states.iter().filter(|(_, state)| get(state, "result").is_some()).collect();
-            states.sort_by_key(|(_, state)| get(state, "__run_num__").and_then(Value::as_i64).unwrap_or(0));
+            let mut states: Vec<_> = states
+                .iter()
+                .filter(|(_, state)| get(state, "result").is_some())
+                .collect();
+            states.sort_by_key(|(_, state)| {
+                get(state, "__run_num__")
+                    .and_then(Value::as_i64)
+                    .unwrap_or(0)
+            });
             for (key, state) in states {
-                colour =
-                    format_state(&mut lines, &mut counts, (key.as_str()?, state), level, colours, colour)?;
+                colour = format_state(
+                    &mut lines,
+                    &mut counts,
+                    (key.as_str()?, state),
+                    level,
+                    colours,
+                    colour,
+                )?;
             }
             summary(&mut lines, &counts, &host, colours);
         }
@@ -117,11 +147,17 @@ const LOST: &str = "The State execution failed to record the order in which all 
 
 /// `pprint.pformat` of a short value.
 fn sorted_repr(value: &Value) -> String {
-    let Value::Map(pairs) = value else { return python::repr(value) };
-    let mut pairs: Vec<_> =
-        pairs.iter().map(|(key, value)| (python::repr(key), sorted_repr(value))).collect();
+    let Value::Map(pairs) = value else {
+        return python::repr(value);
+    };
+    let mut pairs: Vec<_> = pairs
+        .iter()
+        .map(|(key, value)| (python::repr(key), sorted_repr(value)))
+        .collect();
     pairs.sort();
-    let pairs = pairs.into_iter().map(|(key, value)| format!("{key}: {value}"));
+    let pairs = pairs
+        .into_iter()
+        .map(|(key, value)| format!("{key}: {value}"));
     format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
 }
 
@@ -149,24 +185,40 @@ fn format_state(
     } else {
         counts.durations += took;
     }
-    let name = get(state, "name").and_then(Value::as_str).unwrap_or_default();
+    let name = get(state, "name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let changes = get(state, "changes")?;
-    let (changed, change_text) = if matches!(name, "state.orch" | "state.orchestrate" | "state.sls") {
+    let (changed, change_text) = if matches!(name, "state.orch" | "state.orchestrate" | "state.sls")
+    {
         let inner = format!("\n{}", output(changes, level + 1, colours)?);
         let pad = " ".repeat(DEEP * level);
-        (true, inner.split('\n').map(|line| format!("{pad}{line}")).collect::<Vec<_>>().join("\n"))
+        (
+            true,
+            inner
+                .split('\n')
+                .map(|line| format!("{pad}{line}"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )
     } else {
         format_changes(changes, colours)?
     };
     counts.changed += usize::from(changed);
-    let mut colour = if changed { colours.cyan() } else { colours.green() };
+    let mut colour = if changed {
+        colours.cyan()
+    } else {
+        colours.green()
+    };
     match result {
         Value::Boolean(false) => (colour, heading) = (colours.red(), colours.red()),
         Value::Nil => (colour, heading) = (colours.light_yellow(), colours.light_yellow()),
         _ => {}
     }
     let parts: Vec<_> = key.split("_|-").collect();
-    let [module, id, about, function, ..] = parts.as_slice() else { return None };
+    let [module, id, about, function, ..] = parts.as_slice() else {
+        return None;
+    };
     lines.push(format!("{colour}----------{end}"));
     let mut put = |label: &str, text: &str| lines.push(format!("    {colour}{label}: {text}{end}"));
     let shown = |text: &str| block(text, DEEP);
@@ -179,8 +231,12 @@ fn format_state(
         }
         Some(Value::Map(pairs)) => {
             for (key, value) in pairs {
-                let _ =
-                    write!(comment, "\n\t\t{}: {}", shown(&python::text(key)), shown(&python::text(value)));
+                let _ = write!(
+                    comment,
+                    "\n\t\t{}: {}",
+                    shown(&python::text(key)),
+                    shown(&python::text(value))
+                );
             }
         }
         Some(other) => comment.extend([" ", &shown(&python::text(other))]),
@@ -196,12 +252,19 @@ fn format_state(
     if let Some(start) = get(state, "start_time") {
         put(" Started", &shown(&python::text(start)));
         let duration = duration.map(python::text).filter(|text| !text.is_empty());
-        put("Duration", &duration.map_or_else(String::new, |text| format!("{} ms", shown(&text))));
+        put(
+            "Duration",
+            &duration.map_or_else(String::new, |text| format!("{} ms", shown(&text))),
+        );
     }
     lines.push(format!("{colour}     Changes:   {change_text}{end}"));
     if let Some(warnings) = get(state, "warnings").and_then(Value::as_array) {
         counts.warnings += 1;
-        let text = warnings.iter().map(python::text).collect::<Vec<_>>().join("\n");
+        let text = warnings
+            .iter()
+            .map(python::text)
+            .collect::<Vec<_>>()
+            .join("\n");
         let (red, text) = (colours.light_red(), wrapped(&clean(&text)));
         lines.push(format!("   {red} Warnings: {text}{end}"));
     }
@@ -210,7 +273,9 @@ fn format_state(
 
 /// A number, or text such as `12.3 ms`.
 fn milliseconds(value: &Value) -> Option<f64> {
-    value.as_f64().or_else(|| value.as_str()?.split(" ms").next()?.trim().parse().ok())
+    value
+        .as_f64()
+        .or_else(|| value.as_str()?.split(" ms").next()?.trim().parse().ok())
 }
 
 fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
@@ -225,12 +290,21 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
         return Some((false, String::new()));
     }
     if !changes.is_map() {
-        return Some((true, format!("Invalid Changes data: {}", block(&python::text(changes), DEEP))));
+        return Some((
+            true,
+            format!(
+                "Invalid Changes data: {}",
+                block(&python::text(changes), DEEP)
+            ),
+        ));
     }
-    let states =
-        get(changes, "ret").filter(|_| get(changes, "out").and_then(Value::as_str) == Some("highstate"));
+    let states = get(changes, "ret")
+        .filter(|_| get(changes, "out").and_then(Value::as_str) == Some("highstate"));
     let Some(states) = states.filter(|ret| !ret.is_nil()) else {
-        return Some((true, format!("\n{}", nested(changes, DEEP, colours, false).trim_end())));
+        return Some((
+            true,
+            format!("\n{}", nested(changes, DEEP, colours, false).trim_end()),
+        ));
     };
     let (mut text, mut changed) = (String::new(), false);
     for (host, data) in states.as_map()? {
@@ -253,7 +327,11 @@ fn wrapped(text: &str) -> String {
             gap += 1;
             continue;
         }
-        let spaces = if line.is_empty() && !lines.is_empty() { 0 } else { gap };
+        let spaces = if line.is_empty() && !lines.is_empty() {
+            0
+        } else {
+            gap
+        };
         let wide = DEEP + line.chars().count() + spaces + word.chars().count() > WRAP;
         if wide && !line.is_empty() {
             lines.push(std::mem::take(&mut line));
@@ -269,34 +347,70 @@ fn wrapped(text: &str) -> String {
 
 fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colours) {
     let (cyan, green, end) = (colours.cyan(), colours.green(), colours.end());
-    let Counts { succeeded, failed, not_run, other, warnings, changed, .. } = *counts;
-    let digits = [succeeded, failed, not_run, other, warnings].iter().map(|n| n.to_string().len()).max();
+    let Counts {
+        succeeded,
+        failed,
+        not_run,
+        other,
+        warnings,
+        changed,
+        ..
+    } = *counts;
+    let digits = [succeeded, failed, not_run, other, warnings]
+        .iter()
+        .map(|n| n.to_string().len())
+        .max();
     // Without any state the width excludes digits.
     let any = succeeded + failed + not_run + other + warnings > 0;
     let width = LABEL + 2 + digits.filter(|_| any).unwrap_or(0);
     let rule = "-".repeat(width);
-    let count = |label: &str, n: usize| format!("{label}: {n:>0$}", width.saturating_sub(label.len() + 2));
+    let count =
+        |label: &str, n: usize| format!("{label}: {n:>0$}", width.saturating_sub(label.len() + 2));
     lines.push(format!("{cyan}\nSummary for {host}\n{rule}{end}"));
     let mut marks = Vec::new();
     if not_run > 0 {
-        marks.push(format!("{}unchanged={not_run}{end}", colours.light_yellow()));
+        marks.push(format!(
+            "{}unchanged={not_run}{end}",
+            colours.light_yellow()
+        ));
     }
     if changed > 0 {
         marks.push(format!("{green}changed={changed}{end}"));
     }
-    let marks = if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
-    lines.push(format!("{green}{}{end}{marks}", count("Succeeded", succeeded + not_run)));
+    let marks = if marks.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", marks.join(", "))
+    };
+    lines.push(format!(
+        "{green}{}{end}{marks}",
+        count("Succeeded", succeeded + not_run)
+    ));
     let colour = if failed > 0 { colours.red() } else { cyan };
     lines.push(format!("{colour}{}{end}", count("Failed", failed)));
     if warnings > 0 {
-        lines.push(format!("{}{}{end}", colours.light_red(), count("Warnings", warnings)));
+        lines.push(format!(
+            "{}{}{end}",
+            colours.light_red(),
+            count("Warnings", warnings)
+        ));
     }
     let total = succeeded + failed + not_run + other;
-    lines.push(format!("{cyan}{rule}\nTotal states run: {total:>0$}{end}", width.saturating_sub(7)));
+    lines.push(format!(
+        "{cyan}{rule}\nTotal states run: {total:>0$}{end}",
+        width.saturating_sub(7)
+    ));
     let sum = counts.durations + counts.longest_parallel;
-    let (sum, unit) = if sum > 999.0 { (sum / 1000.0, "s") } else { (sum, "ms") };
+    let (sum, unit) = if sum > 999.0 {
+        (sum / 1000.0, "s")
+    } else {
+        (sum, "ms")
+    };
     let sum = format!("{sum:.3}");
-    lines.push(format!("{cyan}Total run time: {sum:>0$} {unit}{end}", width.saturating_sub(5)));
+    lines.push(format!(
+        "{cyan}Total run time: {sum:>0$} {unit}{end}",
+        width.saturating_sub(5)
+    ));
 }
 
 #[cfg(test)]
@@ -316,7 +430,8 @@ mod tests {
         });
         let key = format!("cmd_|-{forged}_|-{forged}b_|-run{forged}");
         let mut odd = state.clone();
-        (odd["changes"], odd["data"], odd["result"]) = (forged.into(), forged.into(), forged.into());
+        (odd["changes"], odd["data"], odd["result"]) =
+            (forged.into(), forged.into(), forged.into());
         let returns = serde_json::json!({
             "web1": {&key: state, format!("{key}2"): odd, "lost": {forged: forged}},
             "errors": [forged, forged],
@@ -324,13 +439,20 @@ mod tests {
             forged: {"a": forged},
         });
         let returns = value(&returns);
-        for text in
-            [highstate(&returns, Colours::new(false)), nested(&returns, 0, Colours::new(false), false)]
-        {
+        for text in [
+            highstate(&returns, Colours::new(false)),
+            nested(&returns, 0, Colours::new(false), false),
+        ] {
             for line in text.lines() {
                 let heads = ["web2", "web3", "          ID: forged"];
-                assert!(!heads.iter().any(|head| line.starts_with(head)), "{line:?} in\n{text}");
-                assert!(!line.contains(['\r', '\u{2028}', '\u{85}', '\x0b']), "{line:?}");
+                assert!(
+                    !heads.iter().any(|head| line.starts_with(head)),
+                    "{line:?} in\n{text}"
+                );
+                assert!(
+                    !line.contains(['\r', '\u{2028}', '\u{85}', '\x0b']),
+                    "{line:?}"
+                );
             }
         }
     }

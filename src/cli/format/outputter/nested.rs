@@ -8,8 +8,17 @@ use rmpv::Value;
 use super::{Colours, python};
 
 /// Formats a value as lines indented by `indent`, without a final line end. `failed` colours keys red.
-pub(in crate::cli) fn nested(value: &Value, indent: usize, colours: Colours, failed: bool) -> String {
-    let mut nest = Nest { colours, failed, lines: Vec::new() };
+pub(in crate::cli) fn nested(
+    value: &Value,
+    indent: usize,
+    colours: Colours,
+    failed: bool,
+) -> String {
+    let mut nest = Nest {
+        colours,
+        failed,
+        lines: Vec::new(),
+    };
     nest.display(value, indent, "");
     nest.lines.join("\n")
 }
@@ -23,14 +32,28 @@ struct Nest {
 impl Nest {
     fn line(&mut self, indent: usize, colour: &str, prefix: &str, text: &str, suffix: &str) {
         let end = self.colours.end();
-        self.lines.push(format!("{:indent$}{colour}{prefix}{}{end}{suffix}", "", super::line(text)));
+        self.lines.push(format!(
+            "{:indent$}{colour}{prefix}{}{end}{suffix}",
+            "",
+            super::line(text)
+        ));
     }
 
     fn display(&mut self, value: &Value, indent: usize, prefix: &str) {
-        let head = if self.failed { self.colours.red() } else { self.colours.cyan() };
+        let head = if self.failed {
+            self.colours.red()
+        } else {
+            self.colours.cyan()
+        };
         match value {
             Value::Nil | Value::Boolean(_) | Value::Integer(_) | Value::F32(_) | Value::F64(_) => {
-                self.line(indent, self.colours.light_yellow(), prefix, &python::repr(value), "");
+                self.line(
+                    indent,
+                    self.colours.light_yellow(),
+                    prefix,
+                    &python::repr(value),
+                    "",
+                );
             }
             Value::String(_) | Value::Binary(_) | Value::Ext(..) => {
                 let text = python::text(value);
@@ -41,7 +64,11 @@ impl Nest {
                 }
             }
             Value::Array(items) => {
-                let colour = if self.failed { self.colours.red() } else { self.colours.green() };
+                let colour = if self.failed {
+                    self.colours.red()
+                } else {
+                    self.colours.green()
+                };
                 for item in items {
                     match item {
                         Value::Array(_) | Value::Map(_) => {
@@ -68,14 +95,24 @@ impl Nest {
 
 /// Sorts pairs by key: in Python's order for numbers, otherwise as text.
 fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
-    let number =
-        |value: &Value| value.as_f64().or_else(|| value.as_bool().map(|b| if b { 1.0 } else { 0.0 }));
+    let number = |value: &Value| {
+        value
+            .as_f64()
+            .or_else(|| value.as_bool().map(|b| if b { 1.0 } else { 0.0 }))
+    };
     let mut sorted: Vec<_> = pairs.iter().collect();
     if pairs.iter().all(|(key, _)| number(key).is_some()) {
-        sorted.sort_by(|(a, _), (b, _)| number(a).partial_cmp(&number(b)).unwrap_or(Ordering::Equal));
-        return sorted.into_iter().map(|(key, value)| (python::text(key), value)).collect();
+        sorted
+            .sort_by(|(a, _), (b, _)| number(a).partial_cmp(&number(b)).unwrap_or(Ordering::Equal));
+        return sorted
+            .into_iter()
+            .map(|(key, value)| (python::text(key), value))
+            .collect();
     }
-    let mut named: Vec<_> = sorted.drain(..).map(|(key, value)| (python::text(key), value)).collect();
+    let mut named: Vec<_> = sorted
+        .drain(..)
+        .map(|(key, value)| (python::text(key), value))
+        .collect();
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     named
 }

@@ -11,7 +11,9 @@ const EXT_DATETIME: i8 = 78;
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
-        Value::Binary(bytes) => std::str::from_utf8(bytes).map_or_else(|_| repr(value), str::to_owned),
+        Value::Binary(bytes) => {
+            std::str::from_utf8(bytes).map_or_else(|_| repr(value), str::to_owned)
+        }
         Value::Ext(EXT_DATETIME, bytes) => date(&String::from_utf8_lossy(bytes)),
         other => repr(other),
     }
@@ -19,9 +21,18 @@ pub(super) fn text(value: &Value) -> String {
 
 /// `str()` of the date packed as `20260203T04:05:06.000789`.
 fn date(packed: &str) -> String {
-    match (packed.get(..4), packed.get(4..6), packed.get(6..8), packed.get(8..9), packed.get(9..)) {
+    match (
+        packed.get(..4),
+        packed.get(4..6),
+        packed.get(6..8),
+        packed.get(8..9),
+        packed.get(9..),
+    ) {
         (Some(year), Some(month), Some(day), Some("T"), Some(time)) => {
-            format!("{year}-{month}-{day} {}", time.strip_suffix(".000000").unwrap_or(time))
+            format!(
+                "{year}-{month}-{day} {}",
+                time.strip_suffix(".000000").unwrap_or(time)
+            )
         }
         _ => packed.to_owned(),
     }
@@ -38,9 +49,14 @@ pub(super) fn repr(value: &Value) -> String {
         Value::F64(x) => float(*x),
         Value::String(text) => quoted(&String::from_utf8_lossy(text.as_bytes())),
         Value::Binary(bytes) => quoted_bytes(bytes),
-        Value::Array(items) => format!("[{}]", items.iter().map(repr).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(repr).collect::<Vec<_>>().join(", ")
+        ),
         Value::Map(pairs) => {
-            let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", repr(key), repr(value)));
+            let pairs = pairs
+                .iter()
+                .map(|(key, value)| format!("{}: {}", repr(key), repr(value)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
         }
         Value::Ext(EXT_DATETIME, _) => quoted(&text(value)),
@@ -77,7 +93,18 @@ mod tests {
 
     #[test]
     fn values_are_formatted_as_by_python() {
-        let floats = [1.0, 0.1, -2.5e-5, 1e16, 1.5e300, 123_456_789.125, 1e15, 0.0001, -0.0].map(float);
+        let floats = [
+            1.0,
+            0.1,
+            -2.5e-5,
+            1e16,
+            1.5e300,
+            123_456_789.125,
+            1e15,
+            0.0001,
+            -0.0,
+        ]
+        .map(float);
         let expected = [
             "1.0",
             "0.1",
@@ -91,11 +118,20 @@ mod tests {
         ];
         assert_eq!(floats, expected);
         let value = Value::Map(vec![
-            ("a'b".into(), Value::Array(vec![Value::Nil, true.into(), "x\ny".into()])),
+            (
+                "a'b".into(),
+                Value::Array(vec![Value::Nil, true.into(), "x\ny".into()]),
+            ),
             (1.into(), Value::Binary(vec![0, b'a', 255])),
         ]);
-        assert_eq!(repr(&value), r#"{"a'b": [None, True, 'x\ny'], 1: b'\x00a\xff'}"#);
-        assert_eq!(text(&Value::Ext(78, b"20260203T04:05:06.000789".to_vec())), "2026-02-03 04:05:06.000789");
+        assert_eq!(
+            repr(&value),
+            r#"{"a'b": [None, True, 'x\ny'], 1: b'\x00a\xff'}"#
+        );
+        assert_eq!(
+            text(&Value::Ext(78, b"20260203T04:05:06.000789".to_vec())),
+            "2026-02-03 04:05:06.000789"
+        );
         assert_eq!(lines("a\r\nb\n\nc\u{2028}d\n"), ["a", "b", "", "c", "d"]);
     }
 }

@@ -42,8 +42,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
     let call_args = json!({ "jid": jid, "with": with, "minion": args.minion });
     let mut client = ask::connect(global)?;
-    let mut found =
-        ask::call_paged(&mut client, "job_diff", "minions", call_args).context("compare the jobs")?;
+    let mut found = ask::call_paged(&mut client, "job_diff", "minions", call_args)
+        .context("compare the jobs")?;
     // `same` counts only the minions of the first page.
     if let Some(found) = found.as_object_mut() {
         found.shift_remove("same");
@@ -59,11 +59,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
     for name in ["a", "b"] {
         let job = found.of(name);
-        let what =
-            [job.joined("fun"), arg(job), format!("on {}", job.joined("tgt"))].join(" ").replace("  ", " ");
+        let what = [
+            job.joined("fun"),
+            arg(job),
+            format!("on {}", job.joined("tgt")),
+        ]
+        .join(" ")
+        .replace("  ", " ");
         let came = format!("{} returned, {} failed", returned(job), job.leaf("failed"));
         let time = short_in_zone(job.of("time"));
-        out.line(&format!("{name}  {}  {time}  {what}: {came}", job.leaf("jid")))?;
+        out.line(&format!(
+            "{name}  {}  {time}  {what}: {came}",
+            job.leaf("jid")
+        ))?;
     }
     if found.list("minions").is_empty() {
         out.line("")?;
@@ -74,12 +82,19 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
         let minion = one.leaf("minion");
         let [a, b] = ["a", "b"].map(|name| one.of(name));
         match one.text("what") {
-            "appeared" => out.heading(&format!("{minion}: only in the later run ({})", outcome(b)))?,
-            "went" => out.heading(&format!("{minion}: only in the earlier run ({})", outcome(a)))?,
+            "appeared" => {
+                out.heading(&format!("{minion}: only in the later run ({})", outcome(b)))?;
+            }
+            "went" => out.heading(&format!(
+                "{minion}: only in the earlier run ({})",
+                outcome(a)
+            ))?,
             "result" => out.heading(&format!("{minion}: {} -> {}", outcome(a), outcome(b)))?,
             _ => out.heading(&format!("{minion}: different return"))?,
         }
-        one.list("states").iter().try_for_each(|state| state_lines(out, state))?;
+        one.list("states")
+            .iter()
+            .try_for_each(|state| state_lines(out, state))?;
         if let (Some(a), Some(b)) = (a.get("return"), b.get("return")) {
             value_lines(out, a, b, 4)?;
         }
@@ -88,7 +103,11 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
 }
 
 fn outcome(answer: &Json) -> String {
-    let word = if answer.is("failed") { "failed" } else { "succeeded" };
+    let word = if answer.is("failed") {
+        "failed"
+    } else {
+        "succeeded"
+    };
     match answer.of("retcode") {
         Json::Null => word.to_owned(),
         _ => format!("{word}, retcode {}", answer.leaf("retcode")),
@@ -99,13 +118,21 @@ fn state_lines(out: &mut Output, state: &Json) -> anyhow::Result<()> {
     let [a, b] = ["a", "b"].map(|name| state.of(name));
     let one = if b.is_null() { a } else { b };
     let (id, function) = (one.leaf("id"), one.leaf("fun"));
-    let head = if function.is_empty() { "states".to_owned() } else { format!("{id} ({function})") };
+    let head = if function.is_empty() {
+        "states".to_owned()
+    } else {
+        format!("{id} ({function})")
+    };
     match state.text("what") {
         "appeared" => out.line(&format!("    + {head}: {}", result(b)))?,
         "went" => out.line(&format!("    - {head}: {}", result(a)))?,
         "result" => {
             out.line(&format!("    ! {head}: {} -> {}", result(a), result(b)))?;
-            out.text(&b.get("comment").map(|comment| nested(comment, 8)).unwrap_or_default())?;
+            out.text(
+                &b.get("comment")
+                    .map(|comment| nested(comment, 8))
+                    .unwrap_or_default(),
+            )?;
         }
         _ => {
             out.line(&format!("    ~ {head}: {} -> {}", result(a), result(b)))?;
@@ -124,7 +151,13 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
         Json::Array(items) => items.is_empty(),
         _ => false,
     };
-    let [a, b] = [a, b].map(|value| if is_nothing(value) { String::new() } else { nested(value, 0) });
+    let [a, b] = [a, b].map(|value| {
+        if is_nothing(value) {
+            String::new()
+        } else {
+            nested(value, 0)
+        }
+    });
     let [a, b]: [Vec<&str>; 2] = [a.lines().collect(), b.lines().collect()];
     for (mark, line) in changed_lines(&a, &b) {
         out.line(format!("{:indent$}{mark} {line}", "").trim_end())?;
@@ -134,7 +167,8 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
 
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
     if a.len().max(b.len()) > LINES_MAX {
-        let all = |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();
+        let all =
+            |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();
         return [all('-', a), all('+', b)].concat();
     }
     let ops = capture_diff_slices(Algorithm::Myers, a, b);

@@ -23,17 +23,36 @@ pub(super) fn start(config: &LogConfig) {
         Ok(audit) => filter.add_directive(audit),
         Err(_) => filter,
     };
-    let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
+    let form = |form| {
+        move || OneLine {
+            form,
+            to: io::stderr(),
+            lost: &LOST,
+        }
+    };
     // Internal errors would be printed to standard error with a panic on failure.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .log_internal_errors(false);
     // The error means that a subscriber is already installed.
     let _ = match config.format {
-        LogFormat::Json => log.with_writer(form(LineForm::Json)).json().flatten_event(true).try_init(),
-        LogFormat::Text => log.with_writer(form(LineForm::Text)).with_ansi(false).try_init(),
+        LogFormat::Json => log
+            .with_writer(form(LineForm::Json))
+            .json()
+            .flatten_event(true)
+            .try_init(),
+        LogFormat::Text => log
+            .with_writer(form(LineForm::Text))
+            .with_ansi(false)
+            .try_init(),
         LogFormat::Auto => {
             let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             let colour = io::stderr().is_terminal() && colour;
-            let log = log.with_writer(form(if colour { LineForm::Coloured } else { LineForm::Text }));
+            let log = log.with_writer(form(if colour {
+                LineForm::Coloured
+            } else {
+                LineForm::Text
+            }));
             let log = log.with_ansi(colour);
             // The journal stamps each line itself.
             if std::env::var_os("JOURNAL_STREAM").is_some() {
@@ -71,14 +90,19 @@ struct Lost {
     torn: bool,
 }
 
-static LOST: Mutex<Lost> = Mutex::new(Lost { lines: 0, torn: false });
+static LOST: Mutex<Lost> = Mutex::new(Lost {
+    lines: 0,
+    torn: false,
+});
 
 impl LineForm {
     /// The line that reports lost ones.
     fn lost(self, lines: u64) -> String {
         const WHAT: &str = "log lines could not be written";
         match self {
-            Self::Json => format!("{{\"level\":\"WARN\",\"message\":\"{WHAT}\",\"lines\":{lines}}}\n"),
+            Self::Json => {
+                format!("{{\"level\":\"WARN\",\"message\":\"{WHAT}\",\"lines\":{lines}}}\n")
+            }
             Self::Text | Self::Coloured => format!(" WARN {WHAT} lines={lines}\n"),
         }
     }
@@ -95,15 +119,20 @@ impl<W: Write> OneLine<W> {
 }
 
 /// The escape sequences that `tracing-subscriber` writes, without the escape character.
-const STYLES: [&str; 11] =
-    ["[0m", "[1m", "[2m", "[3m", "[4m", "[31m", "[32m", "[33m", "[34m", "[35m", "[36m"];
+const STYLES: [&str; 11] = [
+    "[0m", "[1m", "[2m", "[3m", "[4m", "[31m", "[32m", "[33m", "[34m", "[35m", "[36m",
+];
 
 /// Like [`plain`], but keeps [`STYLES`]. A value can therefore set colours, and nothing else.
 fn coloured(line: &str) -> String {
     let mut parts = line.split('\x1b');
     let mut shown = plain(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
-        let style = STYLES.iter().find(|style| part.starts_with(**style)).copied().unwrap_or_default();
+        let style = STYLES
+            .iter()
+            .find(|style| part.starts_with(**style))
+            .copied()
+            .unwrap_or_default();
         shown.push_str(if style.is_empty() { "\\x1b" } else { "\x1b" });
         shown.push_str(style);
         shown.push_str(&plain(part.strip_prefix(style).unwrap_or(part)));
@@ -130,7 +159,11 @@ impl<W: Write> Write for OneLine<W> {
 impl<W: Write> OneLine<W> {
     fn write_line(&mut self, text: &str) {
         let mut lost = self.lost.lock();
-        let mut before = if lost.torn { "\n".to_owned() } else { String::new() };
+        let mut before = if lost.torn {
+            "\n".to_owned()
+        } else {
+            String::new()
+        };
         if lost.lines > 0 {
             let lines = lost.lines;
             before.push_str(&self.form.lost(lines));

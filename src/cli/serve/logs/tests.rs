@@ -20,7 +20,11 @@ impl Write for Kept {
 }
 
 fn line_to<W: Write>(form: LineForm, to: W) -> OneLine<W> {
-    OneLine { form, to, lost: Box::leak(Box::default()) }
+    OneLine {
+        form,
+        to,
+        lost: Box::leak(Box::default()),
+    }
 }
 
 /// Accepts `room` bytes, then fails with `StorageFull`.
@@ -50,7 +54,13 @@ impl Write for Full<'_> {
 fn lost_lines_are_counted_and_reported_by_the_next_line() {
     for form in [LineForm::Text, LineForm::Json] {
         let (kept, room) = (Mutex::default(), Mutex::new(8));
-        let mut line = line_to(form, Full { kept: &kept, room: &room });
+        let mut line = line_to(
+            form,
+            Full {
+                kept: &kept,
+                room: &room,
+            },
+        );
         for text in ["first\n", "second\n", "third\n"] {
             assert_eq!(line.write(text.as_bytes()).unwrap(), text.len());
         }
@@ -60,8 +70,15 @@ fn lost_lines_are_counted_and_reported_by_the_next_line() {
         assert_eq!(line.write(b"fifth\n").unwrap(), 6);
         let kept = String::from_utf8(kept.lock().clone()).unwrap();
         let lines: Vec<&str> = kept.lines().collect();
-        assert_eq!((lines[0], lines[1], &lines[3..]), ("first", "se", &["fourth", "fifth"][..]), "{kept}");
-        assert!(lines[2].contains("could not be written") && lines[2].contains('2'), "{kept}");
+        assert_eq!(
+            (lines[0], lines[1], &lines[3..]),
+            ("first", "se", &["fourth", "fifth"][..]),
+            "{kept}"
+        );
+        assert!(
+            lines[2].contains("could not be written") && lines[2].contains('2'),
+            "{kept}"
+        );
     }
 }
 
@@ -86,8 +103,16 @@ fn a_newline_in_a_tag_cannot_forge_a_log_line() {
         let log = logged(form);
         assert_eq!(log.lines().count(), 1, "{log}");
         assert!(log.ends_with('\n') && log.contains("forged"), "{log}");
-        assert!(!log.contains(['\r', '\u{202e}', '\u{200b}']) && !log.contains("\x1b[2J"), "{log}");
+        assert!(
+            !log.contains(['\r', '\u{202e}', '\u{200b}']) && !log.contains("\x1b[2J"),
+            "{log}"
+        );
     }
     let json: serde_json::Value = serde_json::from_str(&logged(LineForm::Json)).unwrap();
-    assert!(json["fields"]["tag"].as_str().unwrap().starts_with("evil\n2026"));
+    assert!(
+        json["fields"]["tag"]
+            .as_str()
+            .unwrap()
+            .starts_with("evil\n2026")
+    );
 }

@@ -58,11 +58,16 @@ impl Kind {
 /// The child process.
 pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<()> {
     let operation = "serve a ZeroMQ socket";
-    let daemon = daemon.context("find the daemon: --socket is missing").context(operation)?;
+    let daemon = daemon
+        .context("find the daemon: --socket is missing")
+        .context(operation)?;
     // Without its daemon it can store nothing, and the next daemon binds the socket's path anew.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(operation)?;
     limit_resources();
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("use the inherited socket")?;
+    let socket = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("use the inherited socket")?;
     let listener = std::os::unix::net::UnixListener::from(socket);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,8 +88,13 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
 /// Bounds the memory, and makes this process the first to end if the machine or the unit has none left.
 fn limit_resources() {
     let limit = |resource, limit| {
-        let limited =
-            rustix::process::setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+        let limited = rustix::process::setrlimit(
+            resource,
+            Rlimit {
+                current: Some(limit),
+                maximum: Some(limit),
+            },
+        );
         if let Err(error) = limited {
             tracing::warn!(?resource, %error, "cannot limit the resources of the ZeroMQ process");
         }
@@ -114,15 +124,34 @@ impl ZmqSockets {
         let asked = &config.zeromq;
         let Mode(mode) = asked.mode.unwrap_or(config.socket_mode);
         let group = asked.group.as_ref();
-        let group_key = if group.is_some() { "zeromq.group" } else { "socket_group" };
+        let group_key = if group.is_some() {
+            "zeromq.group"
+        } else {
+            "socket_group"
+        };
         let group = group.or(config.socket_group.as_ref()).map(String::as_str);
-        let sockets = [(Kind::Pull, &asked.pull, "zeromq.pull"), (Kind::Pub, &asked.publish, "zeromq.pub")];
+        let sockets = [
+            (Kind::Pull, &asked.pull, "zeromq.pull"),
+            (Kind::Pub, &asked.publish, "zeromq.pub"),
+        ];
         let mut started = Vec::new();
         for (kind, path, key) in sockets {
             let Some(IpcPath(path)) = path else { continue };
-            let listener = Listener::open(&ListenerSpec { path, mode, group, key, group_key })
-                .with_context(|| format!("open the ZeroMQ socket `{key}`"))?;
-            started.push(Supervised::start(kind, path, listener, &config.socket, metrics.clone())?);
+            let listener = Listener::open(&ListenerSpec {
+                path,
+                mode,
+                group,
+                key,
+                group_key,
+            })
+            .with_context(|| format!("open the ZeroMQ socket `{key}`"))?;
+            started.push(Supervised::start(
+                kind,
+                path,
+                listener,
+                &config.socket,
+                metrics.clone(),
+            )?);
             tracing::info!(socket = %path.display(), kind = kind.name(), "serving ZeroMQ");
         }
         Ok(Self(started))
@@ -152,16 +181,27 @@ impl Supervised {
         let (stop, stopped) = bounded(1);
         let child = ChildProcess {
             kind,
-            socket: listener.as_fd().try_clone_to_owned().context("duplicate a ZeroMQ socket")?,
+            socket: listener
+                .as_fd()
+                .try_clone_to_owned()
+                .context("duplicate a ZeroMQ socket")?,
             daemon: daemon.to_owned(),
             status: status.clone(),
             process: Arc::clone(&process),
             stopped,
             metrics,
         };
-        let thread = threads::spawn(&format!("sc-zmq-{}", kind.name()), move || child.supervise())
-            .context("supervise a ZeroMQ process")?;
-        Ok(Self { status, process, stop, thread, _listener: listener })
+        let thread = threads::spawn(&format!("sc-zmq-{}", kind.name()), move || {
+            child.supervise();
+        })
+        .context("supervise a ZeroMQ process")?;
+        Ok(Self {
+            status,
+            process,
+            stop,
+            thread,
+            _listener: listener,
+        })
     }
 
     fn stop(self) {
@@ -173,7 +213,10 @@ impl Supervised {
             std::thread::sleep(Duration::from_millis(5));
         }
         if !self.thread.is_finished() {
-            tracing::warn!(kind = self.status.kind, "the ZeroMQ process does not stop, killing it");
+            tracing::warn!(
+                kind = self.status.kind,
+                "the ZeroMQ process does not stop, killing it"
+            );
             self.signal(Signal::KILL);
         }
         threads::join(self.thread);

@@ -57,7 +57,9 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     sleep(ZMQ_QUIET).await;
     // A handle that is dropped removes the socket's file, which is the daemon's.
     std::mem::forget(std::mem::take(socket.binds()));
-    follower.join().map_err(|_| anyhow::anyhow!("the follower panicked"))?
+    follower
+        .join()
+        .map_err(|_| anyhow::anyhow!("the follower panicked"))?
 }
 
 /// Reads events from the daemon until `stopping` is set and all are read.
@@ -77,8 +79,9 @@ fn follow(
         ]);
         let answer = client.call_packed("events_follow", request)?;
         let events = msgpack::get(&answer, "events").context("an answer without events")?;
-        let next =
-            msgpack::get(&answer, "next").and_then(msgpack::as_int).context("an answer without position")?;
+        let next = msgpack::get(&answer, "next")
+            .and_then(msgpack::as_int)
+            .context("an answer without position")?;
         let batch: Vec<ZmqMessage> = msgpack::elements(events).filter_map(message).collect();
         let is_empty = batch.is_empty();
         if to.blocking_send(batch).is_err() || is_last && is_empty {

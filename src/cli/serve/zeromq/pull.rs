@@ -64,7 +64,9 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
         }
         while batch.packed.len() < ZMQ_BATCH_BYTES && batch.events < ZMQ_BATCH_EVENTS {
             // Polls the socket once.
-            let Ok(received) = timeout(Duration::ZERO, socket.recv()).await else { break };
+            let Ok(received) = timeout(Duration::ZERO, socket.recv()).await else {
+                break;
+            };
             ignored.sort(received, &mut batch);
         }
         if batch.events > 0 {
@@ -113,7 +115,10 @@ impl Ignored {
 
     /// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the same problem.
     fn log(&mut self, line: impl FnOnce() -> String) {
-        if self.logged.is_none_or(|at| at.elapsed() >= ZMQ_LOG_INTERVAL) {
+        if self
+            .logged
+            .is_none_or(|at| at.elapsed() >= ZMQ_LOG_INTERVAL)
+        {
             self.logged = Some(Instant::now());
             eprintln!("saltcellar: zeromq pull: {}", line());
         }
@@ -121,11 +126,20 @@ impl Ignored {
 
     /// Adds the counts to the daemon's counters.
     fn report(&mut self, client: &mut Client) -> anyhow::Result<()> {
-        let Self { malformed, too_large, peers, logged } = std::mem::take(self);
+        let Self {
+            malformed,
+            too_large,
+            peers,
+            logged,
+        } = std::mem::take(self);
         self.logged = logged;
         if malformed + too_large + peers > 0 {
             let mut args = Writer::new();
-            args.map(3).str("malformed").uint(malformed).str("too_large").uint(too_large);
+            args.map(3)
+                .str("malformed")
+                .uint(malformed)
+                .str("too_large")
+                .uint(too_large);
             args.str("peers").uint(peers);
             client.post("zeromq_ignored", &args.into_bytes())?;
             client.next_answer()?.1?;
@@ -137,7 +151,10 @@ impl Ignored {
 /// Waits until the daemon has stored a batch. While the disk is full it is tried again; a stop does not wait for that.
 async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Result<()> {
     let mut args = Writer::new();
-    args.map(1).str("events").array(batch.events).raw(&batch.packed.into_bytes());
+    args.map(1)
+        .str("events")
+        .array(batch.events)
+        .raw(&batch.packed.into_bytes());
     let args = args.into_bytes();
     loop {
         client.post("zeromq_events", &args)?;
@@ -145,7 +162,10 @@ async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Res
             Ok(_) => return Ok(()),
             Err(ClientError::Refused { code, .. }) if code == "unavailable" && !stopping => {}
             Err(error) => {
-                eprintln!("saltcellar: zeromq pull: {} events lost: {error}", batch.events);
+                eprintln!(
+                    "saltcellar: zeromq pull: {} events lost: {error}",
+                    batch.events
+                );
                 let mut args = Writer::new();
                 args.map(1).str("lost").uint(batch.events as u64);
                 client.post("zeromq_ignored", &args.into_bytes())?;

@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use self::rotate::{Rotation, period_of};
 use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport,
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
+    Transcript, Transport,
 };
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
@@ -33,7 +33,10 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
     build: |given| {
         let file: FileDestination = options(given)?;
         if file.path.file_name().is_none() {
-            return Err(Invalid::new("path", "it names no file; give the absolute path of a file"));
+            return Err(Invalid::new(
+                "path",
+                "it names no file; give the absolute path of a file",
+            ));
         }
         file.rotate.check()?;
         Ok(Box::new(file))
@@ -67,7 +70,12 @@ enum Fsync {
 
 impl Destination for FileDestination {
     fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
-        Box::new(FileTransport { settings: self.clone(), deps: deps.clone(), open: None, problem: None })
+        Box::new(FileTransport {
+            settings: self.clone(),
+            deps: deps.clone(),
+            open: None,
+            problem: None,
+        })
     }
 
     fn describe(&self) -> String {
@@ -77,7 +85,11 @@ impl Destination for FileDestination {
     fn limits(&self) -> RequestLimits {
         // A sync costs as much as writing megabytes; buffers of more cost page faults.
         let bytes = usize::try_from(4 * MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 10_000, bytes, time: Duration::from_millis(100) }
+        RequestLimits {
+            count: 10_000,
+            bytes,
+            time: Duration::from_millis(100),
+        }
     }
 
     fn concurrency_max(&self) -> usize {
@@ -226,7 +238,12 @@ fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<Open
     let bytes = complete_lines(&*file)?;
     let modified = std::fs::metadata(path)?.mtime().saturating_mul(1_000_000);
     let period = period_of(settings.rotate.time, Micros(modified));
-    Ok(OpenFile { file, identity: identity(path)?, bytes, period })
+    Ok(OpenFile {
+        file,
+        identity: identity(path)?,
+        bytes,
+        period,
+    })
 }
 
 /// Truncates an incomplete last line; returns the length of the file.
@@ -236,7 +253,9 @@ fn complete_lines(file: &dyn FsFile) -> io::Result<u64> {
     let mut buffer = vec![0; 64 * 1024];
     while end > 0 {
         let from = end.saturating_sub(buffer.len() as u64);
-        let part = buffer.get_mut(..usize::try_from(end - from).unwrap_or(0)).unwrap_or_default();
+        let part = buffer
+            .get_mut(..usize::try_from(end - from).unwrap_or(0))
+            .unwrap_or_default();
         file.read_exact_at(part, from)?;
         match memchr::memrchr(b'\n', part) {
             Some(at) => {
@@ -266,7 +285,10 @@ mod tests {
     use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
     fn deps() -> Dependencies {
-        Dependencies { clock: Clock::manual(Micros(1_795_000_000_000_000)), fs: Arc::new(Disk) }
+        Dependencies {
+            clock: Clock::manual(Micros(1_795_000_000_000_000)),
+            fs: Arc::new(Disk),
+        }
     }
 
     fn path_in(dir: &tempfile::TempDir) -> PathBuf {
@@ -285,7 +307,11 @@ mod tests {
                     "zst" => zstd::decode_all(&*bytes).unwrap(),
                     "gz" => {
                         let mut text = Vec::new();
-                        io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*bytes), &mut text).unwrap();
+                        io::Read::read_to_end(
+                            &mut flate2::read::GzDecoder::new(&*bytes),
+                            &mut text,
+                        )
+                        .unwrap();
                         text
                     }
                     _ => bytes,
@@ -304,14 +330,20 @@ mod tests {
         let options = format!("{{path: {}, mode: '0640'}}", path.display());
         let mut file = open_with(&KIND, &options, &deps());
         assert_eq!(file.deliver(&items(&["a", "b"]), None), Ok(vec![]));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
         file.reopen();
         assert_eq!(file.deliver(&items(&["c"]), None), Ok(vec![]));
         drop(file);
         fs::write(&path, format!("a\nb\nc\n{}", "torn".repeat(50_000))).unwrap();
         let mut transcript = Transcript::default();
         let mut file = open_with(&KIND, &options, &deps());
-        assert_eq!(file.deliver(&items(&["d"]), Some(&mut transcript)), Ok(vec![]));
+        assert_eq!(
+            file.deliver(&items(&["d"]), Some(&mut transcript)),
+            Ok(vec![])
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\nc\nd\n");
         assert_eq!(transcript.request, "d\n");
         assert!(transcript.response.starts_with("2 bytes written to /"));
@@ -326,7 +358,13 @@ mod tests {
         file.deliver(&items(&["a"]), None).unwrap();
         fs::rename(&path, dir.path().join("moved")).unwrap();
         file.deliver(&items(&["b"]), None).unwrap();
-        assert_eq!(texts(&dir), [("moved".into(), "a\n".into()), ("out.jsonl".into(), "b\n".into())]);
+        assert_eq!(
+            texts(&dir),
+            [
+                ("moved".into(), "a\n".into()),
+                ("out.jsonl".into(), "b\n".into())
+            ]
+        );
     }
 
     #[test]
@@ -334,7 +372,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = path_in(&dir);
         let plan = Arc::new(Plan::default());
-        let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
+        let deps = Dependencies {
+            fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())),
+            ..deps()
+        };
         let mut file = open_with(&KIND, &format!("path: {}", path.display()), &deps);
         file.deliver(&items(&["first"]), None).unwrap();
         plan.leave_room(Some(3));
@@ -350,7 +391,10 @@ mod tests {
         file.deliver(&items(&["second"]), None).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\n");
         plan.add(Fault::once(Act::Sync, Errno::IO));
-        assert!(file.deliver(&items(&["third"]), None).is_err(), "a failed sync is no delivery");
+        assert!(
+            file.deliver(&items(&["third"]), None).is_err(),
+            "a failed sync is no delivery"
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\n");
     }
 
@@ -359,9 +403,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none/out");
         let mut file = open_with(&KIND, &format!("path: {}", missing.display()), &deps());
-        assert!(file.deliver(&items(&["a"]), None).unwrap_err().to_string().contains("No such file"));
+        assert!(
+            file.deliver(&items(&["a"]), None)
+                .unwrap_err()
+                .to_string()
+                .contains("No such file")
+        );
         let mut file = open_with(&KIND, &format!("path: {}", dir.path().display()), &deps());
-        assert!(file.check().unwrap_err().ends_with("it is not a regular file"));
+        assert!(
+            file.check()
+                .unwrap_err()
+                .ends_with("it is not a regular file")
+        );
         assert!((KIND.build)(&serde_json::json!({"path": "/"})).is_err());
     }
 
@@ -369,8 +422,10 @@ mod tests {
     fn files_are_rotated_by_size_compressed_and_limited_in_number() {
         let dir = tempfile::tempdir().unwrap();
         let deps = deps();
-        let options =
-            format!("{{path: {}, rotate: {{bytes: 4, keep: 2, compress: zstd}}}}", path_in(&dir).display());
+        let options = format!(
+            "{{path: {}, rotate: {{bytes: 4, keep: 2, compress: zstd}}}}",
+            path_in(&dir).display()
+        );
         let mut file = open_with(&KIND, &options, &deps);
         for text in ["one", "two", "three", "four", "5"] {
             file.deliver(&items(&[text]), None).unwrap();
@@ -381,21 +436,33 @@ mod tests {
             ("out.jsonl.20261118T110643Z.zst", "three\n"),
             ("out.jsonl.20261118T110644Z.zst", "four\n"),
         ];
-        assert_eq!(texts(&dir), expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert_eq!(
+            texts(&dir),
+            expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
+        );
     }
 
     #[test]
     fn files_are_rotated_by_time_also_while_idle() {
         let dir = tempfile::tempdir().unwrap();
         let deps = deps();
-        let options = format!("{{path: {}, rotate: {{time: 1h, compress: gzip}}}}", path_in(&dir).display());
+        let options = format!(
+            "{{path: {}, rotate: {{time: 1h, compress: gzip}}}}",
+            path_in(&dir).display()
+        );
         let mut file = open_with(&KIND, &options, &deps);
         file.deliver(&items(&["one"]), None).unwrap();
         file.idle();
         assert_eq!(texts(&dir).len(), 1, "the hour is not over");
         deps.clock.wind(3_600_000_000);
         file.idle();
-        assert_eq!(texts(&dir), [("out.jsonl.20261118T120640Z.gz".to_owned(), "one\n".to_owned())]);
+        assert_eq!(
+            texts(&dir),
+            [(
+                "out.jsonl.20261118T120640Z.gz".to_owned(),
+                "one\n".to_owned()
+            )]
+        );
         file.idle();
         file.deliver(&items(&["two"]), None).unwrap();
         assert_eq!(texts(&dir).len(), 2);
@@ -407,18 +474,30 @@ mod tests {
         let path = path_in(&dir);
         fs::write(dir.path().join("out.jsonl.20261118T110640Z"), "old\n").unwrap();
         let plan = Arc::new(Plan::default());
-        let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
-        let options = format!("{{path: {}, rotate: {{bytes: 1, compress: zstd}}}}", path.display());
+        let deps = Dependencies {
+            fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())),
+            ..deps()
+        };
+        let options = format!(
+            "{{path: {}, rotate: {{bytes: 1, compress: zstd}}}}",
+            path.display()
+        );
         let mut file = open_with(&KIND, &options, &deps);
         file.deliver(&items(&["a"]), None).unwrap();
-        assert_eq!(texts(&dir)[1], ("out.jsonl.20261118T110640Z.zst".into(), "old\n".into()));
+        assert_eq!(
+            texts(&dir)[1],
+            ("out.jsonl.20261118T110640Z.zst".into(), "old\n".into())
+        );
         plan.add(Fault::lasting(Act::Rename, Errno::IO));
         file.deliver(&items(&["b"]), None).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\n");
         plan.heal();
         file.deliver(&items(&["c"]), None).unwrap();
         assert_eq!(
-            texts(&dir).iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(),
+            texts(&dir)
+                .iter()
+                .map(|(_, text)| text.as_str())
+                .collect::<Vec<_>>(),
             ["c\n", "old\n", "a\nb\n"]
         );
     }

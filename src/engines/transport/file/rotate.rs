@@ -59,12 +59,18 @@ pub(super) fn period_of(length: Option<Duration>, at: Micros) -> i64 {
 impl Rotation {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         within("rotate.bytes", &self.bytes.unwrap_or(1), 1..)?;
-        within("rotate.time", &self.time.unwrap_or(Duration::from_secs(60)), Duration::from_secs(60)..)
+        within(
+            "rotate.time",
+            &self.time.unwrap_or(Duration::from_secs(60)),
+            Duration::from_secs(60)..,
+        )
     }
 
     /// Rotates the file at `path`.
     pub(super) fn rotate(&self, fs: &dyn Fs, path: &Path, now: Micros) -> io::Result<()> {
-        let stamp = now.utc().map(|at| at.strftime("%Y%m%dT%H%M%SZ").to_string());
+        let stamp = now
+            .utc()
+            .map(|at| at.strftime("%Y%m%dT%H%M%SZ").to_string());
         let stamp = stamp.ok_or_else(|| io::Error::other("the clock is out of range"))?;
         let mut target = with_suffix(path, &format!(".{stamp}"));
         let is_taken = |target: &Path| {
@@ -85,14 +91,19 @@ impl Rotation {
     /// Compresses rotated files that are not yet compressed, and removes the oldest beyond the limit.
     pub(super) fn finish(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
         if let Some(suffix) = self.compress.suffix() {
-            for plain in rotated(path)?.into_iter().filter(|name| name.extension().is_none_or(is_stamp)) {
+            for plain in rotated(path)?
+                .into_iter()
+                .filter(|name| name.extension().is_none_or(is_stamp))
+            {
                 self.compress(fs, &plain, &with_suffix(&plain, suffix))?;
             }
         }
         let Some(keep) = self.keep else { return Ok(()) };
         let all = rotated(path)?;
         let surplus = all.len().saturating_sub(keep as usize);
-        all.iter().take(surplus).try_for_each(|old| fs.remove_file(old))
+        all.iter()
+            .take(surplus)
+            .try_for_each(|old| fs.remove_file(old))
     }
 
     fn compress(&self, fs: &dyn Fs, plain: &Path, target: &Path) -> io::Result<()> {
@@ -102,7 +113,8 @@ impl Rotation {
                 let mut out = At { file, offset: 0 };
                 let mut input = File::open(plain)?;
                 if self.compress == Compression::Gzip {
-                    let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::default());
+                    let mut encoder =
+                        flate2::write::GzEncoder::new(out, flate2::Compression::default());
                     io::copy(&mut input, &mut encoder)?;
                     encoder.finish().map(drop)
                 } else {
@@ -140,16 +152,22 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Whether this is the time of a rotation, `20261121T054728Z` or that and a number.
 fn is_stamp(text: &std::ffi::OsStr) -> bool {
-    let Some((time, number)) = text.to_str().and_then(|text| text.split_once('Z')) else { return false };
+    let Some((time, number)) = text.to_str().and_then(|text| text.split_once('Z')) else {
+        return false;
+    };
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     time.len() == 15
-        && time.split_once('T').is_some_and(|(date, time)| date.len() == 8 && digits(date) && digits(time))
+        && time
+            .split_once('T')
+            .is_some_and(|(date, time)| date.len() == 8 && digits(date) && digits(time))
         && (number.is_empty() || number.strip_prefix('_').is_some_and(digits))
 }
 
 /// The rotated files of a path, oldest first.
 fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(Vec::new());
+    };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?.file_name();

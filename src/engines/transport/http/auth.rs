@@ -107,33 +107,65 @@ impl Auth {
             self.aws.is_some(),
         ];
         if given.iter().filter(|given| **given).count() > 1 {
-            return Err(Invalid::new("auth", "give only one of bearer, token, basic, hmac and aws"));
+            return Err(Invalid::new(
+                "auth",
+                "give only one of bearer, token, basic, hmac and aws",
+            ));
         }
         let header = self.hmac.as_ref().map(|hmac| hmac.header.as_str());
         match header.filter(|name| ureq::http::HeaderName::try_from(*name).is_err()) {
-            Some(name) => Err(Invalid::new("auth.hmac.header", format!("{name:?} is not a header of HTTP"))),
+            Some(name) => Err(Invalid::new(
+                "auth.hmac.header",
+                format!("{name:?} is not a header of HTTP"),
+            )),
             None => Ok(()),
         }
     }
 
     pub(super) fn signer(&self, revealed: &mut Revealed) -> Result<Signer, SecretError> {
         if let Some(secret) = &self.bearer {
-            return Ok(Signer::Fixed(format!("Bearer {}", revealed.secret(secret)?)));
+            return Ok(Signer::Fixed(format!(
+                "Bearer {}",
+                revealed.secret(secret)?
+            )));
         }
         if let Some(Token { secret, scheme }) = &self.token {
-            return Ok(Signer::Fixed(format!("{scheme} {}", revealed.secret(secret)?)));
+            return Ok(Signer::Fixed(format!(
+                "{scheme} {}",
+                revealed.secret(secret)?
+            )));
         }
         if let Some(Basic { user, password }) = &self.basic {
-            let pair = BASE64.encode(format!("{}:{}", revealed.text(user)?, revealed.secret(password)?));
+            let pair = BASE64.encode(format!(
+                "{}:{}",
+                revealed.text(user)?,
+                revealed.secret(password)?
+            ));
             revealed.hide(&pair);
             return Ok(Signer::Fixed(format!("Basic {pair}")));
         }
-        if let Some(Hmac { key, header, prefix }) = &self.hmac {
-            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, revealed.secret(key)?.as_bytes());
-            return Ok(Signer::Hmac(Box::new(key), header.clone(), prefix.clone().unwrap_or_default()));
+        if let Some(Hmac {
+            key,
+            header,
+            prefix,
+        }) = &self.hmac
+        {
+            let key =
+                ring::hmac::Key::new(ring::hmac::HMAC_SHA256, revealed.secret(key)?.as_bytes());
+            return Ok(Signer::Hmac(
+                Box::new(key),
+                header.clone(),
+                prefix.clone().unwrap_or_default(),
+            ));
         }
-        let Some(aws) = &self.aws else { return Ok(Signer::Open) };
-        let token = aws.session_token.as_ref().map(|token| revealed.secret(token)).transpose()?;
+        let Some(aws) = &self.aws else {
+            return Ok(Signer::Open);
+        };
+        let token = aws
+            .session_token
+            .as_ref()
+            .map(|token| revealed.secret(token))
+            .transpose()?;
         let id = revealed.text(&aws.access_key_id)?;
         let secret = revealed.secret(&aws.secret_access_key)?;
         Ok(Signer::Aws {
@@ -166,8 +198,13 @@ impl Signer {
                 }
                 Ok(vec![(header.clone(), value)])
             }
-            Self::Aws { credentials, region, service } => {
-                let cannot = |error: &dyn std::fmt::Display| format!("cannot sign the request: {error}");
+            Self::Aws {
+                credentials,
+                region,
+                service,
+            } => {
+                let cannot =
+                    |error: &dyn std::fmt::Display| format!("cannot sign the request: {error}");
                 let identity = credentials.as_ref().clone().into();
                 let time = UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
                 let params = v4::SigningParams::builder()
@@ -179,11 +216,18 @@ impl Signer {
                     .build()
                     .map_err(|error| cannot(&error))?
                     .into();
-                let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                let pairs = headers
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), value.as_str()));
                 let request = SignableRequest::new(method, url, pairs, SignableBody::Bytes(body));
                 let request = request.map_err(|error| cannot(&error))?;
-                let (made, _) = sign(request, &params).map_err(|error| cannot(&error))?.into_parts();
-                Ok(made.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+                let (made, _) = sign(request, &params)
+                    .map_err(|error| cannot(&error))?
+                    .into_parts();
+                Ok(made
+                    .headers()
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .collect())
             }
         }
     }
@@ -197,27 +241,36 @@ mod tests {
     /// The headers for a request; each secret is in a file of its name.
     fn headers(auth: &str, headers: &[(&str, &str)]) -> Vec<(String, String)> {
         let dir = tempfile::tempdir().unwrap();
-        for (name, value) in
-            [("token", "t0ken"), ("password", "pa:ss"), ("key", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")]
-        {
+        for (name, value) in [
+            ("token", "t0ken"),
+            ("password", "pa:ss"),
+            ("key", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
+        ] {
             std::fs::write(dir.path().join(name), value).unwrap();
         }
         let auth = auth.replace("DIR", dir.path().to_str().unwrap());
         let auth: Auth = serde_json::from_value(read_yaml(&auth).unwrap()).unwrap();
         auth.check().unwrap();
         let signer = auth.signer(&mut Revealed::default()).unwrap();
-        let headers: Vec<_> =
-            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         // 2015-08-30T12:36:00Z, the time of AWS's own test suite.
         let now = Micros(1_440_938_160_000_000);
-        signer.headers("POST", "https://example.amazonaws.com/", &headers, b"", now).unwrap()
+        signer
+            .headers("POST", "https://example.amazonaws.com/", &headers, b"", now)
+            .unwrap()
     }
 
     #[test]
     fn fixed_headers() {
         let one = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         assert_eq!(headers("{}", &[]), []);
-        assert_eq!(headers("bearer: 'file:DIR/token'", &[]), one("authorization", "Bearer t0ken"));
+        assert_eq!(
+            headers("bearer: 'file:DIR/token'", &[]),
+            one("authorization", "Bearer t0ken")
+        );
         assert_eq!(
             headers("token: {secret: 'file:DIR/token', scheme: Splunk}", &[]),
             one("authorization", "Splunk t0ken")
@@ -225,23 +278,34 @@ mod tests {
         let basic = headers("basic: {user: u, password: 'file:DIR/password'}", &[]);
         assert_eq!(basic, one("authorization", "Basic dTpwYTpzcw=="));
         // HMAC-SHA256 of the empty text with the key `t0ken`, as of `openssl dgst -sha256 -hmac t0ken`.
-        let hmac = headers("hmac: {key: 'file:DIR/token', header: X-Sig, prefix: ~}", &[]);
+        let hmac = headers(
+            "hmac: {key: 'file:DIR/token', header: X-Sig, prefix: ~}",
+            &[],
+        );
         assert_eq!(hmac, one("X-Sig", HMAC_OF_NOTHING));
     }
 
-    const HMAC_OF_NOTHING: &str = "bd3ca29b79776beaf7c4a3003147368ec3a3e36e746eafb7cefa9747aa98d9fd";
+    const HMAC_OF_NOTHING: &str =
+        "bd3ca29b79776beaf7c4a3003147368ec3a3e36e746eafb7cefa9747aa98d9fd";
 
     #[test]
     fn a_signature_of_aws_equals_that_of_its_test_suite() {
         let auth = "aws: {region: us-east-1, service: service, access_key_id: AKIDEXAMPLE, secret_access_key: 'file:DIR/key'}";
         let found = headers(auth, &[("host", "example.amazonaws.com")]);
-        let authorization = found.iter().find(|(name, _)| name == "authorization").unwrap();
+        let authorization = found
+            .iter()
+            .find(|(name, _)| name == "authorization")
+            .unwrap();
         // `post-vanilla` of the suite.
         let expected = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
                         SignedHeaders=host;x-amz-date, \
                         Signature=5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b";
         assert_eq!(authorization.1, expected);
-        assert!(found.iter().any(|(name, value)| name == "x-amz-date" && value == "20150830T123600Z"));
+        assert!(
+            found
+                .iter()
+                .any(|(name, value)| name == "x-amz-date" && value == "20150830T123600Z")
+        );
     }
 
     #[test]
@@ -251,7 +315,12 @@ mod tests {
         )
         .unwrap();
         assert_eq!(auth.check().unwrap_err().path, "auth");
-        let inline = serde_json::from_value::<Auth>(read_yaml("bearer: s3cret").unwrap()).unwrap_err();
-        assert!(inline.to_string().contains("must not be in the configuration itself"));
+        let inline =
+            serde_json::from_value::<Auth>(read_yaml("bearer: s3cret").unwrap()).unwrap_err();
+        assert!(
+            inline
+                .to_string()
+                .contains("must not be in the configuration itself")
+        );
     }
 }

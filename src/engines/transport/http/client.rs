@@ -34,7 +34,9 @@ impl Client {
     /// Reads secrets and certificates. Connects to nothing.
     pub(super) fn new(settings: &HttpDestination) -> Result<Self, String> {
         let mut revealed = Revealed::default();
-        let url = revealed.text(&settings.url).map_err(|error| error.to_string())?;
+        let url = revealed
+            .text(&settings.url)
+            .map_err(|error| error.to_string())?;
         let mut headers = Vec::new();
         for (name, Header(value)) in &settings.headers {
             let value = revealed.text(value).map_err(|error| error.to_string())?;
@@ -43,7 +45,10 @@ impl Client {
         if settings.compress == RequestCompression::Gzip {
             headers.push(("content-encoding".to_owned(), "gzip".to_owned()));
         }
-        let signer = settings.auth.signer(&mut revealed).map_err(|error| error.to_string())?;
+        let signer = settings
+            .auth
+            .signer(&mut revealed)
+            .map_err(|error| error.to_string())?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -54,7 +59,13 @@ impl Client {
         if is_https(&url) {
             config = config.tls_config(tls(&settings.tls)?);
         }
-        Ok(Self { agent: config.build().new_agent(), url, headers, signer, revealed })
+        Ok(Self {
+            agent: config.build().new_agent(),
+            url,
+            headers,
+            signer,
+            revealed,
+        })
     }
 
     /// Sends a request and reads the answer. An error is a failed connection, or an answer that is not HTTP. Events that have passed through
@@ -78,19 +89,28 @@ impl Client {
         if hops > 0 {
             headers.push((HOPS.to_owned(), hops.to_string()));
         }
-        headers.extend(self.signer.headers(&settings.method, &self.url, &headers, sent, now)?);
+        headers.extend(
+            self.signer
+                .headers(&settings.method, &self.url, &headers, sent, now)?,
+        );
         let failed = |error: &dyn std::fmt::Display| self.scrub(&error.to_string());
-        let mut request = Request::builder().method(settings.method.as_str()).uri(&self.url);
+        let mut request = Request::builder()
+            .method(settings.method.as_str())
+            .uri(&self.url);
         for (name, value) in &headers {
             request = request.header(name, value);
         }
         let request = request.body(sent).map_err(|error| failed(&error))?;
-        let answer =
-            self.agent.run(request).map_err(|error| failed(&error)).and_then(|answer| self.read(answer));
+        let answer = self
+            .agent
+            .run(request)
+            .map_err(|error| failed(&error))
+            .and_then(|answer| self.read(answer));
         if let Some(transcript) = transcript {
             let head = lines(&headers);
             let text = String::from_utf8_lossy(body);
-            transcript.request = self.scrub(&format!("{} {}\n{head}\n{text}", settings.method, self.url));
+            transcript.request =
+                self.scrub(&format!("{} {}\n{head}\n{text}", settings.method, self.url));
             transcript.response = match &answer {
                 Ok(answer) => {
                     let head = lines(&answer.headers);
@@ -104,24 +124,44 @@ impl Client {
 
     fn read(&self, mut answer: Response<ureq::Body>) -> Result<Answer, String> {
         let status = answer.status().as_u16();
-        let text = |value: &ureq::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let headers: Vec<_> =
-            answer.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let text = |value: &ureq::http::HeaderValue| {
+            String::from_utf8_lossy(value.as_bytes()).into_owned()
+        };
+        let headers: Vec<_> = answer
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+            .collect();
         let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
         let bytes = body.read_to_vec();
-        let bytes = bytes
-            .map_err(|error| self.scrub(&format!("status {status}, but its text is unreadable: {error}")))?;
-        Ok(Answer { status, headers, bytes })
+        let bytes = bytes.map_err(|error| {
+            self.scrub(&format!(
+                "status {status}, but its text is unreadable: {error}"
+            ))
+        })?;
+        Ok(Answer {
+            status,
+            headers,
+            bytes,
+        })
     }
 
     /// Whether there is an HTTP service at the address.
     pub(super) fn probe(&self, settings: &HttpDestination) -> Result<String, String> {
-        let request = Request::head(&self.url).body(()).map_err(|error| self.scrub(&error.to_string()))?;
+        let request = Request::head(&self.url)
+            .body(())
+            .map_err(|error| self.scrub(&error.to_string()))?;
         let place = super::Destination::describe(settings);
         match self.agent.run(request) {
             // Most services accept only the method of their requests.
-            Ok(answer) => Ok(format!("{place} answers (status {} to HEAD)", answer.status().as_u16())),
-            Err(error) => Err(format!("{place} does not answer: {}", self.scrub(&error.to_string()))),
+            Ok(answer) => Ok(format!(
+                "{place} answers (status {} to HEAD)",
+                answer.status().as_u16()
+            )),
+            Err(error) => Err(format!(
+                "{place} does not answer: {}",
+                self.scrub(&error.to_string())
+            )),
         }
     }
 
@@ -132,11 +172,15 @@ impl Client {
 
 /// Headers for people.
 fn lines(headers: &[(String, String)]) -> String {
-    headers.iter().flat_map(|(name, value)| [name.as_str(), ": ", value.as_str(), "\n"]).collect()
+    headers
+        .iter()
+        .flat_map(|(name, value)| [name.as_str(), ": ", value.as_str(), "\n"])
+        .collect()
 }
 
 fn is_https(url: &str) -> bool {
-    url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+    url.get(..6)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
 fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -151,9 +195,10 @@ fn tls(settings: &Tls) -> Result<TlsConfig, String> {
     let identity = match (settings.identity()?, &settings.key) {
         (Some((chain, _)), Some(path)) => {
             // ureq takes keys as PEM only.
-            let bytes =
-                std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-            let key = PrivateKey::from_pem(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+            let bytes = std::fs::read(path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            let key = PrivateKey::from_pem(&bytes)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
             let chain: Vec<_> = chain.iter().map(own).collect();
             Some(ClientCert::new_with_certs(&chain, key))
         }

@@ -40,7 +40,11 @@ impl ItemErrors {
             _ => return Err(format!("the answer has no list `{}`", self.list)),
         };
         if self.id.is_none() && list.len() != items.len() {
-            return Err(format!("the answer has {} results for {} items", list.len(), items.len()));
+            return Err(format!(
+                "the answer has {} results for {} items",
+                list.len(),
+                items.len()
+            ));
         }
         let mut rejected = Vec::new();
         for (n, result) in list.iter().enumerate() {
@@ -49,25 +53,45 @@ impl ItemErrors {
                 Some(path) => {
                     let id = at_path(result, path).map(text).unwrap_or_default();
                     let found = items.iter().position(|item| item.seq().0.to_string() == id);
-                    found.ok_or_else(|| format!("the answer has a result for the unknown item {id:?}"))?
+                    found.ok_or_else(|| {
+                        format!("the answer has a result for the unknown item {id:?}")
+                    })?
                 }
             };
-            let status = self.status.as_ref().and_then(|path| at_path(result, path)?.as_u64());
+            let status = self
+                .status
+                .as_ref()
+                .and_then(|path| at_path(result, path)?.as_u64());
             let is_accepted = |status: u64| {
                 (200..300).contains(&status)
-                    || self.accept.iter().any(|accepted| u64::from(*accepted) == status)
+                    || self
+                        .accept
+                        .iter()
+                        .any(|accepted| u64::from(*accepted) == status)
             };
             if self.id.is_none() && status.is_some_and(is_accepted) {
                 continue;
             }
             let is_permanent = match &self.permanent {
-                Some(path) => at_path(result, path).and_then(Json::as_bool).unwrap_or(false),
+                Some(path) => at_path(result, path)
+                    .and_then(Json::as_bool)
+                    .unwrap_or(false),
                 None => matches!(status, Some(400..=499)) && status != Some(429),
             };
-            let reason = self.reason.as_ref().and_then(|path| at_path(result, path)).unwrap_or(result);
-            let status = status.map(|status| format!("{status}: ")).unwrap_or_default();
+            let reason = self
+                .reason
+                .as_ref()
+                .and_then(|path| at_path(result, path))
+                .unwrap_or(result);
+            let status = status
+                .map(|status| format!("{status}: "))
+                .unwrap_or_default();
             let reason = shortened(&format!("{status}{}", text(reason)));
-            rejected.push(Rejected { index, reason, is_temporary: !is_permanent });
+            rejected.push(Rejected {
+                index,
+                reason,
+                is_temporary: !is_permanent,
+            });
         }
         Ok(rejected)
     }
@@ -75,17 +99,28 @@ impl ItemErrors {
 
 /// The answer of an OTLP receiver, which has the number of rejected records but not which. A rejected item alone is found by dividing the
 /// request. Answers for logs and metrics have the same fields.
-pub(super) fn partial_success(items: &[Item], answer: &[u8]) -> Result<Vec<Rejected>, DeliverError> {
-    let answer = ExportLogsServiceResponse::decode(answer)
-        .map_err(|error| DeliverError::retry(format_args!("the answer is not one of OTLP: {error}")))?;
+pub(super) fn partial_success(
+    items: &[Item],
+    answer: &[u8],
+) -> Result<Vec<Rejected>, DeliverError> {
+    let answer = ExportLogsServiceResponse::decode(answer).map_err(|error| {
+        DeliverError::retry(format_args!("the answer is not one of OTLP: {error}"))
+    })?;
     match answer.partial_success {
         Some(part) if part.rejected_log_records > 0 => {
-            let reason = format!("{} records rejected: {}", part.rejected_log_records, part.error_message);
+            let reason = format!(
+                "{} records rejected: {}",
+                part.rejected_log_records, part.error_message
+            );
             let reason = shortened(&reason);
             if items.len() > 1 {
                 return Err(DeliverError::Refused { reason });
             }
-            Ok(vec![Rejected { index: 0, reason, is_temporary: false }])
+            Ok(vec![Rejected {
+                index: 0,
+                reason,
+                is_temporary: false,
+            }])
         }
         _ => Ok(Vec::new()),
     }
@@ -93,7 +128,9 @@ pub(super) fn partial_success(items: &[Item], answer: &[u8]) -> Result<Vec<Rejec
 
 /// A text as it is, any other value as JSON.
 fn text(value: &Json) -> String {
-    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
 #[cfg(test)]
@@ -106,20 +143,28 @@ mod tests {
     fn find(errors: Json, answer: &Json) -> Result<Vec<(usize, String, bool)>, String> {
         let errors: ItemErrors = serde_json::from_value(errors).unwrap();
         let found = errors.find(&items(&["a", "b", "c"]), answer)?;
-        Ok(found.into_iter().map(|one| (one.index, one.reason, one.is_temporary)).collect())
+        Ok(found
+            .into_iter()
+            .map(|one| (one.index, one.reason, one.is_temporary))
+            .collect())
     }
 
     #[test]
     fn results_in_order_are_found_as_in_a_bulk_request_of_elasticsearch() {
-        let errors =
-            json!({"list": "items", "status": "*.status", "reason": "*.error.reason", "accept": [409]});
-        let item =
-            |status: u16, reason: &str| json!({"create": {"status": status, "error": {"reason": reason}}});
-        let answer = json!({"items": [item(409, "exists"), item(400, "no date"), item(429, "busy")]});
-        let expected = [(1, "400: no date".to_owned(), false), (2, "429: busy".to_owned(), true)];
+        let errors = json!({"list": "items", "status": "*.status", "reason": "*.error.reason", "accept": [409]});
+        let item = |status: u16, reason: &str| json!({"create": {"status": status, "error": {"reason": reason}}});
+        let answer =
+            json!({"items": [item(409, "exists"), item(400, "no date"), item(429, "busy")]});
+        let expected = [
+            (1, "400: no date".to_owned(), false),
+            (2, "429: busy".to_owned(), true),
+        ];
         assert_eq!(find(errors.clone(), &answer).unwrap(), expected);
         for (answer, expected) in [
-            (json!({"items": [item(201, "")]}), "the answer has 1 results for 3 items"),
+            (
+                json!({"items": [item(201, "")]}),
+                "the answer has 1 results for 3 items",
+            ),
             (json!({"took": 1}), "the answer has no list `items`"),
         ] {
             assert_eq!(find(errors.clone(), &answer).unwrap_err(), expected);
@@ -128,16 +173,23 @@ mod tests {
 
     #[test]
     fn failed_items_are_found_by_id_as_in_a_batch_of_sqs() {
-        let errors = json!({"list": "Failed", "id": "Id", "permanent": "SenderFault", "reason": "Message"});
+        let errors =
+            json!({"list": "Failed", "id": "Id", "permanent": "SenderFault", "reason": "Message"});
         let failed = json!({"Failed": [
             {"Id": "3", "SenderFault": true, "Message": "bad"}, {"Id": "1", "SenderFault": false},
         ]});
         let found = find(errors.clone(), &failed).unwrap();
         assert_eq!(found[0], (2, "bad".to_owned(), false));
         assert_eq!((found[1].0, found[1].2), (0, true));
-        assert_eq!(find(errors.clone(), &json!({"Successful": []})).unwrap(), []);
+        assert_eq!(
+            find(errors.clone(), &json!({"Successful": []})).unwrap(),
+            []
+        );
         let unknown = json!({"Failed": [{"Id": "9"}]});
-        assert_eq!(find(errors, &unknown).unwrap_err(), "the answer has a result for the unknown item \"9\"");
+        assert_eq!(
+            find(errors, &unknown).unwrap_err(),
+            "the answer has a result for the unknown item \"9\""
+        );
     }
 
     #[test]
@@ -145,12 +197,24 @@ mod tests {
         // partial_success {rejected: 2, error_message: "old"}
         let answer = b"\x0a\x07\x08\x02\x12\x03old";
         let refused = partial_success(&items(&["a", "b", "c"]), answer).unwrap_err();
-        assert_eq!(refused, DeliverError::Refused { reason: "2 records rejected: old".to_owned() });
+        assert_eq!(
+            refused,
+            DeliverError::Refused {
+                reason: "2 records rejected: old".to_owned()
+            }
+        );
         let alone = partial_success(&items(&["a"]), answer).unwrap();
         assert_eq!((alone.len(), alone[0].is_temporary), (1, false));
         assert_eq!(partial_success(&items(&["a"]), b""), Ok(vec![]));
         let warning = b"\x0a\x05\x12\x03old";
-        assert_eq!(partial_success(&items(&["a"]), warning), Ok(vec![]), "nothing is rejected");
-        assert!(matches!(partial_success(&items(&["a"]), b"\xff"), Err(DeliverError::Retry { .. })));
+        assert_eq!(
+            partial_success(&items(&["a"]), warning),
+            Ok(vec![]),
+            "nothing is rejected"
+        );
+        assert!(matches!(
+            partial_success(&items(&["a"]), b"\xff"),
+            Err(DeliverError::Retry { .. })
+        ));
     }
 }

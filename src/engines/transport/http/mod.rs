@@ -25,8 +25,8 @@ use self::client::Client;
 use self::items::ItemErrors;
 use super::tls::Tls;
 use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport, shortened,
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
+    Transcript, Transport, shortened,
 };
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
@@ -113,7 +113,11 @@ struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { count: 500, bytes: usize::try_from(MIB).unwrap_or(usize::MAX), time: Duration::from_secs(1) }
+        Self {
+            count: 500,
+            bytes: usize::try_from(MIB).unwrap_or(usize::MAX),
+            time: Duration::from_secs(1),
+        }
     }
 }
 
@@ -129,7 +133,8 @@ impl HttpDestination {
     fn check(&self) -> Result<(), Invalid> {
         if let Text::Plain(url) = &self.url {
             let uri = url.parse::<ureq::http::Uri>().ok();
-            let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+            let is_http =
+                |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
             if !uri.is_some_and(|uri| is_http(&uri) && uri.host().is_some()) {
                 return Err(Invalid::new(
                     "url",
@@ -150,11 +155,18 @@ impl HttpDestination {
                 Text::Secret(_) => true,
             };
             if !is_name || !is_value {
-                return Err(Invalid::new(format!("headers.{name}"), "not a header of HTTP"));
+                return Err(Invalid::new(
+                    format!("headers.{name}"),
+                    "not a header of HTTP",
+                ));
             }
         }
         self.tls.check()?;
-        within("timeout", &self.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        within(
+            "timeout",
+            &self.timeout,
+            Duration::from_secs(1)..=Duration::from_secs(600),
+        )?;
         within("limits.count", &self.limits.count, 1..)?;
         self.auth.check()
     }
@@ -162,7 +174,11 @@ impl HttpDestination {
 
 impl Destination for HttpDestination {
     fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
-        Box::new(HttpTransport { settings: self.clone(), clock: deps.clock.clone(), client: None })
+        Box::new(HttpTransport {
+            settings: self.clone(),
+            clock: deps.clock.clone(),
+            client: None,
+        })
     }
 
     fn describe(&self) -> String {
@@ -171,8 +187,12 @@ impl Destination for HttpDestination {
             Text::Plain(url) => url.parse::<ureq::http::Uri>().map_or_else(
                 |_| String::new(),
                 |uri| {
-                    let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
-                    let [scheme, host] = [uri.scheme_str(), uri.host()].map(Option::unwrap_or_default);
+                    let port = uri
+                        .port()
+                        .map(|port| format!(":{port}"))
+                        .unwrap_or_default();
+                    let [scheme, host] =
+                        [uri.scheme_str(), uri.host()].map(Option::unwrap_or_default);
                     format!("{scheme}://{host}{port}{}", uri.path())
                 },
             ),
@@ -202,7 +222,10 @@ struct Answer {
 
 impl Answer {
     fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The beginning of the text.
@@ -222,18 +245,29 @@ impl Transport for HttpTransport {
             None => Client::new(&self.settings).map_err(DeliverError::retry)?,
         };
         let body = self.settings.body.frame(items);
-        let hops = items.iter().map(|item| item.event.hops()).max().unwrap_or(0);
+        let hops = items
+            .iter()
+            .map(|item| item.event.hops())
+            .max()
+            .unwrap_or(0);
         let answer = client.send(&self.settings, &body, hops, self.clock.now(), transcript);
         let answer = answer.map_err(DeliverError::retry)?;
         let reason = || client.scrub(&reason(&answer));
         let result = match answer.status {
             200..=299 => self.item_errors(&client, items, &answer),
-            status if self.settings.accept.contains(&status) => self.item_errors(&client, items, &answer),
+            status if self.settings.accept.contains(&status) => {
+                self.item_errors(&client, items, &answer)
+            }
             400 | 413 | 415 | 422 => Err(DeliverError::Refused { reason: reason() }),
             401 | 403 => return Err(DeliverError::retry(reason())),
             _ => {
-                let after = answer.header("retry-after").and_then(|text| pause(text, self.clock.now()));
-                Err(DeliverError::Retry { reason: reason(), after })
+                let after = answer
+                    .header("retry-after")
+                    .and_then(|text| pause(text, self.clock.now()));
+                Err(DeliverError::Retry {
+                    reason: reason(),
+                    after,
+                })
             }
         };
         self.client = Some(client);
@@ -260,19 +294,32 @@ impl HttpTransport {
         if answer.header("content-type") == Some("application/x-protobuf") {
             return items::partial_success(items, &answer.bytes);
         }
-        let Some(errors) = &self.settings.item_errors else { return Ok(Vec::new()) };
-        let parsed: Json = serde_json::from_slice(&answer.bytes)
-            .map_err(|error| DeliverError::retry(format_args!("the answer is not JSON: {error}")))?;
+        let Some(errors) = &self.settings.item_errors else {
+            return Ok(Vec::new());
+        };
+        let parsed: Json = serde_json::from_slice(&answer.bytes).map_err(|error| {
+            DeliverError::retry(format_args!("the answer is not JSON: {error}"))
+        })?;
         let rejected = errors.find(items, &parsed).map_err(DeliverError::retry)?;
-        let clean = |rejected: Rejected| Rejected { reason: client.scrub(&rejected.reason), ..rejected };
+        let clean = |rejected: Rejected| Rejected {
+            reason: client.scrub(&rejected.reason),
+            ..rejected
+        };
         Ok(rejected.into_iter().map(clean).collect())
     }
 }
 
 impl Framing {
     fn frame(&self, items: &[Item]) -> Vec<u8> {
-        let Self { prefix, separator, suffix } = self;
-        let len = items.iter().map(|item| item.bytes.len() + separator.len()).sum::<usize>();
+        let Self {
+            prefix,
+            separator,
+            suffix,
+        } = self;
+        let len = items
+            .iter()
+            .map(|item| item.bytes.len() + separator.len())
+            .sum::<usize>();
         let mut body = Vec::with_capacity(len + prefix.len() + suffix.len());
         body.extend_from_slice(prefix.as_bytes());
         for (n, item) in items.iter().enumerate() {
@@ -288,10 +335,16 @@ impl Framing {
 
 fn reason(answer: &Answer) -> String {
     let name = ureq::http::StatusCode::from_u16(answer.status).ok();
-    let name = name.and_then(|status| status.canonical_reason()).unwrap_or_default();
+    let name = name
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or_default();
     let body = answer.text();
     let line = format!("{} {name}", answer.status);
-    if body.is_empty() { line } else { format!("{line}: {body}") }
+    if body.is_empty() {
+        line
+    } else {
+        format!("{line}: {body}")
+    }
 }
 
 /// The pause in a `Retry-After`: seconds, or a date.
@@ -299,11 +352,15 @@ fn pause(text: &str, now: Micros) -> Option<Duration> {
     let text = text.trim();
     let seconds = || text.parse().ok().map(Duration::from_secs);
     let date = || {
-        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+        let at = jiff::fmt::rfc2822::DateTimeParser::new()
+            .parse_timestamp(text)
+            .ok()?;
         let micros = u64::try_from(at.as_microsecond().saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(micros))
     };
-    seconds().or_else(date).map(|pause| pause.min(SINK_RETRY_AFTER_MAX))
+    seconds()
+        .or_else(date)
+        .map(|pause| pause.min(SINK_RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]

@@ -86,7 +86,12 @@ impl SocketDestination for JournalDestination {
 fn send(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     match socket.send(entry) {
         // Linux limits a datagram to the socket's buffer.
-        Err(why) if matches!(Errno::from_io_error(&why), Some(Errno::MSGSIZE | Errno::NOBUFS)) => {
+        Err(why)
+            if matches!(
+                Errno::from_io_error(&why),
+                Some(Errno::MSGSIZE | Errno::NOBUFS)
+            ) =>
+        {
             send_file(socket, entry)
         }
         sent => sent.map(drop),
@@ -95,15 +100,25 @@ fn send(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
 
 /// Sends an entry as a memory file, which journald requires to be sealed.
 fn send_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
-    let mut file =
-        File::from(memfd_create("saltcellar-entry", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    let mut file = File::from(memfd_create(
+        "saltcellar-entry",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?);
     file.write_all(entry)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    fcntl_add_seals(
+        &file,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
+    )?;
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(socket, &[IoSlice::new(&[])], &mut control, SendFlags::empty())?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(&[])],
+        &mut control,
+        SendFlags::empty(),
+    )?;
     Ok(())
 }
 
@@ -111,7 +126,10 @@ fn entry(settings: &JournalDestination, item: &Item) -> Vec<u8> {
     let event = &item.event;
     let mut entry = Vec::with_capacity(item.bytes.len() + 512);
     field(&mut entry, "MESSAGE", &item.bytes);
-    let (priority, seq) = (settings.severity.code().to_string(), event.seq.0.to_string());
+    let (priority, seq) = (
+        settings.severity.code().to_string(),
+        event.seq.0.to_string(),
+    );
     let fields = [
         ("PRIORITY", priority.as_str()),
         ("SYSLOG_IDENTIFIER", &settings.identifier),

@@ -10,7 +10,10 @@ use super::super::tests::{items, open};
 use super::*;
 
 fn transport(path: &Path) -> Box<dyn Transport> {
-    open(&KIND, &format!("{{socket: {}, severity: warning}}", path.display()))
+    open(
+        &KIND,
+        &format!("{{socket: {}, severity: warning}}", path.display()),
+    )
 }
 
 #[test]
@@ -19,7 +22,10 @@ fn an_entry_has_the_item_and_fields_of_the_event() {
     let path = dir.path().join("socket");
     let journal = UnixDatagram::bind(&path).unwrap();
     let mut transport = transport(&path);
-    assert_eq!(transport.deliver(&items(&["one", "two\nlines"]), None), Ok(vec![]));
+    assert_eq!(
+        transport.deliver(&items(&["one", "two\nlines"]), None),
+        Ok(vec![])
+    );
     let mut buffer = [0; 4_096];
     let size = journal.recv(&mut buffer).unwrap();
     let expected = "MESSAGE=one\nPRIORITY=4\nSYSLOG_IDENTIFIER=salt\nSALT_ID=store:1\nSALT_SEQ=1\n\
@@ -40,7 +46,9 @@ fn an_entry_over_the_limit_of_a_datagram_is_a_sealed_file() {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     recvmsg(&journal, &mut [], &mut control, RecvFlags::empty()).unwrap();
-    let Some(RecvAncillaryMessage::ScmRights(mut files)) = control.drain().next() else { panic!("no file") };
+    let Some(RecvAncillaryMessage::ScmRights(mut files)) = control.drain().next() else {
+        panic!("no file")
+    };
     let mut file = File::from(files.next().unwrap());
     file.rewind().unwrap();
     let mut text = String::new();
@@ -55,7 +63,10 @@ fn a_journal_that_is_absent_or_ends_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let mut transport = transport(&path);
-    let error = transport.deliver(&items(&["one"]), None).unwrap_err().to_string();
+    let error = transport
+        .deliver(&items(&["one"]), None)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("socket: No such file"), "{error}");
     let journal = UnixDatagram::bind(&path).unwrap();
     assert_eq!(transport.deliver(&items(&["one"]), None), Ok(vec![]));
@@ -63,6 +74,10 @@ fn a_journal_that_is_absent_or_ends_is_retried() {
     std::fs::remove_file(&path).unwrap();
     assert!(transport.deliver(&items(&["two"]), None).is_err());
     let journal = UnixDatagram::bind(&path).unwrap();
-    assert_eq!(transport.deliver(&items(&["two"]), None), Ok(vec![]), "connected anew");
+    assert_eq!(
+        transport.deliver(&items(&["two"]), None),
+        Ok(vec![]),
+        "connected anew"
+    );
     assert!(journal.recv(&mut [0; 4_096]).unwrap() > 0);
 }

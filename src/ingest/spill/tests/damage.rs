@@ -30,7 +30,12 @@ fn drained_with_holes(queue: &mut DiskQueue) -> (Vec<String>, Vec<Option<u64>>) 
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     while let Some(piece) = queue.next_piece().unwrap() {
         missing.extend(piece.hole.map(|hole| hole.lost));
-        found.extend(piece.batch.entries().map(|(entry, _)| String::from_utf8_lossy(entry.tag).into_owned()));
+        found.extend(
+            piece
+                .batch
+                .entries()
+                .map(|(entry, _)| String::from_utf8_lossy(entry.tag).into_owned()),
+        );
         queue.stored(piece.file);
     }
     (found, missing)
@@ -41,7 +46,11 @@ fn a_read_error_at_the_start_keeps_the_file() {
     let (_dir, place) = spilled(1..=20, 100);
     let (plan, fs) = faulty("read=EIO@1+");
     let (mut queue, found) = DiskQueue::open(fs, &place).unwrap();
-    assert_eq!((found.events, files(&place).len()), (0, 1), "the file is kept");
+    assert_eq!(
+        (found.events, files(&place).len()),
+        (0, 1),
+        "the file is kept"
+    );
     assert!(queue.next_piece().is_err(), "and retried");
     plan.heal();
     assert_eq!(only_tags(&drained(&mut queue)), tags(1..21));
@@ -94,14 +103,21 @@ fn a_record_inside_an_events_data_is_not_delivered() {
     let mut batch = Batch::default();
     let mut w = crate::wire::msgpack::Writer::new();
     w.map(1).str("forged").bin(&forged);
-    batch.push(&read_event(b"test/4", &w.into_bytes(), Source::Bus, at(4)).entry, None);
+    batch.push(
+        &read_event(b"test/4", &w.into_bytes(), Source::Bus, at(4)).entry,
+        None,
+    );
     let (_other, place) = spilled(1..=3, 100);
     let (mut queue, _) = open(&place);
     queue.append(&batch, 4).unwrap();
     queue.append(&event(5, 100), 5).unwrap();
     drop(queue);
     let path = files(&place)[1].clone();
-    let forged_at = std::fs::read(&path).unwrap().windows(8).rposition(|w| w == b"SCSPILL2").unwrap();
+    let forged_at = std::fs::read(&path)
+        .unwrap()
+        .windows(8)
+        .rposition(|w| w == b"SCSPILL2")
+        .unwrap();
     assert!(forged_at > 0);
     // The record with the forged ones becomes invalid.
     flip(&path, 50);
@@ -125,14 +141,23 @@ fn an_unreadable_sector_costs_its_records_and_the_file_is_kept() {
     plan.heal();
     plan.add(Fault::once(Act::Read, rustix::io::Errno::IO));
     // After the large read, the third sector, in which the second record begins.
-    plan.add(Fault { from: 4, ..Fault::once(Act::Read, rustix::io::Errno::IO) });
+    plan.add(Fault {
+        from: 4,
+        ..Fault::once(Act::Read, rustix::io::Errno::IO)
+    });
     let (found, missing) = drained_with_holes(&mut queue);
-    assert_eq!((found, missing), ([tags(1..2), tags(3..41)].concat(), vec![Some(1)]));
+    assert_eq!(
+        (found, missing),
+        ([tags(1..2), tags(3..41)].concat(), vec![Some(1)])
+    );
     assert!(files(&place).is_empty());
-    let kept = place
-        .read_dir()
-        .unwrap()
-        .filter(|item| item.as_ref().unwrap().path().extension().is_some_and(|ending| ending == "damaged"));
+    let kept = place.read_dir().unwrap().filter(|item| {
+        item.as_ref()
+            .unwrap()
+            .path()
+            .extension()
+            .is_some_and(|ending| ending == "damaged")
+    });
     assert_eq!(kept.count(), 1);
 }
 
@@ -156,7 +181,10 @@ fn the_number_of_damaged_files_is_limited() {
         flip(&files(dir.path())[0], 100);
         assert_eq!(drained_with_holes(&mut queue), (vec![], vec![Some(1)]));
     }
-    assert_eq!(dir.path().read_dir().unwrap().count(), crate::base::limits::SPILL_DAMAGED_FILES);
+    assert_eq!(
+        dir.path().read_dir().unwrap().count(),
+        crate::base::limits::SPILL_DAMAGED_FILES
+    );
 }
 
 #[test]
@@ -164,7 +192,11 @@ fn a_file_header_with_a_flipped_bit_is_readable() {
     for at in [0, 8, 16, 24, 32] {
         let (_dir, place) = spilled(1..=5, 100);
         flip(&files(&place)[0], at);
-        assert_eq!(only_tags(&drained(&mut open(&place).0)), tags(1..6), "byte {at}");
+        assert_eq!(
+            only_tags(&drained(&mut open(&place).0)),
+            tags(1..6),
+            "byte {at}"
+        );
     }
 }
 
@@ -185,6 +217,19 @@ fn a_lost_record_becomes_a_gap_in_the_log() {
     spill_drainer.run();
     let stored = harness.stored();
     assert_eq!(stored.len(), 20, "{stored:?}");
-    assert_eq!(stored.iter().filter(|tag| *tag == "saltcellar/gap/spill").count(), 1, "{stored:?}");
-    assert_eq!((harness.metrics.bus_events_lost.get(), harness.metrics.spill_ranges_damaged.get()), (1, 1));
+    assert_eq!(
+        stored
+            .iter()
+            .filter(|tag| *tag == "saltcellar/gap/spill")
+            .count(),
+        1,
+        "{stored:?}"
+    );
+    assert_eq!(
+        (
+            harness.metrics.bus_events_lost.get(),
+            harness.metrics.spill_ranges_damaged.get()
+        ),
+        (1, 1)
+    );
 }

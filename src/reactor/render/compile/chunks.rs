@@ -73,10 +73,9 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
         let mut live = chunk.clone();
         match entry {
             Value::Map(entry) => {
-                let (name, extra) = entry
-                    .into_iter()
-                    .next()
-                    .ok_or_else(|| Refused::Exception("an empty mapping among `names`".to_owned()))?;
+                let (name, extra) = entry.into_iter().next().ok_or_else(|| {
+                    Refused::Exception("an empty mapping among `names`".to_owned())
+                })?;
                 live.insert("name".into(), name.0);
                 for more in iterate(&extra).ok_or_else(|| raised("an entry of `names`", &extra))? {
                     update(&mut live, more)?;
@@ -102,8 +101,13 @@ pub(super) fn iterate(value: &Value) -> Option<Vec<Value>> {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
         Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
         Value::Str(text) => text.chars().map(|c| Value::Str(c.to_string())).collect(),
-        Value::Bytes(bytes) => bytes.iter().map(|byte| Value::Int(i64::from(*byte))).collect(),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => return None,
+        Value::Bytes(bytes) => bytes
+            .iter()
+            .map(|byte| Value::Int(i64::from(*byte)))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
+            return None;
+        }
     })
 }
 

@@ -44,7 +44,9 @@ const REQUIRE: Weight = 3;
 const PREREQ: Weight = 9;
 
 fn name_of(weight: Weight) -> &'static str {
-    REQUISITES.get(usize::from(weight)).map_or("", |(name, _)| name)
+    REQUISITES
+        .get(usize::from(weight))
+        .map_or("", |(name, _)| name)
 }
 
 /// A chunk in the graph. The target of a `prereq` has two nodes.
@@ -75,7 +77,13 @@ pub(super) fn field<'a>(chunk: &'a Map, key: &str) -> &'a Value {
 
 fn tag_of(chunk: &Map) -> String {
     let part = |key| str(field(chunk, key));
-    format!("{}_|-{}_|-{}_|-{}", part("state"), part("__id__"), part("name"), part("fun"))
+    format!(
+        "{}_|-{}_|-{}_|-{}",
+        part("state"),
+        part("__id__"),
+        part("name"),
+        part("fun")
+    )
 }
 
 fn insert_once(list: &mut Vec<usize>, node: usize) {
@@ -87,7 +95,11 @@ fn insert_once(list: &mut Vec<usize>, node: usize) {
 /// Sorts chunks. An error if a requisite has no target or the requisites form a cycle.
 pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let exception = |what: &str| Refused::Exception(what.to_owned());
-    let has_requisites = chunks.iter().flat_map(Map::keys).filter_map(Key::as_str).any(is_requisite);
+    let has_requisites = chunks
+        .iter()
+        .flat_map(Map::keys)
+        .filter_map(Key::as_str)
+        .any(is_requisite);
     if let ([chunk], false) = (chunks.as_mut_slice(), has_requisites) {
         return alone(chunk).map(|()| chunks);
     }
@@ -102,7 +114,10 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
         let sls = field(chunk, "__sls__");
         let tag = tag_of(chunk);
         let node = *by_tag.entry(tag.clone()).or_insert_with(|| {
-            nodes.push(Node { tag, ..Node::default() });
+            nodes.push(Node {
+                tag,
+                ..Node::default()
+            });
             nodes.len() - 1
         });
         if let Some(node) = nodes.get_mut(node) {
@@ -115,13 +130,23 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
         let [state, name, id] = parts;
         let any = Value::from("id");
         for (kind, what) in [(state, name), (state, id), (&any, id), (&any, name)] {
-            insert_once(targets.entry((Key(kind.clone()), Key(what.clone()))).or_default(), node);
+            insert_once(
+                targets
+                    .entry((Key(kind.clone()), Key(what.clone())))
+                    .or_default(),
+                node,
+            );
         }
         if sls.truthy() {
             insert_once(by_sls.entry(Key(sls.clone())).or_default(), node);
         }
-        if let Some(included) = chunk.get("__sls_included_from__").filter(|list| list.truthy()) {
-            for sls in iterate(included).ok_or_else(|| exception("`__sls_included_from__` is no list"))? {
+        if let Some(included) = chunk
+            .get("__sls_included_from__")
+            .filter(|list| list.truthy())
+        {
+            for sls in
+                iterate(included).ok_or_else(|| exception("`__sls_included_from__` is no list"))?
+            {
                 if !sls.is_hashable() {
                     return Err(exception("`__sls_included_from__` has no hashable values"));
                 }
@@ -133,11 +158,17 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     for (chunk, was_bytes) in chunks.iter_mut().zip(&mut was_bytes) {
         *was_bytes = decode_name(chunk)?;
     }
-    let mut graph = Graph { chunks, nodes, edges: 0 };
+    let mut graph = Graph {
+        chunks,
+        nodes,
+        edges: 0,
+    };
     let mut cap = Number::Int(1);
     let mut errors = Vec::new();
     for (at, (node, was_bytes)) in node_of.into_iter().zip(was_bytes).enumerate() {
-        if has_requisites && let Some(error) = graph.add_requisites(at, node, was_bytes, &targets, &by_sls)? {
+        if has_requisites
+            && let Some(error) = graph.add_requisites(at, node, was_bytes, &targets, &by_sls)?
+        {
             errors.push(error);
             continue;
         }
@@ -147,9 +178,16 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     }
     let sorted = graph.walk(cap)?;
     if sorted.is_none() {
-        errors.push(format!("Recursive requisites were found: {}", graph.cycle()));
+        errors.push(format!(
+            "Recursive requisites were found: {}",
+            graph.cycle()
+        ));
     }
-    if errors.is_empty() { Ok(graph.take(&sorted.unwrap_or_default())) } else { Err(Refused::Errors(errors)) }
+    if errors.is_empty() {
+        Ok(graph.take(&sorted.unwrap_or_default()))
+    } else {
+        Err(Refused::Errors(errors))
+    }
 }
 
 /// A single chunk needs no graph.
@@ -172,8 +210,12 @@ fn check_hashable(chunk: &Map) -> Result<(), Refused> {
 
 /// Converts a name of bytes to a string; whether it was bytes.
 fn decode_name(chunk: &mut Map) -> Result<bool, Refused> {
-    let Some(name) = chunk.get_mut("name") else { return Ok(false) };
-    let Value::Bytes(bytes) = name else { return Ok(false) };
+    let Some(name) = chunk.get_mut("name") else {
+        return Ok(false);
+    };
+    let Value::Bytes(bytes) = name else {
+        return Ok(false);
+    };
     let text = String::from_utf8(std::mem::take(bytes));
     let wrong = |_| Refused::Exception("a name is bytes that are no UTF-8".to_owned());
     *name = Value::Str(text.map_err(wrong)?);
@@ -182,7 +224,10 @@ fn decode_name(chunk: &mut Map) -> Result<bool, Refused> {
 
 impl Graph {
     fn chunk(&self, node: usize) -> Option<&Map> {
-        self.nodes.get(node).and_then(|node| node.chunk).and_then(|at| self.chunks.get(at))
+        self.nodes
+            .get(node)
+            .and_then(|node| node.chunk)
+            .and_then(|at| self.chunks.get(at))
     }
 
     fn set(&mut self, node: usize, key: &str, value: Value) {
@@ -201,10 +246,13 @@ impl Graph {
         targets: &Targets,
         by_sls: &IndexMap<Key, Vec<usize>>,
     ) -> Result<Option<String>, Refused> {
-        let Some(chunk) = self.chunks.get(at) else { return Ok(None) };
+        let Some(chunk) = self.chunks.get(at) else {
+            return Ok(None);
+        };
         let mut wanted: Vec<(u8, Weight, Value)> = Vec::new();
         for (weight, (name, place)) in (0..).zip(REQUISITES) {
-            if let (Some(place), Some(list)) = (place, chunk.get(name).filter(|list| list.truthy())) {
+            if let (Some(place), Some(list)) = (place, chunk.get(name).filter(|list| list.truthy()))
+            {
                 wanted.push((place, weight, list.clone()));
             }
         }
@@ -225,7 +273,10 @@ impl Graph {
                     Value::Map(map) => {
                         let (key, value) = map.first().ok_or_else(|| odd(&reference))?;
                         let key = key.as_str().ok_or_else(|| odd(&reference))?;
-                        (key.split_once('.').map_or(key, |(kind, _)| kind), value.clone())
+                        (
+                            key.split_once('.').map_or(key, |(kind, _)| kind),
+                            value.clone(),
+                        )
                     }
                     _ => return Err(odd(&reference)),
                 };
@@ -238,7 +289,8 @@ impl Graph {
                         )));
                     }
                 };
-                let (found, nodes) = find(key, &value, targets, by_sls).ok_or_else(|| odd(&reference))?;
+                let (found, nodes) =
+                    find(key, &value, targets, by_sls).ok_or_else(|| odd(&reference))?;
                 if !found {
                     return Ok(Some(format!(
                         "Referenced state does not exist for requisite [{kind}: ({key}: {value})] in state [{name}] in \
@@ -249,12 +301,17 @@ impl Graph {
                 if was_bytes && !nodes.is_empty() {
                     return Err(odd(&reference));
                 }
-                let tested = self.chunks.get(at).is_some_and(|chunk| field(chunk, "__prereq__").truthy());
+                let tested = self
+                    .chunks
+                    .get(at)
+                    .is_some_and(|chunk| field(chunk, "__prereq__").truthy());
                 for target in nodes {
                     self.require(target, node, weight, tested);
                 }
                 if self.edges > REQUISITES_MAX {
-                    return Err(Refused::Exception(format!("more than {REQUISITES_MAX} requisites")));
+                    return Err(Refused::Exception(format!(
+                        "more than {REQUISITES_MAX} requisites"
+                    )));
                 }
             }
         }
@@ -283,8 +340,12 @@ impl Graph {
             && new.chunk.is_none()
         {
             new.chunk = chunk;
-            let waits: Vec<(usize, Vec<Weight>)> =
-                self.nodes.get(target).into_iter().flat_map(|target| target.after.clone()).collect();
+            let waits: Vec<(usize, Vec<Weight>)> = self
+                .nodes
+                .get(target)
+                .into_iter()
+                .flat_map(|target| target.after.clone())
+                .collect();
             for (source, weights) in waits {
                 for weight in weights.into_iter().filter(|weight| *weight != PREREQ) {
                     self.add_edge(source, test, weight);
@@ -304,9 +365,15 @@ impl Graph {
         if let Some(test) = self.nodes.get(node).and_then(|node| node.test) {
             return test;
         }
-        let tag =
-            self.nodes.get(node).map(|node| format!("{}_|-__prereq_test__", node.tag)).unwrap_or_default();
-        self.nodes.push(Node { tag, ..Node::default() });
+        let tag = self
+            .nodes
+            .get(node)
+            .map(|node| format!("{}_|-__prereq_test__", node.tag))
+            .unwrap_or_default();
+        self.nodes.push(Node {
+            tag,
+            ..Node::default()
+        });
         let test = self.nodes.len() - 1;
         if let Some(node) = self.nodes.get_mut(node) {
             node.test = Some(test);
@@ -334,11 +401,17 @@ impl Graph {
 
     /// The sorted nodes; `None` if they form a cycle.
     fn walk(&mut self, cap: Number) -> Result<Option<Vec<usize>>, Refused> {
-        let mut waits: Vec<usize> =
-            self.nodes.iter().map(|node| node.after.values().map(Vec::len).sum()).collect();
+        let mut waits: Vec<usize> = self
+            .nodes
+            .iter()
+            .map(|node| node.after.values().map(Vec::len).sum())
+            .collect();
         let mut ready = BinaryHeap::with_capacity(self.nodes.len());
-        let free: Vec<usize> =
-            (0..).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(node, _)| node).collect();
+        let free: Vec<usize> = (0..)
+            .zip(&waits)
+            .filter(|(_, waits)| **waits == 0)
+            .map(|(node, _)| node)
+            .collect();
         for node in free {
             ready.push(Reverse(self.ready(node, cap)?));
         }
@@ -352,7 +425,9 @@ impl Graph {
                 .flat_map(|node| node.before.iter().map(|(to, weights)| (*to, weights.len())))
                 .collect();
             for (to, edges) in freed {
-                let Some(left) = waits.get_mut(to) else { continue };
+                let Some(left) = waits.get_mut(to) else {
+                    continue;
+                };
                 *left = left.saturating_sub(edges);
                 if *left == 0 {
                     ready.push(Reverse(self.ready(to, cap)?));
@@ -373,15 +448,22 @@ impl Graph {
         let own = settle(chunk, cap)?;
         let mut heaviest = 0;
         let mut least = Number::Float(f64::INFINITY);
-        let waiting: Vec<(usize, Vec<Weight>)> =
-            self.nodes.get(node).into_iter().flat_map(|node| node.before.clone()).collect();
+        let waiting: Vec<(usize, Vec<Weight>)> = self
+            .nodes
+            .get(node)
+            .into_iter()
+            .flat_map(|node| node.before.clone())
+            .collect();
         for (child, weights) in waiting {
             for weight in weights {
                 if weight < heaviest {
                     continue;
                 }
                 heaviest = weight;
-                let order = self.chunk(child).and_then(|chunk| chunk.get("order")).cloned();
+                let order = self
+                    .chunk(child)
+                    .and_then(|chunk| chunk.get("order"))
+                    .cloned();
                 let order = match order {
                     None => Number::Float(f64::INFINITY),
                     Some(order) => Number::of(&order).unwrap_or_else(|| {
@@ -399,11 +481,20 @@ impl Graph {
         let (label, tag) = match (self.chunk(node), self.nodes.get(node)) {
             (Some(chunk), Some(node)) => {
                 let part = |key| str(field(chunk, key));
-                (format!("{}{}{}", part("state"), part("name"), part("fun")), node.tag.clone())
+                (
+                    format!("{}{}{}", part("state"), part("name"), part("fun")),
+                    node.tag.clone(),
+                )
             }
             _ => (String::new(), String::new()),
         };
-        Ok(Ready { order, own, label, tag, node })
+        Ok(Ready {
+            order,
+            own,
+            label,
+            tag,
+            node,
+        })
     }
 
     /// The edges of one cycle in the text of Salt's error.
@@ -413,16 +504,28 @@ impl Graph {
             .into_iter()
             .map(|(dependency, dependent, weight)| {
                 // Edges derived from a `prereq` have its name.
-                let own = self.chunk(dependent).is_some_and(|chunk| chunk.contains_key(name_of(weight)));
-                let kind = name_of(if weight == REQUIRE && !own { PREREQ } else { weight });
-                format!("({}, '{kind}', {})", self.described(dependent), self.described(dependency))
+                let own = self
+                    .chunk(dependent)
+                    .is_some_and(|chunk| chunk.contains_key(name_of(weight)));
+                let kind = name_of(if weight == REQUIRE && !own {
+                    PREREQ
+                } else {
+                    weight
+                });
+                format!(
+                    "({}, '{kind}', {})",
+                    self.described(dependent),
+                    self.described(dependency)
+                )
             })
             .collect();
         edges.join(", ")
     }
 
     fn described(&self, node: usize) -> String {
-        let Some(chunk) = self.chunk(node) else { return "{}".to_owned() };
+        let Some(chunk) = self.chunk(node) else {
+            return "{}".to_owned();
+        };
         let mut shown: Map = [("SLS", "__sls__"), ("ID", "__id__")]
             .into_iter()
             .map(|(key, from)| (key.into(), field(chunk, from).clone()))
@@ -441,7 +544,10 @@ impl Graph {
             let mut path: Vec<(usize, usize, Weight)> = vec![(start, 0, 0)];
             while let Some((node, next, _)) = path.last_mut() {
                 let node = *node;
-                let edge = self.nodes.get(node).and_then(|node| node.before.get_index(*next));
+                let edge = self
+                    .nodes
+                    .get(node)
+                    .and_then(|node| node.before.get_index(*next));
                 let done = left.get(node).copied().unwrap_or(true);
                 let (Some((to, weights)), false) = (edge, done) else {
                     if let Some(left) = left.get_mut(node) {
@@ -454,8 +560,11 @@ impl Graph {
                 let weight = weights.first().copied().unwrap_or(0);
                 if let Some(begin) = path.iter().position(|(on, ..)| on == to) {
                     let ring = path.get(begin..).unwrap_or_default();
-                    let mut edges: Vec<_> =
-                        ring.iter().zip(ring.iter().skip(1)).map(|(from, to)| (from.0, to.0, to.2)).collect();
+                    let mut edges: Vec<_> = ring
+                        .iter()
+                        .zip(ring.iter().skip(1))
+                        .map(|(from, to)| (from.0, to.0, to.2))
+                        .collect();
                     edges.push((node, *to, weight));
                     return edges;
                 }
@@ -468,7 +577,10 @@ impl Graph {
     /// The chunks of these nodes; a chunk with two nodes is cloned.
     fn take(mut self, sorted: &[usize]) -> Vec<Map> {
         let mut uses = vec![0_usize; self.chunks.len()];
-        let places: Vec<usize> = sorted.iter().filter_map(|node| self.nodes.get(*node)?.chunk).collect();
+        let places: Vec<usize> = sorted
+            .iter()
+            .filter_map(|node| self.nodes.get(*node)?.chunk)
+            .collect();
         for at in &places {
             if let Some(uses) = uses.get_mut(*at) {
                 *uses += 1;
@@ -476,9 +588,15 @@ impl Graph {
         }
         let mut taken = Vec::with_capacity(places.len());
         for at in places {
-            let (Some(chunk), Some(uses)) = (self.chunks.get_mut(at), uses.get_mut(at)) else { continue };
+            let (Some(chunk), Some(uses)) = (self.chunks.get_mut(at), uses.get_mut(at)) else {
+                continue;
+            };
             *uses -= 1;
-            taken.push(if *uses == 0 { std::mem::take(chunk) } else { chunk.clone() });
+            taken.push(if *uses == 0 {
+                std::mem::take(chunk)
+            } else {
+                chunk.clone()
+            });
         }
         taken
     }
@@ -508,7 +626,10 @@ fn find(
         return Some((true, nodes));
     }
     if !is_pattern {
-        let found = targets.get(&(Key::from(key), Key::from(value))).cloned().unwrap_or_default();
+        let found = targets
+            .get(&(Key::from(key), Key::from(value)))
+            .cloned()
+            .unwrap_or_default();
         return Some((!found.is_empty(), found));
     }
     let glob = Glob::new(value);

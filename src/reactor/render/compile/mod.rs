@@ -62,7 +62,11 @@ impl Refused {
 /// from `pad(yaml::load(text)?, path)`.
 pub fn high(text: &str, path: &str) -> Result<Map, FileError> {
     let (value, sharing) = load_shared(text)?;
-    if value.truthy() { pad::pad(value, sharing.as_ref(), path) } else { Ok(Map::default()) }
+    if value.truthy() {
+        pad::pad(value, sharing.as_ref(), path)
+    } else {
+        Ok(Map::default())
+    }
 }
 
 /// The high data of values from another renderer.
@@ -85,7 +89,10 @@ pub fn low(files: Vec<Map>) -> Result<Vec<Map>, Refused> {
     }
     let mut low = graph::order(chunks::chunks(high)?)?;
     for chunk in &mut low {
-        if let Some(state) = chunk.get_mut("state").filter(|state| state.as_str() == Some("cmd")) {
+        if let Some(state) = chunk
+            .get_mut("state")
+            .filter(|state| state.as_str() == Some("cmd"))
+        {
             *state = "local".into();
         }
     }

@@ -20,7 +20,10 @@ impl Number {
                 .parse()
                 .ok()
                 .filter(|i: &i128| i.unsigned_abs() < 1 << 120)
-                .map_or_else(|| Self::Float(digits.parse().unwrap_or(f64::INFINITY)), Self::Int),
+                .map_or_else(
+                    || Self::Float(digits.parse().unwrap_or(f64::INFINITY)),
+                    Self::Int,
+                ),
             Value::Float(f) => Self::Float(*f),
             _ => return None,
         })
@@ -28,7 +31,9 @@ impl Number {
 
     pub(super) fn value(self) -> Value {
         match self {
-            Self::Int(i) => i64::try_from(i).map_or_else(|_| Value::BigInt(i.to_string()), Value::Int),
+            Self::Int(i) => {
+                i64::try_from(i).map_or_else(|_| Value::BigInt(i.to_string()), Value::Int)
+            }
             Self::Float(f) => Value::Float(f),
         }
     }
@@ -53,7 +58,10 @@ impl Number {
             (Self::Int(a), Self::Int(b)) => a.cmp(b),
             (Self::Int(a), Self::Float(b)) => against(*a, *b),
             (Self::Float(a), Self::Int(b)) => against(*b, *a).reverse(),
-            _ => self.float().partial_cmp(&other.float()).unwrap_or(Ordering::Equal),
+            _ => self
+                .float()
+                .partial_cmp(&other.float())
+                .unwrap_or(Ordering::Equal),
         }
     }
 
@@ -63,8 +71,15 @@ impl Number {
 }
 
 /// An integer compared with a float, exactly.
-#[expect(clippy::cast_possible_truncation, reason = "saturates, which compares alike")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "saturates, which compares alike"
+)]
 fn against(int: i128, float: f64) -> Ordering {
     let rough = (int as f64).partial_cmp(&float).unwrap_or(Ordering::Equal);
-    if rough == Ordering::Equal && !float.is_nan() { int.cmp(&(float as i128)) } else { rough }
+    if rough == Ordering::Equal && !float.is_nan() {
+        int.cmp(&(float as i128))
+    } else {
+        rough
+    }
 }

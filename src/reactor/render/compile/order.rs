@@ -34,8 +34,8 @@ pub(super) fn settle(chunk: &mut Map, cap: Number) -> Result<Number, Refused> {
     if let Some(place) = chunk.shift_remove("name_order")
         && place.truthy()
     {
-        let place =
-            Number::of(&place).ok_or_else(|| Refused::Exception("`name_order` is no number".to_owned()))?;
+        let place = Number::of(&place)
+            .ok_or_else(|| Refused::Exception("`name_order` is no number".to_owned()))?;
         order = order.plus(Number::Float(place.float() / 10_000.0));
         changed = true;
     }

@@ -24,7 +24,10 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
             )));
         }
     };
-    let mut lists = sharing.map(|sharing| Lists { sharing, ..Lists::default() });
+    let mut lists = sharing.map(|sharing| Lists {
+        sharing,
+        ..Lists::default()
+    });
     for (at, (id, value)) in high.iter_mut().enumerate() {
         if let Value::Str(text) = value
             && let Some((kind, fun)) = text.split_once('.')
@@ -65,13 +68,17 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
 /// Calls `appended` with each padded key and its type.
 fn pad_body(body: &mut Map, mut appended: impl FnMut(&str, &str, &str)) {
     let dotted = |(key, value): (&Key, &Value)| {
-        let key = key.as_str().filter(|key| !key.starts_with('_') && key.contains('.'))?;
+        let key = key
+            .as_str()
+            .filter(|key| !key.starts_with('_') && key.contains('.'))?;
         matches!(value, Value::List(_)).then(|| key.to_owned())
     };
     let mut keys: Vec<String> = body.iter().filter_map(dotted).collect();
     keys.sort();
     for key in keys {
-        let Some((kind, fun)) = key.split_once('.') else { continue };
+        let Some((kind, fun)) = key.split_once('.') else {
+            continue;
+        };
         // The second function of a type keeps its key and never runs.
         if let Some(Value::List(_)) = body.get(kind) {
             continue;
@@ -99,8 +106,10 @@ struct Lists<'a> {
 
 impl Lists<'_> {
     fn see(&mut self, at: usize, body: &Map) {
-        let (number, values) =
-            self.sharing.get(at).map_or((u32::MAX, &[][..]), |(body, values)| (*body, values));
+        let (number, values) = self
+            .sharing
+            .get(at)
+            .map_or((u32::MAX, &[][..]), |(body, values)| (*body, values));
         self.bodies.entry(number).or_insert(at);
         let keys = body.keys().filter_map(Key::as_str).map(str::to_owned);
         self.places.push(keys.zip(values.iter().copied()).collect());
@@ -108,13 +117,18 @@ impl Lists<'_> {
 
     fn appended(&mut self, at: usize, key: &str, kind: &str, fun: &str) {
         self.own.push((at, kind.to_owned()));
-        let Some(place) =
-            self.places.get_mut(at).and_then(|places| places.iter_mut().find(|(own, _)| own == key))
+        let Some(place) = self
+            .places
+            .get_mut(at)
+            .and_then(|places| places.iter_mut().find(|(own, _)| own == key))
         else {
             return;
         };
         kind.clone_into(&mut place.0);
-        let first = self.sharing.get(at).and_then(|(body, _)| self.bodies.get(body));
+        let first = self
+            .sharing
+            .get(at)
+            .and_then(|(body, _)| self.bodies.get(body));
         if first == Some(&at) {
             self.funs.entry(place.1).or_default().push(fun.to_owned());
         }
@@ -125,8 +139,12 @@ impl Lists<'_> {
         for (at, (_, value)) in high.iter_mut().enumerate() {
             let Value::Map(body) = value else { continue };
             for (key, list) in self.places.get(at).into_iter().flatten() {
-                let Some(funs) = self.funs.get(list) else { continue };
-                let Some(Value::List(items)) = body.get_mut(key.as_str()) else { continue };
+                let Some(funs) = self.funs.get(list) else {
+                    continue;
+                };
+                let Some(Value::List(items)) = body.get_mut(key.as_str()) else {
+                    continue;
+                };
                 if self.own.iter().any(|(id, kind)| *id == at && kind == key) {
                     items.pop();
                 }

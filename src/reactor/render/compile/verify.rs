@@ -24,7 +24,10 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
         }
         for (kind, run) in body {
             let Some(kind) = kind.as_str() else {
-                return Err(Refused::Exception(format!("a type is a {}", type_name(&kind.0))));
+                return Err(Refused::Exception(format!(
+                    "a type is a {}",
+                    type_name(&kind.0)
+                )));
             };
             if kind.starts_with("__") {
                 continue;
@@ -83,7 +86,9 @@ impl State<'_> {
             }
         }
         if funs.is_empty() {
-            errors.push(format!("No function declared in state '{id}' in SLS '{sls}'"));
+            errors.push(format!(
+                "No function declared in state '{id}' in SLS '{sls}'"
+            ));
         } else if funs.len() > 1 {
             errors.push(format!(
                 "Too many functions declared in state '{id}' in SLS '{sls}'. Please choose one of the following: {}",
@@ -96,9 +101,13 @@ impl State<'_> {
     fn verify_arguments(&self, arguments: &Map, errors: &mut Vec<String>) -> Result<(), Refused> {
         let Self { id, sls, .. } = self;
         let Some((first, value)) = arguments.first() else {
-            return Err(Refused::Exception(format!("an empty mapping in state '{id}' in SLS '{sls}'")));
+            return Err(Refused::Exception(format!(
+                "an empty mapping in state '{id}' in SLS '{sls}'"
+            )));
         };
-        let Some(first) = first.as_str() else { return Ok(()) };
+        let Some(first) = first.as_str() else {
+            return Ok(());
+        };
         if first == "names" && !matches!(value, Value::List(_)) {
             errors.push(format!(
                 "The 'names' argument in state '{id}' in SLS '{sls}' needs to be formed as a list"
@@ -119,7 +128,9 @@ impl State<'_> {
             )),
         }
         if arguments.len() != 1 {
-            errors.push(format!("Multiple dictionaries defined in argument of state '{id}' in SLS '{sls}'"));
+            errors.push(format!(
+                "Multiple dictionaries defined in argument of state '{id}' in SLS '{sls}'"
+            ));
         }
         Ok(())
     }
@@ -129,7 +140,10 @@ impl State<'_> {
         if let Value::Str(_) = reference {
             return Ok(());
         }
-        let only = reference.as_map().filter(|map| map.len() == 1).and_then(Map::first);
+        let only = reference
+            .as_map()
+            .filter(|map| map.len() == 1)
+            .and_then(Map::first);
         let Some((key, value)) = only else {
             errors.push(format!(
                 "Requisite declaration {} in state {id} in SLS {sls} is not formed as a single key dictionary",

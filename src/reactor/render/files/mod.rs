@@ -44,7 +44,9 @@ pub(in crate::reactor) struct Fingerprint {
 
 impl Fingerprint {
     pub(in crate::reactor) fn of(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self::from_metadata(&metadata))
+        fs::metadata(path)
+            .ok()
+            .map(|metadata| Self::from_metadata(&metadata))
     }
 
     fn from_metadata(metadata: &Metadata) -> Self {
@@ -95,24 +97,40 @@ pub(in crate::reactor) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusa
 impl Template {
     /// The error that prevents any rendering.
     pub(crate) fn fault(&self) -> Option<String> {
-        self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
+        self.notes
+            .iter()
+            .find(|note| note.level == NoteLevel::Error)
+            .map(|note| note.message.clone())
     }
 
     /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
     pub(crate) fn needs_salt(&self) -> bool {
-        self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
+        self.stages
+            .iter()
+            .all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
     }
 
     /// The parts without a native implementation, as far as static analysis finds them.
     pub(crate) fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
         self.not_native.get_or_init(|| {
-            let foreign = self.stages.iter().filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
-            let mut found: Vec<String> =
-                foreign.map(|stage| format!("renderer \"{}\"", stage.name)).collect();
+            let foreign = self
+                .stages
+                .iter()
+                .filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
+            let mut found: Vec<String> = foreign
+                .map(|stage| format!("renderer \"{}\"", stage.name))
+                .collect();
             if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
-                let source = Source { path, text: &self.text };
+                let source = Source {
+                    path,
+                    text: &self.text,
+                };
                 found.extend(engine.check(&source).into_iter().map(|what| {
-                    if what.line == 0 { what.what } else { format!("line {}: {}", what.line, what.what) }
+                    if what.line == 0 {
+                        what.what
+                    } else {
+                        format!("line {}: {}", what.line, what.what)
+                    }
                 }));
             }
             found
@@ -156,10 +174,18 @@ pub(crate) struct FileSettings {
 
 impl FileSettings {
     pub(crate) fn of(master: &SaltMaster) -> Self {
-        let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let owned = |name: &str| {
+            master
+                .texts(name)
+                .into_iter()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let backends = owned("fileserver_backend");
-        let (other_backends, has_regex) =
-            (backends.iter().any(|backend| backend != "roots"), !owned("file_ignore_regex").is_empty());
+        let (other_backends, has_regex) = (
+            backends.iter().any(|backend| backend != "roots"),
+            !owned("file_ignore_regex").is_empty(),
+        );
         let beyond_roots = (other_backends || has_regex).then(|| BeyondRoots {
             what: if other_backends {
                 format!("fileserver_backend: [{}]", backends.join(", "))
@@ -170,9 +196,16 @@ impl FileSettings {
         });
         Self {
             roots: master.file_roots.clone(),
-            saltenv: master.text("saltenv").filter(|env| !env.is_empty()).unwrap_or("base").to_owned(),
+            saltenv: master
+                .text("saltenv")
+                .filter(|env| !env.is_empty())
+                .unwrap_or("base")
+                .to_owned(),
             cachedir: master.cachedir.to_string_lossy().into_owned(),
-            ignored: owned("file_ignore_glob").iter().map(|glob| Glob::new(glob)).collect(),
+            ignored: owned("file_ignore_glob")
+                .iter()
+                .map(|glob| Glob::new(glob))
+                .collect(),
             beyond_roots,
             renderers: RendererSettings {
                 default: master.text("renderer").unwrap_or("jinja|yaml").to_owned(),
@@ -183,13 +216,22 @@ impl FileSettings {
     }
 
     /// Finds a file in an environment: in its directories, or fetched by Salt. An error names the reason why Salt was needed.
-    fn locate(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
+    fn locate(
+        &self,
+        path: &str,
+        saltenv: &str,
+        salt: &dyn Salt,
+    ) -> Result<Option<PathBuf>, String> {
         // It is used in paths, here (`__env__` in `file_roots`) and in Salt's cache.
         if normal(saltenv).as_deref() != Some(saltenv) {
-            return Err(format!("the saltenv {saltenv:?} is not a relative path without `.` and `..`"));
+            return Err(format!(
+                "the saltenv {saltenv:?} is not a relative path without `.` and `..`"
+            ));
         }
         let ours = match &self.beyond_roots {
-            Some(BeyondRoots { roots_first: false, .. }) => None,
+            Some(BeyondRoots {
+                roots_first: false, ..
+            }) => None,
             _ => self.find(path, saltenv),
         };
         let (None, Some(beyond), Some(path)) = (&ours, &self.beyond_roots, normal(path)) else {
@@ -211,11 +253,16 @@ impl FileSettings {
         };
         dirs.iter().find_map(|dir| {
             let full = match env {
-                Some(env) => PathBuf::from(dir.to_string_lossy().replace("__env__", env)).join(&path),
+                Some(env) => {
+                    PathBuf::from(dir.to_string_lossy().replace("__env__", env)).join(&path)
+                }
                 None => dir.join(&path),
             };
-            let served =
-                full.is_file() && !self.ignored.iter().any(|glob| glob.matches(&full.to_string_lossy()));
+            let served = full.is_file()
+                && !self
+                    .ignored
+                    .iter()
+                    .any(|glob| glob.matches(&full.to_string_lossy()));
             served.then_some(full)
         })
     }
@@ -226,7 +273,10 @@ fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains("../") || path == ".." || path.contains('\0') {
         return None;
     }
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
     let leads_out = parts.last() == Some(&"..") || parts.is_empty();
     (!leads_out).then(|| parts.join("/"))
 }
@@ -237,12 +287,22 @@ fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
     if let Some(escaped) = rest.strip_prefix('|') {
         return match escaped.split_once("?saltenv=") {
             Some((path, env)) => (path.trim_start_matches('|').to_owned(), env.to_owned()),
-            None => (escaped.trim_start_matches('|').to_owned(), saltenv.to_owned()),
+            None => (
+                escaped.trim_start_matches('|').to_owned(),
+                saltenv.to_owned(),
+            ),
         };
     }
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let env = query.split('&').find_map(|part| part.strip_prefix("saltenv="));
-    (path.to_owned(), env.filter(|env| !env.is_empty()).unwrap_or(saltenv).to_owned())
+    let env = query
+        .split('&')
+        .find_map(|part| part.strip_prefix("saltenv="));
+    (
+        path.to_owned(),
+        env.filter(|env| !env.is_empty())
+            .unwrap_or(saltenv)
+            .to_owned(),
+    )
 }
 
 /// Finds the files of a reference, in order. Notes an ERROR if there are none.
@@ -254,8 +314,11 @@ pub(crate) fn resolve(
     notes: &mut Vec<Note>,
 ) -> Vec<Found> {
     let missing = |shown: &str| {
-        Note::error(LOGGER, format!("Can not render SLS {shown} for tag {tag}. File missing or not found."))
-            .failing(Location::file(reference))
+        Note::error(
+            LOGGER,
+            format!("Can not render SLS {shown} for tag {tag}. File missing or not found."),
+        )
+        .failing(Location::file(reference))
     };
     let Some(rest) = reference.strip_prefix("salt://") else {
         let files = local(reference);
@@ -264,7 +327,11 @@ pub(crate) fn resolve(
         }
         return files
             .into_iter()
-            .map(|path| Found { source: PathBuf::from(&path), path, remote: None })
+            .map(|path| Found {
+                source: PathBuf::from(&path),
+                path,
+                remote: None,
+            })
             .collect();
     };
     let (path, saltenv) = split_reference(rest, &settings.saltenv);
@@ -284,15 +351,26 @@ pub(crate) fn resolve(
         }
     };
     let relative = normal(&path).unwrap_or(path);
-    let shown = format!("{}/files/{saltenv}/{relative}", settings.cachedir.trim_end_matches('/'));
-    vec![Found { path: shown, source, remote: Some((reference.to_owned(), saltenv)) }]
+    let shown = format!(
+        "{}/files/{saltenv}/{relative}",
+        settings.cachedir.trim_end_matches('/')
+    );
+    vec![Found {
+        path: shown,
+        source,
+        remote: Some((reference.to_owned(), saltenv)),
+    }]
 }
 
 fn local(reference: &str) -> Vec<String> {
     if has_magic(reference) {
         return glob(reference);
     }
-    if fs::symlink_metadata(reference).is_ok() { vec![reference.to_owned()] } else { Vec::new() }
+    if fs::symlink_metadata(reference).is_ok() {
+        vec![reference.to_owned()]
+    } else {
+        Vec::new()
+    }
 }
 
 /// Cache of file texts, shared by all threads.
@@ -346,13 +424,20 @@ impl Templates {
             if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
                 trusted.clear();
             }
-            trusted.insert(reference.to_owned(), (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)));
+            trusted.insert(
+                reference.to_owned(),
+                (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)),
+            );
         }
         opened
     }
 
     /// The current template of a file.
-    pub(crate) fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+    pub(crate) fn get(
+        &self,
+        found: &Found,
+        settings: &RendererSettings,
+    ) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
             Unusable::Reported(Note::error(
                 "salt.template",
@@ -364,8 +449,12 @@ impl Templates {
             return Err(does_not_exist());
         }
         let now = Fingerprint::from_metadata(&metadata);
-        let kept =
-            self.kept.lock().get(&found.source).filter(|kept| kept.fingerprint.is_unchanged(&now)).cloned();
+        let kept = self
+            .kept
+            .lock()
+            .get(&found.source)
+            .filter(|kept| kept.fingerprint.is_unchanged(&now))
+            .cloned();
         if let Some(kept) = kept {
             return kept.template;
         }
@@ -375,12 +464,22 @@ impl Templates {
         while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
             all.shift_remove_index(0);
         }
-        all.insert(found.source.clone(), Kept { fingerprint: now, template: template.clone() });
+        all.insert(
+            found.source.clone(),
+            Kept {
+                fingerprint: now,
+                template: template.clone(),
+            },
+        );
         template
     }
 }
 
-fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+fn read(
+    found: &Found,
+    seen: &Fingerprint,
+    settings: &RendererSettings,
+) -> Result<Arc<Template>, Unusable> {
     if seen.size == 0 {
         return Err(Unusable::Empty);
     }
@@ -413,7 +512,10 @@ fn text_of(path: &Path) -> Result<String, String> {
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
     if bytes.len() as u64 > limits::REACTOR_TEMPLATE_BYTES_MAX {
-        return Err(format!("the file has more than {} bytes", limits::REACTOR_TEMPLATE_BYTES_MAX));
+        return Err(format!(
+            "the file has more than {} bytes",
+            limits::REACTOR_TEMPLATE_BYTES_MAX
+        ));
     }
     String::from_utf8(bytes)
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))

@@ -17,7 +17,10 @@ pub struct RenderLimits {
 }
 
 impl RenderLimits {
-    const DEFAULT: Self = Self { steps: limits::JINJA_STEPS_MAX, bytes: limits::JINJA_BYTES_MAX };
+    const DEFAULT: Self = Self {
+        steps: limits::JINJA_STEPS_MAX,
+        bytes: limits::JINJA_BYTES_MAX,
+    };
 }
 
 impl Default for RenderLimits {
@@ -44,12 +47,19 @@ pub(crate) fn spend(steps: usize) -> Res<()> {
     let spent = STEPS.get().saturating_add(steps as u64);
     STEPS.set(spent);
     let limit = LIMITS.get().steps;
-    if spent > limit { Err(steps_spent(limit)) } else { Ok(()) }
+    if spent > limit {
+        Err(steps_spent(limit))
+    } else {
+        Ok(())
+    }
 }
 
 /// The error of a rendering over the limit of steps.
 pub(crate) fn steps_spent(limit: u64) -> Error {
-    Error::new(ErrorKind::OutOfFuel, format!("the template needs more than {limit} steps"))
+    Error::new(
+        ErrorKind::OutOfFuel,
+        format!("the template needs more than {limit} steps"),
+    )
 }
 
 /// Counts bytes, before they are allocated if possible; an error over the limit.
@@ -66,5 +76,9 @@ pub(crate) fn charge(bytes: usize) -> Res<()> {
 
 /// An error for values that nest deeper than native code traverses.
 pub(crate) fn depth(depth: usize) -> Res<()> {
-    if depth > limits::JINJA_DEPTH_MAX { not_native("a value that is nested too deeply") } else { Ok(()) }
+    if depth > limits::JINJA_DEPTH_MAX {
+        not_native("a value that is nested too deeply")
+    } else {
+        Ok(())
+    }
 }

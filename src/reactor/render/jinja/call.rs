@@ -19,9 +19,8 @@ pub(crate) fn is_mutating(name: &str) -> Option<bool> {
     match name {
         "append" | "extend" | "pop" | "setdefault" | "update" => Some(true),
         "copy" | "endswith" | "format" | "get" | "items" | "join" | "keys" | "lower" | "lstrip"
-        | "replace" | "rsplit" | "rstrip" | "split" | "startswith" | "strip" | "upper" | "values" => {
-            Some(false)
-        }
+        | "replace" | "rsplit" | "rstrip" | "split" | "startswith" | "strip" | "upper"
+        | "values" => Some(false),
         _ => None,
     }
 }
@@ -35,7 +34,9 @@ pub(crate) struct Args<'a> {
 impl<'a> Args<'a> {
     /// Parses the encoding of [`super::translate`]: the number of positional arguments, these, then names and values in turn.
     pub(crate) fn of(all: &'a [Value]) -> Res<Self> {
-        let Some((count, rest)) = all.split_first() else { return not_native("a call") };
+        let Some((count, rest)) = all.split_first() else {
+            return not_native("a call");
+        };
         let count = count.as_usize().unwrap_or(0);
         let (Some(pos), Some(named)) = (rest.get(..count), rest.get(count..)) else {
             return not_native("a call");
@@ -44,7 +45,10 @@ impl<'a> Args<'a> {
             [name, value] => name.as_str().map(|name| (name, value)),
             _ => None,
         };
-        Ok(Self { pos, named: named.chunks(2).filter_map(pair).collect() })
+        Ok(Self {
+            pos,
+            named: named.chunks(2).filter_map(pair).collect(),
+        })
     }
 
     /// The arguments of these names, positional or named. A call with others is not native.
@@ -57,7 +61,10 @@ impl<'a> Args<'a> {
             *place = Some(value);
         }
         for (name, value) in &self.named {
-            let place = names.iter().position(|known| known == name).and_then(|at| bound.get_mut(at));
+            let place = names
+                .iter()
+                .position(|known| known == name)
+                .and_then(|at| bound.get_mut(at));
             match place {
                 Some(place @ None) => *place = Some(*value),
                 _ => return not_native(format!("a call with the argument {name:?}")),
@@ -68,7 +75,11 @@ impl<'a> Args<'a> {
 
     /// Positional arguments. A call with named ones is not native.
     fn places<const N: usize>(&self) -> Res<[Option<&'a Value>; N]> {
-        if self.named.is_empty() { self.bind([""; N]) } else { not_native("a call with named arguments") }
+        if self.named.is_empty() {
+            self.bind([""; N])
+        } else {
+            not_native("a call with named arguments")
+        }
     }
 }
 
@@ -116,12 +127,21 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             if !of.is_ascii() {
                 return not_native("the case of letters outside ASCII");
             }
-            text(if name == "lower" { of.to_ascii_lowercase() } else { of.to_ascii_uppercase() })
+            text(if name == "lower" {
+                of.to_ascii_lowercase()
+            } else {
+                of.to_ascii_uppercase()
+            })
         }
         "startswith" | "endswith" => {
             let [with] = args.places()?;
-            let is =
-                |with: &str| if name == "startswith" { of.starts_with(with) } else { of.ends_with(with) };
+            let is = |with: &str| {
+                if name == "startswith" {
+                    of.starts_with(with)
+                } else {
+                    of.ends_with(with)
+                }
+            };
             match with.map(kind) {
                 Some(Kind::Str(with)) => Ok(Value::from(is(with))),
                 Some(Kind::Tuple(all)) => {
@@ -173,8 +193,12 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "join" => {
             let [parts] = args.places()?;
-            let parts = parts.map_or_else(|| not_native("a join without an argument"), ops::items)?;
-            let parts = parts.iter().map(|part| wanted_text(Some(part))).collect::<Res<Vec<_>>>()?;
+            let parts =
+                parts.map_or_else(|| not_native("a join without an argument"), ops::items)?;
+            let parts = parts
+                .iter()
+                .map(|part| wanted_text(Some(part)))
+                .collect::<Res<Vec<_>>>()?;
             budget::charge(parts.iter().map(|part| part.len() + of.len()).sum())?;
             text(parts.join(of))
         }
@@ -185,7 +209,11 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
 
 /// `str.replace`; a negative `count` replaces all.
 pub(crate) fn replace(of: &str, old: &str, new: &str, count: i64) -> Res<Value> {
-    let found = if old.is_empty() { of.len() + 1 } else { of.matches(old).count() };
+    let found = if old.is_empty() {
+        of.len() + 1
+    } else {
+        of.matches(old).count()
+    };
     budget::charge(of.len().saturating_add(found.saturating_mul(new.len())))?;
     text(match usize::try_from(count) {
         Ok(count) => of.replacen(old, new, count),
@@ -199,12 +227,18 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
     while let Some(at) = rest.find(['{', '}']) {
         let (before, field) = rest.split_at(at);
         out.push_str(before);
-        if let Some(after) = field.strip_prefix("{{").or_else(|| field.strip_prefix("}}")) {
+        if let Some(after) = field
+            .strip_prefix("{{")
+            .or_else(|| field.strip_prefix("}}"))
+        {
             out.push_str(&field[..1]);
             rest = after;
             continue;
         }
-        let Some((name, after)) = field.strip_prefix('{').and_then(|field| field.split_once('}')) else {
+        let Some((name, after)) = field
+            .strip_prefix('{')
+            .and_then(|field| field.split_once('}'))
+        else {
             return not_native("a format with a lone brace");
         };
         let value = if name.is_empty() {
@@ -212,14 +246,22 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
             args.pos.get(next - 1)
         } else if name.bytes().all(|b| b.is_ascii_digit()) {
             by_number = true;
-            name.parse::<usize>().ok().and_then(|place| args.pos.get(place))
+            name.parse::<usize>()
+                .ok()
+                .and_then(|place| args.pos.get(place))
         } else if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-            args.named.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+            args.named
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| *value)
         } else {
             None
         };
         match value.map(|value| (value, kind(value))) {
-            Some((value, Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None | Kind::Float(_))) => {
+            Some((
+                value,
+                Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None | Kind::Float(_),
+            )) => {
                 out.push_str(&ops::string(value)?);
             }
             _ => return not_native("a format with more than bare fields"),
@@ -234,12 +276,18 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
 }
 
 fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(object) = value.downcast_object::<Obj>() else { return not_native("a mapping") };
-    let Obj::Dict(shared) = &*object else { return not_native("a mapping") };
+    let Some(object) = value.downcast_object::<Obj>() else {
+        return not_native("a mapping");
+    };
+    let Obj::Dict(shared) = &*object else {
+        return not_native("a mapping");
+    };
     match name {
         "get" => {
             let [wanted, otherwise] = args.places()?;
-            let Some(wanted) = wanted else { return not_native("a call without arguments") };
+            let Some(wanted) = wanted else {
+                return not_native("a call without arguments");
+            };
             if let Some(otherwise) = otherwise
                 && otherwise.is_undefined()
             {
@@ -323,12 +371,18 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
 }
 
 fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(object) = value.downcast_object::<Obj>() else { return not_native("a list") };
-    let Obj::List(shared) = &*object else { return not_native("a list") };
+    let Some(object) = value.downcast_object::<Obj>() else {
+        return not_native("a list");
+    };
+    let Obj::List(shared) = &*object else {
+        return not_native("a list");
+    };
     match name {
         "append" => {
             let [item] = args.places()?;
-            let Some(item) = item else { return not_native("a call without arguments") };
+            let Some(item) = item else {
+                return not_native("a call without arguments");
+            };
             member(item, Some(&object))?;
             budget::charge(24)?;
             shared.change()?.push(item.clone());
@@ -404,14 +458,24 @@ pub(crate) fn set_member(of: &Value, name: &str, value: &Value) -> Res<()> {
 
 /// `salt['module.function'](..)`, of functions that need no Salt.
 pub(crate) fn function(of: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else { return not_native("`salt`") };
-    let pos = args.pos.iter().map(|arg| to_plain(arg, 0)).collect::<Res<Vec<_>>>()?;
+    let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else {
+        return not_native("`salt`");
+    };
+    let pos = args
+        .pos
+        .iter()
+        .map(|arg| to_plain(arg, 0))
+        .collect::<Res<Vec<_>>>()?;
     let mut named = Map::default();
     for (name, arg) in &args.named {
         named.insert(Key::from(*name), to_plain(arg, 0)?);
     }
     match functions.call(name, &pos, &named) {
-        Some(answer) => Ok(super::value::from_plain(&answer, super::value::Access::Full, 0)),
+        Some(answer) => Ok(super::value::from_plain(
+            &answer,
+            super::value::Access::Full,
+            0,
+        )),
         None => not_native(format!("salt[{name:?}] with these arguments")),
     }
 }

@@ -47,14 +47,20 @@ struct Lazy {
 
 impl Lazy {
     fn get(&self) -> Value {
-        self.value.get_or_init(|| value::from_plain(&self.from, self.access, 0)).clone()
+        self.value
+            .get_or_init(|| value::from_plain(&self.from, self.access, 0))
+            .clone()
     }
 }
 
 impl Ambient {
     /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always has more options.
     pub fn new(grains: Arc<Plain>, opts: Arc<Plain>, whole: bool) -> Self {
-        let lazy = |from, access| Lazy { from, access, value: OnceLock::new() };
+        let lazy = |from, access| Lazy {
+            from,
+            access,
+            value: OnceLock::new(),
+        };
         Ambient {
             grains: lazy(grains, if whole { Access::Read } else { Access::Partial }),
             opts: lazy(opts, Access::Partial),

@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use minijinja::machinery::{self, CodeGenerator, Instructions};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Object;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value,
+};
 
 use super::budget::{self, RenderLimits};
 use super::call::{self, Args};
@@ -93,7 +95,10 @@ impl std::fmt::Debug for Prepared {
 impl Prepared {
     /// Whether a rendering may change the event's data.
     pub fn mutates(&self) -> bool {
-        self.0.native.as_ref().is_ok_and(|native| native.borrow_dependent().mutates)
+        self.0
+            .native
+            .as_ref()
+            .is_ok_and(|native| native.borrow_dependent().mutates)
     }
 }
 
@@ -182,29 +187,41 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.set_recursion_limit(400);
     env.add_filter("__attr", |a: &Value, b: &Value| ops::attr(a, b));
     env.add_filter("__item", |a: &Value, b: &Value| ops::item(a, b));
-    env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| ops::slice(a, from, to));
+    env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| {
+        ops::slice(a, from, to)
+    });
     env.add_filter("__eq", |a: &Value, b: &Value| ops::equal(a, b, 0));
-    env.add_filter("__ne", |a: &Value, b: &Value| ops::equal(a, b, 0).map(|equal| !equal));
+    env.add_filter("__ne", |a: &Value, b: &Value| {
+        ops::equal(a, b, 0).map(|equal| !equal)
+    });
     env.add_filter("__lt", |a: &Value, b: &Value| ordered(a, b, &[Less]));
     env.add_filter("__le", |a: &Value, b: &Value| ordered(a, b, &[Less, Equal]));
     env.add_filter("__gt", |a: &Value, b: &Value| ordered(a, b, &[Greater]));
-    env.add_filter("__ge", |a: &Value, b: &Value| ordered(a, b, &[Greater, Equal]));
+    env.add_filter("__ge", |a: &Value, b: &Value| {
+        ordered(a, b, &[Greater, Equal])
+    });
     env.add_filter("__add", |a: &Value, b: &Value| ops::arithmetic('+', a, b));
     env.add_filter("__sub", |a: &Value, b: &Value| ops::arithmetic('-', a, b));
     env.add_filter("__mul", |a: &Value, b: &Value| ops::arithmetic('*', a, b));
     env.add_filter("__floor", |a: &Value, b: &Value| ops::arithmetic('#', a, b));
     env.add_filter("__rem", |a: &Value, b: &Value| ops::arithmetic('%', a, b));
     env.add_filter("__neg", ops::negative);
-    env.add_filter("__concat", |a: &Value, b: &Value| value::text(ops::string(a)? + &ops::string(b)?));
+    env.add_filter("__concat", |a: &Value, b: &Value| {
+        value::text(ops::string(a)? + &ops::string(b)?)
+    });
     env.add_filter("__in", |a: &Value, b: &Value| ops::contains(b, a));
-    env.add_filter("__iter", |of: &Value| match of.downcast_object_ref::<Obj>() {
-        // A collection counts its iterations itself.
-        Some(_) => Ok(of.clone()),
-        None => ops::items(of).map(value::lazy),
+    env.add_filter("__iter", |of: &Value| {
+        match of.downcast_object_ref::<Obj>() {
+            // A collection counts its iterations itself.
+            Some(_) => Ok(of.clone()),
+            None => ops::items(of).map(value::lazy),
+        }
     });
     env.add_filter("__list", |_: &Value, items: &[Value]| {
         budget::charge(items.len() * 24)?;
-        items.iter().try_for_each(|item| value::member(item, None))?;
+        items
+            .iter()
+            .try_for_each(|item| value::member(item, None))?;
         Res::Ok(value::list(items.to_vec()))
     });
     env.add_filter("__tuple", |_: &Value, items: &[Value]| {
@@ -215,7 +232,9 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         budget::charge(parts.len() * 32)?;
         let mut pairs = with_room(parts.len() / 2);
         for pair in parts.chunks(2) {
-            let [key, of] = pair else { return not_native("a mapping") };
+            let [key, of] = pair else {
+                return not_native("a mapping");
+            };
             value::member(of, None)?;
             pairs.insert(value::key(key)?, of.clone());
         }
@@ -237,14 +256,22 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         let (name, args) = argument(args)?;
         call::function(of, name, &Args::of(args)?)
     });
-    env.add_filter("__range", |_: &Value, args: &[Value]| call::range(&Args::of(args)?));
-    env.add_filter("__namespace", |_: &Value, args: &[Value]| call::namespace(&Args::of(args)?));
+    env.add_filter("__range", |_: &Value, args: &[Value]| {
+        call::range(&Args::of(args)?)
+    });
+    env.add_filter("__namespace", |_: &Value, args: &[Value]| {
+        call::namespace(&Args::of(args)?)
+    });
     env.add_filter("__set_member", |of: &Value, args: &[Value]| match args {
-        [name, member] => call::set_member(of, name.as_str().unwrap_or_default(), member).map(|()| ""),
+        [name, member] => {
+            call::set_member(of, name.as_str().unwrap_or_default(), member).map(|()| "")
+        }
         _ => not_native("a namespace"),
     });
     env.add_filter("__void", |_: &Value| "");
-    env.add_filter("__charge", |bytes: &Value| budget::charge(bytes.as_usize().unwrap_or(0)).map(|()| ""));
+    env.add_filter("__charge", |bytes: &Value| {
+        budget::charge(bytes.as_usize().unwrap_or(0)).map(|()| "")
+    });
     env
 }
 
@@ -252,7 +279,11 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
 fn has_header(text: &str) -> bool {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
-    let line = if first.starts_with("#!") && !first.starts_with("#!/") { lines.next() } else { Some(first) };
+    let line = if first.starts_with("#!") && !first.starts_with("#!/") {
+        lines.next()
+    } else {
+        Some(first)
+    };
     line.is_some_and(|line| line.starts_with("#jinja2:"))
 }
 
@@ -268,7 +299,11 @@ impl Engine {
     }
 
     /// Renders a template.
-    pub fn render(&self, source: &Source<'_>, context: &Context<'_>) -> Result<Rendered, RenderError> {
+    pub fn render(
+        &self,
+        source: &Source<'_>,
+        context: &Context<'_>,
+    ) -> Result<Rendered, RenderError> {
         self.render_cached(source, &OnceLock::new(), context)
     }
 
@@ -279,15 +314,25 @@ impl Engine {
         kept: &OnceLock<Prepared>,
         context: &Context<'_>,
     ) -> Result<Rendered, RenderError> {
-        let compiled = kept.get().filter(|kept| kept.0.path == source.path).cloned().unwrap_or_else(|| {
-            let compiled = self.prepare(source);
-            let _ = kept.set(compiled.clone());
-            compiled
-        });
-        let fail =
-            |kind, line, message: String| RenderError { file: source.path.to_owned(), line, message, kind };
+        let compiled = kept
+            .get()
+            .filter(|kept| kept.0.path == source.path)
+            .cloned()
+            .unwrap_or_else(|| {
+                let compiled = self.prepare(source);
+                let _ = kept.set(compiled.clone());
+                compiled
+            });
+        let fail = |kind, line, message: String| RenderError {
+            file: source.path.to_owned(),
+            line,
+            message,
+            kind,
+        };
         let native = compiled.0.native.as_ref().map_err(|refused| {
-            let (line, what) = refused.first().map_or((0, ""), |first| (first.line, &first.what));
+            let (line, what) = refused
+                .first()
+                .map_or((0, ""), |first| (first.line, &first.what));
             fail(RenderErrorKind::NotNative, line, what.to_owned())
         })?;
         budget::begin(self.limits);
@@ -310,20 +355,32 @@ impl Engine {
             )
             .map(drop)?;
             // Later files and Salt need plain data.
-            if program.mutates { value::to_plain(&context.data.0, 0).map(drop) } else { Ok(()) }
+            if program.mutates {
+                value::to_plain(&context.data.0, 0).map(drop)
+            } else {
+                Ok(())
+            }
         });
         if let Err(error) = result {
-            let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+            let line = error
+                .line()
+                .and_then(|line| u32::try_from(line).ok())
+                .unwrap_or(0);
             if error.kind() == ErrorKind::OutOfFuel {
-                let error =
-                    if error.detail().is_none() { budget::steps_spent(self.limits.steps) } else { error };
+                let error = if error.detail().is_none() {
+                    budget::steps_spent(self.limits.steps)
+                } else {
+                    error
+                };
                 return Err(fail(
                     RenderErrorKind::Limit,
                     line,
                     error.detail().unwrap_or_default().to_owned(),
                 ));
             }
-            let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            let what = error
+                .detail()
+                .map_or_else(|| error.kind().to_string(), str::to_owned);
             return Err(fail(RenderErrorKind::NotNative, line, what));
         }
         // Jinja removes the last newline; Salt restores it.
@@ -335,33 +392,64 @@ impl Engine {
 
     /// The constructs of a template that are not native, as far as they are known without an event.
     pub fn check(&self, source: &Source<'_>) -> Vec<NotNative> {
-        self.prepare(source).0.native.as_ref().err().cloned().unwrap_or_default()
+        self.prepare(source)
+            .0
+            .native
+            .as_ref()
+            .err()
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Compiles a template.
     pub fn prepare(&self, source: &Source<'_>) -> Prepared {
-        Prepared(Arc::new(Compiled { path: source.path.to_owned(), native: self.compile(source) }))
+        Prepared(Arc::new(Compiled {
+            path: source.path.to_owned(),
+            native: self.compile(source),
+        }))
     }
 
     fn compile(&self, source: &Source<'_>) -> Result<Native, Vec<NotNative>> {
-        let whole = |what: &str| vec![NotNative { line: 0, what: what.to_owned() }];
+        let whole = |what: &str| {
+            vec![NotNative {
+                line: 0,
+                what: what.to_owned(),
+            }]
+        };
         let syntax = self.syntax.as_ref().map_err(|what| whole(what))?;
         if has_header(source.text) {
             return Err(whole("a `#jinja2:` header"));
         }
         // Jinja normalizes line breaks.
         let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
-        if let Some(line) = text.lines().position(|line| line.len() >= usize::from(u16::MAX)) {
+        if let Some(line) = text
+            .lines()
+            .position(|line| line.len() >= usize::from(u16::MAX))
+        {
             // minijinja counts columns in 16 bits; its syntax errors add one.
             let line = u32::try_from(line + 1).unwrap_or(u32::MAX);
-            return Err(vec![NotNative { line, what: "a line of 65,535 bytes or more".to_owned() }]);
+            return Err(vec![NotNative {
+                line,
+                what: "a line of 65,535 bytes or more".to_owned(),
+            }]);
         }
-        Native::try_new(Origin { path: source.path.to_owned(), text }, |origin| {
-            let translated = translate::translate(&origin.path, &origin.text, syntax, &self.functions)?;
-            let mut generator = CodeGenerator::new(&origin.path, &origin.text);
-            generator.compile_stmt(&translated.tree);
-            let (instructions, blocks) = generator.finish();
-            Ok(Program { instructions, blocks, mutates: translated.mutates })
-        })
+        Native::try_new(
+            Origin {
+                path: source.path.to_owned(),
+                text,
+            },
+            |origin| {
+                let translated =
+                    translate::translate(&origin.path, &origin.text, syntax, &self.functions)?;
+                let mut generator = CodeGenerator::new(&origin.path, &origin.text);
+                generator.compile_stmt(&translated.tree);
+                let (instructions, blocks) = generator.finish();
+                Ok(Program {
+                    instructions,
+                    blocks,
+                    mutates: translated.mutates,
+                })
+            },
+        )
     }
 }

@@ -51,7 +51,11 @@ fn size(value: usize) -> Value {
 }
 
 fn truth(value: &Value) -> Res<bool> {
-    if value.is_undefined() { not_native("an undefined value") } else { Ok(value.is_true()) }
+    if value.is_undefined() {
+        not_native("an undefined value")
+    } else {
+        Ok(value.is_true())
+    }
 }
 
 /// `value|name(..)`
@@ -74,7 +78,11 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         "json" | "tojson" => {
             args.bind::<0>([])?;
             let mut out = String::new();
-            let notation = if name == "json" { Notation::Json } else { Notation::AsciiJson };
+            let notation = if name == "json" {
+                Notation::Json
+            } else {
+                Notation::AsciiJson
+            };
             ops::write(value, notation, 0, &mut out)?;
             if name == "json" {
                 budget::charge(out.len())?;
@@ -112,7 +120,12 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let (Some(old), Some(new)) = (old, new) else {
                 return not_native("a replacement without arguments");
             };
-            replace(&ops::string(value)?, &ops::string(old)?, &ops::string(new)?, -1)
+            replace(
+                &ops::string(value)?,
+                &ops::string(old)?,
+                &ops::string(new)?,
+                -1,
+            )
         }
         "int" => integer(value, args),
         "list" => {
@@ -134,7 +147,11 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
                 (_, Kind::Str(_) | Kind::List(_) | Kind::Tuple(_))
                 | ("first", Kind::Lazy(_) | Kind::View(..) | Kind::Dict(_)) => {
                     let items = ops::items(value)?;
-                    let found = if name == "first" { items.first() } else { items.last() };
+                    let found = if name == "first" {
+                        items.first()
+                    } else {
+                        items.last()
+                    };
                     Ok(found.cloned().unwrap_or(Value::UNDEFINED))
                 }
                 _ => not_native("the first or last item of this type"),
@@ -161,7 +178,10 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let [by] = args.bind(["d"])?;
             let by = by.map_or_else(|| Ok(String::new()), ops::string)?;
             let parts = ops::items(value)?;
-            if parts.iter().any(|part| matches!(kind(part), Kind::Markup(_))) {
+            if parts
+                .iter()
+                .any(|part| matches!(kind(part), Kind::Markup(_)))
+            {
                 return not_native("a join of JSON text");
             }
             let parts = parts.iter().map(ops::string).collect::<Res<Vec<_>>>()?;
@@ -181,7 +201,9 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
         Kind::Str(path) => {
             let mut found = item.clone();
             for part in path.split('.') {
-                let part = part.parse::<i64>().map_or_else(|_| Value::from(part), Value::from);
+                let part = part
+                    .parse::<i64>()
+                    .map_or_else(|_| Value::from(part), Value::from);
                 if found.is_undefined() {
                     return not_native("an attribute of an undefined value");
                 }
@@ -198,12 +220,21 @@ fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
     let each = |item: &Value| match (args.pos, args.named.as_slice()) {
         ([], [("attribute", path)]) => attribute(item, path),
         ([name], []) => {
-            let Some(name @ ("lower" | "upper" | "trim" | "string" | "int" | "length" | "first" | "last")) =
-                name.as_str()
+            let Some(
+                name
+                @ ("lower" | "upper" | "trim" | "string" | "int" | "length" | "first" | "last"),
+            ) = name.as_str()
             else {
                 return not_native("this `map`");
             };
-            apply(name, item, &Args { pos: &[], named: Vec::new() })
+            apply(
+                name,
+                item,
+                &Args {
+                    pos: &[],
+                    named: Vec::new(),
+                },
+            )
         }
         _ => not_native("this `map`"),
     };
@@ -266,7 +297,10 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
         })
         .collect::<Res<Vec<_>>>()?;
     let is_text = |key: &Value| key.as_str().is_some();
-    if keyed.windows(2).any(|pair| matches!(pair, [(a, _), (b, _)] if is_text(a) != is_text(b))) {
+    if keyed
+        .windows(2)
+        .any(|pair| matches!(pair, [(a, _), (b, _)] if is_text(a) != is_text(b)))
+    {
         return not_native("a sort of strings and numbers");
     }
     let mut keyed = keyed;
@@ -287,12 +321,22 @@ fn integer(value: &Value, args: &Args<'_>) -> Res<Value> {
         Kind::None => Ok(Value::from(0)),
         Kind::Str(text) => {
             let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-            if !digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|b| b.is_ascii_digit()) {
-                return Ok(Value::from(text.trim_start_matches('+').parse::<i64>().unwrap_or(0)));
+            if !digits.is_empty()
+                && digits.len() <= 15
+                && digits.bytes().all(|b| b.is_ascii_digit())
+            {
+                return Ok(Value::from(
+                    text.trim_start_matches('+').parse::<i64>().unwrap_or(0),
+                ));
             }
             // Python also reads `inf` and `nan`.
-            let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() && !"iInN".contains(c));
-            if is_word { Ok(Value::from(0)) } else { not_native("a number in a rare notation") }
+            let is_word =
+                text.starts_with(|c: char| c.is_ascii_alphabetic() && !"iInN".contains(c));
+            if is_word {
+                Ok(Value::from(0))
+            } else {
+                not_native("a number in a rare notation")
+            }
         }
         _ => not_native("the filter \"int\" of this type"),
     }
@@ -329,10 +373,16 @@ pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
         "undefined" => return Ok(value.is_undefined()),
         _ => {}
     }
-    if matches!(of, Kind::Undefined | Kind::Markup(_) | Kind::Other | Kind::Lazy(_)) {
+    if matches!(
+        of,
+        Kind::Undefined | Kind::Markup(_) | Kind::Other | Kind::Lazy(_)
+    ) {
         return not_native(format!("the test {name:?} of a rare type"));
     }
-    let other = || args.first().map_or_else(|| not_native("a test without an argument"), Ok);
+    let other = || {
+        args.first()
+            .map_or_else(|| not_native("a test without an argument"), Ok)
+    };
     let order = || ops::order(value, other()?);
     Ok(match name {
         "none" => matches!(of, Kind::None),
@@ -384,7 +434,11 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
             return Ok(regex.is_match(text.as_bytes()));
         }
         let anchored = format!("^(?:{pattern})");
-        let Ok(regex) = RegexBuilder::new(&anchored).unicode(false).size_limit(1 << 18).build() else {
+        let Ok(regex) = RegexBuilder::new(&anchored)
+            .unicode(false)
+            .size_limit(1 << 18)
+            .build()
+        else {
             return not_native("a regular expression that is not supported");
         };
         if patterns.len() >= 64 {
@@ -398,14 +452,19 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
 
 /// Whether a pattern has only literals, dots, plain classes, groups and single quantifiers.
 fn is_common(pattern: &str) -> bool {
-    if ["[]", "[^]", "(?"].iter().any(|rare| pattern.contains(rare)) {
+    if ["[]", "[^]", "(?"]
+        .iter()
+        .any(|rare| pattern.contains(rare))
+    {
         return false;
     }
     let (mut chars, mut in_class, mut before) = (pattern.chars().peekable(), false, '(');
     while let Some(c) = chars.next() {
         let next = chars.peek().copied().unwrap_or(' ');
         let common = match c {
-            '\\' => chars.next().is_some_and(|c| "dDwWsS.-/()[]+*?^$|".contains(c)),
+            '\\' => chars
+                .next()
+                .is_some_and(|c| "dDwWsS.-/()[]+*?^$|".contains(c)),
             '[' => !std::mem::replace(&mut in_class, true),
             ']' => std::mem::replace(&mut in_class, false),
             '&' | '~' | '|' | '-' if in_class => next != c,

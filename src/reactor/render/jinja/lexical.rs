@@ -11,8 +11,14 @@ use crate::base::limits;
 
 /// A syntax error of minijinja, which need not be one of Jinja.
 pub(super) fn syntax_error(error: &minijinja::Error) -> NotNative {
-    let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
-    NotNative { line, what: format!("this syntax ({})", error.detail().unwrap_or("unknown")) }
+    let line = error
+        .line()
+        .and_then(|line| u32::try_from(line).ok())
+        .unwrap_or(0);
+    NotNative {
+        line,
+        what: format!("this syntax ({})", error.detail().unwrap_or("unknown")),
+    }
 }
 
 /// Properties of a file's tokens.
@@ -29,8 +35,15 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
         let before = text.as_bytes().get(..byte).unwrap_or_default();
         u32::try_from(memchr::memchr_iter(b'\n', before).count() + 1).unwrap_or(0)
     };
-    let refuse = |byte: usize, what: &str| Err(NotNative { line: line_at(byte), what: what.to_owned() });
-    let rare = |c: char| (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace());
+    let refuse = |byte: usize, what: &str| {
+        Err(NotNative {
+            line: line_at(byte),
+            what: what.to_owned(),
+        })
+    };
+    let rare = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace())
+    };
     if let Some(byte) = text.find(rare) {
         return refuse(byte, "control characters, or white space outside ASCII");
     }
@@ -39,7 +52,10 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
     }
     for (byte, _) in text.match_indices("{%") {
         let tag = text.get(byte..).unwrap_or_default();
-        let word = tag.trim_start_matches("{%").trim_start_matches(['-', '+']).trim_start();
+        let word = tag
+            .trim_start_matches("{%")
+            .trim_start_matches(['-', '+'])
+            .trim_start();
         let is_raw = word.starts_with("raw") || word.starts_with("endraw");
         let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
             && !syntax.trim_blocks()
@@ -48,7 +64,10 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
             return refuse(byte, "this spelling of a raw block");
         }
     }
-    let mut tokens = Tokens { assigned: HashSet::new(), mutates: false };
+    let mut tokens = Tokens {
+        assigned: HashSet::new(),
+        mutates: false,
+    };
     let (mut nested, mut elifs) = (0, 0);
     let mut before = Token::BlockEnd;
     let mut at_start = false;
@@ -97,10 +116,16 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
             Token::BlockEnd => (setting, with) = (false, false),
             Token::Int(_) | Token::Int128(_) | Token::Float(_) => {
                 let (whole, fraction) = spelled.split_once('.').unwrap_or((spelled, "0"));
-                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                let plain = digits(whole) && digits(fraction) && (whole == "0" || !whole.starts_with('0'));
+                let digits =
+                    |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                let plain =
+                    digits(whole) && digits(fraction) && (whole == "0" || !whole.starts_with('0'));
                 let ends = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
-                if !plain || !ends || matches!(before, Token::Dot) || whole.len() + fraction.len() > 15 {
+                if !plain
+                    || !ends
+                    || matches!(before, Token::Dot)
+                    || whole.len() + fraction.len() > 15
+                {
                     return refuse(start, "this spelling of a number");
                 }
             }

@@ -18,7 +18,10 @@ const EXACT: u64 = 1 << 53;
 /// Whether Python's `dict` has an attribute of this name. Attributes of other types are not native.
 pub(crate) fn is_attribute(name: &str) -> bool {
     name.starts_with("__")
-        || is_in("clear copy fromkeys get items keys pop popitem setdefault update values", name)
+        || is_in(
+            "clear copy fromkeys get items keys pop popitem setdefault update values",
+            name,
+        )
 }
 
 /// A float, or an integer that has an equal float.
@@ -46,7 +49,9 @@ fn of_mapping(value: &Value, name: &str) -> Res<Value> {
 
 /// `value.name`
 pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
-    let Kind::Str(name) = kind(name) else { return not_native("an attribute") };
+    let Kind::Str(name) = kind(name) else {
+        return not_native("an attribute");
+    };
     if is_attribute(name) {
         return not_native(format!("the attribute {name:?} without a call"));
     }
@@ -71,8 +76,14 @@ pub(crate) fn place(index: i64, len: usize) -> Option<usize> {
 pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
     match (kind(value), kind(index)) {
         (_, Kind::Str(name)) => of_mapping(value, name),
-        (Kind::Dict(dict), Kind::Int(_) | Kind::Bool(_) | Kind::None) if dict.access != Access::Partial => {
-            Ok(dict.lock().get(&key(index)?).cloned().unwrap_or(Value::UNDEFINED))
+        (Kind::Dict(dict), Kind::Int(_) | Kind::Bool(_) | Kind::None)
+            if dict.access != Access::Partial =>
+        {
+            Ok(dict
+                .lock()
+                .get(&key(index)?)
+                .cloned()
+                .unwrap_or(Value::UNDEFINED))
         }
         (Kind::List(list), Kind::Int(index)) => {
             let list = list.lock();
@@ -86,7 +97,9 @@ pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
         (Kind::Str(of), Kind::Int(index)) => {
             budget::spend(of.len() / 64)?;
             let at = place(index, python::text::len(of));
-            Ok(at.and_then(|at| of.chars().nth(at)).map_or(Value::UNDEFINED, |c| Value::from(c.to_string())))
+            Ok(at
+                .and_then(|at| of.chars().nth(at))
+                .map_or(Value::UNDEFINED, |c| Value::from(c.to_string())))
         }
         _ => not_native("this look-up"),
     }
@@ -104,17 +117,28 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
         budget::spend(len)?;
         let clip = |bound: i64| {
             let len = i64::try_from(len).unwrap_or(i64::MAX);
-            let bound = if bound < 0 { bound.saturating_add(len) } else { bound };
+            let bound = if bound < 0 {
+                bound.saturating_add(len)
+            } else {
+                bound
+            };
             usize::try_from(bound.clamp(0, len)).unwrap_or(0)
         };
         let (start, stop) = (start.map_or(0, clip), stop.map_or(len, clip));
         Ok(start..stop.max(start))
     };
-    let part = |items: &[Value]| Res::Ok(items.get(within(items.len())?).unwrap_or_default().to_vec());
+    let part =
+        |items: &[Value]| Res::Ok(items.get(within(items.len())?).unwrap_or_default().to_vec());
     match kind(value) {
         Kind::Str(of) => {
             let chars: Vec<char> = of.chars().collect();
-            text(chars.get(within(chars.len())?).unwrap_or_default().iter().collect())
+            text(
+                chars
+                    .get(within(chars.len())?)
+                    .unwrap_or_default()
+                    .iter()
+                    .collect(),
+            )
         }
         Kind::List(items) => {
             let items = items.lock().clone();
@@ -130,7 +154,12 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
 fn is_rare(kind: &Kind<'_>) -> bool {
     matches!(
         kind,
-        Kind::Undefined | Kind::Other | Kind::Markup(_) | Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_)
+        Kind::Undefined
+            | Kind::Other
+            | Kind::Markup(_)
+            | Kind::View(..)
+            | Kind::Lazy(_)
+            | Kind::Namespace(_)
     )
 }
 
@@ -169,7 +198,10 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
         }
         (Kind::Bool(a), Kind::Bool(b)) => a == b,
         (Kind::Int(a), Kind::Int(b)) => a == b,
-        (Kind::Bool(_) | Kind::Int(_) | Kind::Float(_), Kind::Bool(_) | Kind::Int(_) | Kind::Float(_)) => {
+        (
+            Kind::Bool(_) | Kind::Int(_) | Kind::Float(_),
+            Kind::Bool(_) | Kind::Int(_) | Kind::Float(_),
+        ) => {
             let of = |value: &Value| match kind(value) {
                 Kind::Bool(b) => Some(f64::from(u8::from(b))),
                 _ => number(value),
@@ -189,7 +221,8 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
     }
     for (a, b) in a.iter().zip(b) {
         // Python compares identical objects as equal, also nan.
-        if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan()) {
+        if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan())
+        {
             return not_native("a comparison of nan in collections");
         }
         if !equal(a, b, depth + 1)? {
@@ -275,13 +308,22 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
         ('-', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_sub(b)),
         ('*', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_mul(b)),
         ('#', Kind::Int(a), Kind::Int(b)) if b != 0 => {
-            let floor =
-                a.checked_div_euclid(b).map(|q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q });
+            let floor = a.checked_div_euclid(b).map(|q| {
+                if b < 0 && a.rem_euclid(b) != 0 {
+                    q - 1
+                } else {
+                    q
+                }
+            });
             overflow(floor)
         }
-        ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(
-            a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
-        ),
+        ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(a.checked_rem(b).map(|rest| {
+            if rest != 0 && (rest < 0) != (b < 0) {
+                rest + b
+            } else {
+                rest
+            }
+        })),
         ('#', ..) => not_native("the operator `//` between these types"),
         _ => not_native(format!("the operator `{op}` between these types")),
     }
@@ -290,9 +332,10 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
 /// `-value`
 pub(crate) fn negative(value: &Value) -> Res<Value> {
     match kind(value) {
-        Kind::Int(i) => i
-            .checked_neg()
-            .map_or_else(|| not_native("an integer of more than 64 bits"), |i| Ok(Value::from(i))),
+        Kind::Int(i) => i.checked_neg().map_or_else(
+            || not_native("an integer of more than 64 bits"),
+            |i| Ok(Value::from(i)),
+        ),
         Kind::Float(f) => Ok(Value::from(-f)),
         _ => not_native("a sign before another type than a number"),
     }
@@ -349,7 +392,8 @@ fn print_as(value: &Value, notation: Notation) -> Res<String> {
 
 /// Whether every version of Python prints these characters unescaped.
 fn is_plain(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii() || matches!(c, '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{24f}'))
+    text.chars()
+        .all(|c| c.is_ascii() || matches!(c, '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{24f}'))
 }
 
 /// Notation of a value written by [`write`].

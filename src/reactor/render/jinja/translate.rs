@@ -25,7 +25,15 @@ const RESERVED: &str = "caller context cycler dict env ifelse joiner kwargs lips
                         self show_full_context slscolonpath sls slsdotpath slspath sls_path super tpldir tpldot tplfile tplpath varargs";
 
 /// Native attributes of the variable `loop`.
-const LOOP: [&str; 7] = ["first", "index", "index0", "last", "length", "revindex", "revindex0"];
+const LOOP: [&str; 7] = [
+    "first",
+    "index",
+    "index0",
+    "last",
+    "length",
+    "revindex",
+    "revindex0",
+];
 
 /// A translated template.
 pub(crate) struct Translated<'s> {
@@ -53,12 +61,18 @@ pub(crate) fn translate<'s>(
         refused: Vec::new(),
     };
     let Stmt::Template(template) = &tree else {
-        return Err(vec![NotNative { line: 0, what: "a template".to_owned() }]);
+        return Err(vec![NotNative {
+            line: 0,
+            what: "a template".to_owned(),
+        }]);
     };
     let children = translator.body(&template.children);
     if translator.refused.is_empty() {
         let tree = Stmt::Template(Spanned::new(ast::Template { children }, template.span()));
-        Ok(Translated { tree, mutates: translator.mutates })
+        Ok(Translated {
+            tree,
+            mutates: translator.mutates,
+        })
     } else {
         Err(translator.refused)
     }
@@ -77,12 +91,24 @@ struct Translator<'s, 'f> {
 }
 
 fn constant<'s>(value: impl Into<Value>, span: Span) -> Expr<'s> {
-    Expr::Const(Spanned::new(ast::Const { value: value.into() }, span))
+    Expr::Const(Spanned::new(
+        ast::Const {
+            value: value.into(),
+        },
+        span,
+    ))
 }
 
 fn filter<'s>(name: &'static str, of: Expr<'s>, args: Vec<Expr<'s>>, span: Span) -> Expr<'s> {
     let args = args.into_iter().map(CallArg::Pos).collect();
-    Expr::Filter(Spanned::new(ast::Filter { name, expr: Some(of), args }, span))
+    Expr::Filter(Spanned::new(
+        ast::Filter {
+            name,
+            expr: Some(of),
+            args,
+        },
+        span,
+    ))
 }
 
 fn emit(expr: Expr<'_>, span: Span) -> Stmt<'_> {
@@ -129,7 +155,10 @@ fn salt_function(expr: &Expr<'_>) -> Option<String> {
 
 impl<'s> Translator<'s, '_> {
     fn refuse(&mut self, what: impl Into<String>, span: Span) -> Expr<'s> {
-        let refused = NotNative { line: u32::from(span.start_line), what: what.into() };
+        let refused = NotNative {
+            line: u32::from(span.start_line),
+            what: what.into(),
+        };
         if !self.refused.contains(&refused) {
             self.refused.push(refused);
         }
@@ -142,7 +171,9 @@ impl<'s> Translator<'s, '_> {
 
     fn stmt(&mut self, stmt: &Stmt<'s>) -> Option<Stmt<'s>> {
         Some(match stmt {
-            Stmt::EmitRaw(raw) => Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: raw.raw }, raw.span())),
+            Stmt::EmitRaw(raw) => {
+                Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: raw.raw }, raw.span()))
+            }
             Stmt::EmitExpr(printed) => {
                 let expr = match &printed.expr {
                     // Without `else` the result is empty.
@@ -156,22 +187,49 @@ impl<'s> Translator<'s, '_> {
             Stmt::ForLoop(for_loop) => self.for_loop(for_loop),
             Stmt::IfCond(cond) => {
                 let expr = self.expr(&cond.expr);
-                let (true_body, false_body) = (self.body(&cond.true_body), self.body(&cond.false_body));
-                Stmt::IfCond(Spanned::new(ast::IfCond { expr, true_body, false_body }, cond.span()))
+                let (true_body, false_body) =
+                    (self.body(&cond.true_body), self.body(&cond.false_body));
+                Stmt::IfCond(Spanned::new(
+                    ast::IfCond {
+                        expr,
+                        true_body,
+                        false_body,
+                    },
+                    cond.span(),
+                ))
             }
             Stmt::WithBlock(with) => {
-                let targets: Vec<_> =
-                    with.assignments.iter().map(|(target, _)| self.target(target)).collect();
-                let mut values: Vec<_> = with.assignments.iter().map(|(_, value)| self.expr(value)).collect();
+                let targets: Vec<_> = with
+                    .assignments
+                    .iter()
+                    .map(|(target, _)| self.target(target))
+                    .collect();
+                let mut values: Vec<_> = with
+                    .assignments
+                    .iter()
+                    .map(|(_, value)| self.expr(value))
+                    .collect();
                 let body = self.body(&with.body);
                 let span = with.span();
                 // Values are evaluated before any of the names is assigned.
                 let assignments = if targets.len() > 1 {
-                    if with.assignments.iter().any(|(target, _)| !matches!(target, Expr::Var(_))) {
+                    if with
+                        .assignments
+                        .iter()
+                        .any(|(target, _)| !matches!(target, Expr::Var(_)))
+                    {
                         self.refuse("`with` of several names at once", span);
                     }
-                    let all = filter("__tuple", constant((), span), std::mem::take(&mut values), span);
-                    vec![(Expr::List(Spanned::new(ast::List { items: targets }, span)), all)]
+                    let all = filter(
+                        "__tuple",
+                        constant((), span),
+                        std::mem::take(&mut values),
+                        span,
+                    );
+                    vec![(
+                        Expr::List(Spanned::new(ast::List { items: targets }, span)),
+                        all,
+                    )]
                 } else {
                     targets.into_iter().zip(values).collect()
                 };
@@ -184,7 +242,14 @@ impl<'s> Translator<'s, '_> {
                 }
                 let target = self.target(&set.target);
                 let body = vec![scoped(Vec::new(), self.body(&set.body), set.span())];
-                Stmt::SetBlock(Spanned::new(ast::SetBlock { target, filter: None, body }, set.span()))
+                Stmt::SetBlock(Spanned::new(
+                    ast::SetBlock {
+                        target,
+                        filter: None,
+                        body,
+                    },
+                    set.span(),
+                ))
             }
             Stmt::Do(done) => {
                 let call = self.call(&done.call, false);
@@ -220,8 +285,14 @@ impl<'s> Translator<'s, '_> {
             let condition = self.expr(filter);
             let used = std::mem::replace(&mut self.used, used);
             let targets = names(&for_loop.target);
-            if used.iter().any(|name| !targets.contains(name) && !GIVEN.contains(name)) {
-                self.refuse("a loop with `if` that uses other variables of the file", span);
+            if used
+                .iter()
+                .any(|name| !targets.contains(name) && !GIVEN.contains(name))
+            {
+                self.refuse(
+                    "a loop with `if` that uses other variables of the file",
+                    span,
+                );
             }
             condition
         });
@@ -236,11 +307,21 @@ impl<'s> Translator<'s, '_> {
             let size = constant(i64::try_from(bytes).unwrap_or(i64::MAX), span);
             body.insert(0, emit(filter("__charge", size, Vec::new(), span), span));
         }
-        let else_body =
-            if else_body.is_empty() { else_body } else { vec![scoped(Vec::new(), else_body, span)] };
+        let else_body = if else_body.is_empty() {
+            else_body
+        } else {
+            vec![scoped(Vec::new(), else_body, span)]
+        };
         let (recursive, rebuilt) = (false, span);
         Stmt::ForLoop(Spanned::new(
-            ast::ForLoop { target, iter, filter_expr, recursive, body, else_body },
+            ast::ForLoop {
+                target,
+                iter,
+                filter_expr,
+                recursive,
+                body,
+                else_body,
+            },
             rebuilt,
         ))
     }
@@ -260,7 +341,15 @@ impl<'s> Translator<'s, '_> {
                 if !matches!(member.expr, Expr::Var(_)) || ops::is_attribute(member.name) {
                     self.refuse("an assignment to this attribute", span);
                 }
-                emit(filter("__set_member", of, vec![constant(member.name, span), expr], span), span)
+                emit(
+                    filter(
+                        "__set_member",
+                        of,
+                        vec![constant(member.name, span), expr],
+                        span,
+                    ),
+                    span,
+                )
             }
             target => {
                 let target = self.target(target);
@@ -290,7 +379,11 @@ impl<'s> Translator<'s, '_> {
         }
     }
 
-    fn choice(&mut self, choice: &Spanned<ast::IfExpr<'s>>, otherwise: Option<Expr<'s>>) -> Expr<'s> {
+    fn choice(
+        &mut self,
+        choice: &Spanned<ast::IfExpr<'s>>,
+        otherwise: Option<Expr<'s>>,
+    ) -> Expr<'s> {
         let span = choice.span();
         let (test_expr, true_expr) = (self.expr(&choice.test_expr), self.expr(&choice.true_expr));
         let false_expr = match (&choice.false_expr, otherwise) {
@@ -298,7 +391,14 @@ impl<'s> Translator<'s, '_> {
             (None, Some(expr)) => Some(expr),
             (None, None) => Some(self.refuse("an `if` without `else` in an expression", span)),
         };
-        Expr::IfExpr(Spanned::new(ast::IfExpr { test_expr, true_expr, false_expr }, span))
+        Expr::IfExpr(Spanned::new(
+            ast::IfExpr {
+                test_expr,
+                true_expr,
+                false_expr,
+            },
+            span,
+        ))
     }
 
     fn expr(&mut self, expr: &Expr<'s>) -> Expr<'s> {
@@ -311,7 +411,9 @@ impl<'s> Translator<'s, '_> {
         match expr {
             Expr::Var(name) => {
                 self.used.insert(name.id);
-                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !is_in(RESERVED, name.id)) {
+                if GIVEN.contains(&name.id)
+                    || (self.names.contains(name.id) && !is_in(RESERVED, name.id))
+                {
                     return Expr::Var(Spanned::new(ast::Var { id: name.id }, span));
                 }
                 self.refuse(format!("the name {:?}", name.id), span)
@@ -333,16 +435,23 @@ impl<'s> Translator<'s, '_> {
                     return self.refuse("a slice with a step", span);
                 }
                 let bounds = [&slice.start, &slice.stop];
-                let bounds = bounds
-                    .map(|bound| bound.as_ref().map_or_else(|| constant((), span), |bound| self.expr(bound)));
+                let bounds = bounds.map(|bound| {
+                    bound
+                        .as_ref()
+                        .map_or_else(|| constant((), span), |bound| self.expr(bound))
+                });
                 filter("__slice", of, bounds.into(), span)
             }
             Expr::UnaryOp(op) => {
                 let of = self.expr(&op.expr);
                 match op.op {
-                    UnaryOpKind::Not => {
-                        Expr::UnaryOp(Spanned::new(ast::UnaryOp { op: UnaryOpKind::Not, expr: of }, span))
-                    }
+                    UnaryOpKind::Not => Expr::UnaryOp(Spanned::new(
+                        ast::UnaryOp {
+                            op: UnaryOpKind::Not,
+                            expr: of,
+                        },
+                        span,
+                    )),
                     UnaryOpKind::Neg => filter("__neg", of, Vec::new(), span),
                 }
             }
@@ -358,7 +467,9 @@ impl<'s> Translator<'s, '_> {
                 let mut args = vec![constant(test.name, span)];
                 for arg in &test.args {
                     match arg {
-                        CallArg::Pos(Expr::UnaryOp(_)) => args.push(self.refuse("a test by a sign", span)),
+                        CallArg::Pos(Expr::UnaryOp(_)) => {
+                            args.push(self.refuse("a test by a sign", span));
+                        }
                         CallArg::Pos(arg) => args.push(self.expr(arg)),
                         _ => args.push(self.refuse("a test with named arguments", span)),
                     }
@@ -374,7 +485,13 @@ impl<'s> Translator<'s, '_> {
                         return self.refuse(format!("`loop.{}` here", attr.name), span);
                     }
                     let expr = Expr::Var(Spanned::new(ast::Var { id: "loop" }, span));
-                    return Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: attr.name }, span));
+                    return Expr::GetAttr(Spanned::new(
+                        ast::GetAttr {
+                            expr,
+                            name: attr.name,
+                        },
+                        span,
+                    ));
                 }
                 if is_constant(&attr.expr) || ops::is_attribute(attr.name) {
                     return self.refuse(format!("the attribute {:?}", attr.name), span);
@@ -403,7 +520,11 @@ impl<'s> Translator<'s, '_> {
                 filter("__tuple", constant((), span), items, span)
             }
             Expr::Map(map) => {
-                let pairs = map.keys.iter().zip(&map.values).flat_map(|(key, value)| [key, value]);
+                let pairs = map
+                    .keys
+                    .iter()
+                    .zip(&map.values)
+                    .flat_map(|(key, value)| [key, value]);
                 let pairs = pairs.map(|part| self.expr(part)).collect();
                 filter("__dict", constant((), span), pairs, span)
             }
@@ -415,7 +536,14 @@ impl<'s> Translator<'s, '_> {
         let (left, right) = (self.expr(&op.left), self.expr(&op.right));
         let name = match op.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
-                return Expr::BinOp(Spanned::new(ast::BinOp { op: op.op, left, right }, span));
+                return Expr::BinOp(Spanned::new(
+                    ast::BinOp {
+                        op: op.op,
+                        left,
+                        right,
+                    },
+                    span,
+                ));
             }
             BinOpKind::Eq => "__eq",
             BinOpKind::Ne => "__ne",
@@ -443,7 +571,10 @@ impl<'s> Translator<'s, '_> {
             return self.refuse(format!("filter {name:?}"), span);
         }
         if is_lazy(name) && !walked {
-            return self.refuse(format!("a generator of the filter {name:?} that is kept"), span);
+            return self.refuse(
+                format!("a generator of the filter {name:?} that is kept"),
+                span,
+            );
         }
         let of = match &named.expr {
             Some(of) => self.value(of, consumes(name) || is_lazy(name)),

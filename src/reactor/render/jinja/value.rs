@@ -50,7 +50,11 @@ pub(crate) struct Shared<T> {
 
 impl<T> Shared<T> {
     fn new(items: T, access: Access) -> Self {
-        Self { items: Mutex::new(items), walked: AtomicUsize::new(0), access }
+        Self {
+            items: Mutex::new(items),
+            walked: AtomicUsize::new(0),
+            access,
+        }
     }
 
     /// Locks the items. Release the lock before any access to another value, which may be the same object.
@@ -178,7 +182,9 @@ impl Iterator for Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        Self::count(&self.of, |walked| _ = walked.fetch_sub(1, Ordering::Relaxed));
+        Self::count(&self.of, |walked| {
+            _ = walked.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 }
 
@@ -196,7 +202,10 @@ impl Object for Obj {
         match self.items() {
             Ok(items) => {
                 Walk::count(self, |walked| _ = walked.fetch_add(1, Ordering::Relaxed));
-                Enumerator::Iter(Box::new(Walk { of: Arc::clone(self), items: items.into_iter() }))
+                Enumerator::Iter(Box::new(Walk {
+                    of: Arc::clone(self),
+                    items: items.into_iter(),
+                }))
             }
             // The engine fails at such a value.
             Err(error) => Enumerator::Iter(Box::new(std::iter::once(Value::from(error)))),
@@ -241,7 +250,9 @@ impl Obj {
     }
 
     pub(crate) fn seen(&self, view: View) -> Res<Vec<Value>> {
-        let Obj::Dict(dict) = self else { return not_native("a view of another type than dict") };
+        let Obj::Dict(dict) = self else {
+            return not_native("a view of another type than dict");
+        };
         if dict.access == Access::Partial {
             return not_native("all grains or options");
         }
@@ -358,7 +369,11 @@ pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
         Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
             return not_native("a view, range or namespace in a collection");
         }
-        Kind::Other if value.downcast_object_ref::<Obj>().is_none_or(|obj| !matches!(obj, Obj::Other(_))) => {
+        Kind::Other
+            if value
+                .downcast_object_ref::<Obj>()
+                .is_none_or(|obj| !matches!(obj, Obj::Other(_))) =>
+        {
             return not_native("an object in a collection");
         }
         _ => {}
@@ -371,7 +386,9 @@ pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
 
 fn holds(value: &Value, wanted: &Obj, depth: usize) -> Res<bool> {
     budget::depth(depth)?;
-    let Some(object) = value.downcast_object_ref::<Obj>() else { return Ok(false) };
+    let Some(object) = value.downcast_object_ref::<Obj>() else {
+        return Ok(false);
+    };
     if std::ptr::eq(object, wanted) {
         return Ok(true);
     }
@@ -392,8 +409,17 @@ fn holds(value: &Value, wanted: &Obj, depth: usize) -> Res<bool> {
 
 /// Converts a value for templates. Templates can only pass on parts deeper than the limit.
 pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
-    let inside = if access == Access::Partial { Access::Read } else { access };
-    let all = |items: &[Plain]| items.iter().map(|item| from_plain(item, inside, depth + 1)).collect();
+    let inside = if access == Access::Partial {
+        Access::Read
+    } else {
+        access
+    };
+    let all = |items: &[Plain]| {
+        items
+            .iter()
+            .map(|item| from_plain(item, inside, depth + 1))
+            .collect()
+    };
     match plain {
         Plain::Null => Value::from(()),
         Plain::Bool(b) => Value::from(*b),
@@ -404,10 +430,14 @@ pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
         Plain::List(items) => Value::from_object(Obj::List(Shared::new(all(items), access))),
         Plain::Tuple(items) => tuple(all(items)),
         Plain::Map(map) => {
-            let pairs = map.iter().map(|(key, value)| (key.clone(), from_plain(value, inside, depth + 1)));
+            let pairs = map
+                .iter()
+                .map(|(key, value)| (key.clone(), from_plain(value, inside, depth + 1)));
             Value::from_object(Obj::Dict(Shared::new(pairs.collect(), access)))
         }
-        Plain::BigInt(_) | Plain::Bytes(_) | Plain::Set(_) => Value::from_object(Obj::Other(plain.clone())),
+        Plain::BigInt(_) | Plain::Bytes(_) | Plain::Set(_) => {
+            Value::from_object(Obj::Other(plain.clone()))
+        }
     }
 }
 
@@ -416,7 +446,10 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
     budget::depth(depth)?;
     let all = |items: &[Value]| {
         budget::spend(items.len())?;
-        items.iter().map(|item| to_plain(item, depth + 1)).collect::<Res<Vec<_>>>()
+        items
+            .iter()
+            .map(|item| to_plain(item, depth + 1))
+            .collect::<Res<Vec<_>>>()
     };
     Ok(match kind(value) {
         Kind::None => Plain::Null,
@@ -432,7 +465,8 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
         Kind::Dict(dict) => {
             let pairs = dict.lock().clone();
             budget::spend(pairs.len())?;
-            let pair = |(key, value): (&Key, &Value)| Ok((key.clone(), to_plain(value, depth + 1)?));
+            let pair =
+                |(key, value): (&Key, &Value)| Ok((key.clone(), to_plain(value, depth + 1)?));
             Plain::Map(pairs.iter().map(pair).collect::<Res<_>>()?)
         }
         _ => match value.downcast_object_ref::<Obj>() {
@@ -454,7 +488,10 @@ pub(crate) fn from_msgpack(bytes: &[u8]) -> Result<Value, String> {
 
 fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
     if depth > limits::JINJA_DATA_DEPTH_MAX {
-        return Err(format!("the data is nested deeper than {} levels", limits::JINJA_DATA_DEPTH_MAX));
+        return Err(format!(
+            "the data is nested deeper than {} levels",
+            limits::JINJA_DATA_DEPTH_MAX
+        ));
     }
     let broken = |error: DecodeError| error.to_string();
     Ok(match reader.head().map_err(broken)? {
@@ -467,9 +504,9 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
         Head::Str(len) | Head::Ext(_, len) => {
             Value::from(&*String::from_utf8_lossy(reader.take(len).map_err(broken)?))
         }
-        Head::Bin(len) => {
-            Value::from_object(Obj::Other(Plain::Bytes(reader.take(len).map_err(broken)?.to_vec())))
-        }
+        Head::Bin(len) => Value::from_object(Obj::Other(Plain::Bytes(
+            reader.take(len).map_err(broken)?.to_vec(),
+        ))),
         Head::Array(len) => {
             // A member has at least one byte.
             let mut items = Vec::with_capacity(len.min(reader.rest().len()));
@@ -497,9 +534,11 @@ fn read_key(reader: &mut Reader<'_>, depth: usize) -> Result<Key, String> {
         return Ok(Key(Plain::Str(String::from_utf8_lossy(text).into_owned())));
     }
     let key = read(reader, depth)?;
-    Ok(Key(match to_plain(&key, 0).map_err(|error| error.to_string())? {
-        // Python decodes lists in keys as tuples.
-        Plain::List(items) => Plain::Tuple(items),
-        plain => plain,
-    }))
+    Ok(Key(
+        match to_plain(&key, 0).map_err(|error| error.to_string())? {
+            // Python decodes lists in keys as tuples.
+            Plain::List(items) => Plain::Tuple(items),
+            plain => plain,
+        },
+    ))
 }

@@ -46,7 +46,14 @@ pub(crate) struct Lease {
 impl Lease {
     /// A lease that is `required` by the master's configuration. `started` is the start of this process.
     pub(crate) fn new(required: bool, started: Micros) -> Self {
-        Self { process: started.0, required, until: None, fallback_acts: false, began: None, ended: None }
+        Self {
+            process: started.0,
+            required,
+            until: None,
+            fallback_acts: false,
+            began: None,
+            ended: None,
+        }
     }
 
     /// A new token for the answer to a report.
@@ -60,7 +67,9 @@ impl Lease {
             (self.began, self.ended) = (report.began.or(self.began), None);
             return;
         }
-        let Some(until) = self.end_of(report.token).filter(|until| now < *until) else { return };
+        let Some(until) = self.end_of(report.token).filter(|until| now < *until) else {
+            return;
+        };
         (self.required, self.fallback_acts, self.until) = (report.fallback, false, Some(until));
         (self.began, self.ended) = (report.began, report.ended);
     }
@@ -80,7 +89,8 @@ impl Lease {
     pub(crate) fn blocked(&self, now: Duration) -> Option<String> {
         if self.fallback_acts {
             return Some(
-                "Salt's own reactor acts as the fallback of the engine saltcellar_reactor".to_owned(),
+                "Salt's own reactor acts as the fallback of the engine saltcellar_reactor"
+                    .to_owned(),
             );
         }
         if !self.required || self.until.is_some_and(|until| now < until) {

@@ -65,7 +65,9 @@ impl CheckpointFile {
         let mut text = String::new();
         for seq in changes.into_iter().flatten() {
             match checkpoint.open.of(seq) {
-                Some(rule_count) => put_open(&mut text, seq, rule_count, checkpoint.open.progress(seq)),
+                Some(rule_count) => {
+                    put_open(&mut text, seq, rule_count, checkpoint.open.progress(seq));
+                }
                 None => drop(writeln!(text, "closed {}", seq.0)),
             }
         }
@@ -137,12 +139,18 @@ fn put_open(text: &mut String, seq: SeqNo, rule_count: u32, progress: &EventProg
 /// Reads the file. Fails if its cursor is past `durable`, as in a file of another store or of a later time. Returns the checkpoint and the
 /// number of ignored bytes at the end. An error names the line.
 pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize), String> {
-    let title = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let title = bytes
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
     if title != TITLE.as_bytes() {
-        return Err(format!("line 1: expected `{TITLE}`; files of earlier releases are not supported"));
+        return Err(format!(
+            "line 1: expected `{TITLE}`; files of earlier releases are not supported"
+        ));
     }
     let (mut checkpoint, mut checksum, mut used, mut number) = (None, 0, 0, 0);
-    while let Some((batch, lines, cursor, len)) = next_batch(bytes.get(used..).unwrap_or_default(), checksum)
+    while let Some((batch, lines, cursor, len)) =
+        next_batch(bytes.get(used..).unwrap_or_default(), checksum)
     {
         let mut next = checkpoint.unwrap_or_else(|| Checkpoint::at(SeqNo(0)));
         for line in lines {
@@ -160,7 +168,12 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
                 cursor.0, durable.0
             ));
         }
-        if let Some((seq, _)) = next.open.iter().next_back().filter(|(seq, _)| *seq >= cursor) {
+        if let Some((seq, _)) = next
+            .open
+            .iter()
+            .next_back()
+            .filter(|(seq, _)| *seq >= cursor)
+        {
             let problem = format!("open event {} is past the cursor, {}", seq.0, cursor.0);
             return Err(format!("line {number}: {problem}"));
         }
@@ -202,7 +215,10 @@ fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
         "mode" => checkpoint.restore_mode(Some(SeqNo(rest.strip_prefix("acting ")?.parse().ok()?))),
         "rule" => {
             let (rule, since) = rest.split_once(' ')?;
-            checkpoint.restore_rule(u64::from_str_radix(rule, 16).ok()?, SeqNo(since.parse().ok()?));
+            checkpoint.restore_rule(
+                u64::from_str_radix(rule, 16).ok()?,
+                SeqNo(since.parse().ok()?),
+            );
         }
         "closed" => checkpoint.forget(number(words.next())?),
         "open" => {
@@ -235,7 +251,12 @@ mod tests {
     const END: SeqNo = SeqNo(1_000_000);
 
     fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
-        RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
+        RecordSummary {
+            event: SeqNo(event),
+            rules: rules.to_vec(),
+            rule_count,
+            marks: None,
+        }
     }
 
     #[derive(Default)]
@@ -280,12 +301,22 @@ mod tests {
         assert_eq!(written.write(&mut checkpoint), None, "nothing has changed");
         let mut states = vec![(written.file.len(), checkpoint.clone())];
         let steps: [fn(&mut Checkpoint); 5] = [
-            |checkpoint| [5, 6, 7].into_iter().for_each(|seq| checkpoint.opened(SeqNo(seq), 2)),
+            |checkpoint| {
+                for seq in [5, 6, 7] {
+                    checkpoint.opened(SeqNo(seq), 2);
+                }
+            },
             |checkpoint| checkpoint.apply_record(SeqNo(9), &summary(6, &["a"], 2)),
             |checkpoint| {
                 checkpoint.apply_record(SeqNo(9), &summary(6, &["b"], 2));
                 let marks = Some(vec![(Mark::Started, 1), (Mark::Started, u64::MAX)]);
-                checkpoint.apply_record(SeqNo(9), &RecordSummary { marks, ..summary(7, &["c"], 3) });
+                checkpoint.apply_record(
+                    SeqNo(9),
+                    &RecordSummary {
+                        marks,
+                        ..summary(7, &["c"], 3)
+                    },
+                );
             },
             // Opened and closed between two writes.
             |checkpoint| {
@@ -302,7 +333,9 @@ mod tests {
             states.push((written.file.len(), checkpoint.clone()));
         }
         assert!(
-            !String::from_utf8(written.file.clone()).unwrap().contains(" 9 "),
+            !String::from_utf8(written.file.clone())
+                .unwrap()
+                .contains(" 9 "),
             "it was never open in the file"
         );
         for cut in states[0].0..=written.file.len() {
@@ -369,7 +402,11 @@ mod tests {
         checkpoint.opened(SeqNo(2), 1);
         written.write(&mut checkpoint);
         assert_eq!(parse(&written.file, SeqNo(3)).unwrap().0, checkpoint);
-        assert!(parse(&written.file, SeqNo(2)).unwrap_err().contains("past the end of the log"));
+        assert!(
+            parse(&written.file, SeqNo(2))
+                .unwrap_err()
+                .contains("past the end of the log")
+        );
         checkpoint.opened(SeqNo(3), 1);
         checkpoint.cursor = SeqNo(3);
         written.write(&mut checkpoint);
@@ -388,14 +425,20 @@ mod tests {
             (format!("{TITLE}\n"), 2),
             (format!("{TITLE}\ncursor 1\n"), 2),
             (sealed(&format!("{TITLE}\nopen 1\ncursor 1")), 2),
-            (sealed(&format!("{TITLE}\nopen 1 1\nopen 2 1 done=xyz\ncursor 9")), 3),
+            (
+                sealed(&format!("{TITLE}\nopen 1 1\nopen 2 1 done=xyz\ncursor 9")),
+                3,
+            ),
             (sealed(&format!("{TITLE}\nopen 1 1 odd=1\ncursor 9")), 2),
             (sealed(&format!("{TITLE}\nmode asleep\ncursor 9")), 2),
             (sealed(&format!("{TITLE}\nrule x 1\ncursor 9")), 2),
             (sealed(&format!("{TITLE}\nodd 1\ncursor 9")), 2),
         ] {
             let error = parse(text.as_bytes(), END).unwrap_err();
-            assert!(error.starts_with(&format!("line {line}:")), "{text:?}: {error}");
+            assert!(
+                error.starts_with(&format!("line {line}:")),
+                "{text:?}: {error}"
+            );
         }
     }
 }

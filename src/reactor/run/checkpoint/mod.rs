@@ -35,20 +35,26 @@ pub(crate) fn rule_hash(rule: &str) -> u64 {
 impl Checkpoint {
     /// No pending work before `cursor`.
     pub(crate) fn at(cursor: SeqNo) -> Self {
-        Self { cursor, ..Self::default() }
+        Self {
+            cursor,
+            ..Self::default()
+        }
     }
 
     /// Opens an event that `of` rules matched. Moves the cursor past it, because a checkpoint may be written at any time.
     pub(crate) fn opened(&mut self, event: SeqNo, rule_count: usize) {
         self.cursor = self.cursor.max(event.next());
         self.changes(event);
-        self.open.insert(event, u32::try_from(rule_count).unwrap_or(u32::MAX));
+        self.open
+            .insert(event, u32::try_from(rule_count).unwrap_or(u32::MAX));
     }
 
     /// Applies a record. Moves the cursor past it, because its marks must not count twice.
     pub(crate) fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
         self.cursor = self.cursor.max(record.next());
-        let Some(rule_count) = self.open.of(summary.event) else { return };
+        let Some(rule_count) = self.open.of(summary.event) else {
+            return;
+        };
         self.changes(summary.event);
         let progress = self.open.progress_mut(summary.event);
         if let Some(marks) = &summary.marks {
@@ -57,7 +63,9 @@ impl Checkpoint {
                     Mark::Started => progress.started.push(*key),
                     // Only one, because a later start of the same call may have been made.
                     Mark::Withdrawn => {
-                        if let Some(index) = progress.started.iter().position(|started| started == key) {
+                        if let Some(index) =
+                            progress.started.iter().position(|started| started == key)
+                        {
                             progress.started.remove(index);
                         }
                     }
@@ -100,8 +108,9 @@ impl Checkpoint {
             return None;
         }
         // An event that was opened and closed since is not in the file.
-        let is_of_file =
-            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains(event)).then_some(event);
+        let is_of_file = |(event, was_open): (SeqNo, bool)| {
+            (was_open || self.open.contains(event)).then_some(event)
+        };
         Some(changed.into_iter().filter_map(is_of_file).collect())
     }
 
@@ -119,7 +128,9 @@ impl Checkpoint {
 
     /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all events.
     pub(crate) fn takes(&self, rule: &str, event: SeqNo) -> bool {
-        self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
+        self.rules
+            .get(&rule_hash(rule))
+            .is_none_or(|since| event >= *since)
     }
 
     /// Sets the mode. When shadow ends, calls are made for events from `from` on.

@@ -31,7 +31,10 @@ pub(crate) struct EventProgress {
 /// The key of an event's block, and of the event in it.
 fn split(event: SeqNo) -> (u64, u16) {
     let low = event.0 & ((1 << BLOCK_BITS) - 1);
-    (event.0 >> BLOCK_BITS, u16::try_from(low).unwrap_or(u16::MAX))
+    (
+        event.0 >> BLOCK_BITS,
+        u16::try_from(low).unwrap_or(u16::MAX),
+    )
 }
 
 impl OpenEvents {
@@ -67,8 +70,12 @@ impl OpenEvents {
 
     pub(crate) fn remove(&mut self, event: SeqNo) {
         let (key, low) = split(event);
-        let Some(block) = self.blocks.get_mut(&key) else { return };
-        let Ok(at) = block.binary_search_by_key(&low, |(low, _)| *low) else { return };
+        let Some(block) = self.blocks.get_mut(&key) else {
+            return;
+        };
+        let Ok(at) = block.binary_search_by_key(&low, |(low, _)| *low) else {
+            return;
+        };
         block.remove(at);
         self.len -= 1;
         if block.is_empty() {
@@ -80,12 +87,17 @@ impl OpenEvents {
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNo, u32)> + '_ {
         self.blocks.iter().flat_map(|(key, block)| {
             let first = key << BLOCK_BITS;
-            block.iter().map(move |(low, rule_count)| (SeqNo(first | u64::from(*low)), *rule_count))
+            block
+                .iter()
+                .map(move |(low, rule_count)| (SeqNo(first | u64::from(*low)), *rule_count))
         })
     }
 
     pub(crate) fn progress(&self, event: SeqNo) -> &EventProgress {
-        static NONE: EventProgress = EventProgress { done: Vec::new(), started: Vec::new() };
+        static NONE: EventProgress = EventProgress {
+            done: Vec::new(),
+            started: Vec::new(),
+        };
         self.progress.get(&event).unwrap_or(&NONE)
     }
 
@@ -95,7 +107,10 @@ impl OpenEvents {
 
     /// The first event with started calls.
     pub(crate) fn first_started(&self) -> Option<SeqNo> {
-        self.progress.iter().find(|(_, progress)| !progress.started.is_empty()).map(|(event, _)| *event)
+        self.progress
+            .iter()
+            .find(|(_, progress)| !progress.started.is_empty())
+            .map(|(event, _)| *event)
     }
 }
 
@@ -141,9 +156,15 @@ mod tests {
         }
         open.progress_mut(SeqNo(3)).done.push(1);
         open.progress_mut(SeqNo(5)).started.push(2);
-        assert_eq!((open.first_started(), &open.progress(SeqNo(7)).started), (Some(SeqNo(5)), &Vec::new()));
+        assert_eq!(
+            (open.first_started(), &open.progress(SeqNo(7)).started),
+            (Some(SeqNo(5)), &Vec::new())
+        );
         open.remove(SeqNo(5));
         open.insert(SeqNo(5), 1);
-        assert_eq!((open.first_started(), open.progress(SeqNo(5))), (None, &EventProgress::default()));
+        assert_eq!(
+            (open.first_started(), open.progress(SeqNo(5))),
+            (None, &EventProgress::default())
+        );
     }
 }

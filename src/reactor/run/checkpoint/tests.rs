@@ -3,7 +3,12 @@
 use super::*;
 
 fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
-    RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
+    RecordSummary {
+        event: SeqNo(event),
+        rules: rules.to_vec(),
+        rule_count,
+        marks: None,
+    }
 }
 
 #[test]
@@ -26,8 +31,14 @@ fn a_rule_that_is_added_again_ignores_the_events_in_between() {
     checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(5));
     checkpoint.set_rules(["b"].into_iter(), SeqNo(7));
     checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(9));
-    assert_eq!([8, 9].map(|seq| checkpoint.takes("a", SeqNo(seq))), [false, true]);
-    assert_eq!([4, 5].map(|seq| checkpoint.takes("b", SeqNo(seq))), [false, true]);
+    assert_eq!(
+        [8, 9].map(|seq| checkpoint.takes("a", SeqNo(seq))),
+        [false, true]
+    );
+    assert_eq!(
+        [4, 5].map(|seq| checkpoint.takes("b", SeqNo(seq))),
+        [false, true]
+    );
     assert!(checkpoint.takes("added while it runs", SeqNo(1)));
 }
 
@@ -35,9 +46,12 @@ fn a_rule_that_is_added_again_ignores_the_events_in_between() {
 fn calls_start_with_the_first_event_after_shadow_mode() {
     let mut checkpoint = Checkpoint::at(SeqNo(5));
     assert_eq!(checkpoint.acting_from(), None);
-    for (shadow, from, acting) in
-        [(false, 5, Some(5)), (false, 7, Some(5)), (true, 8, None), (false, 9, Some(9))]
-    {
+    for (shadow, from, acting) in [
+        (false, 5, Some(5)),
+        (false, 7, Some(5)),
+        (true, 8, None),
+        (false, 9, Some(9)),
+    ] {
         checkpoint.set_mode(shadow, SeqNo(from));
         assert_eq!(checkpoint.acting_from(), acting.map(SeqNo));
     }

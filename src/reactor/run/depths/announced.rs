@@ -17,7 +17,9 @@ use std::collections::{HashMap, VecDeque};
 use std::iter;
 
 use crate::base::clock::Micros;
-use crate::base::limits::{REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX};
+use crate::base::limits::{
+    REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX,
+};
 use crate::reactor::master::pack;
 use crate::reactor::shadow::ObservedCall;
 use crate::wire::python::value::{Map, Value};
@@ -62,7 +64,9 @@ impl Announced {
     }
 
     pub(crate) fn add_start(&mut self, start: AnnouncedStart, depth: u32, at: Micros) {
-        iter::once(start.new).chain(start.sends).for_each(|key| self.add(key, depth, at));
+        iter::once(start.new)
+            .chain(start.sends)
+            .for_each(|key| self.add(key, depth, at));
     }
 
     pub(crate) fn remove_start(&mut self, start: AnnouncedStart, at: Micros) {
@@ -80,7 +84,11 @@ impl Announced {
 
     fn take_first(&mut self, key: Key, if_at: impl Fn(Micros) -> bool) -> Option<u32> {
         let waiting = self.by_key.get_mut(&key)?;
-        let depth = waiting.front().copied().filter(|(at, _)| if_at(*at)).map(|(_, depth)| depth)?;
+        let depth = waiting
+            .front()
+            .copied()
+            .filter(|(at, _)| if_at(*at))
+            .map(|(_, depth)| depth)?;
         waiting.pop_front();
         if waiting.is_empty() {
             self.by_key.remove(&key);
@@ -91,14 +99,22 @@ impl Announced {
 
 /// Parses a value, unless it exceeds the size limit.
 fn read(body: &[u8]) -> Option<Value> {
-    if body.len() > REACTOR_SHADOW_ACT_BYTES_MAX { None } else { pack::unpacked(body) }
+    if body.len() > REACTOR_SHADOW_ACT_BYTES_MAX {
+        None
+    } else {
+        pack::unpacked(body)
+    }
 }
 
 /// The mapping without keys that Salt adds in transit: the time and the caller.
 fn bare(map: &Map) -> Map {
     let is_added = |name: &str| matches!(name, "_stamp" | "ts") || name.starts_with("__");
-    let pairs = map.iter().filter(|(key, _)| !key.as_str().is_some_and(is_added));
-    pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
+    let pairs = map
+        .iter()
+        .filter(|(key, _)| !key.as_str().is_some_and(is_added));
+    pairs
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// Positional arguments, followed by the keywords if there are any.
@@ -135,13 +151,22 @@ fn run(fun: &str, all: &[Value]) -> AnnouncedStart {
     let sends = (fun == "event.send").then(|| {
         // `send(tag, data=None)`: a mapping at the end holds the data or the keywords.
         let word = |name: &str| words.and_then(|words| words.get(name));
-        let tag = all.first().and_then(Value::as_str).or_else(|| word("tag")?.as_str())?;
-        let positional = all.get(1).and_then(Value::as_map).filter(|data| !data.contains_key("data"));
+        let tag = all
+            .first()
+            .and_then(Value::as_str)
+            .or_else(|| word("tag")?.as_str())?;
+        let positional = all
+            .get(1)
+            .and_then(Value::as_map)
+            .filter(|data| !data.contains_key("data"));
         let data = word("data").and_then(Value::as_map).or(positional);
         Some(event_key(tag, &data.cloned().unwrap_or_default()))
     });
     let new = ObservedCall::on_master("runner", fun, Some(arguments(args, words))).key();
-    AnnouncedStart { new, sends: sends.flatten() }
+    AnnouncedStart {
+        new,
+        sends: sends.flatten(),
+    }
 }
 
 /// The events of a runner call that is about to be sent. `None` for wheel functions.
@@ -156,8 +181,14 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let text = |name: &str| body.get(name).and_then(Value::as_str);
     let name = text("name")?;
     if text("type")? == "runner" {
-        let args = body.get("args").and_then(Value::as_list).unwrap_or_default();
-        return Some(run(name, &arguments(args, body.get("kwargs").and_then(Value::as_map))));
+        let args = body
+            .get("args")
+            .and_then(Value::as_list)
+            .unwrap_or_default();
+        return Some(run(
+            name,
+            &arguments(args, body.get("kwargs").and_then(Value::as_map)),
+        ));
     }
     let fun = match text("type")? {
         "function" => name,
@@ -169,10 +200,19 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let args = arguments(args, call.get("kwarg").and_then(Value::as_map));
     let load = [
         ("tgt", body.get("tgt")?.clone()),
-        ("tgt_type", call.get("tgt_type").cloned().unwrap_or(Value::Null)),
+        (
+            "tgt_type",
+            call.get("tgt_type").cloned().unwrap_or(Value::Null),
+        ),
         ("arg", Value::List(args)),
     ];
-    let new = job_key(fun, &load.into_iter().map(|(name, value)| (name.into(), value)).collect());
+    let new = job_key(
+        fun,
+        &load
+            .into_iter()
+            .map(|(name, value)| (name.into(), value))
+            .collect(),
+    );
     Some(AnnouncedStart { new, sends: None })
 }
 
@@ -219,15 +259,27 @@ mod tests {
             "{jid: '1', tgt: web1, tgt_type: glob, user: root, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}",
         );
         assert!(by_orchestration(&args).is_some());
-        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| AnnouncedStart { new, sends: None }));
-        let other = body("{tgt: web2, tgt_type: glob, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}");
-        assert_ne!(by_orchestration(&args), of_job(&other).map(|new| AnnouncedStart { new, sends: None }));
+        assert_eq!(
+            by_orchestration(&args),
+            of_job(&job).map(|new| AnnouncedStart { new, sends: None })
+        );
+        let other = body(
+            "{tgt: web2, tgt_type: glob, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}",
+        );
+        assert_ne!(
+            by_orchestration(&args),
+            of_job(&other).map(|new| AnnouncedStart { new, sends: None })
+        );
         let args = body(
             "{type: state, tgt: web1, name: its id, args: {arg: [good], kwarg: {queue: false}, tgt_type: glob}}",
         );
-        let job =
-            body("{tgt: web1, tgt_type: glob, fun: state.sls, arg: [good, {__kwarg__: true, queue: false}]}");
-        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| AnnouncedStart { new, sends: None }));
+        let job = body(
+            "{tgt: web1, tgt_type: glob, fun: state.sls, arg: [good, {__kwarg__: true, queue: false}]}",
+        );
+        assert_eq!(
+            by_orchestration(&args),
+            of_job(&job).map(|new| AnnouncedStart { new, sends: None })
+        );
         let args = body(
             "{type: runner, name: event.send, args: [], kwargs: {tag: a/b, data: {x: 1}, __pub_user: root}}",
         );
@@ -243,7 +295,12 @@ mod tests {
             assert_eq!(by_orchestration(&body(odd)), None, "{odd}");
         }
         assert_eq!(
-            (by_orchestration(b"\xc1"), of_job(b""), of_run(b"\x81"), of_event(b"a", b"\xdf")),
+            (
+                by_orchestration(b"\xc1"),
+                of_job(b""),
+                of_run(b"\x81"),
+                of_event(b"a", b"\xdf")
+            ),
             (None, None, None, None)
         );
     }
@@ -251,19 +308,28 @@ mod tests {
     #[test]
     fn an_event_sent_by_a_runner_matches_by_tag_and_data() {
         let sends = |args: &str| {
-            of_run(&body(&format!("{{fun: runner.event.send, fun_args: {args}}}"))).unwrap().sends
+            of_run(&body(&format!(
+                "{{fun: runner.event.send, fun_args: {args}}}"
+            )))
+            .unwrap()
+            .sends
         };
         let event = of_event(b"a/b", &body("{x: 1, _stamp: '2026-11-22'}"));
         assert!(event.is_some());
-        for args in
-            ["[a/b, {x: 1}]", "[a/b, {data: {x: 1}}]", "[{tag: a/b, data: {x: 1}, __pub_user: Reactor}]"]
-        {
+        for args in [
+            "[a/b, {x: 1}]",
+            "[a/b, {data: {x: 1}}]",
+            "[{tag: a/b, data: {x: 1}, __pub_user: Reactor}]",
+        ] {
             assert_eq!(sends(args), event, "{args}");
         }
         for args in ["[a/b, {x: 2}]", "[a/c, {x: 1}]", "[a/b]", "[]"] {
             assert_ne!(sends(args), event, "{args}");
         }
-        assert_eq!(sends("[a/b]"), of_event(b"a/b", &body("{_stamp: '2026-11-22'}")));
+        assert_eq!(
+            sends("[a/b]"),
+            of_event(b"a/b", &body("{_stamp: '2026-11-22'}"))
+        );
     }
 
     #[test]
@@ -271,7 +337,10 @@ mod tests {
         let (mut announced, ttl) = (Announced::default(), micros(REACTOR_ANNOUNCED_TTL));
         announced.add(7, 1, Micros(0));
         announced.add(7, 2, Micros(10));
-        assert_eq!([7, 7, 7, 8].map(|key| announced.take(key, Micros(20))), [Some(1), Some(2), None, None]);
+        assert_eq!(
+            [7, 7, 7, 8].map(|key| announced.take(key, Micros(20))),
+            [Some(1), Some(2), None, None]
+        );
         announced.add(7, 3, Micros(30));
         assert_eq!(announced.take(7, Micros(31 + ttl)), None);
         announced.add(8, 4, Micros(40 + ttl));

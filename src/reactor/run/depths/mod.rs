@@ -13,8 +13,8 @@ use super::engine::Shared;
 use super::record::jobs_of;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
-    REACTOR_FOREIGN_CALLS_MAX, REACTOR_WAVE_BYTES,
+    REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE,
+    REACTOR_FOREIGN_CALL_TTL, REACTOR_FOREIGN_CALLS_MAX, REACTOR_WAVE_BYTES,
 };
 use crate::model::Kind;
 use crate::reactor::latest::LatestByJid;
@@ -55,7 +55,8 @@ impl JobDepths {
     /// Announces a runner that a reaction to an event of this depth is about to call.
     pub(crate) fn announce(&mut self, call: &ObservedCall, depth: u32, now: Micros) {
         if let Some(start) = announced::by_call(call) {
-            self.announced.add_start(start, depth.saturating_add(1), now);
+            self.announced
+                .add_start(start, depth.saturating_add(1), now);
         }
     }
 
@@ -87,7 +88,9 @@ impl JobDepths {
                 }
             }
             "new" if depth > 0 || !self.announced.is_empty() => {
-                let Some(start) = announced::of_run(row.body) else { return };
+                let Some(start) = announced::of_run(row.body) else {
+                    return;
+                };
                 // Also if the depth is known, so that the announcement is used up.
                 if let Some(announced) = self.announced.take(start.new, row.at) {
                     // The event that it sends was announced with it.
@@ -102,15 +105,23 @@ impl JobDepths {
 
     /// The depth of an event: from its job, from the job that its data names, or from an announcement.
     pub(crate) fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
-        let of_data = |data: &[u8]| get(data, "__pub_jid").and_then(as_text).map_or(0, |jid| self.depth(jid));
+        let of_data = |data: &[u8]| {
+            get(data, "__pub_jid")
+                .and_then(as_text)
+                .map_or(0, |jid| self.depth(jid))
+        };
         let mut depth = self.depth(row.jid);
         if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
             // The master wraps the event of a minion in another mapping.
-            depth = depth.max(of_data(row.body)).max(get(row.body, "data").map_or(0, of_data));
+            depth = depth
+                .max(of_data(row.body))
+                .max(get(row.body, "data").map_or(0, of_data));
         }
         if depth == 0 && !self.announced.is_empty() {
             let announced = announced::of_event(row.tag, row.body);
-            depth = announced.and_then(|key| self.announced.take(key, row.at)).unwrap_or(0);
+            depth = announced
+                .and_then(|key| self.announced.take(key, row.at))
+                .unwrap_or(0);
         }
         depth
     }
@@ -118,21 +129,37 @@ impl JobDepths {
 
 /// The jid in the announcements of an orchestration; `None` for other calls.
 pub(crate) fn orchestration_jid(call: &Call) -> Option<&str> {
-    call.load.get("kwarg")?.as_map()?.get("kwarg")?.as_map()?.get(ORCHESTRATION_JID)?.as_str()
+    call.load
+        .get("kwarg")?
+        .as_map()?
+        .get("kwarg")?
+        .as_map()?
+        .get(ORCHESTRATION_JID)?
+        .as_str()
 }
 
 /// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates one, which cannot be linked to the
 /// runner call.
 pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
-    let is_orchestration = matches!(call.fun.as_str(), "state.orchestrate" | "state.orch" | "state.sls");
+    let is_orchestration = matches!(
+        call.fun.as_str(),
+        "state.orchestrate" | "state.orch" | "state.sls"
+    );
     if call.client != Client::Runner || !is_orchestration {
         return;
     }
-    let Some(Value::Map(both)) = call.load.get_mut("kwarg") else { return };
+    let Some(Value::Map(both)) = call.load.get_mut("kwarg") else {
+        return;
+    };
     // It is the eighth argument.
-    let is_positional = both.get("arg").and_then(Value::as_list).is_some_and(|args| args.len() > 7);
+    let is_positional = both
+        .get("arg")
+        .and_then(Value::as_list)
+        .is_some_and(|args| args.len() > 7);
     if let Some(Value::Map(words)) = both.get_mut("kwarg").filter(|_| !is_positional) {
-        words.entry(ORCHESTRATION_JID.into()).or_insert_with(|| jid().into());
+        words
+            .entry(ORCHESTRATION_JID.into())
+            .or_insert_with(|| jid().into());
     }
 }
 
@@ -149,8 +176,11 @@ impl Shared {
     pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
             let checkpoint = self.checkpoint.lock();
-            let open: HashMap<u64, SeqNo> =
-                checkpoint.open.iter().map(|(seq, _)| (seq.0 % (1 << 32), seq)).collect();
+            let open: HashMap<u64, SeqNo> = checkpoint
+                .open
+                .iter()
+                .map(|(seq, _)| (seq.0 % (1 << 32), seq))
+                .collect();
             (open, checkpoint.cursor)
         };
         let oldest = open.values().min().copied().unwrap_or(cursor);
@@ -171,22 +201,27 @@ impl Shared {
         }
         at = from;
         while at < cursor {
-            at = self.store.follow(super::follower::is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
-                if row.seq >= cursor || !super::follower::is_bus_event(&row) {
-                    return;
-                }
-                // A job that was published before the daemon ended without writing its record.
-                if job_depths.depth(row.jid) == 0
-                    && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
-                    && *seq < row.seq
-                {
-                    job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
-                }
-                job_depths.follow(&row);
-                if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
-                    depths.insert(row.seq, job_depths.depth_of(&row));
-                }
-            })?;
+            at = self.store.follow(
+                super::follower::is_of_interest,
+                at,
+                REACTOR_WAVE_BYTES,
+                |row| {
+                    if row.seq >= cursor || !super::follower::is_bus_event(&row) {
+                        return;
+                    }
+                    // A job that was published before the daemon ended without writing its record.
+                    if job_depths.depth(row.jid) == 0
+                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                        && *seq < row.seq
+                    {
+                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                    }
+                    job_depths.follow(&row);
+                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                        depths.insert(row.seq, job_depths.depth_of(&row));
+                    }
+                },
+            )?;
         }
         Ok(depths)
     }
@@ -205,7 +240,8 @@ pub(crate) struct ForeignCalls {
 impl ForeignCalls {
     pub(crate) fn note(&mut self, jid: &str, fun: &str, now: Micros) {
         if now >= self.quiet_until && self.waiting.len() < REACTOR_FOREIGN_CALLS_MAX {
-            self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
+            self.waiting
+                .push_back((now, jid.to_owned(), fun.to_owned()));
         }
     }
 
@@ -229,7 +265,9 @@ impl ForeignCalls {
 
     /// The latest call of another reactor, if it was recent.
     pub(crate) fn seen(&self, now: Micros) -> Option<(Micros, String)> {
-        self.seen.clone().filter(|(at, _)| now < at.after(REACTOR_FOREIGN_CALL_TTL))
+        self.seen
+            .clone()
+            .filter(|(at, _)| now < at.after(REACTOR_FOREIGN_CALL_TTL))
     }
 }
 
@@ -249,17 +287,27 @@ mod tests {
         let mut job_depths = JobDepths::default();
         job_depths.note("1", 0);
         job_depths.note("2", job_depths.depth("1"));
-        assert_eq!(["1", "2", "3", ""].map(|jid| job_depths.depth(jid)), [1, 2, 0, 0]);
+        assert_eq!(
+            ["1", "2", "3", ""].map(|jid| job_depths.depth(jid)),
+            [1, 2, 0, 0]
+        );
         for n in 0..REACTOR_DEPTHS_MAX {
             job_depths.note(&format!("n{n}"), 0);
         }
-        assert_eq!((job_depths.depth("1"), job_depths.depths.len().0), (0, REACTOR_DEPTHS_MAX));
+        assert_eq!(
+            (job_depths.depth("1"), job_depths.depths.len().0),
+            (0, REACTOR_DEPTHS_MAX)
+        );
     }
 
     #[test]
     fn calls_of_orchestrations_get_a_known_jid() {
         let named = |fun: &str, args: usize| {
-            let mut call = Call::runner(fun, vec!["x".into(); args], crate::wire::python::Map::default());
+            let mut call = Call::runner(
+                fun,
+                vec!["x".into(); args],
+                crate::wire::python::Map::default(),
+            );
             name_orchestration(&mut call, || "1_2".to_owned());
             name_orchestration(&mut call, || "3_4".to_owned());
             orchestration_jid(&call).map(str::to_owned)
@@ -267,8 +315,15 @@ mod tests {
         for fun in ["state.orchestrate", "state.orch", "state.sls"] {
             assert_eq!(named(fun, 1).as_deref(), Some("1_2"));
         }
-        assert_eq!((named("state.orchestrate", 8), named("test.arg", 1)), (None, None));
-        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::wire::python::Map::default());
+        assert_eq!(
+            (named("state.orchestrate", 8), named("test.arg", 1)),
+            (None, None)
+        );
+        let mut wheel = Call::wheel(
+            "state.orchestrate",
+            Vec::new(),
+            crate::wire::python::Map::default(),
+        );
         name_orchestration(&mut wheel, || "1_2".to_owned());
         assert_eq!(orchestration_jid(&wheel), None);
     }
@@ -288,7 +343,10 @@ mod tests {
         foreign.settle(&job_depths, at(82));
         assert_eq!(foreign.seen(at(82)), None, "it may still become ours");
         foreign.settle(&job_depths, at(112));
-        assert_eq!(foreign.seen(at(112)), Some((at(81), "state.orch".to_owned())));
+        assert_eq!(
+            foreign.seen(at(112)),
+            Some((at(81), "state.orch".to_owned()))
+        );
         assert_eq!(foreign.seen(at(3_700)), None);
     }
 
@@ -299,7 +357,14 @@ mod tests {
             job_depths.note("1", 0);
         }
         job_depths.note("2", 0);
-        assert_eq!((job_depths.depths.len(), job_depths.depth("1"), job_depths.depth("2")), ((2, 2), 1, 1));
+        assert_eq!(
+            (
+                job_depths.depths.len(),
+                job_depths.depth("1"),
+                job_depths.depth("2")
+            ),
+            ((2, 2), 1, 1)
+        );
     }
 
     #[test]
@@ -319,11 +384,21 @@ mod tests {
     fn only_a_user_at_the_top_level_of_the_data_counts() {
         let is_reactor = |at_top: &str, below: &str| {
             let mut w = Writer::new();
-            w.map(2).str("user").str(at_top).str("data").map(1).str("user").str(below);
+            w.map(2)
+                .str("user")
+                .str(at_top)
+                .str("data")
+                .map(1)
+                .str("user")
+                .str(below);
             is_by_reactor(&w.into_bytes())
         };
         assert!(is_reactor("Reactor", "root"));
-        assert!(!is_reactor("root", "Reactor") && !is_reactor("reactor", "") && !is_reactor("Reactor2", ""));
+        assert!(
+            !is_reactor("root", "Reactor")
+                && !is_reactor("reactor", "")
+                && !is_reactor("Reactor2", "")
+        );
         assert!(!is_by_reactor(b"\xc1Reactor"));
     }
 }

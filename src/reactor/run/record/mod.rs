@@ -33,7 +33,9 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
 };
-use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
+use crate::model::{
+    Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source,
+};
 use crate::reactor::master::{Answer, pack};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
 use crate::wire::python::value::Value;
@@ -148,10 +150,15 @@ impl Record {
                 + usize::from(self.depth > 0),
         );
         head(&mut w, &self.event, &self.rules, self.rule_count, state);
-        w.str("began").int(self.started_at.0).str("ended").int(self.ended.0);
+        w.str("began")
+            .int(self.started_at.0)
+            .str("ended")
+            .int(self.ended.0);
         w.str("notes").array(self.plan.notes.len());
         for (level, text) in &self.plan.notes {
-            w.array(2).str(level.name()).str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
+            w.array(2)
+                .str(level.name())
+                .str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
         }
         if let Some(seq) = self.replay {
             w.str("replay").uint(seq.0);
@@ -168,7 +175,10 @@ impl Record {
                 Some(line) => w.uint(line.into()),
                 None => w.nil(),
             };
-            w.str("rendered").bool(at.rendered).str("cause").str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
+            w.str("rendered")
+                .bool(at.rendered)
+                .str("cause")
+                .str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
         }
         if !why.is_empty() {
             w.str("why").str(why);
@@ -229,8 +239,19 @@ pub(crate) fn mark(
 }
 
 /// Writes the first five pairs of each record.
-fn head(w: &mut Writer, event: &Event, rules: &[std::sync::Arc<str>], rule_count: usize, state: &str) {
-    w.str("event").uint(event.seq.0).str("at").int(event.at.0).str("state").str(state);
+fn head(
+    w: &mut Writer,
+    event: &Event,
+    rules: &[std::sync::Arc<str>],
+    rule_count: usize,
+    state: &str,
+) {
+    w.str("event")
+        .uint(event.seq.0)
+        .str("at")
+        .int(event.at.0)
+        .str("state")
+        .str(state);
     w.str("rules").array(rules.len());
     for rule in rules {
         w.str(rule);
@@ -257,7 +278,11 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
 /// The identity of a call within its event.
 pub(crate) fn call_key(planned: &PlannedCall) -> u64 {
     let PlannedCall { id, sls, request } = planned;
-    xxhash_rust::xxh3::xxh3_64([request.service(), &request.fun, id, sls].join("\0").as_bytes())
+    xxhash_rust::xxh3::xxh3_64(
+        [request.service(), &request.fun, id, sls]
+            .join("\0")
+            .as_bytes(),
+    )
 }
 
 fn put_call(w: &mut Writer, made: &CallRecord) {
@@ -265,14 +290,28 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
     let load = pack::packed(&Value::Map(request.load.clone()));
     let (outcome, more) = outcome_name(&made.outcome);
     w.map(11 + more);
-    w.str("id").str(id).str("sls").str(sls).str("client").str(request.client.name());
-    w.str("fun").str(&request.fun).str("tgt").str(&request.target()).str("load");
+    w.str("id")
+        .str(id)
+        .str("sls")
+        .str(sls)
+        .str("client")
+        .str(request.client.name());
+    w.str("fun")
+        .str(&request.fun)
+        .str("tgt")
+        .str(&request.target())
+        .str("load");
     if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
         w.raw(&load)
     } else {
         w.nil()
     };
-    w.str("tries").uint(u64::from(made.tries)).str("sent").int(made.sent.0).str("took_us").int(made.took_us);
+    w.str("tries")
+        .uint(u64::from(made.tries))
+        .str("sent")
+        .int(made.sent.0)
+        .str("took_us")
+        .int(made.took_us);
     w.str("outcome").str(outcome);
     let names = |w: &mut Writer, key: &str, names: &[String]| {
         w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
@@ -296,7 +335,9 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
     };
     w.str("jid").str(jid);
     match &made.outcome {
-        CallOutcome::Answered(Answer::Published { minions, missing, .. }) => {
+        CallOutcome::Answered(Answer::Published {
+            minions, missing, ..
+        }) => {
             w.str("count").uint(minions.len() as u64);
             names(w, "minions", minions);
             names(w, "missing", missing);
@@ -304,12 +345,22 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
         CallOutcome::Answered(Answer::Started { tag, .. }) => {
             w.str("tag").str(tag);
         }
-        CallOutcome::Answered(Answer::Ran { success, result: bytes, .. }) => {
+        CallOutcome::Answered(Answer::Ran {
+            success,
+            result: bytes,
+            ..
+        }) => {
             w.str("success").bool(*success);
             result(w, bytes);
         }
-        CallOutcome::Ran { retcode, result: bytes } => {
-            w.str("success").bool(*retcode == 0).str("retcode").int(*retcode);
+        CallOutcome::Ran {
+            retcode,
+            result: bytes,
+        } => {
+            w.str("success")
+                .bool(*retcode == 0)
+                .str("retcode")
+                .int(*retcode);
             result(w, bytes);
         }
         CallOutcome::Answered(Answer::NoTarget { why })
@@ -350,17 +401,35 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
 
 pub(crate) fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
     let calls = elements(get(body, "calls").unwrap_or_default());
-    calls.filter_map(|call| as_text(get(call, "jid")?)).filter(|jid| !jid.is_empty())
+    calls
+        .filter_map(|call| as_text(get(call, "jid")?))
+        .filter(|jid| !jid.is_empty())
 }
 
 pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
     let one = |failure| {
-        let text = |key| get(failure, key).and_then(as_text).unwrap_or_default().to_owned();
-        let line = get(failure, "line").and_then(as_int).and_then(|line| u32::try_from(line).ok());
+        let text = |key| {
+            get(failure, key)
+                .and_then(as_text)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let line = get(failure, "line")
+            .and_then(as_int)
+            .and_then(|line| u32::try_from(line).ok());
         let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
-        ReactionFailure { at: Location { file: text("file"), line, rendered }, cause: text("cause") }
+        ReactionFailure {
+            at: Location {
+                file: text("file"),
+                line,
+                rendered,
+            },
+            cause: text("cause"),
+        }
     };
-    elements(get(body, "failures").unwrap_or_default()).map(one).collect()
+    elements(get(body, "failures").unwrap_or_default())
+        .map(one)
+        .collect()
 }
 
 /// The option of a rule for a record's `why`; `None` for other reasons.
@@ -376,23 +445,37 @@ pub(crate) fn option_of(why: &str) -> Option<&'static str> {
 
 /// Arrival of a record's event, if the event counted for a rule with `once_per`.
 pub(crate) fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
-    let is_of =
-        |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule));
+    let is_of = |rule: &str| {
+        elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule))
+    };
     // These were skipped before they could count.
-    let never_came = matches!(get(body, "why").and_then(as_text), Some("once" | "depth" | "gone"));
+    let never_came = matches!(
+        get(body, "why").and_then(as_text),
+        Some("once" | "depth" | "gone")
+    );
     let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
-    counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
+    counts
+        .then(|| get(body, "at").and_then(as_int).map(Micros))
+        .flatten()
 }
 
 /// The jobs and orchestrations of a record, each with the depth of the record's event.
 pub(crate) fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
-    let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
+    let depth = get(body, "depth")
+        .and_then(as_int)
+        .and_then(|depth| u32::try_from(depth).ok())
+        .unwrap_or(0);
     let jids = |call| {
         let load = get(call, "load").and_then(|load| get(load, "kwarg"));
         let words = load.and_then(|both| get(both, "kwarg")).unwrap_or_default();
-        [get(call, "jid"), get(words, "orchestration_jid")].into_iter().flatten().filter_map(as_text)
+        [get(call, "jid"), get(words, "orchestration_jid")]
+            .into_iter()
+            .flatten()
+            .filter_map(as_text)
     };
-    elements(get(body, "calls").unwrap_or_default()).flat_map(jids).map(move |jid| (jid, depth))
+    elements(get(body, "calls").unwrap_or_default())
+        .flat_map(jids)
+        .map(move |jid| (jid, depth))
 }
 
 /// The part of a record that the checkpoint needs.
@@ -410,7 +493,11 @@ pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
     if get(body, "replay").is_some() {
         return None;
     }
-    let uint = |key| get(body, key).and_then(as_int).and_then(|n| u64::try_from(n).ok());
+    let uint = |key| {
+        get(body, key)
+            .and_then(as_int)
+            .and_then(|n| u64::try_from(n).ok())
+    };
     let key = |key| match pack::unpacked(key)? {
         Value::Int(n) => u64::try_from(n).ok(),
         Value::BigInt(digits) => digits.parse().ok(),
@@ -420,8 +507,11 @@ pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
         let keys = elements(get(body, name).unwrap_or_default()).filter_map(key);
         keys.map(move |key| (mark, key))
     };
-    let marks = (get(body, "state").and_then(as_text)? == "begun")
-        .then(|| marked("keys", Mark::Started).chain(marked("back", Mark::Withdrawn)).collect());
+    let marks = (get(body, "state").and_then(as_text)? == "begun").then(|| {
+        marked("keys", Mark::Started)
+            .chain(marked("back", Mark::Withdrawn))
+            .collect()
+    });
     Some(RecordSummary {
         event: SeqNo(uint("event")?),
         rules: elements(get(body, "rules")?).filter_map(as_text).collect(),

@@ -24,7 +24,12 @@ pub(crate) type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
 
 impl Recorder {
     pub(crate) fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
-        Self { intake: Mutex::new(Some(intake)), waiting: Arc::default(), clean, metrics }
+        Self {
+            intake: Mutex::new(Some(intake)),
+            waiting: Arc::default(),
+            clean,
+            metrics,
+        }
     }
 
     /// Writes a record without waiting. Its event stays open until the record is in the log.
@@ -33,7 +38,9 @@ impl Recorder {
     }
 
     fn offer(&self, batch: Arc<Batch>) {
-        let Some(intake) = self.intake.lock().clone() else { return };
+        let Some(intake) = self.intake.lock().clone() else {
+            return;
+        };
         let (waiting, metrics, kept) = (self.waiting.clone(), self.metrics.clone(), batch.clone());
         let done = Box::new(move |stored: Result<(), String>| {
             if stored.is_err() {
@@ -52,7 +59,9 @@ impl Recorder {
         let intake = self.intake.lock().clone().ok_or_else(stopping)?;
         let (sender, receiver) = sync_channel(1);
         let done = Box::new(move |stored| drop(sender.try_send(stored)));
-        intake.submit((self.clean)(batch), Some(done)).map_err(|error| error.to_string())?;
+        intake
+            .submit((self.clean)(batch), Some(done))
+            .map_err(|error| error.to_string())?;
         drop(intake);
         receiver
             .recv_timeout(REACTOR_RECORD_TIMEOUT)

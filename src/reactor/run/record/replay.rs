@@ -53,7 +53,10 @@ impl Handle {
     pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
         if source.failed {
-            let made = source.calls.iter().filter(|(_, dead_lettered)| !dead_lettered && !all);
+            let made = source
+                .calls
+                .iter()
+                .filter(|(_, dead_lettered)| !dead_lettered && !all);
             let made: Vec<_> = made.map(|(planned, _)| call_key(planned)).collect();
             return self.render_again(record.seq, source.event.seq, Some(&source.rules), &made);
         }
@@ -71,7 +74,10 @@ impl Handle {
             });
         }
         let (count, now) = (calls.len(), self.0.clock.now());
-        let plan = ReactionPlan { calls, ..ReactionPlan::default() };
+        let plan = ReactionPlan {
+            calls,
+            ..ReactionPlan::default()
+        };
         let progress = TaskProgress::of(&source.event, now, plan, false);
         self.queue_replay(
             source.event,
@@ -107,7 +113,14 @@ impl Handle {
         let count = rules.len();
         let settings = self.0.settings();
         for (rules, _) in settings.groups(rules) {
-            self.queue_replay(event.clone(), rules, count, rule_count, None, already_made.to_vec());
+            self.queue_replay(
+                event.clone(),
+                rules,
+                count,
+                rule_count,
+                None,
+                already_made.to_vec(),
+            );
         }
         Ok(Replayed::Rules(count))
     }
@@ -124,17 +137,26 @@ impl Handle {
         let settings = self.0.settings();
         let options = settings.options_of(&rules).clone();
         let task = Task::new(event, rules, rule_count, options);
-        self.0.offer(Task { replay: Some(record), already_made, progress, ..task });
+        self.0.offer(Task {
+            replay: Some(record),
+            already_made,
+            progress,
+            ..task
+        });
     }
 }
 
 fn read(record: &StoredEntry) -> Option<ReplaySource> {
-    let Value::Map(map) = pack::unpacked(&record.body)? else { return None };
+    let Value::Map(map) = pack::unpacked(&record.body)? else {
+        return None;
+    };
     let number = |key: &str| match map.get(key) {
         Some(Value::Int(n)) => Some(*n),
         _ => None,
     };
-    let tag = std::str::from_utf8(&record.tag).ok()?.strip_prefix(crate::model::REACTION_TAG)?;
+    let tag = std::str::from_utf8(&record.tag)
+        .ok()?
+        .strip_prefix(crate::model::REACTION_TAG)?;
     let event = Event {
         seq: SeqNo(u64::try_from(number("event")?).ok()?),
         at: Micros(number("at")?),
@@ -142,11 +164,31 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         minion: record.minion.clone(),
         ..Event::default()
     };
-    let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
-    let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());
+    let rules = map
+        .get("rules")?
+        .as_list()?
+        .iter()
+        .filter_map(Value::as_str)
+        .map(Into::into)
+        .collect();
+    let failed = map
+        .get("failures")
+        .and_then(Value::as_list)
+        .is_some_and(|failures| !failures.is_empty());
     let rule_count = usize::try_from(number("of")?).ok()?;
-    let mut source = ReplaySource { event, rules, rule_count, calls: Vec::new(), whole: true, failed };
-    for call in map.get("calls").and_then(Value::as_list).unwrap_or_default() {
+    let mut source = ReplaySource {
+        event,
+        rules,
+        rule_count,
+        calls: Vec::new(),
+        whole: true,
+        failed,
+    };
+    for call in map
+        .get("calls")
+        .and_then(Value::as_list)
+        .unwrap_or_default()
+    {
         match planned_call(call.as_map()?) {
             Some(planned) => source.calls.push(planned),
             None => source.whole = false,
@@ -157,8 +199,22 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
 
 fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
     let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
-    let (client, load) = (Client::named(&text("client")?)?, call.get("load")?.as_map()?.clone());
-    let request = Call { client, fun: text("fun")?, load };
+    let (client, load) = (
+        Client::named(&text("client")?)?,
+        call.get("load")?.as_map()?.clone(),
+    );
+    let request = Call {
+        client,
+        fun: text("fun")?,
+        load,
+    };
     let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
-    Some((PlannedCall { id: text("id")?, sls: text("sls")?, request }, dead_lettered))
+    Some((
+        PlannedCall {
+            id: text("id")?,
+            sls: text("sls")?,
+            request,
+        },
+        dead_lettered,
+    ))
 }

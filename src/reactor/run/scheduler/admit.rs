@@ -30,7 +30,11 @@ impl Shared {
             if rules.is_empty() {
                 continue;
             }
-            let task = Task { depth, resumed, ..self.task(event.clone(), rules, matched, options, resumed) };
+            let task = Task {
+                depth,
+                resumed,
+                ..self.task(event.clone(), rules, matched, options, resumed)
+            };
             if depth > settings.depth_max {
                 self.skip(task, "depth");
             } else {
@@ -47,23 +51,46 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let started = || self.checkpoint.lock().open.progress(event.seq).started.clone();
+        let started = || {
+            self.checkpoint
+                .lock()
+                .open
+                .progress(event.seq)
+                .started
+                .clone()
+        };
         let started_calls = resumed.then(started).unwrap_or_default();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
         let task = Task::new(event, rules, matched.len(), options);
-        Task { started_calls, rule_index: first.unwrap_or(0), resumed, ..task }
+        Task {
+            started_calls,
+            rule_index: first.unwrap_or(0),
+            resumed,
+            ..task
+        }
     }
 
     /// The task of an item, with its event loaded.
-    pub(in crate::reactor::run) fn load_task(&self, item: QueueItem, slot: &Slot) -> Result<Task, Step> {
+    pub(in crate::reactor::run) fn load_task(
+        &self,
+        item: QueueItem,
+        slot: &Slot,
+    ) -> Result<Task, Step> {
         let (seq, depth, resumed) = match item {
             QueueItem::Task(task) => return Ok(*task),
-            QueueItem::Later { seq, depth, resumed } => (seq, depth, resumed),
+            QueueItem::Later {
+                seq,
+                depth,
+                resumed,
+            } => (seq, depth, resumed),
         };
         match self.load(seq) {
             Ok(Some(event)) => {
                 let task = self.task_from_log(event, &slot.rules, slot.options.clone(), resumed);
-                Ok(Task { depth: depth.into(), ..task })
+                Ok(Task {
+                    depth: depth.into(),
+                    ..task
+                })
             }
             Ok(None) => {
                 self.skip_deleted(seq);
@@ -71,7 +98,10 @@ impl Shared {
             }
             Err(error) => {
                 tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
-                Err(Step::Pause(item, self.clock.now().after(REACTOR_MASTER_RETRY)))
+                Err(Step::Pause(
+                    item,
+                    self.clock.now().after(REACTOR_MASTER_RETRY),
+                ))
             }
         }
     }
@@ -86,9 +116,21 @@ impl Shared {
     ) -> Task {
         let matched = self.rules().matching(&event.tag);
         // Removed rules count as long as the event is open for them.
-        let opened = self.checkpoint.lock().open.of(event.seq).map_or(0, |rule_count| rule_count as usize);
+        let opened = self
+            .checkpoint
+            .lock()
+            .open
+            .of(event.seq)
+            .map_or(0, |rule_count| rule_count as usize);
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
-        Task { rule_count: if resumed { task.rule_count } else { task.rule_count.max(opened) }, ..task }
+        Task {
+            rule_count: if resumed {
+                task.rule_count
+            } else {
+                task.rule_count.max(opened)
+            },
+            ..task
+        }
     }
 
     /// Starts a task unless a throttle delays or skips it. If its rules have different options by now, it is split into one task per group.
@@ -147,7 +189,10 @@ impl Shared {
 
     /// Closes an event that retention has deleted.
     pub(in crate::reactor::run) fn skip_deleted(&self, seq: SeqNo) {
-        tracing::warn!(event = seq.0, "pending event was deleted from the log, reaction skipped");
+        tracing::warn!(
+            event = seq.0,
+            "pending event was deleted from the log, reaction skipped"
+        );
         self.metrics.reactions_left_gone.add(1);
         self.checkpoint.lock().forget(seq);
     }

@@ -63,7 +63,13 @@ impl Task {
         rule_count: usize,
         options: Arc<RuleOptions>,
     ) -> Self {
-        Self { event, rules, rule_count, options, ..Self::default() }
+        Self {
+            event,
+            rules,
+            rule_count,
+            options,
+            ..Self::default()
+        }
     }
 }
 
@@ -96,9 +102,23 @@ pub(crate) struct Unanswered {
 }
 
 impl TaskProgress {
-    pub(crate) fn of(event: &Event, started_at: Micros, plan: ReactionPlan, maybe_sent: bool) -> Self {
+    pub(crate) fn of(
+        event: &Event,
+        started_at: Micros,
+        plan: ReactionPlan,
+        maybe_sent: bool,
+    ) -> Self {
         let (made, since) = (Vec::new(), event.seq);
-        Self { started_at, plan, made, tries: 0, maybe_sent, start_recorded: false, since, unanswered: None }
+        Self {
+            started_at,
+            plan,
+            made,
+            tries: 0,
+            maybe_sent,
+            start_recorded: false,
+            since,
+            unanswered: None,
+        }
     }
 
     /// Adds a finished call. After a restart the next one may have been tried, too.
@@ -179,7 +199,9 @@ impl Scheduler {
 
     /// True if an idle worker could start an item.
     pub(crate) fn has_ready(&self) -> bool {
-        self.queues.values().any(|queues| queues.has_next(&self.runners, self.master_unreachable))
+        self.queues
+            .values()
+            .any(|queues| queues.has_next(&self.runners, self.master_unreachable))
     }
 
     /// Notes an event that counted for a rule with `once_per` before the daemon's start.
@@ -189,17 +211,29 @@ impl Scheduler {
 
     /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the reason. In shadow, an event whose
     /// debounce pause exceeds the comparison window is skipped.
-    pub(crate) fn offer(&mut self, task: Task, now: Micros) -> Option<(RuleSet, QueueItem, &'static str)> {
+    pub(crate) fn offer(
+        &mut self,
+        task: Task,
+        now: Micros,
+    ) -> Option<(RuleSet, QueueItem, &'static str)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
         // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
-        if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
+        if task.replay.is_none()
+            && !self
+                .throttles
+                .is_first(&options, &task.event.minion, task.event.at)
+        {
             return Some((rules, task.into(), "once"));
         }
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
             self.put(task);
             return None;
         };
-        if self.settings.compares().is_some_and(|window| pause > window) {
+        if self
+            .settings
+            .compares()
+            .is_some_and(|window| pause > window)
+        {
             return Some((rules, task.into(), "quiet"));
         }
         let key = (rules, hash_of(&task.event.minion));
@@ -216,9 +250,15 @@ impl Scheduler {
 
     /// Queues a task without checking throttles.
     pub(crate) fn put(&mut self, task: Task) {
-        let (id, key) =
-            self.queue_of(&RuleSet::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
-        let has_room = self.queues.get(&id).is_some_and(|queues| queues.has_room(key));
+        let (id, key) = self.queue_of(
+            &RuleSet::from(&*task.rules),
+            hash_of(&task.event.minion),
+            task.event.seq,
+        );
+        let has_room = self
+            .queues
+            .get(&id)
+            .is_some_and(|queues| queues.has_room(key));
         let item = self.item_for(task, has_room);
         self.waiting += 1;
         if let Some(queues) = self.queues.get_mut(&id) {
@@ -231,11 +271,16 @@ impl Scheduler {
         let id = self.ids.get(rules).copied().unwrap_or_else(|| {
             self.next_id = self.next_id.wrapping_add(1);
             let options = self.settings.options_of(rules).clone();
-            self.queues.insert(self.next_id, RuleQueues::new(rules.clone(), options));
+            self.queues
+                .insert(self.next_id, RuleQueues::new(rules.clone(), options));
             self.ids.insert(rules.clone(), self.next_id);
             self.next_id
         });
-        let order = self.queues.get(&id).map(|queues| queues.options.order).unwrap_or_default();
+        let order = self
+            .queues
+            .get(&id)
+            .map(|queues| queues.options.order)
+            .unwrap_or_default();
         let key = match order {
             RuleOrder::Rule => 0,
             RuleOrder::Minion => minion,
@@ -273,15 +318,30 @@ impl Scheduler {
     /// The next action of a worker. Sets of rules take turns.
     pub(crate) fn next(&mut self, now: Micros) -> NextAction {
         self.release(now);
-        let behind = self.queues.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let behind = self
+            .queues
+            .range((Bound::Excluded(self.last), Bound::Unbounded));
         let mut in_turn = behind.chain(self.queues.range(..=self.last));
-        let found = in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.master_unreachable));
-        let Some(id) = found.map(|(id, _)| *id) else { return NextAction::Wait(self.next_at()) };
+        let found =
+            in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.master_unreachable));
+        let Some(id) = found.map(|(id, _)| *id) else {
+            return NextAction::Wait(self.next_at());
+        };
         let taken = self.queues.get_mut(&id).and_then(|queues| {
             let (key, item) = queues.take(&mut self.runners, self.master_unreachable)?;
-            Some((item, Slot { id, key, rules: queues.rules.clone(), options: queues.options.clone() }))
+            Some((
+                item,
+                Slot {
+                    id,
+                    key,
+                    rules: queues.rules.clone(),
+                    options: queues.options.clone(),
+                },
+            ))
         });
-        let Some((mut item, slot)) = taken else { return NextAction::Wait(self.next_at()) };
+        let Some((mut item, slot)) = taken else {
+            return NextAction::Wait(self.next_at());
+        };
         self.last = id;
         self.count_out(&item);
         if let QueueItem::Task(task) = &mut item {
@@ -320,7 +380,11 @@ impl Scheduler {
     pub(crate) fn next_at(&self) -> Option<Micros> {
         let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
         let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
-        let times = [first(self.parked.keys().next()), first(self.debounce_due.keys().next()), throttled];
+        let times = [
+            first(self.parked.keys().next()),
+            first(self.debounce_due.keys().next()),
+            throttled,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -340,7 +404,9 @@ impl Scheduler {
 
     pub(crate) fn done(&mut self, slot: &Slot) {
         self.waiting -= 1;
-        let Some(queues) = self.queues.get_mut(&slot.id) else { return };
+        let Some(queues) = self.queues.get_mut(&slot.id) else {
+            return;
+        };
         queues.done(slot.key);
         if queues.is_empty() {
             self.queues.remove(&slot.id);

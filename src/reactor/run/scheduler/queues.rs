@@ -63,7 +63,11 @@ impl QueueItem {
                 if task.progress.is_none() && task.replay.is_none() && task.skipped.is_none() =>
             {
                 let depth = u16::try_from(task.depth).unwrap_or(u16::MAX);
-                Self::Later { seq: task.event.seq, depth, resumed: task.resumed }
+                Self::Later {
+                    seq: task.event.seq,
+                    depth,
+                    resumed: task.resumed,
+                }
             }
             other => other,
         }
@@ -102,7 +106,11 @@ pub(crate) struct RuleQueues {
 
 impl RuleQueues {
     pub(crate) fn new(rules: RuleSet, options: Arc<RuleOptions>) -> Self {
-        Self { rules, options, ..Self::default() }
+        Self {
+            rules,
+            options,
+            ..Self::default()
+        }
     }
 
     /// True without pending items and items in progress.
@@ -114,7 +122,10 @@ impl RuleQueues {
     pub(crate) fn has_room(&self, key: u64) -> bool {
         self.tasks < REACTOR_RULE_TASKS_MAX
             && self.overflow.is_empty()
-            && self.queues.get(&key).is_none_or(|queue| queue.len() < REACTOR_MINION_TASKS_MAX)
+            && self
+                .queues
+                .get(&key)
+                .is_none_or(|queue| queue.len() < REACTOR_MINION_TASKS_MAX)
     }
 
     pub(crate) fn push(&mut self, key: u64, item: QueueItem) {
@@ -155,7 +166,11 @@ impl RuleQueues {
             return Some(Turn::Runner);
         }
         let started = self.running as usize + self.parked;
-        let most = if master_unreachable { concurrency as usize } else { REACTOR_RULE_TASKS_MAX };
+        let most = if master_unreachable {
+            concurrency as usize
+        } else {
+            REACTOR_RULE_TASKS_MAX
+        };
         let waits = self.until.is_some() || (runners.is_full() && !self.awaiting.is_empty());
         (!self.ready.is_empty() && !waits && started < most).then_some(Turn::Begin)
     }
@@ -232,7 +247,13 @@ impl RuleQueues {
 
     /// Returns an item that may start at `until`, and delays all others of these rules. If the options have changed, the item is checked
     /// again.
-    pub(crate) fn throttle(&mut self, key: u64, item: QueueItem, until: Micros, options: &Arc<RuleOptions>) {
+    pub(crate) fn throttle(
+        &mut self,
+        key: u64,
+        item: QueueItem,
+        until: Micros,
+        options: &Arc<RuleOptions>,
+    ) {
         self.give_back(key, item);
         self.ready.push_front(key);
         if Arc::ptr_eq(options, &self.options) {

@@ -47,13 +47,20 @@ impl Runners {
 
     /// True if these rules may start another runner. One slot is reserved for rules without running runners.
     pub(crate) fn has_room(&self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
-        let share = self.limits.threads.saturating_sub(1).max(1).min(concurrency.unwrap_or(u32::MAX));
+        let share = self
+            .limits
+            .threads
+            .saturating_sub(1)
+            .max(1)
+            .min(concurrency.unwrap_or(u32::MAX));
         self.total < self.limits.threads && self.taken.get(rules).is_none_or(|taken| *taken < share)
     }
 
     /// True if no further reaction may wait for a runner.
     pub(crate) fn is_full(&self) -> bool {
-        self.limits.waiting.is_some_and(|most| self.awaiting >= most)
+        self.limits
+            .waiting
+            .is_some_and(|most| self.awaiting >= most)
     }
 
     /// Takes a slot if one is free.
@@ -86,7 +93,13 @@ impl Runners {
     /// Sets the jid of the runner in a slot.
     pub(crate) fn started(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         let due = now.after(REACTOR_RUNNER_TIMEOUT);
-        let started = Started { fun: fun.to_owned(), rules: rules.clone(), at: now, due, in_gap: false };
+        let started = Started {
+            fun: fun.to_owned(),
+            rules: rules.clone(),
+            at: now,
+            due,
+            in_gap: false,
+        };
         if let Some(before) = self.started.insert(jid.into(), started) {
             self.give_back(&before.rules);
         }
@@ -94,7 +107,9 @@ impl Runners {
 
     /// Ends a runner; true if it was known.
     pub(crate) fn ended(&mut self, jid: &str) -> bool {
-        let Some(started) = self.started.remove(jid) else { return false };
+        let Some(started) = self.started.remove(jid) else {
+            return false;
+        };
         self.give_back(&started.rules);
         true
     }
@@ -109,13 +124,16 @@ impl Runners {
 
     /// Runners to search for in the log.
     pub(crate) fn due(&self, now: Micros) -> Vec<Arc<str>> {
-        let is_due = |(jid, started): (&Arc<str>, &Started)| (started.due <= now).then(|| jid.clone());
+        let is_due =
+            |(jid, started): (&Arc<str>, &Started)| (started.due <= now).then(|| jid.clone());
         self.started.iter().filter_map(is_due).collect()
     }
 
     /// Extends the time of a runner that has produced events; false if its time is over.
     pub(crate) fn still_runs(&mut self, jid: &str, now: Micros) -> bool {
-        let Some(started) = self.started.get_mut(jid) else { return false };
+        let Some(started) = self.started.get_mut(jid) else {
+            return false;
+        };
         let end = started.at.after(REACTOR_RUNNER_TIME);
         if now >= end || started.in_gap {
             return false;
@@ -125,7 +143,10 @@ impl Runners {
     }
 
     fn fun(&self, jid: &str) -> String {
-        self.started.get(jid).map(|started| started.fun.clone()).unwrap_or_default()
+        self.started
+            .get(jid)
+            .map(|started| started.fun.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -138,7 +159,10 @@ impl Shared {
         outcome: Option<&CallOutcome>,
     ) {
         if let Some(CallOutcome::Answered(Answer::Started { jid, .. })) = outcome {
-            self.scheduler.lock().runners.started(jid, fun, rules, self.clock.now());
+            self.scheduler
+                .lock()
+                .runners
+                .started(jid, fun, rules, self.clock.now());
             self.check_for_result(jid);
         } else {
             self.scheduler.lock().runners.give_back(rules);
@@ -148,7 +172,10 @@ impl Shared {
 
     /// Adds a runner that the master started without an answer.
     pub(in crate::reactor::run) fn runner_found(&self, rules: &RuleSet, fun: &str, jid: &str) {
-        self.scheduler.lock().runners.found(jid, fun, rules, self.clock.now());
+        self.scheduler
+            .lock()
+            .runners
+            .found(jid, fun, rules, self.clock.now());
         self.check_for_result(jid);
     }
 
@@ -164,7 +191,10 @@ impl Shared {
         match self.store.job_entries_with(jid, |_| false) {
             Ok(entries) => {
                 let tag = format!("salt/run/{jid}/ret");
-                Some((!entries.is_empty(), entries.iter().any(|entry| entry.tag == tag.as_bytes())))
+                Some((
+                    !entries.is_empty(),
+                    entries.iter().any(|entry| entry.tag == tag.as_bytes()),
+                ))
             }
             Err(error) => {
                 tracing::warn!(%error, jid, "cannot read a runner's events");
@@ -178,7 +208,9 @@ impl Shared {
         let now = self.clock.now();
         let due = self.scheduler.lock().runners.due(now);
         for jid in due {
-            let Some((has_events, has_ended)) = self.runner_events(&jid) else { continue };
+            let Some((has_events, has_ended)) = self.runner_events(&jid) else {
+                continue;
+            };
             let fun = self.scheduler.lock().runners.fun(&jid);
             if !has_events {
                 self.metrics.reactor_runners_silent.add(1);
@@ -192,7 +224,11 @@ impl Shared {
                     continue;
                 }
                 self.metrics.reactor_runners_lost.add(1);
-                tracing::warn!(jid = &*jid, fun, "no result of runner seen, counting it as ended");
+                tracing::warn!(
+                    jid = &*jid,
+                    fun,
+                    "no result of runner seen, counting it as ended"
+                );
             }
             if self.scheduler.lock().runners.ended(&jid) {
                 self.change.notify_one();
@@ -209,7 +245,10 @@ mod tests {
 
     fn runners(threads: u32) -> Runners {
         let mut runners = Runners::default();
-        runners.limit(RunnerLimits { threads, waiting: Some(2) });
+        runners.limit(RunnerLimits {
+            threads,
+            waiting: Some(2),
+        });
         runners
     }
 
@@ -221,10 +260,20 @@ mod tests {
     fn one_slot_is_reserved_for_other_rules_unless_it_is_the_only_one() {
         let (a, b) = (rules("a"), rules("b"));
         let mut pool = runners(3);
-        assert_eq!([pool.take(&a, None), pool.take(&a, None), pool.take(&a, None)], [true, true, false]);
+        assert_eq!(
+            [
+                pool.take(&a, None),
+                pool.take(&a, None),
+                pool.take(&a, None)
+            ],
+            [true, true, false]
+        );
         assert_eq!([pool.take(&b, None), pool.take(&b, None)], [true, false]);
         pool.give_back(&a);
-        assert_eq!([pool.take(&b, Some(1)), pool.take(&b, Some(2))], [false, true]);
+        assert_eq!(
+            [pool.take(&b, Some(1)), pool.take(&b, Some(2))],
+            [false, true]
+        );
         let mut pool = runners(1);
         assert_eq!([pool.take(&a, None), pool.take(&b, None)], [true, false]);
         pool.give_back(&a);
@@ -242,7 +291,9 @@ mod tests {
         assert!(pool.ended("1") && !pool.ended("1") && !pool.ended("foreign"));
         assert!(pool.due(Micros(59 * SECOND)).is_empty());
         assert_eq!(pool.due(Micros(60 * SECOND)).len(), 2);
-        assert!(pool.still_runs("2", Micros(60 * SECOND)) && pool.still_runs("3", Micros(60 * SECOND)));
+        assert!(
+            pool.still_runs("2", Micros(60 * SECOND)) && pool.still_runs("3", Micros(60 * SECOND))
+        );
         assert!(pool.due(Micros(3_599 * SECOND)).is_empty());
         assert!(!pool.still_runs("2", Micros(3_600 * SECOND)));
         pool.missed_events(Micros(100 * SECOND));

@@ -41,9 +41,10 @@ impl Shared {
         let publish = format!("salt/job/{}/publish", made.jid);
         let proves = |kind, tag: &[u8]| kind == Kind::Return || tag == publish.as_bytes();
         match self.store.job_entries_with(&made.jid, |_| false) {
-            Ok(entries) => {
-                entries.iter().any(|entry| proves(entry.kind, &entry.tag)).then(|| made.jid.clone())
-            }
+            Ok(entries) => entries
+                .iter()
+                .any(|entry| proves(entry.kind, &entry.tag))
+                .then(|| made.jid.clone()),
             Err(error) => {
                 tracing::warn!(%error, jid = made.jid, "cannot check whether the job exists");
                 None
@@ -53,7 +54,11 @@ impl Shared {
 
     /// The state of a call that has no answer and is not sent again.
     pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
-        Unanswered { why, until: self.clock.now().after(search), end: None }
+        Unanswered {
+            why,
+            until: self.clock.now().after(search),
+            end: None,
+        }
     }
 
     /// Searches the log for a call that is not sent again. A busy master may start a runner long after the request, so the search is
@@ -71,7 +76,8 @@ impl Shared {
             return self.found(task, made, jid);
         }
         let may_come = start_of(&made.call.request).is_some()
-            && (now < unanswered.until || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
+            && (now < unanswered.until
+                || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
         if !may_come {
             return self.unknown(task, made, unanswered.why);
         }

@@ -7,17 +7,29 @@ use crate::model::Allow;
 
 #[test]
 fn events_of_a_bus_cause_calls_and_records() {
-    let harness = Harness::start(rules(&["a/*", "*/x"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start(
+        rules(&["a/*", "*/x"]),
+        Settings::default(),
+        |_, _| Ok(yes()),
+    );
     harness.fire_event("a/x", "web1");
     harness.fire_event("b/y", "web1");
     assert_eq!([harness.next(), harness.next()], ["a/x", "a/x"]);
     harness.wait_until_done();
     let both = vec!["published".to_owned(); 2];
-    assert_eq!(harness.history(), [("a/x".to_owned(), "done".to_owned(), both)]);
+    assert_eq!(
+        harness.history(),
+        [("a/x".to_owned(), "done".to_owned(), both)]
+    );
     // A record is not an event.
     let events = harness
         .store
-        .events_before(&EventFilter::default(), harness.store.durable(), 10, usize::MAX)
+        .events_before(
+            &EventFilter::default(),
+            harness.store.durable(),
+            10,
+            usize::MAX,
+        )
         .unwrap();
     assert_eq!(events.len(), 2);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -26,7 +38,12 @@ fn events_of_a_bus_cause_calls_and_records() {
 #[test]
 fn only_events_of_a_bus_cause_reactions() {
     let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    for source in [Source::EventReturn, Source::Returner, Source::Zeromq, Source::SpooledEventReturn] {
+    for source in [
+        Source::EventReturn,
+        Source::Returner,
+        Source::Zeromq,
+        Source::SpooledEventReturn,
+    ] {
         harness.fire_from(source, "forged", "web1", "root");
     }
     harness.fire_from(Source::EventReturn, "early", "web1", "root");
@@ -44,7 +61,10 @@ fn only_events_of_a_bus_cause_reactions() {
 
 #[test]
 fn events_of_a_reactor_are_ignored_and_chains_of_reactions_end() {
-    let settings = Settings { depth_max: 3, ..Settings::default() };
+    let settings = Settings {
+        depth_max: 3,
+        ..Settings::default()
+    };
     let harness = Harness::start(rules(&["own", "salt/job/*"]), settings, |_, _| Ok(yes()));
     harness.fire_from(Source::Bus, "own", "web1", "Reactor");
     harness.fire_event("salt/job/1/new", "web1");
@@ -58,7 +78,14 @@ fn events_of_a_reactor_are_ignored_and_chains_of_reactions_end() {
     harness.wait_until_done();
     assert_eq!(harness.metrics.reactor_events_own.get(), 1);
     assert_eq!(harness.metrics.reactions_left_depth.get(), 1);
-    assert_eq!(harness.history().iter().filter(|(_, state, _)| state == "depth").count(), 1);
+    assert_eq!(
+        harness
+            .history()
+            .iter()
+            .filter(|(_, state, _)| state == "depth")
+            .count(),
+        1
+    );
     jids.dedup();
     assert_eq!(jids.len(), 4);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -77,7 +104,10 @@ fn events_of_a_minion_keep_their_order_and_do_not_delay_other_minions() {
     }
     let mut others: Vec<_> = (0..40).map(|_| harness.next()).collect();
     others.sort();
-    assert!(others.iter().all(|tag| tag.starts_with("other/")), "{others:?}");
+    assert!(
+        others.iter().all(|tag| tag.starts_with("other/")),
+        "{others:?}"
+    );
     slow.shut(false);
     assert_eq!(harness.next(), "slow/1");
     for n in 2..50 {
@@ -104,7 +134,11 @@ fn a_slow_template_leaves_workers_to_other_rules() {
 #[test]
 fn reactions_wait_in_order_while_the_master_is_unreachable() {
     let harness = Harness::start(rules(&["*"]), Settings::default(), |_, times| {
-        if times < 4 { Err(unreachable()) } else { Ok(yes()) }
+        if times < 4 {
+            Err(unreachable())
+        } else {
+            Ok(yes())
+        }
     });
     harness.fire_event("1", "web1");
     harness.fire_event("2", "web1");
@@ -127,27 +161,43 @@ fn reactions_wait_in_order_while_the_master_is_unreachable() {
 #[test]
 fn a_refused_call_is_retried_then_dead_lettered_and_can_be_replayed() {
     let settings = with(|options| options.tries = 3);
-    let harness =
-        Harness::start(
-            rules(&["*"]),
-            settings,
-            |_, times| if times <= 3 { Err(refused()) } else { Ok(yes()) },
-        );
+    let harness = Harness::start(rules(&["*"]), settings, |_, times| {
+        if times <= 3 {
+            Err(refused())
+        } else {
+            Ok(yes())
+        }
+    });
     harness.fire_event("1", "web1");
     assert_eq!(harness.next(), "1");
-    harness.wait_for("the pause", |harness| harness.next_at() == Some(Micros(NOW + SECOND)));
+    harness.wait_for("the pause", |harness| {
+        harness.next_at() == Some(Micros(NOW + SECOND))
+    });
     harness.clock.wind(SECOND);
     assert_eq!(harness.next(), "1");
-    harness.wait_for("the longer pause", |harness| harness.next_at() == Some(Micros(NOW + 3 * SECOND)));
+    harness.wait_for("the longer pause", |harness| {
+        harness.next_at() == Some(Micros(NOW + 3 * SECOND))
+    });
     harness.clock.wind(2 * SECOND);
     assert_eq!(harness.next(), "1");
     harness.wait_until_done();
     assert_eq!(harness.history(), [outcome("1", "dead", "dead")]);
-    assert_eq!((harness.metrics.reactions_dead.get(), harness.metrics.reactor_calls_dead.get()), (1, 1));
+    assert_eq!(
+        (
+            harness.metrics.reactions_dead.get(),
+            harness.metrics.reactor_calls_dead.get()
+        ),
+        (1, 1)
+    );
     let record = harness.records().remove(0);
-    assert_eq!(harness.reactor.handle().replay(&record, false).unwrap(), Replayed::Calls(1));
+    assert_eq!(
+        harness.reactor.handle().replay(&record, false).unwrap(),
+        Replayed::Calls(1)
+    );
     assert_eq!(harness.next(), "1");
-    harness.wait_for("the record of the replay", |harness| harness.history().len() == 2);
+    harness.wait_for("the record of the replay", |harness| {
+        harness.history().len() == 2
+    });
     assert_eq!(harness.history()[1], done("1"));
     assert!(harness.reactor.handle().replay(&record, false).is_ok());
     harness.stop();
@@ -157,14 +207,28 @@ fn a_refused_call_is_retried_then_dead_lettered_and_can_be_replayed() {
 fn throttles_follow_the_clock() {
     let settings = Settings {
         rules: vec![
-            own("rate", |o| o.rate = Some(Rate { times: 2, per: Duration::from_secs(10) })),
-            own("budget", |o| o.budget = Some(Rate { times: 2, per: Duration::from_secs(10) })),
+            own("rate", |o| {
+                o.rate = Some(Rate {
+                    times: 2,
+                    per: Duration::from_secs(10),
+                });
+            }),
+            own("budget", |o| {
+                o.budget = Some(Rate {
+                    times: 2,
+                    per: Duration::from_secs(10),
+                });
+            }),
             own("once", |o| o.once_per = Some(Duration::from_secs(10))),
             own("quiet", |o| o.debounce = Some(Duration::from_secs(10))),
         ],
         ..Settings::default()
     };
-    let harness = Harness::start(rules(&["rate", "budget", "once", "quiet"]), settings, |_, _| Ok(yes()));
+    let harness = Harness::start(
+        rules(&["rate", "budget", "once", "quiet"]),
+        settings,
+        |_, _| Ok(yes()),
+    );
     for _ in 0..3 {
         for tag in ["rate", "budget", "once", "quiet"] {
             // Distinct times, so that the events are not duplicates.
@@ -177,7 +241,10 @@ fn throttles_follow_the_clock() {
         asked.sort();
         asked
     };
-    assert_eq!(asked(&harness, 5), ["budget", "budget", "once", "rate", "rate"]);
+    assert_eq!(
+        asked(&harness, 5),
+        ["budget", "budget", "once", "rate", "rate"]
+    );
     harness.wait_for("the counters", |harness| {
         let left = [
             &harness.metrics.reactions_left_budget,
@@ -186,7 +253,11 @@ fn throttles_follow_the_clock() {
         ];
         left.map(crate::base::metrics::Counter::get) == [1, 2, 2]
     });
-    assert_eq!(harness.status().waiting, 2, "the third of `rate`, the last of `quiet`");
+    assert_eq!(
+        harness.status().waiting,
+        2,
+        "the third of `rate`, the last of `quiet`"
+    );
     harness.clock.wind(10 * SECOND + 100);
     assert_eq!(asked(&harness, 2), ["quiet", "rate"]);
     harness.fire_event("once", "minion-of-once");
@@ -203,7 +274,10 @@ fn only_allowed_calls_are_made() {
         tgt: tgt.map(Glob::new),
     };
     let settings = with(|options| {
-        options.allow = vec![allow("runner", "*", None), allow("local", "test.*", Some("web*"))];
+        options.allow = vec![
+            allow("runner", "*", None),
+            allow("local", "test.*", Some("web*")),
+        ];
     });
     let harness = Harness::start(rules(&["*"]), settings, |_, _| Ok(yes()));
     harness.fire_event("1", "web1");
@@ -219,7 +293,10 @@ fn only_allowed_calls_are_made() {
 
 #[test]
 fn in_shadow_no_call_is_made_and_all_are_recorded() {
-    let settings = Settings { shadow: true, ..Settings::default() };
+    let settings = Settings {
+        shadow: true,
+        ..Settings::default()
+    };
     let harness = Harness::start(rules(&["*"]), settings, |_, _| Ok(yes()));
     harness.fire_event("1", "web1");
     harness.wait_until_done();
@@ -240,7 +317,13 @@ fn open_events_continue_after_a_restart_and_complete_ones_do_not() {
     assert_eq!(asked, ["done", "open"]);
     harness.wait_for_open(1);
     let (dir, _) = harness.stop();
-    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + SECOND,
+        rules(&["*"]),
+        Settings::default(),
+        |_, _| Ok(yes()),
+    );
     assert_eq!(harness.next(), "open");
     harness.wait_until_done();
     assert_eq!(harness.history(), [done("done"), done("open")]);
@@ -248,42 +331,77 @@ fn open_events_continue_after_a_restart_and_complete_ones_do_not() {
     assert_eq!(rest, [""; 0]);
     // A store without the file, for example a restored backup, has no open events.
     std::fs::remove_file(dir.path().join("REACTOR")).unwrap();
-    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + SECOND,
+        rules(&["*"]),
+        Settings::default(),
+        |_, _| Ok(yes()),
+    );
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
 fn an_event_that_is_too_old_at_its_turn_is_skipped() {
-    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Err(unreachable()));
+    let harness = Harness::start(
+        rules(&["*"]),
+        Settings::default(),
+        |_, _| Err(unreachable()),
+    );
     harness.fire_event("1", "web1");
     harness.next();
     harness.fire_event("2", "web1");
     harness.wait_for_open(2);
     let (dir, _) = harness.stop();
-    let harness =
-        Harness::start_in(dir, NOW + 3_601 * SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + 3_601 * SECOND,
+        rules(&["*"]),
+        Settings::default(),
+        |_, _| Ok(yes()),
+    );
     harness.wait_until_done();
-    let states: Vec<_> = harness.history().into_iter().map(|(_, state, _)| state).collect();
+    let states: Vec<_> = harness
+        .history()
+        .into_iter()
+        .map(|(_, state, _)| state)
+        .collect();
     assert_eq!(states, ["old", "old"]);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
 fn records_survive_a_round_trip() {
-    let event = Event { seq: SeqNo(7), at: Micros(1), tag: "t".to_owned(), ..Event::default() };
-    for (mark, key) in [(record::Mark::Started, u64::MAX), (record::Mark::Withdrawn, 1)] {
+    let event = Event {
+        seq: SeqNo(7),
+        at: Micros(1),
+        tag: "t".to_owned(),
+        ..Event::default()
+    };
+    for (mark, key) in [
+        (record::Mark::Started, u64::MAX),
+        (record::Mark::Withdrawn, 1),
+    ] {
         let batch = record::mark(&event, &["a".into(), "b".into()], 3, mark, key, Micros(2));
         let (entry, _) = batch.entries().next().unwrap();
         let summary = read_summary(entry.body).unwrap();
         assert_eq!(
-            (summary.event, summary.rules, summary.rule_count, summary.marks),
+            (
+                summary.event,
+                summary.rules,
+                summary.rule_count,
+                summary.marks
+            ),
             (SeqNo(7), vec!["a", "b"], 3, Some(vec![(mark, key)]))
         );
     }
     let mut old = Writer::new();
     old.map(1).str("state").str("done");
-    assert!(record::failures(&old.into_bytes()).is_empty(), "a record of an early release");
+    assert!(
+        record::failures(&old.into_bytes()).is_empty(),
+        "a record of an early release"
+    );
     assert_eq!(read_summary(b"\x80"), None);
     assert_eq!(read_summary(b"\xc1"), None);
 }

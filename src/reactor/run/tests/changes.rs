@@ -3,8 +3,13 @@
 use super::*;
 
 fn once() -> Settings {
-    let rule = own("once/*", |options| options.once_per = Some(Duration::from_secs(60)));
-    Settings { rules: vec![rule], ..Settings::default() }
+    let rule = own("once/*", |options| {
+        options.once_per = Some(Duration::from_secs(60));
+    });
+    Settings {
+        rules: vec![rule],
+        ..Settings::default()
+    }
 }
 
 #[test]
@@ -17,7 +22,13 @@ fn once_per_survives_a_restart() {
     assert_eq!(harness.metrics.reactions_left_once.get(), 1);
     let (dir, _) = harness.stop();
     // The window starts with the event that counted, not with a skipped one.
-    let harness = Harness::start_in(dir, NOW + 50 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + 50 * SECOND,
+        rules(&["once/*"]),
+        once(),
+        |_, _| Ok(yes()),
+    );
     harness.fire_event("once/3", "web1");
     harness.fire_event("once/4", "web2");
     assert_eq!(harness.next(), "once/4");
@@ -25,7 +36,13 @@ fn once_per_survives_a_restart() {
     assert_eq!(harness.metrics.reactions_left_once.get(), 1);
     let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
-    let harness = Harness::start_in(dir, NOW + 61 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + 61 * SECOND,
+        rules(&["once/*"]),
+        once(),
+        |_, _| Ok(yes()),
+    );
     harness.fire_event("once/5", "web1");
     harness.fire_event("once/6", "web2");
     assert_eq!(harness.next(), "once/5");
@@ -40,18 +57,31 @@ fn an_open_event_still_counts_for_once_per_after_a_restart() {
     assert_eq!(harness.next(), "once/1");
     harness.wait_for_open(1);
     let (dir, _) = harness.stop();
-    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["once/*"]), once(), |_, _| {
+        Ok(yes())
+    });
     assert_eq!(harness.next(), "once/1");
     harness.fire_event("once/2", "web1");
     harness.wait_until_done();
-    assert_eq!((harness.metrics.reactions_left_once.get(), harness.stop().1), (1, Vec::new()));
+    assert_eq!(
+        (harness.metrics.reactions_left_once.get(), harness.stop().1),
+        (1, Vec::new())
+    );
 }
 
 #[test]
 fn a_removed_rule_does_not_handle_waiting_events() {
     let (reacting, slow) = slow(&["slow/*", "a/*"]);
-    let rated = own("a/*", |o| o.rate = Some(Rate { times: 1, per: Duration::from_secs(60) }));
-    let settings = Settings { rules: vec![rated], ..Settings::default() };
+    let rated = own("a/*", |o| {
+        o.rate = Some(Rate {
+            times: 1,
+            per: Duration::from_secs(60),
+        });
+    });
+    let settings = Settings {
+        rules: vec![rated],
+        ..Settings::default()
+    };
     let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
     harness.fire_event("a/0", "web1");
     assert_eq!(harness.next(), "a/0");
@@ -62,15 +92,32 @@ fn a_removed_rule_does_not_handle_waiting_events() {
     let handle = harness.reactor.handle();
     handle.refuse("odd".to_owned());
     assert_eq!(handle.status().refused.unwrap().1, "odd");
-    handle.change(Arc::new(rules(&["slow/*"])), Settings { depth_max: 3, ..Settings::default() });
+    handle.change(
+        Arc::new(rules(&["slow/*"])),
+        Settings {
+            depth_max: 3,
+            ..Settings::default()
+        },
+    );
     assert_eq!(handle.status().refused, None);
     slow.shut(false);
-    assert_eq!(harness.next(), "slow/1", "a reaction in progress ends with the old rules");
+    assert_eq!(
+        harness.next(),
+        "slow/1",
+        "a reaction in progress ends with the old rules"
+    );
     harness.wait_until_done();
-    assert!(harness.history().contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new())));
+    assert!(
+        harness
+            .history()
+            .contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new()))
+    );
     let count = |counter: &crate::base::metrics::Counter| counter.get();
     assert_eq!(
-        (count(&harness.metrics.reactor_reloads), count(&harness.metrics.reactor_reloads_refused)),
+        (
+            count(&harness.metrics.reactor_reloads),
+            count(&harness.metrics.reactor_reloads_refused)
+        ),
         (1, 1)
     );
     assert_eq!(harness.stop().1, [""; 0]);
@@ -80,7 +127,13 @@ impl Harness {
     /// Salt's reactor starts a runner.
     pub(super) fn salts_runner(&self, jid: &str, arg: &str) {
         let mut w = Writer::new();
-        w.map(4).str("fun").str("runner.test.arg").str("jid").str(jid).str("user").str("Reactor");
+        w.map(4)
+            .str("fun")
+            .str("runner.test.arg")
+            .str("jid")
+            .str(jid)
+            .str("user")
+            .str("Reactor");
         w.str("fun_args").array(1).str(arg);
         self.fire_data(&format!("salt/run/{jid}/new"), &w.into_bytes());
     }
@@ -92,8 +145,18 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
         shadow: true,
         shadow_window: Duration::from_secs(10),
         rules: vec![
-            own("rate", |o| o.rate = Some(Rate { times: 2, per: Duration::from_secs(30) })),
-            own("budget", |o| o.budget = Some(Rate { times: 2, per: Duration::from_secs(30) })),
+            own("rate", |o| {
+                o.rate = Some(Rate {
+                    times: 2,
+                    per: Duration::from_secs(30),
+                });
+            }),
+            own("budget", |o| {
+                o.budget = Some(Rate {
+                    times: 2,
+                    per: Duration::from_secs(30),
+                });
+            }),
             own("once", |o| o.once_per = Some(Duration::from_secs(30))),
             own("quiet", |o| o.debounce = Some(Duration::from_secs(5))),
             own("long", |o| o.debounce = Some(Duration::from_secs(11))),
@@ -118,43 +181,90 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     let left = |tag: &str| {
         let history = harness.history();
         let of: Vec<_> = history.iter().filter(|(of, ..)| of == tag).collect();
-        assert!(of.iter().all(|(_, _, calls)| *calls == ["shadowed"]), "{of:?}");
-        of.iter().map(|(_, state, _)| state.clone()).collect::<Vec<_>>().join(" ")
+        assert!(
+            of.iter().all(|(_, _, calls)| *calls == ["shadowed"]),
+            "{of:?}"
+        );
+        of.iter()
+            .map(|(_, state, _)| state.clone())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!(
         tags.map(left),
-        ["done done rate", "done done budget", "done once once", "quiet quiet done", "quiet quiet quiet"]
+        [
+            "done done rate",
+            "done done budget",
+            "done once once",
+            "quiet quiet done",
+            "quiet quiet quiet"
+        ]
     );
     harness.clock.wind(60 * SECOND);
     let m = harness.metrics.clone();
-    harness.wait_for("the counters", |_| m.shadow_same.get() + m.shadow_only_salts.get() == 15);
-    assert_eq!((m.shadow_same.get(), m.shadow_only_salts.get(), m.shadow_only_ours.get()), (6, 9, 0));
-    assert_eq!((m.reactions_left_rate.get(), m.reactions_left_quiet.get()), (1, 5));
+    harness.wait_for("the counters", |_| {
+        m.shadow_same.get() + m.shadow_only_salts.get() == 15
+    });
+    assert_eq!(
+        (
+            m.shadow_same.get(),
+            m.shadow_only_salts.get(),
+            m.shadow_only_ours.get()
+        ),
+        (6, 9, 0)
+    );
+    assert_eq!(
+        (m.reactions_left_rate.get(), m.reactions_left_quiet.get()),
+        (1, 5)
+    );
     // The reasons as `reactor shadow` reads them from the log.
     let mut reasons = Vec::new();
     harness
         .store
-        .follow(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
-            for item in crate::reactor::shadow::ShadowItem::read(&row) {
-                if let crate::reactor::shadow::ShadowItem::Ours(ours) = item
-                    && !ours.prevented_by.is_empty()
-                {
-                    reasons.push(format!("{} {}", ours.rules.join(","), ours.throttle));
+        .follow(
+            crate::reactor::shadow::is_of_interest,
+            SeqNo(1),
+            usize::MAX,
+            |row| {
+                for item in crate::reactor::shadow::ShadowItem::read(&row) {
+                    if let crate::reactor::shadow::ShadowItem::Ours(ours) = item
+                        && !ours.prevented_by.is_empty()
+                    {
+                        reasons.push(format!("{} {}", ours.rules.join(","), ours.throttle));
+                    }
                 }
-            }
-        })
+            },
+        )
         .unwrap();
     reasons.sort();
-    let expected = ["budget budget", "long debounce", "long debounce", "long debounce", "once once_per"];
+    let expected = [
+        "budget budget",
+        "long debounce",
+        "long debounce",
+        "long debounce",
+        "once once_per",
+    ];
     assert_eq!(reasons[..5], expected);
-    assert_eq!(reasons[5..], ["once once_per", "quiet debounce", "quiet debounce", "rate rate"]);
+    assert_eq!(
+        reasons[5..],
+        [
+            "once once_per",
+            "quiet debounce",
+            "quiet debounce",
+            "rate rate"
+        ]
+    );
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
 fn in_shadow_differences_are_counted_after_their_window() {
     let reacting = runners(&["a/*"]);
-    let settings = Settings { shadow: true, shadow_window: Duration::from_secs(10), ..Settings::default() };
+    let settings = Settings {
+        shadow: true,
+        shadow_window: Duration::from_secs(10),
+        ..Settings::default()
+    };
     let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
     harness.clock.wind(20 * SECOND);
     for tag in ["a/same", "a/ours", "a/other"] {
@@ -168,8 +278,13 @@ fn in_shadow_differences_are_counted_after_their_window() {
     harness.wait_until_done();
     let counts = |harness: &Harness| {
         let m = &harness.metrics;
-        [&m.shadow_same, &m.shadow_differs, &m.shadow_only_ours, &m.shadow_only_salts]
-            .map(crate::base::metrics::Counter::get)
+        [
+            &m.shadow_same,
+            &m.shadow_differs,
+            &m.shadow_only_ours,
+            &m.shadow_only_salts,
+        ]
+        .map(crate::base::metrics::Counter::get)
     };
     harness.clock.wind(10 * SECOND);
     harness.fire_event("b", "web1");
@@ -183,9 +298,15 @@ fn in_shadow_differences_are_counted_after_their_window() {
 #[test]
 fn foreign_calls_show_that_both_reactors_are_active() {
     use crate::model::{ListedRule, SaltsReactor};
-    let rules_of_salt = vec![ListedRule { pattern: "a".to_owned(), files: Vec::new() }];
+    let rules_of_salt = vec![ListedRule {
+        pattern: "a".to_owned(),
+        files: Vec::new(),
+    }];
     let settings = Settings {
-        salts: SaltsReactor { rules: rules_of_salt, ..SaltsReactor::default() },
+        salts: SaltsReactor {
+            rules: rules_of_salt,
+            ..SaltsReactor::default()
+        },
         ..Settings::default()
     };
     let harness = Harness::start(rules(&["a"]), settings, |_, _| Ok(yes()));
@@ -195,7 +316,9 @@ fn foreign_calls_show_that_both_reactors_are_active() {
     harness.salts_runner("20260101000000000000", "x");
     harness.wait_until_done();
     harness.clock.wind(40 * SECOND);
-    harness.wait_for("the other reactor to be detected", |_| handle.salts_reactor().runs);
+    harness.wait_for("the other reactor to be detected", |_| {
+        handle.salts_reactor().runs
+    });
     assert_eq!(handle.foreign_call().unwrap().1, "test.arg");
     assert_eq!(harness.stop().1, [""; 0]);
 }
@@ -204,7 +327,10 @@ fn foreign_calls_show_that_both_reactors_are_active() {
 fn in_shadow_requests_are_not_answered() {
     // Firing fails in this test, so an answer would be a failure in the record.
     for (shadow, state) in [(true, "done"), (false, "partial")] {
-        let settings = Settings { shadow, ..Settings::default() };
+        let settings = Settings {
+            shadow,
+            ..Settings::default()
+        };
         let harness = Harness::start(rules(&["request/*"]), settings, |_, _| Ok(yes()));
         harness.fire_event("request/1", "web1");
         harness.wait_until_done();
@@ -217,40 +343,85 @@ fn in_shadow_requests_are_not_answered() {
 fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     use crate::model::SaltsReactor;
     use crate::reactor::EngineReport;
-    let salts = SaltsReactor { fallback: true, ..SaltsReactor::default() };
-    let harness = Harness::start(rules(&["*"]), Settings { salts, ..Settings::default() }, |_, _| Ok(yes()));
+    let salts = SaltsReactor {
+        fallback: true,
+        ..SaltsReactor::default()
+    };
+    let harness = Harness::start(
+        rules(&["*"]),
+        Settings {
+            salts,
+            ..Settings::default()
+        },
+        |_, _| Ok(yes()),
+    );
     let handle = harness.reactor.handle();
     harness.fire_event("before", "web1");
     harness.wait_for("the event to wait", |harness| harness.status().waiting == 1);
-    assert!(handle.blocked_by().unwrap().contains("has not renewed the reactor's lease"));
-    let renew = |report: EngineReport<'_>| handle.report(&EngineReport { fallback: true, ..report });
+    assert!(
+        handle
+            .blocked_by()
+            .unwrap()
+            .contains("has not renewed the reactor's lease")
+    );
+    let renew = |report: EngineReport<'_>| {
+        handle.report(&EngineReport {
+            fallback: true,
+            ..report
+        })
+    };
     // The first report has no token yet.
     let (token, blocked) = renew(EngineReport::default());
     assert!(blocked.is_some());
-    let (token, blocked) = renew(EngineReport { token: Some(&token), ..EngineReport::default() });
+    let (token, blocked) = renew(EngineReport {
+        token: Some(&token),
+        ..EngineReport::default()
+    });
     assert_eq!(blocked, None);
     assert_eq!(harness.next(), "before");
     harness.wait_until_done();
 
-    harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
+    harness
+        .clock
+        .wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
     harness.fire_event("lapsed", "web1");
     harness.wait_for("the event to wait", |harness| harness.status().waiting == 1);
     assert!(handle.blocked_by().is_some());
     harness.clock.wind(SECOND);
     let began = Some(harness.clock.now());
-    renew(EngineReport { token: Some(&token), acts: true, began, ended: None, ..EngineReport::default() });
-    assert!(handle.salts_reactor().runs && handle.blocked_by().unwrap().contains("as the fallback"));
+    renew(EngineReport {
+        token: Some(&token),
+        acts: true,
+        began,
+        ended: None,
+        ..EngineReport::default()
+    });
+    assert!(
+        handle.salts_reactor().runs && handle.blocked_by().unwrap().contains("as the fallback")
+    );
     harness.fire_event("of the fallback", "web1");
     harness.clock.wind(SECOND);
     let ended = Some(harness.clock.now());
-    let (token, _) = renew(EngineReport { acts: true, began, ..EngineReport::default() });
-    let (_, blocked) = renew(EngineReport { token: Some(&token), began, ended, ..EngineReport::default() });
+    let (token, _) = renew(EngineReport {
+        acts: true,
+        began,
+        ..EngineReport::default()
+    });
+    let (_, blocked) = renew(EngineReport {
+        token: Some(&token),
+        began,
+        ended,
+        ..EngineReport::default()
+    });
     assert_eq!((blocked, handle.salts_reactor().runs), (None, false));
     harness.fire_event("after", "web1");
     assert_eq!([harness.next(), harness.next()], ["lapsed", "after"]);
     harness.wait_until_done();
     let shadowed = outcome("of the fallback", "done", "shadowed");
-    assert_eq!(harness.history(), [done("before"), done("lapsed"), shadowed, done("after")]);
+    assert_eq!(
+        harness.history(),
+        [done("before"), done("lapsed"), shadowed, done("after")]
+    );
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
@@ -261,22 +432,40 @@ fn a_lease_that_ends_during_a_reaction_delays_its_next_call() {
     let barrier: Arc<Barrier> = Arc::default();
     barrier.shut(true);
     let waits = barrier.clone();
-    let salts = SaltsReactor { fallback: true, ..SaltsReactor::default() };
-    let harness =
-        Harness::start(rules(&["a*", "*b"]), Settings { salts, ..Settings::default() }, move |_, _| {
+    let salts = SaltsReactor {
+        fallback: true,
+        ..SaltsReactor::default()
+    };
+    let harness = Harness::start(
+        rules(&["a*", "*b"]),
+        Settings {
+            salts,
+            ..Settings::default()
+        },
+        move |_, _| {
             waits.wait();
             Ok(yes())
-        });
+        },
+    );
     let handle = harness.reactor.handle();
     let renew = || {
-        let (token, _) = handle.report(&EngineReport { fallback: true, ..EngineReport::default() });
-        let report = EngineReport { token: Some(&token), fallback: true, ..EngineReport::default() };
+        let (token, _) = handle.report(&EngineReport {
+            fallback: true,
+            ..EngineReport::default()
+        });
+        let report = EngineReport {
+            token: Some(&token),
+            fallback: true,
+            ..EngineReport::default()
+        };
         assert_eq!(handle.report(&report).1, None);
     };
     renew();
     harness.fire_event("ab", "web1");
     assert_eq!(harness.next(), "ab");
-    harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
+    harness
+        .clock
+        .wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
     barrier.shut(false);
     harness.wait_for_the_pause();
     assert!(harness.asked.try_recv().is_err(), "a call without a lease");

@@ -17,7 +17,10 @@ fn sent_by(jid: &str) -> String {
 }
 
 fn two_deep() -> Settings {
-    Settings { depth_max: 2, ..Settings::default() }
+    Settings {
+        depth_max: 2,
+        ..Settings::default()
+    }
 }
 
 fn skipped_by_depth(harness: &Harness) -> u64 {
@@ -55,7 +58,13 @@ fn depths_survive_a_restart() {
     fire_yaml(&harness, "loop/next", &sent_by(&jid));
     harness.wait_for("a try", |harness| harness.status().master_unreachable);
     let (dir, _) = harness.stop();
-    let harness = Harness::start_in(dir, NOW + 2 * SECOND, rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir,
+        NOW + 2 * SECOND,
+        rules(&["loop/*"]),
+        two_deep(),
+        |_, _| Ok(yes()),
+    );
     let (_, jid) = harness.next_request();
     fire_yaml(&harness, "loop/next", &sent_by(&jid));
     harness.wait_for("the chain to end", |harness| skipped_by_depth(harness) == 1);
@@ -64,17 +73,27 @@ fn depths_survive_a_restart() {
 
 #[test]
 fn events_of_an_orchestration_have_a_depth() {
-    let started = || Ok(Answer::Started { jid: "77".to_owned(), tag: "salt/run/77".to_owned() });
-    let settings = Settings { depth_max: 1, ..Settings::default() };
+    let started = || {
+        Ok(Answer::Started {
+            jid: "77".to_owned(),
+            tag: "salt/run/77".to_owned(),
+        })
+    };
+    let settings = Settings {
+        depth_max: 1,
+        ..Settings::default()
+    };
     let harness = Harness::start(runners(&["loop/*"]), settings, move |_, _| started());
     fire_yaml(&harness, "loop/first", "{word: first}");
     harness.next();
     harness.wait_until_done();
     // Both an event sent by its runner and one sent by its job have depth 1, and their reactions depth 2.
     let announce = |jid: &str| {
-        let data = "{type: runner, name: event.send, args: [], kwargs: {tag: loop/run, data: {n: 1}}}";
+        let data =
+            "{type: runner, name: event.send, args: [], kwargs: {tag: loop/run, data: {n: 1}}}";
         fire_yaml(&harness, &format!("salt/run/{jid}/args"), data);
-        let data = "{fun: runner.event.send, user: Reactor, fun_args: [{tag: loop/run, data: {n: 1}}]}";
+        let data =
+            "{fun: runner.event.send, user: Reactor, fun_args: [{tag: loop/run, data: {n: 1}}]}";
         fire_yaml(&harness, &format!("salt/run/{jid}1/new"), data);
         let call = "{arg: [loop/job], kwarg: {}, tgt_type: glob}";
         let data = format!("{{type: function, tgt: web1, name: event.send, args: {call}}}");
@@ -89,8 +108,17 @@ fn events_of_an_orchestration_have_a_depth() {
     harness.next();
     harness.wait_until_done();
     let depths = || {
-        let depth = |body: &[u8]| get(body, "depth").and_then(crate::wire::msgpack::as_int).unwrap_or(0);
-        harness.records().iter().rev().map(|row| depth(&row.body)).collect::<Vec<_>>()
+        let depth = |body: &[u8]| {
+            get(body, "depth")
+                .and_then(crate::wire::msgpack::as_int)
+                .unwrap_or(0)
+        };
+        harness
+            .records()
+            .iter()
+            .rev()
+            .map(|row| depth(&row.body))
+            .collect::<Vec<_>>()
     };
     assert_eq!(depths(), [1, 1, 0]);
     // These were not announced.
@@ -108,12 +136,21 @@ fn events_of_a_runner_have_a_depth_in_any_order() {
     let barriers: Arc<[Barrier; 3]> = Arc::default();
     barriers.iter().for_each(|barrier| barrier.shut(true));
     let answered = barriers.clone();
-    let reacting = Rules { fun: Some("event.send"), ..runners(&["loop/*"]) };
+    let reacting = Rules {
+        fun: Some("event.send"),
+        ..runners(&["loop/*"])
+    };
     let harness = Harness::start(reacting, two_deep(), move |_, times| {
-        if let Some(barrier) = (times as usize).checked_sub(1).and_then(|nth| barriers.get(nth)) {
+        if let Some(barrier) = (times as usize)
+            .checked_sub(1)
+            .and_then(|nth| barriers.get(nth))
+        {
             barrier.wait();
         }
-        Ok(Answer::Started { jid: format!("7{times}"), tag: format!("salt/run/7{times}") })
+        Ok(Answer::Started {
+            jid: format!("7{times}"),
+            tag: format!("salt/run/7{times}"),
+        })
     });
     fire_yaml(&harness, "loop/next", "{}");
     for (nth, barrier) in answered.iter().enumerate() {
@@ -133,16 +170,27 @@ fn events_of_a_runner_have_a_depth_in_any_order() {
 fn rules_without_options_have_separate_default_budgets() {
     let mut plain = RuleOptions::default();
     let budget = plain.budget.expect("a default budget");
-    assert!(budget.times >= 1_000_000, "enough for a backlog of a million events");
+    assert!(
+        budget.times >= 1_000_000,
+        "enough for a backlog of a million events"
+    );
     plain.budget = Some(Rate { times: 2, ..budget });
-    let settings = Settings { plain: Arc::new(plain), ..Settings::default() };
+    let settings = Settings {
+        plain: Arc::new(plain),
+        ..Settings::default()
+    };
     let harness = Harness::start(rules(&["a/*", "b/*"]), settings, |_, _| Ok(yes()));
     for tag in ["a/1", "a/2", "a/3", "b/1", "b/2"] {
         harness.clock.wind(1);
         harness.fire_event(tag, "web1");
     }
     // Rules do not wait for each other.
-    let mut next = [harness.next(), harness.next(), harness.next(), harness.next()];
+    let mut next = [
+        harness.next(),
+        harness.next(),
+        harness.next(),
+        harness.next(),
+    ];
     next.sort_unstable();
     assert_eq!(next, ["a/1", "a/2", "b/1", "b/2"]);
     harness.wait_until_done();

@@ -9,7 +9,9 @@ use super::engine::{Parts, Reactor};
 use super::*;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
-use crate::model::{Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source};
+use crate::model::{
+    Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source,
+};
 use crate::store::{Intake, Options, Store, StoredEntry, vfs};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::python::value::Map;
@@ -34,7 +36,8 @@ struct Barrier(Mutex<bool>, Condvar);
 
 impl Barrier {
     fn wait(&self) {
-        self.1.wait_while_for(&mut self.0.lock(), |shut| *shut, TIMEOUT);
+        self.1
+            .wait_while_for(&mut self.0.lock(), |shut| *shut, TIMEOUT);
     }
 
     fn shut(&self, whether: bool) {
@@ -58,11 +61,18 @@ impl RuleEngine for Rules {
         if tag.starts_with("held/") {
             self.held.wait();
         }
-        self.patterns.iter().filter(|glob| Glob::new(glob).matches(tag)).map(|glob| (*glob).into()).collect()
+        self.patterns
+            .iter()
+            .filter(|glob| Glob::new(glob).matches(tag))
+            .map(|glob| (*glob).into())
+            .collect()
     }
 
     fn all(&self) -> Vec<ListedRule> {
-        let listed = |glob: &&str| ListedRule { pattern: (*glob).to_owned(), files: Vec::new() };
+        let listed = |glob: &&str| ListedRule {
+            pattern: (*glob).to_owned(),
+            files: Vec::new(),
+        };
         self.patterns.iter().map(listed).collect()
     }
 
@@ -79,7 +89,11 @@ impl RuleEngine for Rules {
                 Some(Client::Caller) => Call::caller(&event.tag, arg, Value::Null),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
-            PlannedCall { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), request }
+            PlannedCall {
+                id: rule.to_string(),
+                sls: format!("/srv/{rule}.sls"),
+                request,
+            }
         };
         ReactionPlan {
             files: vec![("/srv/a.sls".to_owned(), "rendered".to_owned())],
@@ -114,9 +128,13 @@ impl Executor for FakeMaster {
         };
         self.asked.lock().send((action, jid.to_owned())).unwrap();
         (self.answers)(call, times).map(|answer| match answer {
-            Answer::Published { minions, missing, .. } => {
-                Answer::Published { jid: jid.to_owned(), minions, missing }
-            }
+            Answer::Published {
+                minions, missing, ..
+            } => Answer::Published {
+                jid: jid.to_owned(),
+                minions,
+                missing,
+            },
             other => other,
         })
     }
@@ -137,7 +155,11 @@ impl Executor for FakeMaster {
 
 /// The first argument of a call.
 fn argument(call: &Call) -> &str {
-    let load = call.load.get("kwarg").and_then(Value::as_map).unwrap_or(&call.load);
+    let load = call
+        .load
+        .get("kwarg")
+        .and_then(Value::as_map)
+        .unwrap_or(&call.load);
     load.get("arg")
         .or(load.get("args"))
         .and_then(Value::as_list)
@@ -146,19 +168,32 @@ fn argument(call: &Call) -> &str {
 }
 
 fn yes() -> Answer {
-    Answer::Published { jid: String::new(), minions: vec!["web1".to_owned()], missing: vec![] }
+    Answer::Published {
+        jid: String::new(),
+        minions: vec!["web1".to_owned()],
+        missing: vec![],
+    }
 }
 
 fn unreachable() -> MasterError {
-    MasterError::Unreachable { place: "here".to_owned(), why: "down".to_owned() }
+    MasterError::Unreachable {
+        place: "here".to_owned(),
+        why: "down".to_owned(),
+    }
 }
 
 fn no_answer() -> MasterError {
-    MasterError::NoAnswer { place: "here".to_owned(), why: "silence".to_owned() }
+    MasterError::NoAnswer {
+        place: "here".to_owned(),
+        why: "silence".to_owned(),
+    }
 }
 
 fn refused() -> MasterError {
-    MasterError::Refused { place: "here".to_owned(), why: "no".to_owned() }
+    MasterError::Refused {
+        place: "here".to_owned(),
+        why: "no".to_owned(),
+    }
 }
 
 /// A store with its threads and a reactor.
@@ -179,7 +214,13 @@ impl Harness {
         settings: Settings,
         answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
     ) -> Self {
-        Self::start_in(Arc::new(tempfile::tempdir().unwrap()), NOW, rules, settings, answers)
+        Self::start_in(
+            Arc::new(tempfile::tempdir().unwrap()),
+            NOW,
+            rules,
+            settings,
+            answers,
+        )
     }
 
     fn start_in(
@@ -198,13 +239,19 @@ impl Harness {
             metrics: metrics.clone(),
             limits: crate::store::Limits::default(),
             classes: crate::store::Classes::default(),
-            free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
+            free: crate::store::FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
             fs: Arc::new(vfs::Disk),
         };
         let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
         let (tx, asked) = sync_channel(10_000);
-        let master =
-            FakeMaster { asked: Mutex::new(tx), times: Mutex::default(), answers: Box::new(answers) };
+        let master = FakeMaster {
+            asked: Mutex::new(tx),
+            times: Mutex::default(),
+            answers: Box::new(answers),
+        };
         let reactor = Reactor::start(Parts {
             clean: Arc::new(|batch| batch),
             store: store.clone(),
@@ -216,13 +263,28 @@ impl Harness {
             executor: Arc::new(master),
         })
         .unwrap();
-        Self { dir, clock, metrics, store, intake, reactor, asked, threads }
+        Self {
+            dir,
+            clock,
+            metrics,
+            store,
+            intake,
+            reactor,
+            asked,
+            threads,
+        }
     }
 
     /// Stores an event of a minion from this source.
     fn fire_from(&self, source: Source, tag: &str, minion: &str, user: &str) {
         let mut w = Writer::new();
-        w.map(3).str("id").str(minion).str("user").str(user).str("_stamp").str("2026");
+        w.map(3)
+            .str("id")
+            .str(minion)
+            .str("user")
+            .str(user)
+            .str("_stamp")
+            .str("2026");
         let body = w.into_bytes();
         let entry = event_entry(tag.as_bytes(), &body, source, self.clock.now());
         self.store(Batch::of(&crate::model::Entry { minion, ..entry }));
@@ -230,13 +292,23 @@ impl Harness {
 
     fn store(&self, batch: Batch) {
         let (tx, rx) = sync_channel(1);
-        self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
+        self.intake
+            .submit(
+                batch,
+                Some(Box::new(move |stored| tx.send(stored).unwrap())),
+            )
+            .unwrap();
         crate::testkit::receive(&rx).unwrap();
     }
 
     /// Stores an event of the bus with this data.
     fn fire_data(&self, tag: &str, data: &[u8]) {
-        self.store(Batch::of(&event_entry(tag.as_bytes(), data, Source::Bus, self.clock.now())));
+        self.store(Batch::of(&event_entry(
+            tag.as_bytes(),
+            data,
+            Source::Bus,
+            self.clock.now(),
+        )));
     }
 
     fn fire_event(&self, tag: &str, minion: &str) {
@@ -302,8 +374,13 @@ impl Harness {
 
     /// The records, the earliest first.
     fn records(&self) -> Vec<StoredEntry> {
-        let filter = EventFilter { reactions: true, ..EventFilter::default() };
-        let found = self.store.events_before(&filter, self.store.durable(), usize::MAX, usize::MAX);
+        let filter = EventFilter {
+            reactions: true,
+            ..EventFilter::default()
+        };
+        let found = self
+            .store
+            .events_before(&filter, self.store.durable(), usize::MAX, usize::MAX);
         found.unwrap().into_iter().rev().collect()
     }
 
@@ -312,11 +389,19 @@ impl Harness {
         let text = |bytes: Option<&[u8]>| bytes.and_then(as_text).unwrap_or_default().to_owned();
         let record = |entry: StoredEntry| {
             let calls = get(&entry.body, "calls").unwrap_or_default();
-            let outcomes = elements(calls).map(|call| text(get(call, "outcome"))).collect();
+            let outcomes = elements(calls)
+                .map(|call| text(get(call, "outcome")))
+                .collect();
             let state = text(get(&entry.body, "state"));
             let why = text(get(&entry.body, "why"));
             let state = if why.is_empty() { state } else { why };
-            (String::from_utf8(entry.tag).unwrap().replace("saltcellar/reaction/", ""), state, outcomes)
+            (
+                String::from_utf8(entry.tag)
+                    .unwrap()
+                    .replace("saltcellar/reaction/", ""),
+                state,
+                outcomes,
+            )
         };
         self.records().into_iter().map(record).collect()
     }
@@ -325,24 +410,38 @@ impl Harness {
     fn stop(self) -> (Arc<tempfile::TempDir>, Vec<String>) {
         self.reactor.stop();
         drop((self.store, self.intake));
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
-        (self.dir, self.asked.try_iter().map(|(action, _)| action).collect())
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        (
+            self.dir,
+            self.asked.try_iter().map(|(action, _)| action).collect(),
+        )
     }
 }
 
 fn rules(patterns: &[&'static str]) -> Rules {
-    Rules { patterns: patterns.to_vec(), ..Rules::default() }
+    Rules {
+        patterns: patterns.to_vec(),
+        ..Rules::default()
+    }
 }
 
 fn with(change: impl FnOnce(&mut RuleOptions)) -> Settings {
     let mut plain = RuleOptions::default();
     change(&mut plain);
-    Settings { plain: Arc::new(plain), ..Settings::default() }
+    Settings {
+        plain: Arc::new(plain),
+        ..Settings::default()
+    }
 }
 
 /// Options of one rule.
 fn own(rule: &str, change: fn(&mut RuleOptions)) -> Arc<RuleOptions> {
-    let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
+    let mut options = RuleOptions {
+        rule: rule.into(),
+        ..RuleOptions::default()
+    };
     change(&mut options);
     Arc::new(options)
 }
@@ -369,10 +468,17 @@ fn slow(patterns: &[&'static str]) -> (Rules, Arc<Barrier>) {
 
 /// Rules whose calls are runners.
 fn runners(patterns: &[&'static str]) -> Rules {
-    Rules { client: Some(Client::Runner), ..rules(patterns) }
+    Rules {
+        client: Some(Client::Runner),
+        ..rules(patterns)
+    }
 }
 
 /// A reachable master that never answers.
 fn silent(_: &Call, times: u32) -> Result<Answer, MasterError> {
-    if times == 0 { Ok(yes()) } else { Err(no_answer()) }
+    if times == 0 {
+        Ok(yes())
+    } else {
+        Err(no_answer())
+    }
 }

@@ -70,7 +70,12 @@ fn a_call_that_was_certainly_not_made_is_retried_after_a_restart() {
                 harness.wait_for_the_pause();
             },
         );
-        assert_eq!((asked, history), (vec!["1".to_owned()], vec![done("1")]), "{}", why());
+        assert_eq!(
+            (asked, history),
+            (vec!["1".to_owned()], vec![done("1")]),
+            "{}",
+            why()
+        );
     }
 }
 

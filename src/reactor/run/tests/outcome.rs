@@ -10,7 +10,11 @@ impl Harness {
         let copied = || {
             let copy = Arc::new(tempfile::tempdir().unwrap());
             let (from, to) = (self.dir.path().join("."), copy.path());
-            let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+            let status = std::process::Command::new("cp")
+                .arg("-a")
+                .arg(from)
+                .arg(to)
+                .status();
             status.unwrap().success().then_some(copy)
         };
         crate::testkit::wait_for("a copy", copied)
@@ -18,7 +22,10 @@ impl Harness {
 }
 
 fn started(jid: &str) -> Answer {
-    Answer::Started { jid: jid.to_owned(), tag: format!("salt/run/{jid}") }
+    Answer::Started {
+        jid: jid.to_owned(),
+        tag: format!("salt/run/{jid}"),
+    }
 }
 
 impl Harness {
@@ -26,7 +33,10 @@ impl Harness {
     fn jids(&self) -> Vec<String> {
         let of = |entry: &StoredEntry| -> Vec<String> {
             let calls = elements(get(&entry.body, "calls").unwrap_or_default());
-            calls.filter_map(|call| as_text(get(call, "jid")?)).map(str::to_owned).collect()
+            calls
+                .filter_map(|call| as_text(get(call, "jid")?))
+                .map(str::to_owned)
+                .collect()
         };
         self.records().iter().flat_map(of).collect()
     }
@@ -39,7 +49,10 @@ impl Harness {
     }
 
     fn outcomes(&self) -> Vec<String> {
-        self.history().into_iter().flat_map(|(_, _, calls)| calls).collect()
+        self.history()
+            .into_iter()
+            .flat_map(|(_, _, calls)| calls)
+            .collect()
     }
 }
 
@@ -51,7 +64,10 @@ fn a_busy_master_runs_a_runner_once() {
     harness.wind_until_done();
     assert_eq!(
         (harness.outcomes(), harness.jids()),
-        (vec!["found".to_owned()], vec!["20260101000000000001".to_owned()])
+        (
+            vec!["found".to_owned()],
+            vec!["20260101000000000001".to_owned()]
+        )
     );
     assert_eq!(harness.stop().1, [""; 0]);
 }
@@ -62,7 +78,10 @@ fn a_runner_without_a_start_event_is_unknown_and_not_repeated() {
     harness.fire_until_pause("1");
     // Starts of other calls: before the request, with other arguments, by a user.
     harness.salts_runner("20260101000000000001", "2");
-    harness.fire_texts("salt/run/20260101000000000002/new", &[("fun", "runner.test.arg"), ("user", "root")]);
+    harness.fire_texts(
+        "salt/run/20260101000000000002/new",
+        &[("fun", "runner.test.arg"), ("user", "root")],
+    );
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
     assert_eq!(harness.metrics.reactor_calls_unknown.get(), 1);
@@ -71,11 +90,15 @@ fn a_runner_without_a_start_event_is_unknown_and_not_repeated() {
 
 #[test]
 fn two_equal_calls_claim_different_starts() {
-    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| match times {
-        0 => Ok(yes()),
-        2 => Ok(started("20260101000000000002")),
-        _ => Err(no_answer()),
-    });
+    let harness = Harness::start(
+        runners(&["?"]),
+        Settings::default(),
+        |_, times| match times {
+            0 => Ok(yes()),
+            2 => Ok(started("20260101000000000002")),
+            _ => Err(no_answer()),
+        },
+    );
     for minion in ["web1", "web2", "web3"] {
         harness.fire_event("1", minion);
     }
@@ -107,7 +130,11 @@ fn a_start_that_the_reactor_has_not_read_yet_is_waited_for() {
     held.shut(true);
     harness.fire_event("held/x", "web1");
     harness.salts_runner("20260101000000000001", "1");
-    let end = harness.clock.now().after(REACTOR_START_TIME).after(REACTOR_START_TIME);
+    let end = harness
+        .clock
+        .now()
+        .after(REACTOR_START_TIME)
+        .after(REACTOR_START_TIME);
     harness.wait_for("the end of the search's time", |harness| {
         harness.clock.wind(SECOND);
         harness.next_at().is_some_and(|until| until > end)
@@ -143,22 +170,36 @@ fn killed_while_a_runner_is_asked_for(before: impl Fn(&Harness)) -> Arc<tempfile
 #[test]
 fn a_kill_before_the_answer_does_not_repeat_a_runner() {
     let no_start = killed_while_a_runner_is_asked_for(|_| {});
-    let harness = Harness::start_in(no_start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| {
-        Ok(started("2"))
-    });
+    let harness = Harness::start_in(
+        no_start,
+        NOW + SECOND,
+        runners(&["?"]),
+        Settings::default(),
+        |_, _| Ok(started("2")),
+    );
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
     assert_eq!(harness.stop().1, [""; 0]);
     let start = killed_while_a_runner_is_asked_for(|harness| {
         harness.salts_runner("20260101000000000001", "1");
-        harness.wait_for("the start to be read", |harness| harness.status().behind == 0);
+        harness.wait_for("the start to be read", |harness| {
+            harness.status().behind == 0
+        });
     });
-    let harness =
-        Harness::start_in(start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| Ok(started("2")));
+    let harness = Harness::start_in(
+        start,
+        NOW + SECOND,
+        runners(&["?"]),
+        Settings::default(),
+        |_, _| Ok(started("2")),
+    );
     harness.wind_until_done();
     assert_eq!(
         (harness.outcomes(), harness.jids()),
-        (vec!["found".to_owned()], vec!["20260101000000000001".to_owned()])
+        (
+            vec!["found".to_owned()],
+            vec!["20260101000000000001".to_owned()]
+        )
     );
     assert_eq!(harness.stop().1, [""; 0]);
 }
@@ -166,19 +207,28 @@ fn a_kill_before_the_answer_does_not_repeat_a_runner() {
 /// The outcome of a job whose answer was lost, if the log has this entry.
 fn found_by(tag: impl Fn(&str) -> String, pairs: &[(&str, &str)]) -> (Vec<String>, usize) {
     let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
-        if times < 2 { Err(no_answer()) } else { Ok(yes()) }
+        if times < 2 {
+            Err(no_answer())
+        } else {
+            Ok(yes())
+        }
     });
     harness.fire_event("a", "web1");
     let (_, jid) = harness.next_request();
     harness.wait_for_the_pause();
-    let pairs: Vec<_> =
-        pairs.iter().map(|(key, value)| (*key, if *key == "jid" { &*jid } else { *value })).collect();
+    let pairs: Vec<_> = pairs
+        .iter()
+        .map(|(key, value)| (*key, if *key == "jid" { &*jid } else { *value }))
+        .collect();
     harness.fire_texts(&tag(&jid), &pairs);
     harness.clock.wind(SECOND);
     harness.wait_for("the record", |harness| harness.history().len() == 1);
     let outcomes = harness.outcomes();
     let again: Vec<_> = harness.asked.try_iter().collect();
-    assert!(again.iter().all(|(_, other)| *other == jid), "the same job: {again:?}");
+    assert!(
+        again.iter().all(|(_, other)| *other == jid),
+        "the same job: {again:?}"
+    );
     harness.reactor.stop();
     (outcomes, again.len())
 }
@@ -201,26 +251,47 @@ fn a_job_that_was_not_published_is_published_again() {
 #[test]
 fn a_published_or_returned_job_is_not_published_again() {
     let found = (vec!["found".to_owned()], 0);
-    assert_eq!(found_by(|jid| format!("salt/job/{jid}/publish"), &[("enc", "aes")]), found);
-    let pairs: &[_] =
-        &[("cmd", "_return"), ("id", "web1"), ("jid", ""), ("return", "x"), ("fun", "test.arg")];
-    assert_eq!(found_by(|jid| format!("salt/job/{jid}/ret/web1"), pairs), found);
+    assert_eq!(
+        found_by(|jid| format!("salt/job/{jid}/publish"), &[("enc", "aes")]),
+        found
+    );
+    let pairs: &[_] = &[
+        ("cmd", "_return"),
+        ("id", "web1"),
+        ("jid", ""),
+        ("return", "x"),
+        ("fun", "test.arg"),
+    ];
+    assert_eq!(
+        found_by(|jid| format!("salt/job/{jid}/ret/web1"), pairs),
+        found
+    );
 }
 
 #[test]
 fn a_rendered_call_older_than_age_max_is_skipped() {
     let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
-        if times < 3 { Err(unreachable()) } else { Ok(yes()) }
+        if times < 3 {
+            Err(unreachable())
+        } else {
+            Ok(yes())
+        }
     });
     harness.fire_until_pause("1");
     harness.clock.wind(3_601 * SECOND);
     harness.wind_until_done();
-    assert_eq!(harness.history(), [("1".to_owned(), "old".to_owned(), Vec::new())]);
+    assert_eq!(
+        harness.history(),
+        [("1".to_owned(), "old".to_owned(), Vec::new())]
+    );
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
 fn settings(shadow: bool) -> Settings {
-    Settings { shadow, ..Settings::default() }
+    Settings {
+        shadow,
+        ..Settings::default()
+    }
 }
 
 #[test]
@@ -231,7 +302,13 @@ fn a_rule_that_is_removed_and_added_again_ignores_the_events_in_between() {
     assert_eq!(harness.next(), "a");
     harness.wait_until_done();
     let (dir, _) = harness.stop();
-    let harness = Harness::start_in(dir.clone(), NOW, rules(&["b"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(
+        dir.clone(),
+        NOW,
+        rules(&["b"]),
+        Settings::default(),
+        |_, _| Ok(yes()),
+    );
     harness.wait_until_done();
     // After a kill the checkpoint is older than the event.
     let copy = Arc::new(tempfile::tempdir().unwrap());
@@ -241,7 +318,9 @@ fn a_rule_that_is_removed_and_added_again_ignores_the_events_in_between() {
     let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
     std::fs::copy(copy.path().join("REACTOR"), dir.path().join("REACTOR")).unwrap();
-    let harness = Harness::start_in(dir, NOW, rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(dir, NOW, rules(&["a", "b"]), Settings::default(), |_, _| {
+        Ok(yes())
+    });
     harness.fire_event("b", "web1");
     assert_eq!(harness.next(), "b");
     harness.wait_until_done();
@@ -259,7 +338,10 @@ fn after_shadow_earlier_events_cause_no_calls() {
     harness.fire_event("slow/1", "web1");
     harness.fire_event("slow/2", "web1");
     harness.wait_for_open(2);
-    harness.reactor.handle().change(Arc::new(rules(&["slow/*"])), settings(false));
+    harness
+        .reactor
+        .handle()
+        .change(Arc::new(rules(&["slow/*"])), settings(false));
     slow.shut(false);
     harness.wait_until_done();
     assert_eq!(harness.outcomes(), ["shadowed", "shadowed"]);
@@ -278,7 +360,9 @@ fn after_a_restart_that_ends_shadow_earlier_events_cause_no_calls() {
     let copy = harness.as_after_a_kill();
     slow.shut(false);
     harness.stop();
-    let harness = Harness::start_in(copy, NOW, rules(&["slow/*"]), settings(false), |_, _| Ok(yes()));
+    let harness = Harness::start_in(copy, NOW, rules(&["slow/*"]), settings(false), |_, _| {
+        Ok(yes())
+    });
     harness.wait_until_done();
     assert_eq!(harness.outcomes(), ["shadowed"]);
     harness.fire_event("slow/2", "web1");
@@ -290,18 +374,29 @@ fn after_a_restart_that_ends_shadow_earlier_events_cause_no_calls() {
 #[test]
 fn retry_unanswered_repeats_a_runner_only_without_a_start_event() {
     let again = || with(|options| options.retry_unanswered = true);
-    let answers = |_: &Call, times| if times < 2 { Err(no_answer()) } else { Ok(started("2")) };
+    let answers = |_: &Call, times| {
+        if times < 2 {
+            Err(no_answer())
+        } else {
+            Ok(started("2"))
+        }
+    };
     let harness = Harness::start(runners(&["?"]), again(), answers);
     harness.fire_until_pause("1");
     harness.clock.wind(SECOND);
     assert_eq!(harness.next(), "1");
     harness.wait_until_done();
-    assert_eq!((harness.outcomes(), harness.jids()), (vec!["started".to_owned()], vec!["2".to_owned()]));
+    assert_eq!(
+        (harness.outcomes(), harness.jids()),
+        (vec!["started".to_owned()], vec!["2".to_owned()])
+    );
     harness.stop();
     let harness = Harness::start(runners(&["?"]), again(), answers);
     harness.fire_until_pause("1");
     harness.salts_runner("20260101000000000001", "1");
-    harness.wait_for("the start to be read", |harness| harness.status().behind == 0);
+    harness.wait_for("the start to be read", |harness| {
+        harness.status().behind == 0
+    });
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["found"]);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -340,7 +435,10 @@ fn a_sent_call_that_became_too_old_is_not_repeated() {
 fn a_call_sent_before_shadow_mode_is_recorded_as_unknown() {
     let harness = Harness::start(rules(&["?"]), settings(false), |_, _| Err(no_answer()));
     harness.fire_until_pause("1");
-    harness.reactor.handle().change(Arc::new(rules(&["?"])), settings(true));
+    harness
+        .reactor
+        .handle()
+        .change(Arc::new(rules(&["?"])), settings(true));
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -349,7 +447,11 @@ fn a_call_sent_before_shadow_mode_is_recorded_as_unknown() {
 #[test]
 fn a_job_with_a_lost_answer_is_repeated_unless_it_was_published() {
     let harness = Harness::start(rules(&["a", "b"]), Settings::default(), |_, times| {
-        if times == 1 { Err(no_answer()) } else { Ok(yes()) }
+        if times == 1 {
+            Err(no_answer())
+        } else {
+            Ok(yes())
+        }
     });
     harness.fire_event("a", "web1");
     let (_, jid) = harness.next_request();
@@ -396,13 +498,18 @@ fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Harness, Arc<Barrie
 
 #[test]
 fn a_checkpoint_written_while_the_log_is_read_is_valid() {
-    let (harness, held) = in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
+    let (harness, held) =
+        in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
     let file = harness.dir.path().join("REACTOR");
-    harness.wait_for("a checkpoint_file", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
+    harness.wait_for("a checkpoint_file", |_| {
+        std::fs::read_to_string(&file).unwrap().contains("\nopen ")
+    });
     let copy = harness.as_after_a_kill();
     held.shut(false);
     harness.stop();
-    let harness = Harness::start_in(copy, NOW, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start_in(copy, NOW, rules(&["*"]), Settings::default(), |_, _| {
+        Ok(yes())
+    });
     assert_eq!([harness.next(), harness.next()], ["slow/1", "held/2"]);
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
@@ -411,7 +518,10 @@ fn a_checkpoint_written_while_the_log_is_read_is_valid() {
 #[test]
 fn an_event_that_arrives_during_a_start_is_handled_once() {
     // Together they exceed a single read.
-    let (long, tags) = ("u".repeat(REACTOR_WAVE_BYTES / 8), (2..12).map(|n| format!("held/{n}")));
+    let (long, tags) = (
+        "u".repeat(REACTOR_WAVE_BYTES / 8),
+        (2..12).map(|n| format!("held/{n}")),
+    );
     let mut tags: Vec<_> = tags.collect();
     let (harness, held) = in_the_middle_of_the_log(with_unread_events(&long, &tags));
     harness.fire_event("late", "db1");
@@ -434,8 +544,13 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     harness.wait_until_done();
     let shared = &harness.reactor.shared;
     let mut seqs = Vec::new();
-    let note = |row: crate::store::Followed<'_>| seqs.extend(follower::is_bus_event(&row).then_some(row.seq));
-    shared.store.follow(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note).unwrap();
+    let note = |row: crate::store::Followed<'_>| {
+        seqs.extend(follower::is_bus_event(&row).then_some(row.seq));
+    };
+    shared
+        .store
+        .follow(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note)
+        .unwrap();
     // As after a restart with these events open.
     for seq in &seqs {
         shared.checkpoint.lock().opened(*seq, 1);
@@ -443,10 +558,20 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     let depths = HashMap::new();
     let events = |from| follower::open_events(shared, from);
     let unreadable = |from| {
-        if from == seqs[0] { Err(crate::store::StoreError::Broken("disk")) } else { events(from) }
+        if from == seqs[0] {
+            Err(crate::store::StoreError::Broken("disk"))
+        } else {
+            events(from)
+        }
     };
     let unread = follower::resume(shared, seqs.clone(), &depths, unreadable);
-    assert_eq!((unread.as_slice(), harness.metrics.reactor_events_unread.get()), (&seqs[..1], 1));
+    assert_eq!(
+        (
+            unread.as_slice(),
+            harness.metrics.reactor_events_unread.get()
+        ),
+        (&seqs[..1], 1)
+    );
     assert_eq!(harness.next(), "b");
     harness.wait_for_open(1);
     assert_eq!(follower::resume(shared, unread, &depths, events), []);

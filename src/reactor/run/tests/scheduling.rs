@@ -40,9 +40,14 @@ fn seqs(turns: &[(QueueItem, Slot)]) -> Vec<u64> {
 
 /// The item after a failed try.
 fn rendered(item: QueueItem) -> QueueItem {
-    let QueueItem::Task(mut task) = item else { panic!("not in memory") };
+    let QueueItem::Task(mut task) = item else {
+        panic!("not in memory")
+    };
     let progress = TaskProgress::of(&task.event, Micros(NOW), ReactionPlan::default(), false);
-    task.progress = Some(Box::new(TaskProgress { tries: 1, ..progress }));
+    task.progress = Some(Box::new(TaskProgress {
+        tries: 1,
+        ..progress
+    }));
     QueueItem::Task(task)
 }
 
@@ -53,10 +58,21 @@ fn the_option_order_decides_which_events_wait_for_each_other() {
         (RuleOrder::Minion, vec![1, 2, 4]),
         (RuleOrder::None, vec![1, 2, 3, 4, 5]),
     ] {
-        let options = RuleOptions { rule: "a".into(), order, ..RuleOptions::default() };
-        let mut scheduler = scheduler(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
+        let options = RuleOptions {
+            rule: "a".into(),
+            order,
+            ..RuleOptions::default()
+        };
+        let mut scheduler = scheduler(Settings {
+            rules: vec![Arc::new(options)],
+            ..Settings::default()
+        });
         for (seq, minion) in [(1, "x"), (2, "y"), (3, "x"), (4, ""), (5, "")] {
-            assert!(scheduler.offer(task(seq, "a", minion), Micros(NOW)).is_none());
+            assert!(
+                scheduler
+                    .offer(task(seq, "a", minion), Micros(NOW))
+                    .is_none()
+            );
         }
         let mut started = turns(&mut scheduler);
         assert_eq!(seqs(&started), at_once, "{order:?}");
@@ -97,8 +113,15 @@ fn rules_take_turns_despite_a_backlog_of_one() {
 
 #[test]
 fn events_beyond_the_limits_are_numbers_and_keep_their_order() {
-    let options = RuleOptions { rule: "a".into(), concurrency: Some(16), ..RuleOptions::default() };
-    let mut scheduler = scheduler(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
+    let options = RuleOptions {
+        rule: "a".into(),
+        concurrency: Some(16),
+        ..RuleOptions::default()
+    };
+    let mut scheduler = scheduler(Settings {
+        rules: vec![Arc::new(options)],
+        ..Settings::default()
+    });
     let minions = REACTOR_QUEUES_MAX as u64 + 500;
     let most = 2 * minions + 5_000;
     let minion_of = |seq: u64| if seq < 5_000 { 0 } else { seq % minions };
@@ -119,7 +142,10 @@ fn events_beyond_the_limits_are_numbers_and_keep_their_order() {
                 in_memory += 1;
                 of_first += usize::from(minion == 0);
             }
-            assert!(last.insert(minion, seq).is_none_or(|last| last < seq), "{seq} of {minion}");
+            assert!(
+                last.insert(minion, seq).is_none_or(|last| last < seq),
+                "{seq} of {minion}"
+            );
             count += 1;
             scheduler.done(&slot);
         }
@@ -131,8 +157,14 @@ fn events_beyond_the_limits_are_numbers_and_keep_their_order() {
 
 #[test]
 fn a_rule_starts_no_more_waiting_runners_than_the_master_s_queue_allows() {
-    let runners = RunnerLimits { threads: 2, waiting: Some(3) };
-    let mut scheduler = scheduler(Settings { runners, ..Settings::default() });
+    let runners = RunnerLimits {
+        threads: 2,
+        waiting: Some(3),
+    };
+    let mut scheduler = scheduler(Settings {
+        runners,
+        ..Settings::default()
+    });
     for seq in 0..20 {
         scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
@@ -146,9 +178,15 @@ fn a_rule_starts_no_more_waiting_runners_than_the_master_s_queue_allows() {
             waiting += 1;
         }
     }
-    assert_eq!((under_way.len(), waiting), (1, 3), "one of two is left to other rules");
+    assert_eq!(
+        (under_way.len(), waiting),
+        (1, 3),
+        "one of two is left to other rules"
+    );
     scheduler.put(task(20, "b", "web1"));
-    let NextAction::Run(item, slot) = scheduler.next(Micros(NOW)) else { panic!("other rules wait, too") };
+    let NextAction::Run(item, slot) = scheduler.next(Micros(NOW)) else {
+        panic!("other rules wait, too")
+    };
     assert!(item.seq() == SeqNo(20) && scheduler.runners.take(&slot.rules, None));
     // After the end of a runner the first waiting item continues, and another one starts.
     let ended = under_way.remove(0);
@@ -181,7 +219,9 @@ fn at_most_concurrency_reactions_start_while_the_master_is_unreachable() {
         }
     }
     assert_eq!(scheduler.next_at(), Some(at));
-    let NextAction::Run(item, slot) = scheduler.next(at) else { panic!("it is tried again") };
+    let NextAction::Run(item, slot) = scheduler.next(at) else {
+        panic!("it is tried again")
+    };
     assert!(item.seq().0 < 8);
     scheduler.pause(item, &slot, Micros(at.0 + SECOND));
     scheduler.set_master_unreachable(false);
@@ -205,7 +245,9 @@ fn a_rate_delays_only_its_own_rule() {
     let (mut gone, mut now) = (Vec::new(), NOW);
     while gone.len() < 5 {
         while let NextAction::Run(item, slot) = scheduler.next(Micros(now)) {
-            let QueueItem::Task(task) = item else { panic!("few wait") };
+            let QueueItem::Task(task) = item else {
+                panic!("few wait")
+            };
             match scheduler.start(&task, Micros(now)) {
                 Admission::Now => {
                     gone.push((task.event.seq.0, (now - NOW) / SECOND));
@@ -216,7 +258,9 @@ fn a_rate_delays_only_its_own_rule() {
             }
         }
         scheduler.put(task(9, "b", "web1"));
-        let NextAction::Run(item, slot) = scheduler.next(Micros(now)) else { panic!("another rule waits") };
+        let NextAction::Run(item, slot) = scheduler.next(Micros(now)) else {
+            panic!("another rule waits")
+        };
         assert_eq!(item.seq(), SeqNo(9));
         scheduler.done(&slot);
         now = scheduler.next_at().map_or(now, |at| at.0);

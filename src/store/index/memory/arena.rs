@@ -11,7 +11,10 @@ pub(crate) struct Arena<T> {
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self { pieces: Vec::new(), len: 0 }
+        Self {
+            pieces: Vec::new(),
+            len: 0,
+        }
     }
 }
 
@@ -68,7 +71,13 @@ mod tests {
             (arena.len(), arena.get(PIECE * 2 + 5), arena.iter().count()),
             (PIECE * 2 + 5, None, PIECE * 2 + 5)
         );
-        assert_eq!(arena.range(PIECE - 1..PIECE + 1).copied().collect::<Vec<_>>(), [PIECE - 1, 7]);
+        assert_eq!(
+            arena
+                .range(PIECE - 1..PIECE + 1)
+                .copied()
+                .collect::<Vec<_>>(),
+            [PIECE - 1, 7]
+        );
         assert!(arena.pieces.iter().map(Vec::capacity).sum::<usize>() < PIECE * 3 + 1);
     }
 }

@@ -59,7 +59,11 @@ const LAST_JIDS: usize = 64;
 
 /// Slot of a jid in the cache of recent jids: its last four bytes, mostly digits, change fastest.
 fn slot_of(jid: &str) -> usize {
-    let digits = jid.as_bytes().last_chunk::<4>().copied().unwrap_or_default();
+    let digits = jid
+        .as_bytes()
+        .last_chunk::<4>()
+        .copied()
+        .unwrap_or_default();
     let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
     mixed as usize % LAST_JIDS
 }
@@ -121,8 +125,15 @@ pub(crate) struct MemIndex {
 
 impl MemIndex {
     pub(crate) fn new(segment: SeqNo) -> Self {
-        let totals = Totals { first_seq: segment, last_seq: segment, ..Totals::default() };
-        Self { totals, ..Self::default() }
+        let totals = Totals {
+            first_seq: segment,
+            last_seq: segment,
+            ..Totals::default()
+        };
+        Self {
+            totals,
+            ..Self::default()
+        }
     }
 
     /// Adds a block and its tag templates; its entries follow with [`MemIndex::add`].
@@ -130,8 +141,16 @@ impl MemIndex {
         let totals = &mut self.totals;
         totals.log_bytes = meta.end();
         let none_yet = self.blocks.metas().is_empty();
-        totals.at_min = if none_yet { meta.at_min } else { totals.at_min.min(meta.at_min) };
-        totals.at_max = if none_yet { meta.at_max } else { totals.at_max.max(meta.at_max) };
+        totals.at_min = if none_yet {
+            meta.at_min
+        } else {
+            totals.at_min.min(meta.at_min)
+        };
+        totals.at_max = if none_yet {
+            meta.at_max
+        } else {
+            totals.at_max.max(meta.at_max)
+        };
         self.blocks.push(meta, self.templates.bits(templates));
         self.minion_ends.push(self.minions_len());
         self.raws.push(0);
@@ -141,17 +160,23 @@ impl MemIndex {
     pub(crate) fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
         let most = NONE as usize;
         let fits = |names: &Names, each: usize| {
-            let more = each.checked_mul(entries).and_then(|more| more.checked_add(raw_bytes));
-            more.and_then(|more| more.checked_add(names.bytes())).is_some_and(|bytes| bytes < most)
+            let more = each
+                .checked_mul(entries)
+                .and_then(|more| more.checked_add(raw_bytes));
+            more.and_then(|more| more.checked_add(names.bytes()))
+                .is_some_and(|bytes| bytes < most)
         };
-        (self.blocks.entries() as usize).checked_add(entries).is_some_and(|all| all < most)
+        (self.blocks.entries() as usize)
+            .checked_add(entries)
+            .is_some_and(|all| all < most)
             && last.0.saturating_sub(self.totals.first_seq.0) < u64::from(NONE - 1)
             && fits(&self.names, 1)
             && fits(&self.texts, TEXT_BYTES_BESIDE)
     }
 
     fn minions_len(&self) -> u32 {
-        u32::try_from(self.minions.len()).expect("at most one minion per entry, and entries are 32 bits")
+        u32::try_from(self.minions.len())
+            .expect("at most one minion per entry, and entries are 32 bits")
     }
 
     /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job summary needs it. Fails
@@ -173,19 +198,29 @@ impl MemIndex {
         if entry.kind == Kind::Register {
             self.register = Some(seq);
         }
-        let minion = if entry.minion.is_empty() { NONE } else { self.note_minion(entry.minion.as_bytes())? };
+        let minion = if entry.minion.is_empty() {
+            NONE
+        } else {
+            self.note_minion(entry.minion.as_bytes())?
+        };
         if entry.jid.is_empty() {
             return Ok(());
         }
-        let number = u32::try_from(at).ok().and_then(|at| self.blocks.newest_start().checked_add(at));
+        let number = u32::try_from(at)
+            .ok()
+            .and_then(|at| self.blocks.newest_start().checked_add(at));
         let number = number.filter(|number| *number < NONE);
         let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
         let at = self.job_of(entry, number)?;
-        let job = self.jobs.get_mut(at as usize).expect("the job was found or added");
+        let job = self
+            .jobs
+            .get_mut(at as usize)
+            .expect("the job was found or added");
         let rank = job_summary::rank(entry.kind);
         // A segment of an earlier release may span more than 32 bits of sequence numbers. Beyond that only their order
         // matters, which saturation preserves.
-        let since = u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
+        let since =
+            u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
         match entry.kind {
             Kind::Endtime => {
                 let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
@@ -194,7 +229,10 @@ impl MemIndex {
             Kind::NoCache => job.nocache = true,
             kind if rank > job.rank => {
                 let (row, values) = &mut self.scratch;
-                row.take_load(job_summary::load_of(kind, body()), crate::base::limits::ROW_VALUE_BYTES_MAX);
+                row.take_load(
+                    job_summary::load_of(kind, body()),
+                    crate::base::limits::ROW_VALUE_BYTES_MAX,
+                );
                 values.clear();
                 row.write_values(values);
                 (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values)?);
@@ -208,7 +246,9 @@ impl MemIndex {
                 name.push(BUS_ONLY as u8);
             }
             name.extend_from_slice(entry.fun.as_bytes());
-            let known = self.last_fun.filter(|&last| self.names.get(last) == name.as_slice());
+            let known = self
+                .last_fun
+                .filter(|&last| self.names.get(last) == name.as_slice());
             let fun = known.map_or_else(|| self.names.number(name), Ok)?;
             self.last_fun = Some(fun);
             self.note_latest(fun, minion, at, seq);
@@ -238,7 +278,11 @@ impl MemIndex {
             self.next.push(NONE);
         }
         let slot = slot_of(entry.jid);
-        let known = self.last_jids.get(slot).filter(|(jid, _)| jid == entry.jid).map(|(_, at)| *at);
+        let known = self
+            .last_jids
+            .get(slot)
+            .filter(|(jid, _)| jid == entry.jid)
+            .map(|(_, at)| *at);
         let at = if let Some(at) = known {
             at
         } else {
@@ -252,7 +296,10 @@ impl MemIndex {
             *job = at;
             at
         };
-        let job = self.jobs.get_mut(at as usize).expect("the job was found or added");
+        let job = self
+            .jobs
+            .get_mut(at as usize)
+            .expect("the job was found or added");
         if job.count > 0 {
             assert!(number > job.last, "the entries of a job ascend");
             *self.next.get_mut(job.last as usize).expect("resized above") = number;
@@ -317,32 +364,49 @@ impl MemIndex {
 
     fn note_latest(&mut self, fun: u32, minion: u32, job: u32, seq: SeqNo) {
         // Usually a minion runs the same function as before.
-        let noted =
-            self.noted.get(minion as usize).filter(|noted| noted.fun == fun + 1).map(|noted| noted.latest);
+        let noted = self
+            .noted
+            .get(minion as usize)
+            .filter(|noted| noted.fun == fun + 1)
+            .map(|noted| noted.latest);
         if let Some(at) = noted {
             self.renew_latest(at, job, seq);
             return;
         }
         let pair = u64::from(fun) << 32 | u64::from(minion);
         let hash = hash(&pair.to_le_bytes());
-        let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
+        let is = |at: u32| {
+            self.latest
+                .get(at as usize)
+                .is_some_and(|l| l.fun == fun && l.minion == minion)
+        };
         let known = self.latest_table.find(hash, is);
-        let next = u32::try_from(self.latest.len()).expect("at most one per entry, and entries are 32 bits");
+        let next = u32::try_from(self.latest.len())
+            .expect("at most one per entry, and entries are 32 bits");
         if let Some(at) = known {
             self.renew_latest(at, job, seq);
         } else {
             self.latest_table.insert(hash, next);
-            self.latest.push(MemLatest { fun, minion, job, seq });
+            self.latest.push(MemLatest {
+                fun,
+                minion,
+                job,
+                seq,
+            });
         }
-        let noted = self.noted.get_mut(minion as usize).expect("the minion was recorded");
+        let noted = self
+            .noted
+            .get_mut(minion as usize)
+            .expect("the minion was recorded");
         (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
     }
 
     /// Records a further return of a function from a minion, unless its job is older.
     fn renew_latest(&mut self, at: u32, job: u32, seq: SeqNo) {
         let newness = |job: u32, seq| self.key_of(job).map(|key| newness(key, seq));
-        let is_newer =
-            |known: &MemLatest| known.job == job || newness(job, seq) > newness(known.job, known.seq);
+        let is_newer = |known: &MemLatest| {
+            known.job == job || newness(job, seq) > newness(known.job, known.seq)
+        };
         if self.latest.get(at as usize).is_some_and(is_newer)
             && let Some(latest) = self.latest.get_mut(at as usize)
         {
@@ -367,25 +431,47 @@ impl MemIndex {
     pub(crate) fn positions(&self, key: JidKey) -> Vec<EntryPosition> {
         let job = self.find(key).and_then(|at| self.jobs.get(at as usize));
         let Some(job) = job else { return Vec::new() };
-        self.entries(job).filter_map(|entry| self.blocks.position(entry)).collect()
+        self.entries(job)
+            .filter_map(|entry| self.blocks.position(entry))
+            .collect()
     }
 
     fn entries(&self, job: &MemJob) -> impl Iterator<Item = u32> {
         let mut at = job.first;
         (0..job.count).map(move |_| {
             let entry = at;
-            at = *self.next.get(at as usize).expect("entries of a job are linked");
+            at = *self
+                .next
+                .get(at as usize)
+                .expect("entries of a job are linked");
             entry
         })
     }
 
     fn record(&self, at: u32, job: &MemJob) -> JobRecord<'_> {
-        let text = |n: u32| if n == NONE { &[][..] } else { self.texts.get(n) };
-        let MemJob { first_at, rank, nocache, count, first, .. } = *job;
+        let text = |n: u32| {
+            if n == NONE {
+                &[][..]
+            } else {
+                self.texts.get(n)
+            }
+        };
+        let MemJob {
+            first_at,
+            rank,
+            nocache,
+            count,
+            first,
+            ..
+        } = *job;
         let (load, endtime) = (text(job.load), text(job.endtime));
         let seq = |since: u32| self.totals.first_seq.0.saturating_add(u64::from(since));
         let load_seq = if rank > 0 { seq(job.load_seq) } else { 0 };
-        let endtime_seq = if job.endtime_seq == NONE { 0 } else { seq(job.endtime_seq) };
+        let endtime_seq = if job.endtime_seq == NONE {
+            0
+        } else {
+            seq(job.endtime_seq)
+        };
         let text = self.free_jid(at);
         JobRecord {
             key: job.key(),
@@ -404,7 +490,9 @@ impl MemIndex {
 
     /// The jid of a job, if it has no time.
     fn free_jid(&self, job: u32) -> &[u8] {
-        self.free.get(&job).map_or(&[], |&text| self.texts.get(text))
+        self.free
+            .get(&job)
+            .map_or(&[], |&text| self.texts.get(text))
     }
 
     pub(crate) fn row(&self, key: JidKey) -> Option<JobSummary> {
@@ -419,9 +507,16 @@ impl MemIndex {
     }
 
     /// Up to `limit` job summaries with keys below `before`, latest first.
-    pub(crate) fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobSummary)> {
+    pub(crate) fn rows_below(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Vec<(JidKey, JobSummary)> {
         let fresh = self.unsorted();
-        let runs = self.sorted.chunks(JOBS_SORTED_AT_ONCE).chain([fresh.as_slice()]);
+        let runs = self
+            .sorted
+            .chunks(JOBS_SORTED_AT_ONCE)
+            .chain([fresh.as_slice()]);
         let mut heap: BinaryHeap<(JidKey, &[u32])> = BinaryHeap::new();
         for run in runs {
             let end = before.map_or(run.len(), |before| {
@@ -433,8 +528,14 @@ impl MemIndex {
         while rows.len() < limit
             && let Some((key, run)) = heap.pop()
         {
-            let Some((at, rest)) = run.split_last() else { continue };
-            if let Some(row) = self.jobs.get(*at as usize).and_then(|job| self.record(*at, job).row()) {
+            let Some((at, rest)) = run.split_last() else {
+                continue;
+            };
+            if let Some(row) = self
+                .jobs
+                .get(*at as usize)
+                .and_then(|job| self.record(*at, job).row())
+            {
                 rows.push((key, row));
             }
             self.offer(&mut heap, rest);
@@ -459,13 +560,23 @@ impl MemIndex {
     pub(crate) fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Vec<LatestJob> {
         let is_wanted =
             |latest: &&MemLatest| wanted(self.names.get(latest.fun), self.names.get(latest.minion));
-        self.latest.iter().filter(is_wanted).filter_map(|latest| self.latest_row(latest)).collect()
+        self.latest
+            .iter()
+            .filter(is_wanted)
+            .filter_map(|latest| self.latest_row(latest))
+            .collect()
     }
 
     /// The latest job of a function, per minion.
     pub(crate) fn latest_of(&self, fun: &str) -> Vec<LatestJob> {
-        let Some(fun) = self.names.find(fun.as_bytes()) else { return Vec::new() };
-        self.latest.iter().filter(|l| l.fun == fun).filter_map(|latest| self.latest_row(latest)).collect()
+        let Some(fun) = self.names.find(fun.as_bytes()) else {
+            return Vec::new();
+        };
+        self.latest
+            .iter()
+            .filter(|l| l.fun == fun)
+            .filter_map(|latest| self.latest_row(latest))
+            .collect()
     }
 
     fn latest_row(&self, latest: &MemLatest) -> Option<LatestJob> {
@@ -475,13 +586,19 @@ impl MemIndex {
             None => String::from_utf8(self.free_jid(latest.job).to_vec()).ok()?,
         };
         let [fun, minion] = [latest.fun, latest.minion].map(|name| self.names.get(name).to_vec());
-        Some(LatestJob { fun, minion, seq: latest.seq, jid })
+        Some(LatestJob {
+            fun,
+            minion,
+            seq: latest.seq,
+            jid,
+        })
     }
 
     /// Marks every block with an entry of a selected minion.
     pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
-        let names: Vec<bool> =
-            (0..self.names.len()).map(|name| selection.selects(self.names.get(name))).collect();
+        let names: Vec<bool> = (0..self.names.len())
+            .map(|name| selection.selects(self.names.get(name)))
+            .collect();
         let mut from = 0;
         let has = |end: &u32| {
             let mut minions = self.minions.range(from..*end as usize);
@@ -503,8 +620,12 @@ impl MemIndex {
             }
             from = end as usize;
         }
-        let named = (0_u32..).zip(blocks).filter(|(_, blocks)| !blocks.is_empty());
-        let mut minions: Vec<_> = named.map(|(name, blocks)| (self.names.get(name), blocks)).collect();
+        let named = (0_u32..)
+            .zip(blocks)
+            .filter(|(_, blocks)| !blocks.is_empty());
+        let mut minions: Vec<_> = named
+            .map(|(name, blocks)| (self.names.get(name), blocks))
+            .collect();
         minions.sort_unstable();
         minions
     }
@@ -523,7 +644,11 @@ impl MemIndex {
     }
 
     pub(crate) fn metadata(&self, jobs: &Jobs<'_>) -> SegmentMetadata {
-        SegmentMetadata::new(self.totals, self.register, jobs.order.iter().filter_map(|&at| self.key_of(at)))
+        SegmentMetadata::new(
+            self.totals,
+            self.register,
+            jobs.order.iter().filter_map(|&at| self.key_of(at)),
+        )
     }
 
     /// Sequence number of the newest register.

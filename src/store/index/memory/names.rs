@@ -68,7 +68,9 @@ impl Table {
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(16);
         let old = std::mem::replace(&mut self.slots, vec![0; size]);
-        old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.insert_slot(slot));
+        old.into_iter()
+            .filter(|&slot| slot != 0)
+            .for_each(|slot| self.insert_slot(slot));
     }
 }
 
@@ -97,7 +99,10 @@ impl Names {
             return Ok(known);
         }
         let number = self.len();
-        let end = fits(self.bytes.len() + name.len(), "the names in an index exceed 4 GiB")?;
+        let end = fits(
+            self.bytes.len() + name.len(),
+            "the names in an index exceed 4 GiB",
+        )?;
         if number == u32::MAX {
             return Err(StoreError::Broken("an index has over 4 G names"));
         }
@@ -140,11 +145,18 @@ mod tests {
         assert!(names.find(b"web0").is_none());
         for round in 0..2 {
             for n in 0..5_000_u32 {
-                assert_eq!(names.number(format!("web{n}").as_bytes()).unwrap(), n, "round {round}");
+                assert_eq!(
+                    names.number(format!("web{n}").as_bytes()).unwrap(),
+                    n,
+                    "round {round}"
+                );
             }
         }
         assert_eq!((names.len(), names.get(4_711)), (5_000, &b"web4711"[..]));
-        assert_eq!((names.find(b"web4999"), names.find(b"web5000")), (Some(4_999), None));
+        assert_eq!(
+            (names.find(b"web4999"), names.find(b"web5000")),
+            (Some(4_999), None)
+        );
         assert_eq!(names.number(b"").unwrap(), 5_000);
         assert_eq!(names.get(5_000), b"");
     }

@@ -45,7 +45,11 @@ pub struct PageWriter {
 impl PageWriter {
     /// An empty writer.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { zstd: zstd::bulk::Compressor::new(1)?, raw_max: INDEX_PAGE_BYTES, rows: Vec::new() })
+        Ok(Self {
+            zstd: zstd::bulk::Compressor::new(1)?,
+            raw_max: INDEX_PAGE_BYTES,
+            rows: Vec::new(),
+        })
     }
 
     /// Packs `count` records, sorted by key. `encode(n, is_first, out)` appends record `n`; `is_first` is set for the first one
@@ -71,7 +75,8 @@ impl PageWriter {
                 next += 1;
             }
             let page = self.pack(&raw)?;
-            if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES {
+            if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES
+            {
                 self.raw_max = (self.raw_max / 2).max(INDEX_PAGE_BYTES - 1);
                 continue;
             }
@@ -93,7 +98,17 @@ impl PageWriter {
         encode: impl FnMut(usize, bool, &mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut pages = 0_u32..;
-        self.fill(count, |_| pages.next().expect("pages are 32 bits").to_be_bytes().to_vec(), encode)
+        self.fill(
+            count,
+            |_| {
+                pages
+                    .next()
+                    .expect("pages are 32 bits")
+                    .to_be_bytes()
+                    .to_vec()
+            },
+            encode,
+        )
     }
 
     /// Adds a page with given records.
@@ -103,8 +118,11 @@ impl PageWriter {
     }
 
     fn pack(&mut self, raw: &[u8]) -> io::Result<Vec<u8>> {
-        let len = u32::try_from(raw.len()).ok().filter(|_| raw.len() <= PAGE_BYTES_MAX);
-        let len = len.ok_or_else(|| io::Error::other("internal error: a page exceeds PAGE_BYTES_MAX"))?;
+        let len = u32::try_from(raw.len())
+            .ok()
+            .filter(|_| raw.len() <= PAGE_BYTES_MAX);
+        let len =
+            len.ok_or_else(|| io::Error::other("internal error: a page exceeds PAGE_BYTES_MAX"))?;
         let packed = self.zstd.compress(raw)?;
         Ok(if packed.len() + 4 + raw.len() / 16 < raw.len() {
             [&[ZSTD][..], &len.to_le_bytes(), &packed].concat()
@@ -114,14 +132,20 @@ impl PageWriter {
     }
 
     fn push(&mut self, key: &[u8], page: &[u8]) -> io::Result<()> {
-        let before = self.rows.last().and_then(|(key, _)| key.split_last_chunk::<PART_LEN>());
+        let before = self
+            .rows
+            .last()
+            .and_then(|(key, _)| key.split_last_chunk::<PART_LEN>());
         if before.is_some_and(|(before, _)| before >= key) {
-            return Err(io::Error::other("internal error: the keys of pages do not ascend"));
+            return Err(io::Error::other(
+                "internal error: the keys of pages do not ascend",
+            ));
         }
         for (part, bytes) in page.chunks(INDEX_PAGE_BYTES).enumerate() {
             let part = u16::try_from(part)
                 .map_err(|_| io::Error::other("internal error: a page has over 65,536 parts"))?;
-            self.rows.push(([key, &part.to_be_bytes()].concat(), bytes.to_vec()));
+            self.rows
+                .push(([key, &part.to_be_bytes()].concat(), bytes.to_vec()));
         }
         Ok(())
     }
@@ -147,13 +171,23 @@ pub(crate) trait PageTree: Debug + Send + Sync {
 impl PageTree for CheckedTree {
     fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
         let rows = self.before(upper, 1)?;
-        let Some((key, value)) = rows.first() else { return Ok(None) };
-        let Some((key, part)) = key.split_last_chunk::<PART_LEN>() else { return Err(broken(self)) };
+        let Some((key, value)) = rows.first() else {
+            return Ok(None);
+        };
+        let Some((key, part)) = key.split_last_chunk::<PART_LEN>() else {
+            return Err(broken(self));
+        };
         if *part == [0; PART_LEN] {
             return Ok(Some((key.to_vec(), value.to_vec())));
         }
         let parts = self.with_prefix(key)?;
-        Ok(Some((key.to_vec(), parts.iter().flat_map(|(_, value)| value.iter().copied()).collect())))
+        Ok(Some((
+            key.to_vec(),
+            parts
+                .iter()
+                .flat_map(|(_, value)| value.iter().copied())
+                .collect(),
+        )))
     }
 
     /// The keys of a tree have one length.
@@ -220,17 +254,25 @@ impl<T: PageTree + ?Sized> Pages<T> {
     }
 
     fn unpacked(&self, page: Option<Page>) -> Result<Option<Page>, StoreError> {
-        page.map(|(key, page)| Ok((key, self.unpack(&page)?))).transpose()
+        page.map(|(key, page)| Ok((key, self.unpack(&page)?)))
+            .transpose()
     }
 
     /// The page with exactly this key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.of(key)?.filter(|(found, _)| found == key).map(|(_, page)| page))
+        Ok(self
+            .of(key)?
+            .filter(|(found, _)| found == key)
+            .map(|(_, page)| page))
     }
 
     /// All pages, ascending.
     pub(crate) fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.0.packed()?.iter().map(|(_, page)| self.unpack(page)).collect()
+        self.0
+            .packed()?
+            .iter()
+            .map(|(_, page)| self.unpack(page))
+            .collect()
     }
 
     fn unpack(&self, page: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -257,7 +299,9 @@ mod tests {
         let record = |n: usize| {
             let len = if n == 40 { 100_000 } else { n % 700 };
             (0..len)
-                .map(|i| xxhash_rust::xxh3::xxh3_64(&(i * 100_000 + n).to_le_bytes()).to_le_bytes()[0])
+                .map(|i| {
+                    xxhash_rust::xxh3::xxh3_64(&(i * 100_000 + n).to_le_bytes()).to_le_bytes()[0]
+                })
                 .collect::<Vec<u8>>()
         };
         let key = |n: usize| u32::try_from(n).unwrap().to_be_bytes().to_vec();
@@ -269,7 +313,11 @@ mod tests {
         };
         writer.fill(300, key, encode).unwrap();
         let rows = writer.rows();
-        assert!(rows.iter().all(|(_, value)| value.len() <= INDEX_PAGE_BYTES) && rows.len() > 20);
+        assert!(
+            rows.iter()
+                .all(|(_, value)| value.len() <= INDEX_PAGE_BYTES)
+                && rows.len() > 20
+        );
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
         pages.0.put(rows, 0).unwrap();
         let records = |page: &[u8]| {
@@ -290,7 +338,16 @@ mod tests {
             backwards.extend(records(&page).into_iter().rev());
             at = Some(first);
         }
-        assert_eq!(backwards, (0..300).rev().map(|n| (key(n), record(n))).collect::<Vec<_>>());
-        assert_eq!(pages.all().unwrap().iter().flat_map(|p| records(p)).count(), 300);
+        assert_eq!(
+            backwards,
+            (0..300)
+                .rev()
+                .map(|n| (key(n), record(n)))
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(
+            pages.all().unwrap().iter().flat_map(|p| records(p)).count(),
+            300
+        );
     }
 }

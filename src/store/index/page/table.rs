@@ -112,14 +112,26 @@ impl Table {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(io_at("open", &path))?,
         };
-        let size = file.metadata().map_err(io_at("read the size of", &path))?.len();
-        let mut table = Self { dir: dir.to_owned(), file, trees: Vec::new(), places: Vec::new() };
+        let size = file
+            .metadata()
+            .map_err(io_at("read the size of", &path))?
+            .len();
+        let mut table = Self {
+            dir: dir.to_owned(),
+            file,
+            trees: Vec::new(),
+            places: Vec::new(),
+        };
         let header = table.read(0, HEADER_LEN, size)?;
         let mut rest = FieldReader(&header);
         let damaged = || table.damaged("header damaged");
         let magic = rest.take(MAGIC.len()).ok_or_else(damaged)?;
         let mut word = |len| rest.take(len).ok_or_else(damaged);
-        let (version, len, hash) = (fixed(word(4)?), fixed(word(4)?), u64::from_le_bytes(fixed(word(8)?)));
+        let (version, len, hash) = (
+            fixed(word(4)?),
+            fixed(word(4)?),
+            u64::from_le_bytes(fixed(word(8)?)),
+        );
         let (version, len) = (u32::from_le_bytes(version), u32::from_le_bytes(len));
         if magic != MAGIC {
             return Err(damaged());
@@ -133,7 +145,10 @@ impl Table {
         }
         let begin = HEADER_LEN as u64 + u64::from(len);
         let (trees, places) = read_directory(&directory, begin).ok_or_else(damaged)?;
-        if places.last().is_some_and(|last| last.offset.saturating_add(u64::from(last.len)) != size) {
+        if places
+            .last()
+            .is_some_and(|last| last.offset.saturating_add(u64::from(last.len)) != size)
+        {
             return Err(table.damaged("the file has another length than its pages"));
         }
         (table.trees, table.places) = (trees, places);
@@ -156,18 +171,28 @@ impl Table {
     }
 
     fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Index { path: self.dir.clone(), what: format!("file `{FILE}`: {what}") }
+        StoreError::Index {
+            path: self.dir.clone(),
+            what: format!("file `{FILE}`: {what}"),
+        }
     }
 
     pub(crate) fn tree(self: &Arc<Self>, name: &'static str) -> Result<TableTree, StoreError> {
         let found = self.trees.iter().find(|(found, _)| found == name);
         let (_, places) = found.ok_or_else(|| self.damaged(&format!("tree `{name}` missing")))?;
-        Ok(TableTree { table: self.clone(), name, places: places.clone() })
+        Ok(TableTree {
+            table: self.clone(),
+            name,
+            places: places.clone(),
+        })
     }
 
     pub(crate) fn memory(&self) -> usize {
         // The least allocation for a key is 16 bytes.
-        self.places.iter().map(|place| size_of::<Place>() + place.key.len().max(16)).sum()
+        self.places
+            .iter()
+            .map(|place| size_of::<Place>() + place.key.len().max(16))
+            .sum()
     }
 }
 
@@ -191,7 +216,12 @@ fn read_directory(bytes: &[u8], begin: u64) -> Option<Directory> {
                 return None;
             }
             let hash = u64::from_le_bytes(fixed(reader.take(8)?));
-            places.push(Place { key, offset, len, hash });
+            places.push(Place {
+                key,
+                offset,
+                len,
+                hash,
+            });
             offset = offset.checked_add(u64::from(len))?;
         }
         trees.push((name, from..places.len()));
@@ -201,25 +231,38 @@ fn read_directory(bytes: &[u8], begin: u64) -> Option<Directory> {
 
 impl TableTree {
     fn places(&self) -> &[Place] {
-        self.table.places.get(self.places.clone()).unwrap_or_default()
+        self.table
+            .places
+            .get(self.places.clone())
+            .unwrap_or_default()
     }
 
     /// The last of the first `count` pages.
     fn last_of(&self, count: usize) -> Result<Option<Page>, StoreError> {
         let place = count.checked_sub(1).and_then(|at| self.places().get(at));
-        place.map(|place| Ok((place.key.to_vec(), self.page(place)?))).transpose()
+        place
+            .map(|place| Ok((place.key.to_vec(), self.page(place)?)))
+            .transpose()
     }
 
     fn page(&self, place: &Place) -> Result<Vec<u8>, StoreError> {
-        let page = self.table.read(place.offset, place.len as usize, u64::MAX)?;
-        if xxh3_64(&page) == place.hash { Ok(page) } else { Err(self.damaged("page damaged")) }
+        let page = self
+            .table
+            .read(place.offset, place.len as usize, u64::MAX)?;
+        if xxh3_64(&page) == place.hash {
+            Ok(page)
+        } else {
+            Err(self.damaged("page damaged"))
+        }
     }
 }
 
 impl PageTree for TableTree {
     fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
         let places = self.places();
-        self.last_of(upper.map_or(places.len(), |upper| places.partition_point(|place| *place.key < *upper)))
+        self.last_of(upper.map_or(places.len(), |upper| {
+            places.partition_point(|place| *place.key < *upper)
+        }))
     }
 
     fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
@@ -227,7 +270,10 @@ impl PageTree for TableTree {
     }
 
     fn packed(&self) -> Result<Vec<Page>, StoreError> {
-        self.places().iter().map(|place| Ok((place.key.to_vec(), self.page(place)?))).collect()
+        self.places()
+            .iter()
+            .map(|place| Ok((place.key.to_vec(), self.page(place)?)))
+            .collect()
     }
 
     fn damaged(&self, what: &str) -> StoreError {
@@ -256,13 +302,22 @@ mod tests {
     fn a_directory_whose_keys_do_not_ascend_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
         for keys in ["ba", "aa"] {
-            let pages = keys.bytes().map(|key| (vec![key], b"\0".to_vec())).collect();
+            let pages = keys
+                .bytes()
+                .map(|key| (vec![key], b"\0".to_vec()))
+                .collect();
             write(dir.path(), &[("t", pages)]).unwrap();
-            assert!(matches!(Table::open(dir.path()), Err(StoreError::Index { .. })), "{keys}");
+            assert!(
+                matches!(Table::open(dir.path()), Err(StoreError::Index { .. })),
+                "{keys}"
+            );
         }
         let pages = |key: u8| vec![(vec![key], b"\0".to_vec())];
         write(dir.path(), &[("s", pages(b'b')), ("t", pages(b'a'))]).unwrap();
-        assert!(Table::open(dir.path()).unwrap().is_some(), "trees are independent");
+        assert!(
+            Table::open(dir.path()).unwrap().is_some(),
+            "trees are independent"
+        );
     }
 
     #[test]
@@ -271,8 +326,15 @@ mod tests {
         assert!(Table::open(dir.path()).unwrap().is_none());
         // Keys of different lengths, some of them prefixes of others.
         let keys = ["a", "ab", "abc", "abd", "b", "b\u{1}", "c"];
-        let pages: Vec<Page> =
-            keys.iter().map(|key| (key.as_bytes().to_vec(), format!("\0page {key}").into_bytes())).collect();
+        let pages: Vec<Page> = keys
+            .iter()
+            .map(|key| {
+                (
+                    key.as_bytes().to_vec(),
+                    format!("\0page {key}").into_bytes(),
+                )
+            })
+            .collect();
         write(dir.path(), &[("empty", Vec::new()), ("t", pages)]).unwrap();
         let table = Table::open(dir.path()).unwrap().unwrap();
         assert!(table.tree("x").is_err());
@@ -286,12 +348,28 @@ mod tests {
                 key
             })
         };
-        for text in ["", "a", "aa", "ab", "ab\u{1}", "abcd", "b", "b\u{0}", "b\u{2}", "c", "d"] {
-            let upto = keys.iter().rfind(|key| **key <= text).map(|key| (*key).to_owned());
+        for text in [
+            "", "a", "aa", "ab", "ab\u{1}", "abcd", "b", "b\u{0}", "b\u{2}", "c", "d",
+        ] {
+            let upto = keys
+                .iter()
+                .rfind(|key| **key <= text)
+                .map(|key| (*key).to_owned());
             assert_eq!(key_of(tree.of(text.as_bytes()).unwrap()), upto, "{text}");
-            let below = keys.iter().rfind(|key| **key < text).map(|key| (*key).to_owned());
-            assert_eq!(key_of(tree.before(Some(text.as_bytes())).unwrap()), below, "{text}");
-            assert_eq!(tree.get(text.as_bytes()).unwrap().is_some(), keys.contains(&text), "{text}");
+            let below = keys
+                .iter()
+                .rfind(|key| **key < text)
+                .map(|key| (*key).to_owned());
+            assert_eq!(
+                key_of(tree.before(Some(text.as_bytes())).unwrap()),
+                below,
+                "{text}"
+            );
+            assert_eq!(
+                tree.get(text.as_bytes()).unwrap().is_some(),
+                keys.contains(&text),
+                "{text}"
+            );
         }
         assert_eq!(key_of(tree.before(None).unwrap()).as_deref(), Some("c"));
         assert_eq!(tree.all().unwrap().len(), keys.len());

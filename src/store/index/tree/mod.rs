@@ -47,19 +47,35 @@ impl Sum {
     }
 
     fn to_bytes(self) -> Vec<u8> {
-        [self.rows, self.hashes, self.mark].map(u64::to_le_bytes).concat()
+        [self.rows, self.hashes, self.mark]
+            .map(u64::to_le_bytes)
+            .concat()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 8)?
+                .try_into()
+                .ok()
+                .map(u64::from_le_bytes)
+        };
         let mark = if bytes.len() == 16 { 0 } else { word(16)? };
-        Some(Self { rows: word(0)?, hashes: word(8)?, mark })
+        Some(Self {
+            rows: word(0)?,
+            hashes: word(8)?,
+            mark,
+        })
     }
 }
 
 fn row_hash(key: &[u8], value: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
-    hash.update(&u32::try_from(key.len()).expect("sled takes no such key").to_le_bytes());
+    hash.update(
+        &u32::try_from(key.len())
+            .expect("sled takes no such key")
+            .to_le_bytes(),
+    );
     hash.update(key);
     hash.update(value);
     hash.digest()
@@ -93,9 +109,17 @@ impl CheckedTree {
         found.mark = stored.map_or(0, |stored| stored.mark);
         if stored != Some(found) {
             let what = format!("tree `{name}` does not add up: rows are missing or foreign");
-            return Err(StoreError::Index { path: dir.to_owned(), what });
+            return Err(StoreError::Index {
+                path: dir.to_owned(),
+                what,
+            });
         }
-        Ok(Self { dir: dir.to_owned(), tree, sum: Mutex::new(found), is_new })
+        Ok(Self {
+            dir: dir.to_owned(),
+            tree,
+            sum: Mutex::new(found),
+            is_new,
+        })
     }
 
     /// Whether the tree was empty and without a sum when it was opened. A tree that lost everything looks the same.
@@ -140,14 +164,20 @@ impl CheckedTree {
         let mut kept = self.sum.lock();
         let sum = guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
-            let mut sum = Sum { mark, ..Sum::default() };
+            let mut sum = Sum {
+                mark,
+                ..Sum::default()
+            };
             let mut old: std::collections::BTreeMap<_, _> = self
                 .tree
                 .range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded))
                 .collect::<sled::Result<_>>()?;
             for (key, value) in rows {
                 sum.add(&key, &value);
-                if old.remove(key.as_slice()).is_none_or(|known| known != value) {
+                if old
+                    .remove(key.as_slice())
+                    .is_none_or(|known| known != value)
+                {
                     batch.insert(key, value);
                 }
             }
@@ -167,7 +197,9 @@ impl CheckedTree {
         let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
-            let Some(old) = self.tree.get(key)? else { return Ok(()) };
+            let Some(old) = self.tree.get(key)? else {
+                return Ok(());
+            };
             sum.remove(key, &old);
             let mut batch = sled::Batch::default();
             batch.remove(key);
@@ -180,20 +212,34 @@ impl CheckedTree {
 
     pub(crate) fn damaged(&self, what: &str) -> StoreError {
         let name = String::from_utf8_lossy(&self.tree.name()).into_owned();
-        StoreError::Index { path: self.dir.clone(), what: format!("tree `{name}`: {what}") }
+        StoreError::Index {
+            path: self.dir.clone(),
+            what: format!("tree `{name}`: {what}"),
+        }
     }
 
     /// The rows whose keys start with `prefix`, ascending.
     pub(crate) fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, StoreError> {
-        let rows = guarded(&self.dir, || self.tree.scan_prefix(prefix).collect::<sled::Result<Vec<_>>>())?;
-        Ok(rows.into_iter().filter(|(key, _)| !key.is_empty()).collect())
+        let rows = guarded(&self.dir, || {
+            self.tree
+                .scan_prefix(prefix)
+                .collect::<sled::Result<Vec<_>>>()
+        })?;
+        Ok(rows
+            .into_iter()
+            .filter(|(key, _)| !key.is_empty())
+            .collect())
     }
 
     /// Up to `limit` rows with keys below `key`, or of the whole tree, descending.
     pub(crate) fn before(&self, key: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, StoreError> {
         let upper = key.map_or(Bound::Unbounded, Bound::Excluded);
         guarded(&self.dir, || {
-            self.tree.range::<&[u8], _>((Bound::Excluded(SUM_KEY), upper)).rev().take(limit).collect()
+            self.tree
+                .range::<&[u8], _>((Bound::Excluded(SUM_KEY), upper))
+                .rev()
+                .take(limit)
+                .collect()
         })
     }
 }
@@ -217,7 +263,9 @@ mod tests {
         assert_eq!(CheckedTree::open(&db, dir.path(), "t").unwrap().mark(), 7);
         let raw = db.open_tree("t").unwrap();
         let taken = raw.remove([1]).unwrap().unwrap();
-        let error = CheckedTree::open(&db, dir.path(), "t").unwrap_err().to_string();
+        let error = CheckedTree::open(&db, dir.path(), "t")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("does not add up"), "{error}");
         raw.insert([1], taken).unwrap();
         assert!(CheckedTree::open(&db, dir.path(), "t").is_ok());

@@ -30,13 +30,25 @@ impl Column {
         match width {
             0 => {}
             1 => data.extend(values.iter().map(|&v| narrow::<1>(delta(v))[0])),
-            2 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<2>(delta(v)))),
-            3 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<3>(delta(v)))),
-            4 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<4>(delta(v)))),
-            _ => values.iter().for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
+            2 => values
+                .iter()
+                .for_each(|&v| data.extend_from_slice(&narrow::<2>(delta(v)))),
+            3 => values
+                .iter()
+                .for_each(|&v| data.extend_from_slice(&narrow::<3>(delta(v)))),
+            4 => values
+                .iter()
+                .for_each(|&v| data.extend_from_slice(&narrow::<4>(delta(v)))),
+            _ => values
+                .iter()
+                .for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
         }
         assert_eq!(data.len(), values.len() * width, "one delta per value");
-        Self { base, width: u8::try_from(width).expect("at most eight bytes"), data }
+        Self {
+            base,
+            width: u8::try_from(width).expect("at most eight bytes"),
+            data,
+        }
     }
 }
 
@@ -64,7 +76,10 @@ impl ArchivedColumn {
         let width = usize::from(self.width);
         let base = self.base.to_native();
         let at = i * width;
-        let bytes = self.data.get(at..at + width).expect("the column was checked");
+        let bytes = self
+            .data
+            .get(at..at + width)
+            .expect("the column was checked");
         let mut delta = [0_u8; 8];
         for (to, from) in delta.iter_mut().zip(bytes) {
             *to = *from;
@@ -75,7 +90,12 @@ impl ArchivedColumn {
     /// Appends all `count` values to `out`; faster than single reads.
     pub(crate) fn unpack(&self, count: usize, out: &mut Vec<i64>) {
         fn each<const N: usize>(data: &[u8], base: i64, out: &mut Vec<i64>) {
-            out.extend(data.as_chunks::<N>().0.iter().map(|bytes| base.wrapping_add(wide(bytes))));
+            out.extend(
+                data.as_chunks::<N>()
+                    .0
+                    .iter()
+                    .map(|bytes| base.wrapping_add(wide(bytes))),
+            );
         }
         let (data, base) = (self.data.as_slice(), self.base.to_native());
         match self.width {
@@ -93,13 +113,22 @@ impl ArchivedColumn {
 
     /// Whether all values are in `0..bound`.
     pub(crate) fn is_below(&self, bound: usize) -> bool {
-        let Ok(base) = u64::try_from(self.base.to_native()) else { return false };
-        self.largest_delta().checked_add(base).is_some_and(|n| n < bound as u64)
+        let Ok(base) = u64::try_from(self.base.to_native()) else {
+            return false;
+        };
+        self.largest_delta()
+            .checked_add(base)
+            .is_some_and(|n| n < bound as u64)
     }
 
     fn largest_delta(&self) -> u64 {
         fn of<const N: usize>(data: &[u8]) -> u64 {
-            data.as_chunks::<N>().0.iter().map(wide).max().map_or(0, i64::cast_unsigned)
+            data.as_chunks::<N>()
+                .0
+                .iter()
+                .map(wide)
+                .max()
+                .map_or(0, i64::cast_unsigned)
         }
         let data = self.data.as_slice();
         match self.width {
@@ -122,9 +151,9 @@ impl ArchivedColumn {
         let mut values = Vec::with_capacity(count);
         self.unpack(count, &mut values);
         // A value below the base has wrapped around.
-        values
-            .iter()
-            .try_fold(0_u64, |sum, &n| sum.checked_add(u64::try_from(n).ok().filter(|n| *n >= base)?))
+        values.iter().try_fold(0_u64, |sum, &n| {
+            sum.checked_add(u64::try_from(n).ok().filter(|n| *n >= base)?)
+        })
     }
 
     /// Value `i` as an index; the column must be checked with [`ArchivedColumn::is_below`].

@@ -34,9 +34,15 @@ impl Store {
         let filter = self.0.consumers.0.lock().of(name)?.record.filter.clone();
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
         Ok(match found.events.last().map(|event| event.seq) {
-            Some(last) if found.too_costly.is_none() => {
-                Some((found.events, ReadAhead { filter, from, last, next: found.next }))
-            }
+            Some(last) if found.too_costly.is_none() => Some((
+                found.events,
+                ReadAhead {
+                    filter,
+                    from,
+                    last,
+                    next: found.next,
+                },
+            )),
             _ => None,
         })
     }

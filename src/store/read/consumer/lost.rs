@@ -39,16 +39,24 @@ impl StoreInner {
                     && record.cursor <= totals.last_seq
                     && record.filter.allows_class(&segment.class_name)
             });
-            behind.map(|record| (record.name.clone(), record.cursor)).collect()
+            behind
+                .map(|record| (record.name.clone(), record.cursor))
+                .collect()
         };
         let mut noted = Vec::new();
         for (name, cursor) in behind {
             let found = self.entries_since(segment, cursor).ok().flatten();
             // Otherwise its index or its block is unreadable.
             let (first, entries) = found.unwrap_or((cursor.max(segment.first_seq), totals.entries));
-            let fresh = LostEntries { first, last: totals.last_seq, entries };
+            let fresh = LostEntries {
+                first,
+                last: totals.last_seq,
+                entries,
+            };
             let mut state = self.consumers.0.lock();
-            let Ok(consumer) = state.of(&name) else { continue };
+            let Ok(consumer) = state.of(&name) else {
+                continue;
+            };
             let before = consumer.record.lost;
             let lost = before.map_or(fresh, |known| known.joined(fresh));
             consumer.lost_reported = false;
@@ -60,16 +68,31 @@ impl StoreInner {
                     consumer.record.lost = Some(lost);
                 }
             }
-            noted.push(NotedLoss { consumer: name, before, noted: lost, entries, is_saved: saved.is_ok() });
+            noted.push(NotedLoss {
+                consumer: name,
+                before,
+                noted: lost,
+                entries,
+                is_saved: saved.is_ok(),
+            });
         }
         noted
     }
 
     /// Saves and reports the notes if the segment was dropped, otherwise takes them back.
     pub(in crate::store) fn settle_lost(&self, noted: Vec<NotedLoss>, is_dropped: bool) {
-        for NotedLoss { consumer: name, before, noted, entries, is_saved } in noted {
+        for NotedLoss {
+            consumer: name,
+            before,
+            noted,
+            entries,
+            is_saved,
+        } in noted
+        {
             let mut state = self.consumers.0.lock();
-            let Ok(consumer) = state.of(&name) else { continue };
+            let Ok(consumer) = state.of(&name) else {
+                continue;
+            };
             if !is_dropped {
                 if consumer.record.lost == Some(noted) {
                     consumer.record.lost = before;
@@ -98,12 +121,23 @@ impl StoreInner {
     }
 
     /// The first entry of a segment from a position on, and the number of entries from there on.
-    fn entries_since(&self, segment: &Arc<Segment>, from: SeqNo) -> Result<Option<(SeqNo, u64)>, StoreError> {
+    fn entries_since(
+        &self,
+        segment: &Arc<Segment>,
+        from: SeqNo,
+    ) -> Result<Option<(SeqNo, u64)>, StoreError> {
         let (block, later) = {
             let ready = self.ready(segment)?;
             let metas = ready.blocks().metas();
             let block = metas.partition_point(|meta| meta.last_seq < from);
-            (block, metas.iter().skip(block + 1).map(|meta| u64::from(meta.count)).sum::<u64>())
+            (
+                block,
+                metas
+                    .iter()
+                    .skip(block + 1)
+                    .map(|meta| u64::from(meta.count))
+                    .sum::<u64>(),
+            )
         };
         let Some(view) = self.head(segment, u32::try_from(block).unwrap_or(u32::MAX))? else {
             return Ok(None);
@@ -117,13 +151,25 @@ impl StoreInner {
 /// The entry that a consumer, or a reader without one, gets in place of lost ones.
 pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) -> StoredEntry {
     let mut w = Writer::new();
-    w.map(4 + usize::from(consumer.is_some())).str("cause").str("retention");
+    w.map(4 + usize::from(consumer.is_some()))
+        .str("cause")
+        .str("retention");
     if let Some(consumer) = consumer {
         w.str("consumer").str(consumer);
     }
-    w.str("first").uint(lost.first.0).str("last").uint(lost.last.0).str("lost").uint(lost.entries);
+    w.str("first")
+        .uint(lost.first.0)
+        .str("last")
+        .uint(lost.last.0)
+        .str("lost")
+        .uint(lost.entries);
     let body = w.into_bytes();
-    let Entry { kind, source, flags, .. } = Entry::new(Kind::Gap, Source::Bus, at, &body);
+    let Entry {
+        kind,
+        source,
+        flags,
+        ..
+    } = Entry::new(Kind::Gap, Source::Bus, at, &body);
     StoredEntry {
         seq: lost.first,
         kind,

@@ -15,7 +15,8 @@ mod record;
 
 pub use ahead::ReadAhead;
 pub(crate) use record::{
-    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries,
+    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess,
+    LostEntries,
 };
 pub use record::{Start, is_consumer_name};
 
@@ -31,8 +32,8 @@ use lost::{LOST_TAG, gap_record};
 use record::{Consumer, Lease};
 
 use crate::base::limits::{
-    CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX, CONSUMER_NAME_BYTES_MAX,
-    CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
+    CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX,
+    CONSUMER_NAME_BYTES_MAX, CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
 };
 use crate::model::{Kind, SeqNo};
 use crate::store::error::StoreError;
@@ -60,13 +61,26 @@ impl Consumers {
     /// Reads the file, if it exists.
     pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let (file, records) = ConsumerFile::open(state_dir, fs)?;
-        let list = records.into_iter().map(|(name, record)| (name, Consumer::new(record))).collect();
-        Ok(Self(Mutex::new(State { list, file, synced: Duration::ZERO })))
+        let list = records
+            .into_iter()
+            .map(|(name, record)| (name, Consumer::new(record)))
+            .collect();
+        Ok(Self(Mutex::new(State {
+            list,
+            file,
+            synced: Duration::ZERO,
+        })))
     }
 
     /// Moves cursors back to the end of the log, as in a store that was restored from a backup.
     pub(in crate::store) fn limit_to(&self, durable: SeqNo) {
-        for consumer in self.0.lock().list.values_mut().filter(|consumer| consumer.record.cursor > durable) {
+        for consumer in self
+            .0
+            .lock()
+            .list
+            .values_mut()
+            .filter(|consumer| consumer.record.cursor > durable)
+        {
             let (name, cursor) = (&consumer.record.name, consumer.record.cursor);
             tracing::warn!(
                 consumer = name,
@@ -84,7 +98,11 @@ impl Consumers {
             record.pin && record.cursor <= last && record.filter.allows_class(class_name)
         };
         let state = self.0.lock();
-        state.list.values().find(|consumer| keeps(&consumer.record)).map(|found| found.record.name.clone())
+        state
+            .list
+            .values()
+            .find(|consumer| keeps(&consumer.record))
+            .map(|found| found.record.name.clone())
     }
 }
 
@@ -107,7 +125,12 @@ impl State {
     ) -> Result<ConsumerRecord, StoreError> {
         let mut record = self.of(name)?.record.clone();
         change(&mut record);
-        self.file.save(name, Some(&record), self.list.values().map(|consumer| &consumer.record), sync)?;
+        self.file.save(
+            name,
+            Some(&record),
+            self.list.values().map(|consumer| &consumer.record),
+            sync,
+        )?;
         let consumer = self.of(name)?;
         consumer.record = record.clone();
         consumer.saved = record.cursor;
@@ -117,7 +140,10 @@ impl State {
 
 /// One line of at most [`CONSUMER_ERROR_BYTES_MAX`] bytes.
 fn one_line(message: &str) -> String {
-    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = message
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     line.chars()
         .scan(0, |bytes, c| {
             *bytes += c.len_utf8();
@@ -128,7 +154,11 @@ fn one_line(message: &str) -> String {
 
 impl StoreInner {
     fn oldest(&self) -> SeqNo {
-        let first = self.all_segments().iter().map(|segment| segment.first_seq).min();
+        let first = self
+            .all_segments()
+            .iter()
+            .map(|segment| segment.first_seq)
+            .min();
         first.unwrap_or(SeqNo::FIRST)
     }
 }
@@ -141,7 +171,11 @@ impl Store {
 
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class.
-        let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() { "gap:" } else { "" };
+        let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() {
+            "gap:"
+        } else {
+            ""
+        };
         format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
     }
 
@@ -159,7 +193,9 @@ impl Store {
         }
         let bytes = serde_json::to_string(&filter).map_or(usize::MAX, |json| json.len());
         if bytes > CONSUMER_FILTER_BYTES_MAX {
-            return refused(format!("the filter has more than {CONSUMER_FILTER_BYTES_MAX} bytes"));
+            return refused(format!(
+                "the filter has more than {CONSUMER_FILTER_BYTES_MAX} bytes"
+            ));
         }
         let cursor = self.position(start)?;
         let mut state = self.0.consumers.0.lock();
@@ -185,7 +221,12 @@ impl Store {
             ..ConsumerRecord::default()
         };
         let State { list, file, .. } = &mut *state;
-        file.save(name, Some(&record), list.values().map(|consumer| &consumer.record), true)?;
+        file.save(
+            name,
+            Some(&record),
+            list.values().map(|consumer| &consumer.record),
+            true,
+        )?;
         list.insert(name.to_owned(), Consumer::new(record.clone()));
         Ok(record)
     }
@@ -197,7 +238,12 @@ impl Store {
         if !list.contains_key(name) {
             return Ok(false);
         }
-        file.save(name, None, list.values().map(|consumer| &consumer.record), true)?;
+        file.save(
+            name,
+            None,
+            list.values().map(|consumer| &consumer.record),
+            true,
+        )?;
         list.remove(name);
         Ok(true)
     }
@@ -215,13 +261,24 @@ impl Store {
 
     /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
     pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let entries = from.0.checked_sub(asked.0.max(SeqNo::FIRST.0)).filter(|entries| *entries > 0)?;
-        let lost = LostEntries { first: asked.max(SeqNo::FIRST), last: SeqNo(from.0 - 1), entries };
+        let entries = from
+            .0
+            .checked_sub(asked.0.max(SeqNo::FIRST.0))
+            .filter(|entries| *entries > 0)?;
+        let lost = LostEntries {
+            first: asked.max(SeqNo::FIRST),
+            last: SeqNo(from.0 - 1),
+            entries,
+        };
         Some(gap_record(None, lost, self.0.clock.now()))
     }
 
     /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
-    pub(crate) fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn seek_consumer(
+        &self,
+        name: &str,
+        start: Start,
+    ) -> Result<ConsumerRecord, StoreError> {
         let cursor = self.position(start)?;
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
@@ -233,15 +290,27 @@ impl Store {
     }
 
     /// Pauses or resumes deliveries. Durable on return.
-    pub(crate) fn pause_consumer(&self, name: &str, paused: bool) -> Result<ConsumerRecord, StoreError> {
-        self.0.consumers.0.lock().change(name, true, |record| record.paused = paused)
+    pub(crate) fn pause_consumer(
+        &self,
+        name: &str,
+        paused: bool,
+    ) -> Result<ConsumerRecord, StoreError> {
+        self.0
+            .consumers
+            .0
+            .lock()
+            .change(name, true, |record| record.paused = paused)
     }
 
     /// Sets whether retention keeps unprocessed events of the consumer. Durable on return.
     pub(crate) fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
         // Wait for the end of a round, which may have decided about segments.
         let _one = self.0.retention_round();
-        self.0.consumers.0.lock().change(name, true, |record| record.pin = pin)
+        self.0
+            .consumers
+            .0
+            .lock()
+            .change(name, true, |record| record.pin = pin)
     }
 
     /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`. Does not wait. A batch without events may
@@ -260,24 +329,41 @@ impl Store {
             consumer.hold(holder, lease, now)?;
             if consumer.record.paused {
                 let next = consumer.record.cursor;
-                return Ok(ConsumerBatch { next, paused: true, ..ConsumerBatch::default() });
+                return Ok(ConsumerBatch {
+                    next,
+                    paused: true,
+                    ..ConsumerBatch::default()
+                });
             }
-            (consumer.record.filter.clone(), consumer.record.cursor, consumer.record.lost)
+            (
+                consumer.record.filter.clone(),
+                consumer.record.cursor,
+                consumer.record.lost,
+            )
         };
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
-        let mut batch =
-            ConsumerBatch { events: found.events, next: found.next, is_end: found.is_end, paused: false };
+        let mut batch = ConsumerBatch {
+            events: found.events,
+            next: found.next,
+            is_end: found.is_end,
+            paused: false,
+        };
         let record = &consumer.record;
         if (record.cursor, record.lost) != (from, lost) || record.filter != filter {
             // Moved meanwhile, or entries were dropped that it may lack: the next call reads again.
             let next = consumer.record.cursor;
-            return Ok(ConsumerBatch { next, ..ConsumerBatch::default() });
+            return Ok(ConsumerBatch {
+                next,
+                ..ConsumerBatch::default()
+            });
         }
         if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {
             let at = batch.events.partition_point(|event| event.seq < lost.first);
-            batch.events.insert(at, gap_record(Some(name), lost, self.0.clock.now()));
+            batch
+                .events
+                .insert(at, gap_record(Some(name), lost, self.0.clock.now()));
             consumer.lost_reported = true;
         }
         let too_costly = found.too_costly;
@@ -289,7 +375,9 @@ impl Store {
         if let Some((seq, error)) = too_costly {
             self.0.metrics.filters_too_costly.add(1);
             let (at, message) = (self.0.clock.now(), format!("event {seq}: {error}"));
-            state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))?;
+            state.change(name, false, |record| {
+                record.error = Some(ConsumerFailure { at, message });
+            })?;
         } else if unsaved >= CONSUMER_SAVE_ENTRIES {
             state.change(name, false, |_| ())?;
         }
@@ -298,7 +386,12 @@ impl Store {
 
     /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on return, and a power cut within
     /// [`CONSUMER_SYNC_INTERVAL`].
-    pub(crate) fn ack(&self, name: &str, holder: &str, seq: SeqNo) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn ack(
+        &self,
+        name: &str,
+        holder: &str,
+        seq: SeqNo,
+    ) -> Result<ConsumerRecord, StoreError> {
         let now = self.0.clock.monotonic();
         let durable = self.durable();
         let mut state = self.0.consumers.0.lock();
@@ -306,7 +399,9 @@ impl Store {
         let consumer = state.of(name)?;
         consumer.check_lease(holder, now)?;
         if seq >= durable {
-            return refused(format!("event {seq} does not exist: the log ends before {durable}"));
+            return refused(format!(
+                "event {seq} does not exist: the log ends before {durable}"
+            ));
         }
         if consumer.moved {
             return refused(format!(
@@ -317,7 +412,10 @@ impl Store {
             return Ok(consumer.record.clone());
         }
         let mut cursor = seq.next();
-        if let Some((_, to)) = consumer.clear.filter(|(from, to)| (*from..*to).contains(&cursor)) {
+        if let Some((_, to)) = consumer
+            .clear
+            .filter(|(from, to)| (*from..*to).contains(&cursor))
+        {
             cursor = to;
         }
         let lost = consumer.record.lost.and_then(|lost| {
@@ -327,7 +425,10 @@ impl Store {
                 None
             } else {
                 // Delivered before they were dropped.
-                Some(LostEntries { first: cursor, ..lost })
+                Some(LostEntries {
+                    first: cursor,
+                    ..lost
+                })
             }
         });
         if sync {
@@ -340,12 +441,19 @@ impl Store {
     }
 
     /// Notes that a holder could not process its batch, which is delivered again.
-    pub(crate) fn nack(&self, name: &str, holder: &str, message: &str) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn nack(
+        &self,
+        name: &str,
+        holder: &str,
+        message: &str,
+    ) -> Result<ConsumerRecord, StoreError> {
         let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
         let mut state = self.0.consumers.0.lock();
         state.of(name)?.check_lease(holder, now)?;
         let message = one_line(message);
-        state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))
+        state.change(name, false, |record| {
+            record.error = Some(ConsumerFailure { at, message });
+        })
     }
 
     /// Makes a holder's lease end with a process.
@@ -356,7 +464,12 @@ impl Store {
         process: HolderProcess,
     ) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
-        if let Some(lease) = state.of(name)?.lease.as_mut().filter(|lease| lease.holder == holder) {
+        if let Some(lease) = state
+            .of(name)?
+            .lease
+            .as_mut()
+            .filter(|lease| lease.holder == holder)
+        {
             lease.process = Some(process);
         }
         Ok(())
@@ -371,7 +484,14 @@ impl Store {
     }
 
     pub(crate) fn lowest_cursor(&self) -> Option<SeqNo> {
-        self.0.consumers.0.lock().list.values().map(|consumer| consumer.record.cursor).min()
+        self.0
+            .consumers
+            .0
+            .lock()
+            .list
+            .values()
+            .map(|consumer| consumer.record.cursor)
+            .min()
     }
 
     pub(crate) fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
@@ -379,16 +499,28 @@ impl Store {
         let known: Vec<_> = {
             let state = self.0.consumers.0.lock();
             let left = |lease: &Lease| {
-                lease.is_held(now).then(|| (lease.holder.clone(), lease.until.saturating_sub(now)))
+                lease
+                    .is_held(now)
+                    .then(|| (lease.holder.clone(), lease.until.saturating_sub(now)))
             };
-            let of = |consumer: &Consumer| (consumer.record.clone(), consumer.lease.as_ref().and_then(left));
+            let of = |consumer: &Consumer| {
+                (
+                    consumer.record.clone(),
+                    consumer.lease.as_ref().and_then(left),
+                )
+            };
             state.list.values().map(of).collect()
         };
         known
             .into_iter()
             .map(|(record, lease)| {
                 let (lag_entries, lag) = self.lag(record.cursor)?;
-                Ok(ConsumerStatus { record, lag_entries, lag, lease })
+                Ok(ConsumerStatus {
+                    record,
+                    lag_entries,
+                    lag,
+                    lease,
+                })
             })
             .collect()
     }
@@ -400,7 +532,9 @@ impl Store {
         for segment in self.0.all_segments() {
             let totals = segment.totals();
             if totals.entries > 0 && totals.last_seq >= from {
-                entries += totals.entries.min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
+                entries += totals
+                    .entries
+                    .min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
             }
         }
         let mut first = None;
@@ -408,7 +542,10 @@ impl Store {
             self.first_entry(|_, _| true, from, |entry| first = Some(entry.at))?;
         }
         let age = first.map_or(0, |at| self.0.clock.now().0.saturating_sub(at.0));
-        Ok((entries, Duration::from_micros(u64::try_from(age).unwrap_or(0))))
+        Ok((
+            entries,
+            Duration::from_micros(u64::try_from(age).unwrap_or(0)),
+        ))
     }
 }
 
@@ -416,20 +553,29 @@ impl Consumer {
     /// Gives the lease to a holder, or renews it, for a new batch.
     fn hold(&mut self, holder: &str, lease: Duration, now: Duration) -> Result<(), StoreError> {
         if holder.is_empty() || holder.len() > CONSUMER_NAME_BYTES_MAX {
-            return refused(format!("a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"));
+            return refused(format!(
+                "a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"
+            ));
         }
         self.check_lease(holder, now)?;
         let until = now + lease.min(CONSUMER_LEASE_MAX);
         let before = self.lease.take().filter(|lease| lease.holder == holder);
         let process = before.and_then(|lease| lease.process);
-        self.lease = Some(Lease { holder: holder.to_owned(), until, process });
+        self.lease = Some(Lease {
+            holder: holder.to_owned(),
+            until,
+            process,
+        });
         self.moved = false;
         Ok(())
     }
 
     /// Fails if another holder has the lease.
     fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
-        let Some(lease) = self.lease.as_ref().filter(|lease| lease.holder != holder && lease.is_held(now))
+        let Some(lease) = self
+            .lease
+            .as_ref()
+            .filter(|lease| lease.holder != holder && lease.is_held(now))
         else {
             return Ok(());
         };

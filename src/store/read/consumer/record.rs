@@ -123,7 +123,14 @@ pub(super) struct Consumer {
 impl Consumer {
     pub(super) fn new(record: ConsumerRecord) -> Self {
         let saved = record.cursor;
-        Self { record, saved, lease: None, moved: false, clear: None, lost_reported: false }
+        Self {
+            record,
+            saved,
+            lease: None,
+            moved: false,
+            clear: None,
+            lost_reported: false,
+        }
     }
 }
 

@@ -11,7 +11,10 @@ use crate::store::tests::{Rig, batch_of, event, options};
 use crate::store::{Classes, Limits, Options};
 use crate::testkit::wait_for;
 
-const ALL: BatchLimits = BatchLimits { events: 10_000, bytes: usize::MAX };
+const ALL: BatchLimits = BatchLimits {
+    events: 10_000,
+    bytes: usize::MAX,
+};
 const LEASE: Duration = Duration::from_secs(30);
 
 fn filter(json: &str) -> EntryFilter {
@@ -20,14 +23,22 @@ fn filter(json: &str) -> EntryFilter {
 
 /// A store of small segments with the consumer `audit` at its beginning, and a manual clock.
 fn rig(dir: &Path, json: &str) -> (Rig, Clock) {
-    let options = Options { classes: Classes::new(&[jobs(FOREVER), events(FOREVER)]), ..with(dir, &[]) };
+    let options = Options {
+        classes: Classes::new(&[jobs(FOREVER), events(FOREVER)]),
+        ..with(dir, &[])
+    };
     let rig = Rig::open_with(&options);
-    rig.store.create_consumer("audit", filter(json), Start::Oldest).unwrap();
+    rig.store
+        .create_consumer("audit", filter(json), Start::Oldest)
+        .unwrap();
     (rig, options.clock)
 }
 
 fn take(rig: &Rig, events: usize) -> Vec<u64> {
-    let batch = rig.store.next_batch("audit", "me", LEASE, BatchLimits { events, ..ALL }).unwrap();
+    let batch = rig
+        .store
+        .next_batch("audit", "me", LEASE, BatchLimits { events, ..ALL })
+        .unwrap();
     batch.events.iter().map(|event| event.seq.0).collect()
 }
 
@@ -41,12 +52,24 @@ fn events_are_delivered_until_they_are_acknowledged() {
     let (store, _) = rig(dir.path(), "{}");
     fill(&store, 0..50);
     assert_eq!(take(&store, 10), (1..=10).collect::<Vec<_>>());
-    assert_eq!(take(&store, 10), (1..=10).collect::<Vec<_>>(), "not acknowledged");
+    assert_eq!(
+        take(&store, 10),
+        (1..=10).collect::<Vec<_>>(),
+        "not acknowledged"
+    );
     store.store.ack("audit", "me", SeqNo(4)).unwrap();
     assert_eq!(take(&store, 3), [5, 6, 7]);
     store.store.ack("audit", "me", SeqNo(2)).unwrap();
-    assert_eq!(cursor(&store), 5, "a repeated acknowledgement changes nothing");
-    let error = store.store.ack("audit", "me", SeqNo(51)).unwrap_err().to_string();
+    assert_eq!(
+        cursor(&store),
+        5,
+        "a repeated acknowledgement changes nothing"
+    );
+    let error = store
+        .store
+        .ack("audit", "me", SeqNo(51))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("event 51 does not exist"), "{error}");
     store.close();
     // Without any orderly end of the consumer.
@@ -61,8 +84,10 @@ fn events_are_delivered_until_they_are_acknowledged() {
 fn the_cursor_advances_over_events_that_do_not_match() {
     let dir = tempfile::tempdir().unwrap();
     // Every third event is a beacon's.
-    let (store, _) =
-        rig(dir.path(), r#"{"match": [{"tag": "salt/beacon/*"}], "where": "data.return >= 30"}"#);
+    let (store, _) = rig(
+        dir.path(),
+        r#"{"match": [{"tag": "salt/beacon/*"}], "where": "data.return >= 30"}"#,
+    );
     fill(&store, 0..30);
     assert_eq!(take(&store, 10), [] as [u64; 0]);
     assert_eq!(cursor(&store), 31, "nothing to acknowledge");
@@ -88,8 +113,12 @@ fn a_second_holder_is_refused_until_the_lease_ends() {
     let (store, clock) = rig(dir.path(), "{}");
     store.put_each(0..10);
     assert_eq!(take(&store, 1), [1]);
-    let other =
-        |store: &Rig| store.store.next_batch("audit", "other", LEASE, ALL).map(|batch| batch.events.len());
+    let other = |store: &Rig| {
+        store
+            .store
+            .next_batch("audit", "other", LEASE, ALL)
+            .map(|batch| batch.events.len())
+    };
     let error = other(&store).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -101,9 +130,15 @@ fn a_second_holder_is_refused_until_the_lease_ends() {
     assert!(other(&store).is_err());
     clock.wind(2_000_000);
     assert_eq!(other(&store).unwrap(), 10);
-    assert!(store.store.ack("audit", "me", SeqNo(1)).is_err(), "the first holder has lost it");
+    assert!(
+        store.store.ack("audit", "me", SeqNo(1)).is_err(),
+        "the first holder has lost it"
+    );
     store.store.release_consumer("audit", "me").unwrap();
-    assert!(store.store.next_batch("audit", "me", LEASE, ALL).is_err(), "only its holder releases it");
+    assert!(
+        store.store.next_batch("audit", "me", LEASE, ALL).is_err(),
+        "only its holder releases it"
+    );
     store.store.release_consumer("audit", "other").unwrap();
     assert_eq!(take(&store, 1), [1]);
 }
@@ -116,7 +151,11 @@ fn a_consumer_is_moved_paused_and_deleted() {
     assert_eq!(take(&store, 1), [1]);
     let seek = |start| store.store.seek_consumer("audit", start).unwrap().cursor.0;
     assert_eq!(seek(Start::Newest), 101);
-    let error = store.store.ack("audit", "me", SeqNo(1)).unwrap_err().to_string();
+    let error = store
+        .store
+        .ack("audit", "me", SeqNo(1))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("was moved"), "{error}");
     assert_eq!(seek(Start::Seq(SeqNo(7))), 7);
     // Event n arrived at n microseconds, and has the number n + 1.
@@ -129,23 +168,50 @@ fn a_consumer_is_moved_paused_and_deleted() {
     assert!(batch.paused && batch.events.is_empty());
     store.store.pause_consumer("audit", false).unwrap();
     assert_eq!(take(&store, 1), [1]);
-    store.store.nack("audit", "me", "far side\nis away").unwrap();
-    let error = store.store.consumers().unwrap()[0].record.error.clone().unwrap();
+    store
+        .store
+        .nack("audit", "me", "far side\nis away")
+        .unwrap();
+    let error = store.store.consumers().unwrap()[0]
+        .record
+        .error
+        .clone()
+        .unwrap();
     assert_eq!(error.message, "far side is away");
     // Another filter for an existing consumer.
     store.store.ack("audit", "me", SeqNo(1)).unwrap();
     store
         .store
-        .create_consumer("audit", filter(r#"{"match": [{"minion": "web9*"}]}"#), Start::Oldest)
+        .create_consumer(
+            "audit",
+            filter(r#"{"match": [{"minion": "web9*"}]}"#),
+            Start::Oldest,
+        )
         .unwrap();
     // Those of web91 and web92; web90 and web93 are beacons of other minions.
     assert_eq!(take(&store, 2), [92, 93]);
     assert!(store.store.delete_consumer("audit").unwrap());
     assert!(!store.store.delete_consumer("audit").unwrap());
-    let error = store.store.next_batch("audit", "me", LEASE, ALL).unwrap_err().to_string();
+    let error = store
+        .store
+        .next_batch("audit", "me", LEASE, ALL)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("does not exist"), "{error}");
-    for name in ["", ".a", "a b", "a/b", &"x".repeat(CONSUMER_NAME_BYTES_MAX + 1)] {
-        assert!(store.store.create_consumer(name, EntryFilter::default(), Start::Oldest).is_err(), "{name}");
+    for name in [
+        "",
+        ".a",
+        "a b",
+        "a/b",
+        &"x".repeat(CONSUMER_NAME_BYTES_MAX + 1),
+    ] {
+        assert!(
+            store
+                .store
+                .create_consumer(name, EntryFilter::default(), Start::Oldest)
+                .is_err(),
+            "{name}"
+        );
     }
 }
 
@@ -154,44 +220,76 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
     let dir = tempfile::tempdir().unwrap();
     let (store, clock) = rig(dir.path(), r#"{"match": [{"tag": "salt/beacon/*"}]}"#);
     fill(&store, 0..100);
-    let ahead =
-        |from| store.store.read_ahead("audit", SeqNo(from), BatchLimits { events: 3, ..ALL }).unwrap();
+    let ahead = |from| {
+        store
+            .store
+            .read_ahead("audit", SeqNo(from), BatchLimits { events: 3, ..ALL })
+            .unwrap()
+    };
     let accepted = |ahead: &ReadAhead| store.store.take_ahead("audit", "me", LEASE, ahead).unwrap();
     assert_eq!(take(&store, 3), [1, 4, 7]);
     let (events, next) = ahead(8).unwrap();
-    assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [10, 13, 16]);
-    assert_eq!((next.from, next.last, next.next), (SeqNo(8), SeqNo(16), SeqNo(17)));
+    assert_eq!(
+        events.iter().map(|event| event.seq.0).collect::<Vec<_>>(),
+        [10, 13, 16]
+    );
+    assert_eq!(
+        (next.from, next.last, next.next),
+        (SeqNo(8), SeqNo(16), SeqNo(17))
+    );
     assert!(!accepted(&next), "the batch before is not acknowledged");
     store.store.ack("audit", "me", SeqNo(7)).unwrap();
     clock.wind(29_000_000);
     assert!(accepted(&next));
     clock.wind(29_000_000);
-    let error = store.store.take_ahead("audit", "other", LEASE, &next).unwrap_err().to_string();
-    assert!(error.contains("in use by \"me\""), "the lease was renewed: {error}");
+    let error = store
+        .store
+        .take_ahead("audit", "other", LEASE, &next)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("in use by \"me\""),
+        "the lease was renewed: {error}"
+    );
     store.store.ack("audit", "me", SeqNo(16)).unwrap();
     assert_eq!(cursor(&store), 17);
     assert_eq!(ahead(101), None, "nothing follows");
     let (_, next) = ahead(17).unwrap();
     store.store.seek_consumer("audit", Start::Oldest).unwrap();
     assert!(!accepted(&next));
-    store.store.seek_consumer("audit", Start::Seq(SeqNo(17))).unwrap();
+    store
+        .store
+        .seek_consumer("audit", Start::Seq(SeqNo(17)))
+        .unwrap();
     assert!(accepted(&next));
     store.store.pause_consumer("audit", true).unwrap();
     assert!(!accepted(&next));
     store.store.pause_consumer("audit", false).unwrap();
-    store.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    store
+        .store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     assert!(!accepted(&next), "of another filter");
 }
 
 #[test]
 fn what_was_read_ahead_is_read_again_if_retention_dropped_entries() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { entries: Some(40), ..FOREVER };
+    let keep = Keep {
+        entries: Some(40),
+        ..FOREVER
+    };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(keep)]));
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    rig.store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     fill(&rig, 0..600);
     take(&rig, 3);
-    let (_, ahead) = rig.store.read_ahead("audit", SeqNo(4), ALL).unwrap().unwrap();
+    let (_, ahead) = rig
+        .store
+        .read_ahead("audit", SeqNo(4), ALL)
+        .unwrap()
+        .unwrap();
     rig.store.0.round();
     rig.store.ack("audit", "me", SeqNo(3)).unwrap();
     assert_eq!(cursor(&rig), 4);
@@ -205,10 +303,21 @@ fn a_lease_ends_with_the_process_that_it_is_bound_to() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = rig(dir.path(), "{}");
     store.put_each(0..3);
-    let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    let mut child = std::process::Command::new("/bin/sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
     assert_eq!(take(&store, 1), [1]);
-    store.store.bind_lease("audit", "me", HolderProcess::find(child.id()).unwrap()).unwrap();
-    let other = || store.store.next_batch("audit", "other", LEASE, ALL).map(|batch| batch.events.len());
+    store
+        .store
+        .bind_lease("audit", "me", HolderProcess::find(child.id()).unwrap())
+        .unwrap();
+    let other = || {
+        store
+            .store
+            .next_batch("audit", "other", LEASE, ALL)
+            .map(|batch| batch.events.len())
+    };
     assert!(other().is_err());
     assert_eq!(take(&store, 1), [1], "a renewal keeps the process");
     assert!(other().is_err());
@@ -221,12 +330,24 @@ fn a_lease_ends_with_the_process_that_it_is_bound_to() {
 
 /// A store that keeps only some 40 events, whose consumer has processed three of 600.
 fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
-    let keep = Keep { entries: Some(40), ..FOREVER };
+    let keep = Keep {
+        entries: Some(40),
+        ..FOREVER
+    };
     let rules: [ClassRules; 2] = [jobs(keep), events(FOREVER)];
-    let rig = Rig::open_with(&Options { classes: Classes::new(&rules), ..options(dir, limits) });
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    let rig = Rig::open_with(&Options {
+        classes: Classes::new(&rules),
+        ..options(dir, limits)
+    });
     rig.store
-        .create_consumer("elsewhere", filter(r#"{"match": [{"class": "events"}]}"#), Start::Oldest)
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
+    rig.store
+        .create_consumer(
+            "elsewhere",
+            filter(r#"{"match": [{"class": "events"}]}"#),
+            Start::Oldest,
+        )
         .unwrap();
     rig.store.pin_consumer("audit", pin).unwrap();
     fill(&rig, 0..600);
@@ -244,24 +365,45 @@ fn small() -> Limits {
 fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
     let dir = tempfile::tempdir().unwrap();
     let (store, drops) = overtaken(dir.path(), false, small());
-    assert!(drops.iter().any(|drop| drop.outcome == DropOutcome::Dropped));
+    assert!(
+        drops
+            .iter()
+            .any(|drop| drop.outcome == DropOutcome::Dropped)
+    );
     let status = store.store.consumers().unwrap();
     let lost = status[0].record.lost.unwrap();
     assert_eq!(status[1].record.lost, None, "its filter excludes the class");
     // Number 4 is an event of the other class.
-    assert!(lost.first == SeqNo(5) && lost.last > SeqNo(500) && lost.entries > 300, "{lost:?}");
     assert!(
-        store.metrics.consumer_gaps.get() > 5 && store.metrics.consumer_entries_lost.get() == lost.entries
+        lost.first == SeqNo(5) && lost.last > SeqNo(500) && lost.entries > 300,
+        "{lost:?}"
+    );
+    assert!(
+        store.metrics.consumer_gaps.get() > 5
+            && store.metrics.consumer_entries_lost.get() == lost.entries
     );
     // Events of the other class are still there; the gap is in its place.
     let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
-    let tags: Vec<_> =
-        batch.events.iter().map(|event| String::from_utf8(event.tag.clone()).unwrap()).collect();
-    assert_eq!((batch.events[0].seq, batch.events[1].seq), (SeqNo(4), SeqNo(5)));
-    assert_eq!((&tags[0][..12], tags[1].as_str()), ("salt/beacon/", "saltcellar/gap/retention"));
+    let tags: Vec<_> = batch
+        .events
+        .iter()
+        .map(|event| String::from_utf8(event.tag.clone()).unwrap())
+        .collect();
+    assert_eq!(
+        (batch.events[0].seq, batch.events[1].seq),
+        (SeqNo(4), SeqNo(5))
+    );
+    assert_eq!(
+        (&tags[0][..12], tags[1].as_str()),
+        ("salt/beacon/", "saltcellar/gap/retention")
+    );
     assert!(batch.events.is_sorted_by(|a, b| a.seq < b.seq));
     assert!(store.store.event_id(&batch.events[1]).ends_with(":gap:5"));
-    assert!(tags[2..].iter().all(|tag| !tag.starts_with("saltcellar/gap")));
+    assert!(
+        tags[2..]
+            .iter()
+            .all(|tag| !tag.starts_with("saltcellar/gap"))
+    );
     // It stays until it is acknowledged, also over a restart.
     store.close();
     let (store, _) = rig(dir.path(), "{}");
@@ -277,15 +419,23 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
 fn a_gap_is_on_disk_before_its_segment_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    rig.store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     fill(&rig, 0..600);
     let segments = rig.store.0.all_segments();
-    let segment = segments.iter().find(|segment| segment.totals().entries > 0).unwrap();
+    let segment = segments
+        .iter()
+        .find(|segment| segment.totals().entries > 0)
+        .unwrap();
     let noted = rig.store.0.note_lost(segment);
     // The file as a daemon finds it that is killed now.
     let path = dir.path().join("CONSUMERS");
     let killed = std::fs::read_to_string(&path).unwrap();
-    assert!(killed.lines().last().unwrap().contains("\"lost\":{"), "{killed}");
+    assert!(
+        killed.lines().last().unwrap().contains("\"lost\":{"),
+        "{killed}"
+    );
     rig.store.0.settle_lost(noted, false);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.lines().last().unwrap().contains("\"lost\""), "{text}");
@@ -296,9 +446,15 @@ fn a_reader_that_continues_before_the_oldest_entry_gets_a_gap_record() {
     let dir = tempfile::tempdir().unwrap();
     let (rig, _) = rig(dir.path(), "{}");
     let gap = rig.store.gap_before(SeqNo(3), SeqNo(10)).unwrap();
-    assert_eq!((gap.seq, gap.tag.as_slice()), (SeqNo(3), &b"saltcellar/gap/retention"[..]));
+    assert_eq!(
+        (gap.seq, gap.tag.as_slice()),
+        (SeqNo(3), &b"saltcellar/gap/retention"[..])
+    );
     let body = rmpv::decode::read_value(&mut gap.body.as_slice()).unwrap();
-    assert_eq!((body["last"].as_u64(), body["lost"].as_u64()), (Some(9), Some(7)));
+    assert_eq!(
+        (body["last"].as_u64(), body["lost"].as_u64()),
+        (Some(9), Some(7))
+    );
     assert!(rig.store.gap_before(SeqNo(10), SeqNo(10)).is_none());
     assert!(rig.store.gap_before(SeqNo(0), SeqNo::FIRST).is_none());
 }
@@ -306,14 +462,30 @@ fn a_reader_that_continues_before_the_oldest_entry_gets_a_gap_record() {
 #[test]
 fn a_segment_that_is_not_dropped_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { entries: Some(40), ..FOREVER };
+    let keep = Keep {
+        entries: Some(40),
+        ..FOREVER
+    };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(FOREVER)]));
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    rig.store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     fill(&rig, 0..600);
     let segments = rig.store.0.all_segments();
-    let in_work = segments.iter().find(|segment| &*segment.class_name == "jobs").unwrap().work.lock();
+    let in_work = segments
+        .iter()
+        .find(|segment| &*segment.class_name == "jobs")
+        .unwrap()
+        .work
+        .lock();
     let drops = rig.store.0.round();
-    assert_eq!(drops.iter().map(|drop| drop.outcome.clone()).collect::<Vec<_>>(), [DropOutcome::Busy]);
+    assert_eq!(
+        drops
+            .iter()
+            .map(|drop| drop.outcome.clone())
+            .collect::<Vec<_>>(),
+        [DropOutcome::Busy]
+    );
     assert_eq!(rig.store.consumers().unwrap()[0].record.lost, None);
     assert_eq!(take(&rig, 10_000).len(), 600);
     drop(in_work);
@@ -322,9 +494,14 @@ fn a_segment_that_is_not_dropped_leaves_no_gap() {
 #[test]
 fn events_that_were_processed_before_they_were_dropped_are_no_gap() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { entries: Some(40), ..FOREVER };
+    let keep = Keep {
+        entries: Some(40),
+        ..FOREVER
+    };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(keep)]));
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    rig.store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     fill(&rig, 0..600);
     let taken = take(&rig, 10_000);
     assert_eq!(taken.len(), 600);
@@ -339,25 +516,45 @@ fn events_that_were_processed_before_they_were_dropped_are_no_gap() {
 fn a_pinned_consumer_keeps_its_events_up_to_a_limit() {
     let dir = tempfile::tempdir().unwrap();
     let (store, drops) = overtaken(dir.path(), true, small());
-    assert!(drops.iter().all(|drop| drop.outcome == DropOutcome::Pinned("audit".to_owned())), "{drops:?}");
+    assert!(
+        drops
+            .iter()
+            .all(|drop| drop.outcome == DropOutcome::Pinned("audit".to_owned())),
+        "{drops:?}"
+    );
     assert!(drops.len() > 5);
     let bytes: u64 = drops.iter().map(|drop| drop.segment_usage.disk_bytes).sum();
     let all = take(&store, 10_000);
     assert_eq!(all, (4..=600).collect::<Vec<_>>());
     store.store.ack("audit", "me", SeqNo(600)).unwrap();
     let drops = store.store.0.round();
-    assert!(drops.iter().all(|drop| drop.outcome == DropOutcome::Dropped), "{drops:?}");
+    assert!(
+        drops
+            .iter()
+            .all(|drop| drop.outcome == DropOutcome::Dropped),
+        "{drops:?}"
+    );
     store.close();
 
     let dir = tempfile::tempdir().unwrap();
-    let (store, drops) = overtaken(dir.path(), true, Limits { pin_bytes_max: bytes / 2, ..small() });
+    let (store, drops) = overtaken(
+        dir.path(),
+        true,
+        Limits {
+            pin_bytes_max: bytes / 2,
+            ..small()
+        },
+    );
     let kept: u64 = drops
         .iter()
         .filter(|drop| matches!(drop.outcome, DropOutcome::Pinned(_)))
         .map(|drop| drop.segment_usage.disk_bytes)
         .sum();
     assert!((1..=bytes / 2).contains(&kept), "{kept} of {bytes}");
-    assert!(drops[0].outcome == DropOutcome::Dropped, "the oldest goes first");
+    assert!(
+        drops[0].outcome == DropOutcome::Dropped,
+        "the oldest goes first"
+    );
     assert!(store.store.consumers().unwrap()[0].record.lost.is_some());
 }
 
@@ -371,12 +568,19 @@ fn a_full_disk_refuses_changes_and_nothing_is_skipped() {
     let faults = crate::store::vfs::faults::Faults::parse(plan.to_str().unwrap()).unwrap();
     let fs: Arc<dyn Fs> = Arc::new(faults);
     let state = dir.path().join("state");
-    let rig = Rig::open_with(&Options { fs, ..options(&state, Limits::default()) });
-    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    let rig = Rig::open_with(&Options {
+        fs,
+        ..options(&state, Limits::default())
+    });
+    rig.store
+        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
     rig.put_each(0..10);
     std::fs::write(&plan, "write=ENOSPC@1+:CONSUMERS").unwrap();
     take(&rig, 5);
-    let refused = wait_for("a failed write", || rig.store.nack("audit", "me", "x").err());
+    let refused = wait_for("a failed write", || {
+        rig.store.nack("audit", "me", "x").err()
+    });
     assert!(refused.is_no_space(), "{refused}");
     rig.store.ack("audit", "me", SeqNo(3)).unwrap_err();
     assert_eq!(cursor(&rig), 1);
@@ -399,9 +603,19 @@ fn ids_are_stable_and_batches_are_bounded() {
     };
     let id = id_of(&store);
     let one = event(0).0.len() + event(0).1.len();
-    let limits = BatchLimits { events: 10_000, bytes: one * 3 };
-    let batch = store.store.next_batch("audit", "me", LEASE, limits).unwrap();
-    assert!((2..=4).contains(&batch.events.len()) && !batch.is_end, "{}", batch.events.len());
+    let limits = BatchLimits {
+        events: 10_000,
+        bytes: one * 3,
+    };
+    let batch = store
+        .store
+        .next_batch("audit", "me", LEASE, limits)
+        .unwrap();
+    assert!(
+        (2..=4).contains(&batch.events.len()) && !batch.is_end,
+        "{}",
+        batch.events.len()
+    );
     store.close();
     let (store, _) = rig(dir.path(), "{}");
     assert_eq!(id_of(&store), id);

@@ -64,7 +64,11 @@ impl Holds {
                 list.malformed.push(text.to_owned());
             }
         }
-        Ok(Self { path, fs, list: RwLock::new(list) })
+        Ok(Self {
+            path,
+            fs,
+            list: RwLock::new(list),
+        })
     }
 
     /// All holds, sorted by jid.
@@ -74,13 +78,21 @@ impl Holds {
 
     /// Holds a job; for a held job, changes the reason only. Durable on return.
     pub(crate) fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
-        let refused = |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
+        let refused =
+            |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
         if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
-            return Err(refused("a jid must not be empty or contain tabs or line breaks".to_owned()));
+            return Err(refused(
+                "a jid must not be empty or contain tabs or line breaks".to_owned(),
+            ));
         }
-        let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let reason: String = reason
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         if reason.len() > HOLD_REASON_BYTES_MAX {
-            return Err(refused(format!("a reason has at most {HOLD_REASON_BYTES_MAX} bytes")));
+            return Err(refused(format!(
+                "a reason has at most {HOLD_REASON_BYTES_MAX} bytes"
+            )));
         }
         self.change(|list| {
             if list.holds.len() >= HOLDS_MAX && !list.holds.contains_key(jid) {
@@ -88,7 +100,11 @@ impl Holds {
                     "the limit of {HOLDS_MAX} holds is reached; use a class with longer retention"
                 )));
             }
-            let fresh = || Hold { jid: jid.to_owned(), since: now, reason: String::new() };
+            let fresh = || Hold {
+                jid: jid.to_owned(),
+                since: now,
+                reason: String::new(),
+            };
             let hold = list.holds.entry(jid.to_owned()).or_insert_with(fresh);
             hold.reason = reason;
             Ok(hold.clone())
@@ -102,17 +118,32 @@ impl Holds {
 
     /// Keys and jids of all held jobs.
     pub(in crate::store) fn jids(&self) -> Vec<(JidKey, String)> {
-        self.list.read().holds.keys().map(|jid| (JidKey::of(jid), jid.clone())).collect()
+        self.list
+            .read()
+            .holds
+            .keys()
+            .map(|jid| (JidKey::of(jid), jid.clone()))
+            .collect()
     }
 
     /// Changes the list on disk, then in memory.
-    fn change<T>(&self, change: impl FnOnce(&mut List) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut List) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut list = self.list.write();
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
-        let lines = fresh.holds.values().map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
-        let text: String = lines.chain(fresh.malformed.iter().map(|line| format!("{line}\n"))).collect();
-        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
+        let lines = fresh
+            .holds
+            .values()
+            .map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
+        let text: String = lines
+            .chain(fresh.malformed.iter().map(|line| format!("{line}\n")))
+            .collect();
+        self.fs
+            .write_whole(&self.path, text.as_bytes())
+            .map_err(io_at("write", &self.path))?;
         *list = fresh;
         Ok(outcome)
     }
@@ -122,7 +153,11 @@ fn read_line(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, '\t');
     let jid = parts.next().filter(|jid| !jid.is_empty())?.to_owned();
     let since = Micros(parts.next()?.parse().ok()?);
-    Some(Hold { jid, since, reason: parts.next().unwrap_or_default().to_owned() })
+    Some(Hold {
+        jid,
+        since,
+        reason: parts.next().unwrap_or_default().to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -15,14 +15,26 @@ use crate::store::tools::verify::{self, verify};
 pub(in crate::store) fn frames(path: &Path) -> Vec<usize> {
     let bytes = fs::read(path).unwrap();
     let store_id = u64::from_le_bytes(*bytes[64..].first_chunk().unwrap());
-    let magic = LogId { store_id, first_seq: SeqNo(0) }.magic();
-    (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(&magic)).collect()
+    let magic = LogId {
+        store_id,
+        first_seq: SeqNo(0),
+    }
+    .magic();
+    (80..bytes.len())
+        .step_by(16)
+        .filter(|at| bytes[*at..].starts_with(&magic))
+        .collect()
 }
 
 /// A frame with one event, valid at one offset of one log.
 pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) -> Vec<u8> {
     let mut builder = builder::BlockBuilder::default();
-    builder.push(SeqNo(seq), &event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0))).unwrap();
+    builder
+        .push(
+            SeqNo(seq),
+            &event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)),
+        )
+        .unwrap();
     let mut packer = builder::Packer::new().unwrap();
     let mut frame = Vec::new();
     builder.write(&mut packer, &mut frame).unwrap();
@@ -32,7 +44,15 @@ pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) ->
 
 /// A frame of a store with another id.
 pub(in crate::store) fn foreign_frame(seq: u64, tag: &str) -> Vec<u8> {
-    frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, seq, tag)
+    frame_at(
+        LogId {
+            store_id: 77,
+            first_seq: SeqNo(1),
+        },
+        512,
+        seq,
+        tag,
+    )
 }
 
 /// The frame with another version and valid checksums.
@@ -43,7 +63,10 @@ fn with_version(mut frame: Vec<u8>, version: u8, id: LogId, offset: u64) -> Vec<
 }
 
 pub(in crate::store) fn of_unknown_version(seq: u64, tag: &str) -> Vec<u8> {
-    let id = LogId { store_id: 77, first_seq: SeqNo(1) };
+    let id = LogId {
+        store_id: 77,
+        first_seq: SeqNo(1),
+    };
     with_version(frame_at(id, 512, seq, tag), 9, id, 512)
 }
 
@@ -106,7 +129,12 @@ fn a_frame_of_an_unknown_version_in_a_torn_body_does_not_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_with_carrier(dir.path(), &[of_unknown_version(900, "forged")], 1);
     let len = fs::metadata(&log).unwrap().len();
-    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(len - 512).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&log)
+        .unwrap()
+        .set_len(len - 512)
+        .unwrap();
     rebuild(&options(dir.path(), Limits::default()), None, &mut ()).unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     assert_eq!(rig.tags(), Vec::<String>::new());
@@ -137,12 +165,26 @@ fn salvage_ignores_forged_frames_and_copies_genuine_ones() {
 fn verify_and_backup_ignore_forged_frames_behind_one_of_an_unknown_version() {
     let dir = tempfile::tempdir().unwrap();
     let (state, to) = (dir.path().join("state"), dir.path().join("backup"));
-    let forged = [of_unknown_version(900, "forged"), foreign_frame(901, "forged")];
+    let forged = [
+        of_unknown_version(900, "forged"),
+        foreign_frame(901, "forged"),
+    ];
     let log = store_with_carrier(&state, &forged, 20);
     flip(&log, first_frame(&log) + 9);
     let report = verify(&state, verify::VerifyOptions::default(), &mut ()).unwrap();
-    assert_eq!((report.entries, report.problems.len()), (19, 1), "{report:#?}");
-    let report = backup(&state, &to, backup::BackupOptions::default(), Micros(9), &mut ()).unwrap();
+    assert_eq!(
+        (report.entries, report.problems.len()),
+        (19, 1),
+        "{report:#?}"
+    );
+    let report = backup(
+        &state,
+        &to,
+        backup::BackupOptions::default(),
+        Micros(9),
+        &mut (),
+    )
+    .unwrap();
     assert_eq!(report.damaged.len(), 1, "{report:#?}");
     assert_eq!(report.bytes, fs::metadata(&log).unwrap().len());
 }
@@ -188,14 +230,23 @@ fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
     let mut packer = builder::Packer::new().unwrap();
     for seq in 1..damaged + 3 {
         builder.clear();
-        builder.push(SeqNo(seq), &event_entry(b"x", b"\x80", Source::Bus, Micros(0))).unwrap();
+        builder
+            .push(
+                SeqNo(seq),
+                &event_entry(b"x", b"\x80", Source::Bus, Micros(0)),
+            )
+            .unwrap();
         let mut packed = builder.finish(&mut packer).unwrap();
         if seq <= damaged {
             packed.bodies = bodies;
         }
         let begin = bytes.len();
         frame::write_frame(&mut bytes, &packed, (SeqNo(seq), SeqNo(seq)), 1).unwrap();
-        frame::place_frame(&mut bytes[begin..], DAMAGED, frame::Position::in_new_log(begin as u64));
+        frame::place_frame(
+            &mut bytes[begin..],
+            DAMAGED,
+            frame::Position::in_new_log(begin as u64),
+        );
         bytes[begin + 9] ^= u8::from(seq <= damaged);
     }
     fs::write(path, &bytes).unwrap();
@@ -205,25 +256,39 @@ fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
 /// Walks such a log; returns the number of bytes read.
 fn walk_damaged(path: &Path) -> u64 {
     let read = Arc::new(AtomicU64::new(0));
-    let file = Counting { file: fs::File::open(path).unwrap(), read: read.clone() };
+    let file = Counting {
+        file: fs::File::open(path).unwrap(),
+        read: read.clone(),
+    };
     let log = file::LogFile::of(path, Box::new(file), DAMAGED);
     let mut found = 0;
     let each = |_: &file::BlockMeta, _: &crate::store::log::block::BlockView| {
         found += 1;
         None
     };
-    let walked = walk::walk(&log, Bounds::of_log(log.size().unwrap()), true, each).unwrap().finished();
+    let walked = walk::walk(&log, Bounds::of_log(log.size().unwrap()), true, each)
+        .unwrap()
+        .finished();
     assert_eq!((found, walked.damaged.len()), (2, 1));
     read.load(Ordering::Relaxed)
 }
 
 /// The log that [`log_with_damaged_bodies`] writes.
-const DAMAGED: LogId = LogId { store_id: 77, first_seq: SeqNo(1) };
+const DAMAGED: LogId = LogId {
+    store_id: 77,
+    first_seq: SeqNo(1),
+};
 
 /// The start of a frame header at every aligned offset; each header claims a head of 64 KiB.
 fn magics(store_id: u64, bytes: usize) -> Vec<u8> {
-    let magic = LogId { store_id, ..DAMAGED }.magic();
-    [&magic[..], b"\x03\0\x01\0\0\0\x01\0", &[0; 4]].concat().repeat(bytes / 16)
+    let magic = LogId {
+        store_id,
+        ..DAMAGED
+    }
+    .magic();
+    [&magic[..], b"\x03\0\x01\0\0\0\x01\0", &[0; 4]]
+        .concat()
+        .repeat(bytes / 16)
 }
 
 #[test]
@@ -255,8 +320,14 @@ fn recovery_of_a_log_full_of_magics() {
     let bytes = 64 << 20;
     let (size, without) = seconds(&noise(0, bytes));
     eprintln!("{size} bytes: {without:.3} s without magics");
-    for (name, store_id) in [("another store", 78), ("this store, which no sender knows", DAMAGED.store_id)] {
+    for (name, store_id) in [
+        ("another store", 78),
+        ("this store, which no sender knows", DAMAGED.store_id),
+    ] {
         let (_, with) = seconds(&magics(store_id, bytes));
-        eprintln!("{with:.3} s full of magics of {name}: ratio {:.2}", with / without);
+        eprintln!(
+            "{with:.3} s full of magics of {name}: ratio {:.2}",
+            with / without
+        );
     }
 }

@@ -12,7 +12,10 @@ use crate::store::log::frame::{self, LogId};
 #[test]
 fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
     let forged = crate::store::tests::damage::forged::frame_at(
-        LogId { store_id: 77, first_seq: SeqNo(1) },
+        LogId {
+            store_id: 77,
+            first_seq: SeqNo(1),
+        },
         512,
         900,
         "forged/event",
@@ -21,15 +24,23 @@ fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
     let body = [forged.as_slice(), &noise(0, 65_536)].concat();
     let (dir, rig) = Rig::new(Limits::default());
     rig.put(bare_event("first")).unwrap();
-    rig.put(Batch::of(&event_entry(b"carrier", &body, Source::Bus, Micros(0)))).unwrap();
+    rig.put(Batch::of(&event_entry(
+        b"carrier",
+        &body,
+        Source::Bus,
+        Micros(0),
+    )))
+    .unwrap();
     rig.put(bare_event("last")).unwrap();
     rig.close();
     let path = &files_named(dir.path(), "log")[0];
     let mut bytes = fs::read(path).unwrap();
     let at = memchr::memmem::find(&bytes, &forged).expect("the body is not compressed");
     assert_eq!(at % 16, 0, "at a position that searches examine");
-    let around =
-        crate::store::tests::damage::forged::frames(path).into_iter().rfind(|frame| *frame < at).unwrap();
+    let around = crate::store::tests::damage::forged::frames(path)
+        .into_iter()
+        .rfind(|frame| *frame < at)
+        .unwrap();
     bytes[around] ^= 1;
     fs::write(path, &bytes).unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
@@ -40,9 +51,18 @@ fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
 /// The identity of a log file in a state directory.
 fn log_id(state_dir: &Path, path: &Path) -> LogId {
     let text = fs::read_to_string(state_dir.join("FORMAT")).unwrap();
-    let name = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let name = path
+        .parent()
+        .unwrap()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap();
     let first_seq = format::segment_seq(name).unwrap();
-    LogId { store_id: format::read_format(&text).unwrap(), first_seq }
+    LogId {
+        store_id: format::read_format(&text).unwrap(),
+        first_seq,
+    }
 }
 
 #[test]
@@ -57,8 +77,14 @@ fn a_frame_of_another_version_is_never_truncated() {
     bytes[80 + 4] = 4;
     frame::place_frame(&mut bytes[80..], id, frame::Position::in_new_log(80));
     fs::write(path, &bytes).unwrap();
-    let error = Store::open(&options(dir.path(), Limits::default())).err().unwrap().to_string();
-    assert!(error.contains("byte 80") && error.contains("version 4"), "{error}");
+    let error = Store::open(&options(dir.path(), Limits::default()))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("byte 80") && error.contains("version 4"),
+        "{error}"
+    );
     assert_eq!(fs::read(path).unwrap(), bytes);
 }
 
@@ -69,9 +95,17 @@ fn truncated_bytes_are_kept_in_a_copy() {
     rig.close();
     let path = &files_named(dir.path(), "log")[0];
     let len = fs::metadata(path).unwrap().len();
-    fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"half a frame", len).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .write_all_at(b"half a frame", len)
+        .unwrap();
     Rig::open(dir.path(), Limits::default()).close();
-    assert_eq!(fs::read(path.with_file_name(format!("log.cut-{len}"))).unwrap(), b"half a frame");
+    assert_eq!(
+        fs::read(path.with_file_name(format!("log.cut-{len}"))).unwrap(),
+        b"half a frame"
+    );
 }
 
 #[test]
@@ -81,12 +115,26 @@ fn a_full_disk_prevents_the_copy_of_truncated_bytes_but_not_the_start() {
     rig.close();
     let path = &files_named(dir.path(), "log")[0];
     let len = fs::metadata(path).unwrap().len();
-    fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"half a frame", len).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .write_all_at(b"half a frame", len)
+        .unwrap();
     let (plan, fs) = faulty_disk();
-    plan.add(Fault { within: "log.cut".to_owned(), ..Fault::lasting(Act::Write, Errno::NOSPC) });
-    let rig = Rig::open_with(&Options { fs, ..options(dir.path(), Limits::default()) });
+    plan.add(Fault {
+        within: "log.cut".to_owned(),
+        ..Fault::lasting(Act::Write, Errno::NOSPC)
+    });
+    let rig = Rig::open_with(&Options {
+        fs,
+        ..options(dir.path(), Limits::default())
+    });
     check_all(&rig, 0..20);
     assert_eq!(rig.metrics.tail_bytes_cut.get(), 12);
     rig.close();
-    assert!(!path.with_file_name(format!("log.cut-{len}")).exists(), "no partial copy remains");
+    assert!(
+        !path.with_file_name(format!("log.cut-{len}")).exists(),
+        "no partial copy remains"
+    );
 }

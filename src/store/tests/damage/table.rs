@@ -10,7 +10,10 @@ const RIGHT: std::ops::Range<u64> = 0..300;
 /// A store of sealed segments.
 fn a_store() -> (tempfile::TempDir, Vec<PathBuf>) {
     let dir = closed_store(SMALL, RIGHT);
-    let tables: Vec<_> = files_named(dir.path(), "index").iter().map(|index| index.join("pages")).collect();
+    let tables: Vec<_> = files_named(dir.path(), "index")
+        .iter()
+        .map(|index| index.join("pages"))
+        .collect();
     assert!(tables.len() > 10 && tables.iter().all(|table| table.is_file()));
     (dir, tables)
 }
@@ -23,23 +26,44 @@ fn minion_of(n: u64) -> u64 {
 /// Compares searches by minion, tag and job with the entries that were stored.
 fn check_searches(rig: &Rig) {
     check_all(rig, RIGHT);
-    let expected =
-        |is: &dyn Fn(u64) -> bool| -> Vec<String> { RIGHT.filter(|&n| is(n)).map(|n| event(n).0).collect() };
+    let expected = |is: &dyn Fn(u64) -> bool| -> Vec<String> {
+        RIGHT.filter(|&n| is(n)).map(|n| event(n).0).collect()
+    };
     let found = |filter: EventFilter| -> Vec<String> {
-        rig.events(&filter).into_iter().map(|(_, tag)| tag).collect()
+        rig.events(&filter)
+            .into_iter()
+            .map(|(_, tag)| tag)
+            .collect()
     };
     for n in [0, 7, 100, 101, 298, 299, 300] {
         let minion = Some(format!("web{n}"));
         assert_eq!(
-            found(EventFilter { minion, ..Default::default() }),
+            found(EventFilter {
+                minion,
+                ..Default::default()
+            }),
             expected(&|m| minion_of(m) == n),
             "web{n}"
         );
         let tag = Some(Glob::new(&format!("salt/job/*/ret/web{n}*")));
         let has_prefix = |m: u64| !m.is_multiple_of(3) && m.to_string().starts_with(&n.to_string());
-        assert_eq!(found(EventFilter { tag, ..Default::default() }), expected(&has_prefix), "web{n}*");
-        let of_job = EventFilter { jid: Some(jid(n / 10)), ..Default::default() };
-        assert_eq!(found(of_job), expected(&|m| m % 3 != 0 && m / 10 == n / 10), "job of web{n}");
+        assert_eq!(
+            found(EventFilter {
+                tag,
+                ..Default::default()
+            }),
+            expected(&has_prefix),
+            "web{n}*"
+        );
+        let of_job = EventFilter {
+            jid: Some(jid(n / 10)),
+            ..Default::default()
+        };
+        assert_eq!(
+            found(of_job),
+            expected(&|m| m % 3 != 0 && m / 10 == n / 10),
+            "job of web{n}"
+        );
     }
 }
 
@@ -54,7 +78,8 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
         }),
         ("truncated", |table, at| {
             let file = fs::OpenOptions::new().write(true).open(table).unwrap();
-            file.set_len(at as u64 * 37 % file.metadata().unwrap().len()).unwrap();
+            file.set_len(at as u64 * 37 % file.metadata().unwrap().len())
+                .unwrap();
         }),
         ("zeroed", |table, at| {
             let mut bytes = fs::read(table).unwrap();
@@ -68,10 +93,15 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
         }),
         ("foreign", |table, _| fs::write(table, b"no table").unwrap()),
     ];
-    for ((name, change), state_is_lost) in changes.iter().flat_map(|change| [(change, false), (change, true)])
+    for ((name, change), state_is_lost) in changes
+        .iter()
+        .flat_map(|change| [(change, false), (change, true)])
     {
         let (dir, tables) = a_store();
-        tables.iter().enumerate().for_each(|(n, table)| change(table, n));
+        tables
+            .iter()
+            .enumerate()
+            .for_each(|(n, table)| change(table, n));
         if state_is_lost {
             // The start reads metadata and latest jobs from the tables.
             fs::remove_dir_all(dir.path().join("state")).unwrap();
@@ -82,7 +112,11 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
             check_searches(&rig);
             check_searches(&rig);
             let rebuilt = rig.metrics.indexes_rebuilt.get();
-            assert_eq!(rebuilt > tables.len() as u64 / 2, round == 0, "{name}: {rebuilt} rebuilt");
+            assert_eq!(
+                rebuilt > tables.len() as u64 / 2,
+                round == 0,
+                "{name}: {rebuilt} rebuilt"
+            );
             assert!(round == 0 || rebuilt == 0, "{name}: {rebuilt} rebuilt");
         }
     }
@@ -91,7 +125,10 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
 #[test]
 fn a_missing_table_is_written_from_the_database() {
     let (dir, tables) = a_store();
-    let before: Vec<_> = tables.iter().map(|table| fs::read(table).unwrap()).collect();
+    let before: Vec<_> = tables
+        .iter()
+        .map(|table| fs::read(table).unwrap())
+        .collect();
     // As written by an earlier or a later release; as left by a kill while it was written.
     for (n, table) in tables.iter().enumerate() {
         match n % 3 {
@@ -109,7 +146,12 @@ fn a_missing_table_is_written_from_the_database() {
         check_searches(&rig);
         assert_eq!(rig.metrics.indexes_rebuilt.get(), 0);
         rig.close();
-        assert!(tables.iter().zip(&before).all(|(table, before)| fs::read(table).unwrap() == *before));
+        assert!(
+            tables
+                .iter()
+                .zip(&before)
+                .all(|(table, before)| fs::read(table).unwrap() == *before)
+        );
     }
 }
 

@@ -9,7 +9,10 @@ fn large_batch(tags: &[&str]) -> Batch {
     let mut batch = Batch::default();
     for (seed, tag) in (1..).zip(tags) {
         let body = noise(seed, crate::base::limits::BLOCK_RAW_BYTES);
-        batch.push(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)), None);
+        batch.push(
+            &event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)),
+            None,
+        );
     }
     batch
 }
@@ -36,7 +39,10 @@ fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
 #[test]
 fn a_torn_tail_with_a_complete_head_is_not_reported_as_loss() {
     let dir = tempfile::tempdir().unwrap();
-    let log = store_of(dir.path(), vec![bare_event("first"), large_batch(&["torn"])]);
+    let log = store_of(
+        dir.path(),
+        vec![bare_event("first"), large_batch(&["torn"])],
+    );
     let len = usize::try_from(fs::metadata(&log).unwrap().len()).unwrap();
     zero(&log, len - 4096, 4096);
     let report = check(dir.path());
@@ -50,12 +56,22 @@ fn a_torn_tail_with_a_complete_head_is_not_reported_as_loss() {
 #[test]
 fn a_commit_torn_in_its_first_frame_is_not_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let log = store_of(dir.path(), vec![bare_event("first"), large_batch(&["torn", "second", "third"])]);
+    let log = store_of(
+        dir.path(),
+        vec![
+            bare_event("first"),
+            large_batch(&["torn", "second", "third"]),
+        ],
+    );
     let at = frames(&log);
     assert_eq!(at.len(), 4, "one frame each");
     // More than the header, or only the bodies.
     let whole = fs::read(&log).unwrap();
-    for (from, bytes) in [(at[1] / 512 * 512 + 512, 512), (at[1], 600), (at[1], at[2] - at[1])] {
+    for (from, bytes) in [
+        (at[1] / 512 * 512 + 512, 512),
+        (at[1], 600),
+        (at[1], at[2] - at[1]),
+    ] {
         fs::write(&log, &whole).unwrap();
         zero(&log, from, bytes);
         let report = check(dir.path());
@@ -65,10 +81,17 @@ fn a_commit_torn_in_its_first_frame_is_not_damage() {
             let rig = Rig::open(dir.path(), Limits::default());
             assert_eq!(rig.tags(), ["first", "second", "third"]);
             assert_eq!(rig.metrics.frames_damaged.get(), 0);
-            assert_eq!(rig.metrics.tail_bytes_cut.get() > 0, start == 0, "start {start}");
+            assert_eq!(
+                rig.metrics.tail_bytes_cut.get() > 0,
+                start == 0,
+                "start {start}"
+            );
             rig.close();
             let report = check(dir.path());
-            assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
+            assert!(
+                report.problems.is_empty() && report.notes.is_empty(),
+                "{report:#?}"
+            );
         }
         let copy = fs::read(log.with_file_name(format!("log.cut-{}", at[1]))).unwrap();
         assert_eq!(copy.len(), at[2] - at[1]);
@@ -82,13 +105,23 @@ fn a_commit_torn_in_its_first_frame_is_not_damage() {
 #[test]
 fn damage_before_a_later_commit_is_not_an_unfinished_write() {
     let dir = tempfile::tempdir().unwrap();
-    let commits = vec![bare_event("first"), large_batch(&["rotten", "second"]), bare_event("last")];
+    let commits = vec![
+        bare_event("first"),
+        large_batch(&["rotten", "second"]),
+        bare_event("last"),
+    ];
     let log = store_of(dir.path(), commits);
     zero(&log, frames(&log)[1], 600);
     assert_eq!(check(dir.path()).problems.len(), 1);
     let rig = Rig::open(dir.path(), Limits::default());
     assert_eq!(rig.tags(), ["first", "second", "last"]);
-    assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
+    assert_eq!(
+        (
+            rig.metrics.frames_damaged.get(),
+            rig.metrics.tail_bytes_cut.get()
+        ),
+        (1, 0)
+    );
     rig.close();
     assert_eq!(check(dir.path()).problems.len(), 1);
 }
@@ -100,11 +133,22 @@ fn bytes_cut_from_a_log_survive_the_rewrite_of_its_segment() {
     rig.close();
     let log = files_named(dir.path(), "log").remove(0);
     let len = fs::metadata(&log).unwrap().len();
-    fs::OpenOptions::new().write(true).open(&log).unwrap().write_all_at(b"half a frame", len).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&log)
+        .unwrap()
+        .write_all_at(b"half a frame", len)
+        .unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     (3..100).for_each(|n| rig.put(batch_of([n * 3])).unwrap());
     let metrics = rig.metrics.clone();
     rig.close();
-    assert!(log.with_file_name("index").is_dir() && metrics.segments_rewritten.get() > 0, "it was merged");
-    assert_eq!(fs::read(log.with_file_name(format!("log.cut-{len}"))).unwrap(), b"half a frame");
+    assert!(
+        log.with_file_name("index").is_dir() && metrics.segments_rewritten.get() > 0,
+        "it was merged"
+    );
+    assert_eq!(
+        fs::read(log.with_file_name(format!("log.cut-{len}"))).unwrap(),
+        b"half a frame"
+    );
 }

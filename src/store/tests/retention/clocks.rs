@@ -8,33 +8,53 @@ use crate::store::tests::*;
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
 fn options_at(dir: &Path, keep: Keep, now: Micros) -> Options {
-    Options { clock: Clock::manual(now), ..with(dir, &[jobs(FOREVER), events(keep)]) }
+    Options {
+        clock: Clock::manual(now),
+        ..with(dir, &[jobs(FOREVER), events(keep)])
+    }
 }
 
 /// Stores events that arrive now, a minute apart, so that segments roll.
 fn fill(rig: &Rig, clock: &Clock, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let (tag, data) = event(n * 3);
-        rig.put(Batch::of(&event_entry(tag.as_bytes(), &data, Source::Bus, clock.now()))).unwrap();
+        rig.put(Batch::of(&event_entry(
+            tag.as_bytes(),
+            &data,
+            Source::Bus,
+            clock.now(),
+        )))
+        .unwrap();
         clock.wind(60_000_000);
     }
     settle(rig);
 }
 
 fn finished(rig: &Rig) -> usize {
-    rig.store.0.segments(Class::EVENTS).iter().filter(|segment| segment.is_finished()).count()
+    rig.store
+        .0
+        .segments(Class::EVENTS)
+        .iter()
+        .filter(|segment| segment.is_finished())
+        .count()
 }
 
 /// Checks that every finished segment is dropped, by this round or by a periodic one.
 fn wait_until_all_dropped(rig: &Rig) {
     crate::testkit::wait_for("every finished segment to be dropped", || {
         let planned = rig.store.0.round();
-        assert!(planned.iter().all(|g| g.reason == Reason::Age), "{planned:?}");
+        assert!(
+            planned.iter().all(|g| g.reason == Reason::Age),
+            "{planned:?}"
+        );
         (finished(rig) == 0).then_some(())
     });
 }
 
-const MONTH: Keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), ..FOREVER };
+const MONTH: Keep = Keep {
+    age: Age::For(Duration::from_secs(30 * 86_400)),
+    ..FOREVER
+};
 
 #[test]
 fn a_clock_40_days_ahead_deletes_no_segment() {
@@ -51,14 +71,26 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
     assert_eq!((step.ahead, step.left), (40 * 24 * HOUR, DAY));
     assert_eq!(rig.metrics.clock_steps.get(), 1);
     // Only deletion by age is affected.
-    let entries = Some(Keep { entries: Some(60), ..FOREVER });
-    let events_only = PruneOptions { class: Some("events".to_owned()), keep: entries, dry_run: false };
+    let entries = Some(Keep {
+        entries: Some(60),
+        ..FOREVER
+    });
+    let events_only = PruneOptions {
+        class: Some("events".to_owned()),
+        keep: entries,
+        dry_run: false,
+    };
     let drops = rig.store.prune(&events_only).unwrap();
     assert!(
         !drops.is_empty()
-            && drops.iter().all(|g| (g.reason, &g.outcome) == (Reason::Entries, &DropOutcome::Dropped))
+            && drops
+                .iter()
+                .all(|g| (g.reason, &g.outcome) == (Reason::Entries, &DropOutcome::Dropped))
     );
-    assert!(rig.store.stats().unwrap().clock_step.is_some(), "other prunes do not confirm the clock");
+    assert!(
+        rig.store.stats().unwrap().clock_step.is_some(),
+        "other prunes do not confirm the clock"
+    );
     rig.close();
 
     // Neither a restart nor later entries confirm the clock.
@@ -68,12 +100,28 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
     assert_eq!(rig.store.0.round(), []);
     assert!(rig.store.stats().unwrap().clock_step.is_some());
     // An administrator confirms it.
-    let all = rig.store.prune(&PruneOptions { dry_run: true, ..PruneOptions::default() }).unwrap();
+    let all = rig
+        .store
+        .prune(&PruneOptions {
+            dry_run: true,
+            ..PruneOptions::default()
+        })
+        .unwrap();
     assert!(
-        all.len() > 2 && all.iter().all(|g| (g.reason, &g.outcome) == (Reason::Age, &DropOutcome::Planned))
+        all.len() > 2
+            && all
+                .iter()
+                .all(|g| (g.reason, &g.outcome) == (Reason::Age, &DropOutcome::Planned))
     );
-    assert_eq!((rig.store.0.round(), finished(&rig)), (vec![], left), "a dry run confirms nothing");
-    assert_eq!(dropped(&rig.store.prune(&PruneOptions::default()).unwrap()).len(), all.len());
+    assert_eq!(
+        (rig.store.0.round(), finished(&rig)),
+        (vec![], left),
+        "a dry run confirms nothing"
+    );
+    assert_eq!(
+        dropped(&rig.store.prune(&PruneOptions::default()).unwrap()).len(),
+        all.len()
+    );
     assert_eq!(rig.store.stats().unwrap().clock_step, None);
 }
 
@@ -103,12 +151,26 @@ fn an_entry_of_the_far_future_does_not_keep_its_segment_forever() {
     for at in [Micros(i64::MAX), Micros(NOW.0 + 1000 * 24 * HOUR)] {
         let (tag, data) = event(3000);
         let tag = format!("{tag}{}", at.0);
-        rig.put(Batch::of(&event_entry(tag.as_bytes(), &data, Source::SpooledEventReturn, at))).unwrap();
+        rig.put(Batch::of(&event_entry(
+            tag.as_bytes(),
+            &data,
+            Source::SpooledEventReturn,
+            at,
+        )))
+        .unwrap();
         fill(&rig, clock, 30..60);
         fill(&rig, clock, 100..130);
     }
     let future = |s: &&Arc<segment::Segment>| s.is_finished() && s.totals().at_max > clock.now();
-    assert_eq!(rig.store.0.segments(Class::EVENTS).iter().filter(future).count(), 2);
+    assert_eq!(
+        rig.store
+            .0
+            .segments(Class::EVENTS)
+            .iter()
+            .filter(future)
+            .count(),
+        2
+    );
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
@@ -127,7 +189,11 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     fill(&rig, clock, 100..200);
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
     assert_eq!(rig.store.0.round(), []);
-    assert_eq!(rig.store.stats().unwrap().clock_step, None, "the clock is correct again");
+    assert_eq!(
+        rig.store.stats().unwrap().clock_step,
+        None,
+        "the clock is correct again"
+    );
     fill(&rig, clock, 200..210);
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
@@ -149,5 +215,9 @@ fn a_clock_step_does_not_expire_keep_jobs_seconds() {
     assert_eq!(age_after(3600), Some(7200));
     options.clock.set(Micros(NOW.0 - 24 * HOUR));
     options.clock.wind(HOUR);
-    assert_eq!(age_after(3600), Some(3600), "the longer value has expired after an hour");
+    assert_eq!(
+        age_after(3600),
+        Some(3600),
+        "the longer value has expired after an hour"
+    );
 }

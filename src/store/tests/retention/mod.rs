@@ -15,18 +15,36 @@ use crate::store::*;
 use crate::testkit::wait_for;
 use crate::wire::salt_event::event_entry;
 
-pub(in crate::store) const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };
+pub(in crate::store) const FOREVER: Keep = Keep {
+    age: Age::Forever,
+    bytes: None,
+    entries: None,
+};
 
 /// A class for the beacon events of the tests.
 fn beacons(keep: Keep) -> ClassRules {
-    let rule = ClassRule { fun: None, tag: Some(Glob::new("salt/beacon/*")) };
-    ClassRules { name: "beacons".to_owned(), rules: vec![rule], keep }
+    let rule = ClassRule {
+        fun: None,
+        tag: Some(Glob::new("salt/beacon/*")),
+    };
+    ClassRules {
+        name: "beacons".to_owned(),
+        rules: vec![rule],
+        keep,
+    }
 }
 
 /// A class for half of the returns of the tests.
 fn half(keep: Keep) -> ClassRules {
-    let rule = ClassRule { fun: None, tag: Some(Glob::new("salt/job/*/ret/web*[02468]")) };
-    ClassRules { name: "half".to_owned(), rules: vec![rule], keep }
+    let rule = ClassRule {
+        fun: None,
+        tag: Some(Glob::new("salt/job/*/ret/web*[02468]")),
+    };
+    ClassRules {
+        name: "half".to_owned(),
+        rules: vec![rule],
+        keep,
+    }
 }
 
 fn entries_of(rig: &Rig, class: &str) -> Option<u64> {
@@ -43,8 +61,10 @@ fn an_entry_is_stored_in_its_class_and_found_in_any() {
     let dir = tempfile::tempdir().unwrap();
     for limits in [Limits::default(), SMALL] {
         let rules = [beacons(FOREVER), half(FOREVER)];
-        let with =
-            |rules: &[ClassRules]| Options { classes: Classes::new(rules), ..options(dir.path(), limits) };
+        let with = |rules: &[ClassRules]| Options {
+            classes: Classes::new(rules),
+            ..options(dir.path(), limits)
+        };
         let _ = std::fs::remove_dir_all(dir.path().join("log"));
         let _ = std::fs::remove_dir_all(dir.path().join("state"));
         let rig = Rig::open_with(&with(&rules));
@@ -63,9 +83,18 @@ fn an_entry_is_stored_in_its_class_and_found_in_any() {
         rig.put(batch_of(300..600)).unwrap();
         check_all(&rig, 0..600);
         assert_eq!(counts(&rig), [Some(300), Some(100), Some(100), Some(100)]);
-        let job = EventFilter { jid: Some(jid(2)), ..EventFilter::default() };
-        let latest = rig.store.events_before(&job, rig.store.durable(), 3, usize::MAX).unwrap();
-        assert_eq!(latest.iter().map(|e| e.minion.as_str()).collect::<Vec<_>>(), ["web29", "web28", "web26"]);
+        let job = EventFilter {
+            jid: Some(jid(2)),
+            ..EventFilter::default()
+        };
+        let latest = rig
+            .store
+            .events_before(&job, rig.store.durable(), 3, usize::MAX)
+            .unwrap();
+        assert_eq!(
+            latest.iter().map(|e| e.minion.as_str()).collect::<Vec<_>>(),
+            ["web29", "web28", "web26"]
+        );
         rig.close();
 
         // Configured again, they accept entries.
@@ -83,15 +112,24 @@ pub(in crate::store) const HOUR: i64 = 3_600_000_000;
 pub(in crate::store) const DAY: Duration = Duration::from_secs(86_400);
 
 pub(in crate::store) fn jobs(keep: Keep) -> ClassRules {
-    ClassRules { keep, ..ClassRules::jobs() }
+    ClassRules {
+        keep,
+        ..ClassRules::jobs()
+    }
 }
 
 pub(in crate::store) fn events(keep: Keep) -> ClassRules {
-    ClassRules { keep, ..ClassRules::events() }
+    ClassRules {
+        keep,
+        ..ClassRules::events()
+    }
 }
 
 pub(in crate::store) fn with(dir: &Path, rules: &[ClassRules]) -> Options {
-    Options { classes: Classes::new(rules), ..options(dir, SMALL) }
+    Options {
+        classes: Classes::new(rules),
+        ..options(dir, SMALL)
+    }
 }
 
 /// Stores `numbers` one by one, so that segments roll, and waits until finished segments are sealed.
@@ -101,13 +139,20 @@ pub(in crate::store) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 }
 
 pub(in crate::store) fn settle(rig: &Rig) {
-    let unsealed =
-        |s: &Arc<segment::Segment>| s.is_finished() && (s.metadata().is_none() || s.work.is_locked());
-    wait_for("sealed segments", || (!rig.store.0.all_segments().iter().any(unsealed)).then_some(()));
+    let unsealed = |s: &Arc<segment::Segment>| {
+        s.is_finished() && (s.metadata().is_none() || s.work.is_locked())
+    };
+    wait_for("sealed segments", || {
+        (!rig.store.0.all_segments().iter().any(unsealed)).then_some(())
+    });
 }
 
 pub(in crate::store) fn dropped(planned: &[PlannedDrop]) -> Vec<(&str, Reason)> {
-    planned.iter().filter(|g| g.outcome == DropOutcome::Dropped).map(|g| (&*g.class, g.reason)).collect()
+    planned
+        .iter()
+        .filter(|g| g.outcome == DropOutcome::Dropped)
+        .map(|g| (&*g.class, g.reason))
+        .collect()
 }
 
 /// The numbers of the remaining test events.
@@ -126,7 +171,10 @@ pub(in crate::store) fn trash_is_empty(dir: &Path) -> bool {
 #[test]
 fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { age: Age::For(DAY), ..FOREVER };
+    let keep = Keep {
+        age: Age::For(DAY),
+        ..FOREVER
+    };
     let options = with(dir.path(), &[jobs(keep), events(FOREVER)]);
     let rig = Rig::open_with(&options);
     // Event n arrives at n microseconds; the clock is at one second.
@@ -137,20 +185,32 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     options.clock.wind(24 * HOUR - 1_000_000 + 100);
     let drops = shared.round();
     // Segments whose newest entry is among the first hundred.
-    let all_old =
-        drops.iter().all(|g| g.segment_usage.at_max < Micros(100) && g.outcome == DropOutcome::Dropped);
+    let all_old = drops
+        .iter()
+        .all(|g| g.segment_usage.at_max < Micros(100) && g.outcome == DropOutcome::Dropped);
     assert!(all_old && drops.len() > 2, "{drops:?}");
     assert!(dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     let left_now = left(&rig);
-    let last = drops.iter().map(|g| g.segment_usage.at_max.0.unsigned_abs()).max().unwrap();
-    let expected: Vec<u64> = (0..300_u64).filter(|n| n.is_multiple_of(3) || *n > last).collect();
+    let last = drops
+        .iter()
+        .map(|g| g.segment_usage.at_max.0.unsigned_abs())
+        .max()
+        .unwrap();
+    let expected: Vec<u64> = (0..300_u64)
+        .filter(|n| n.is_multiple_of(3) || *n > last)
+        .collect();
     assert_eq!(left_now, expected);
     assert!(last < 100 && shared.round().is_empty());
     // Jobs are dropped with their segments; a job across the boundary keeps its remaining entries.
     let border = rig.store.job_entries(&jid(last / 10)).unwrap();
     assert!(border.iter().all(|entry| entry.seq.0 > last + 1));
-    let jids: Vec<_> =
-        rig.store.jobs_before(None, 100).unwrap().into_iter().map(|(_, row)| row.jid).collect();
+    let jids: Vec<_> = rig
+        .store
+        .jobs_before(None, 100)
+        .unwrap()
+        .into_iter()
+        .map(|(_, row)| row.jid)
+        .collect();
     let first = (last + 1..300).find(|n| !n.is_multiple_of(3)).unwrap() / 10;
     let with_entries: Vec<_> = (first..30).rev().map(jid).collect();
     assert_eq!(jids, with_entries);
@@ -163,12 +223,25 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     settle(&rig);
     let far = Micros(shared.clock.now().0 + 100 * 24 * HOUR);
     let keep = shared.classes.keep(Class::JOBS);
-    let planned: Vec<_> =
-        shared.plan(Class::JOBS, keep, far).unwrap().into_iter().map(|(s, _)| s.first_seq).collect();
+    let planned: Vec<_> = shared
+        .plan(Class::JOBS, keep, far)
+        .unwrap()
+        .into_iter()
+        .map(|(s, _)| s.first_seq)
+        .collect();
     let growing = |s: &&Arc<segment::Segment>| !s.is_finished() && s.totals().entries > 0;
-    assert!(shared.segments(Class::JOBS).iter().filter(growing).all(|s| !planned.contains(&s.first_seq)));
+    assert!(
+        shared
+            .segments(Class::JOBS)
+            .iter()
+            .filter(growing)
+            .all(|s| !planned.contains(&s.first_seq))
+    );
     assert!(!planned.is_empty());
-    assert_eq!(shared.metrics.entries_dropped.get(), 303 - left(&rig).len() as u64);
+    assert_eq!(
+        shared.metrics.entries_dropped.get(),
+        303 - left(&rig).len() as u64
+    );
     assert!(trash_is_empty(dir.path()));
     rig.put(batch_of(303..310)).unwrap();
     rig.close();
@@ -182,15 +255,33 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
 #[test]
 fn a_class_is_limited_to_its_bytes_and_entries() {
     let dir = tempfile::tempdir().unwrap();
-    let rules =
-        [jobs(Keep { entries: Some(100), ..FOREVER }), events(Keep { bytes: Some(200 * 1024), ..FOREVER })];
+    let rules = [
+        jobs(Keep {
+            entries: Some(100),
+            ..FOREVER
+        }),
+        events(Keep {
+            bytes: Some(200 * 1024),
+            ..FOREVER
+        }),
+    ];
     let rig = Rig::open_with(&with(dir.path(), &rules));
     fill(&rig, 0..600);
     let shared = &rig.store.0;
     shared.round();
     let stats = rig.store.stats().unwrap();
-    let of = |name: &str| stats.classes.iter().find(|class| *class.name == *name).unwrap();
-    assert!((30..=100).contains(&of("jobs").segment_usage.entries), "{:?}", of("jobs").segment_usage);
+    let of = |name: &str| {
+        stats
+            .classes
+            .iter()
+            .find(|class| *class.name == *name)
+            .unwrap()
+    };
+    assert!(
+        (30..=100).contains(&of("jobs").segment_usage.entries),
+        "{:?}",
+        of("jobs").segment_usage
+    );
     assert!(
         (100 * 1024..=200 * 1024).contains(&of("events").segment_usage.disk_bytes),
         "{:?}",
@@ -205,15 +296,30 @@ fn a_class_is_limited_to_its_bytes_and_entries() {
 #[test]
 fn narrow_limits_make_small_segments() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { age: Age::For(16 * DAY), bytes: None, entries: Some(1600) };
+    let keep = Keep {
+        age: Age::For(16 * DAY),
+        bytes: None,
+        entries: Some(1600),
+    };
     let options = Options {
-        classes: Classes::new(&[jobs(keep), events(Keep { age: Age::Salt, ..FOREVER })]),
+        classes: Classes::new(&[
+            jobs(keep),
+            events(Keep {
+                age: Age::Salt,
+                ..FOREVER
+            }),
+        ]),
         ..options(dir.path(), Limits::default())
     };
     let rig = Rig::open_with(&options);
     fill(&rig, 0..600);
     let shared = &rig.store.0;
-    let segments = || (shared.segments(Class::JOBS).len(), shared.segments(Class::EVENTS).len());
+    let segments = || {
+        (
+            shared.segments(Class::JOBS).len(),
+            shared.segments(Class::EVENTS).len(),
+        )
+    };
     let newest = || shared.segments(Class::EVENTS).last().unwrap().first_seq;
     assert_eq!(segments(), (4, 1), "400 entries of jobs, 100 per segment");
     // The last of them was finished because it was full; the next one ages.
@@ -221,7 +327,11 @@ fn narrow_limits_make_small_segments() {
     options.clock.wind(25 * HOUR);
     rig.put(batch_of([603, 604])).unwrap();
     rig.put(batch_of([606, 607])).unwrap();
-    assert_eq!(segments(), (6, 1), "finished after a day; without keep_jobs_seconds events do not age");
+    assert_eq!(
+        segments(),
+        (6, 1),
+        "finished after a day; without keep_jobs_seconds events do not age"
+    );
     let before = newest();
     rig.store.set_salt_keep(Some(3600));
     rig.put(batch_of([609])).unwrap();
@@ -254,8 +364,14 @@ fn keep_jobs_seconds_limits_the_age_of_jobs_only() {
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
     options.clock.wind(20 * 24 * HOUR);
-    assert!(rig.store.0.round().is_empty(), "no keep_jobs_seconds received");
-    rig.store.0.retention.set_salt_keep(86_400, options.clock.monotonic());
+    assert!(
+        rig.store.0.round().is_empty(),
+        "no keep_jobs_seconds received"
+    );
+    rig.store
+        .0
+        .retention
+        .set_salt_keep(86_400, options.clock.monotonic());
     let drops = rig.store.0.round();
     assert!(drops.len() > 10 && dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
 }
@@ -266,28 +382,63 @@ fn a_dry_run_plans_what_prune_does_and_changes_nothing() {
     let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
-    let keep = Some(Keep { entries: Some(50), ..FOREVER });
-    let options = PruneOptions { class: Some("jobs".to_owned()), keep, dry_run: true };
+    let keep = Some(Keep {
+        entries: Some(50),
+        ..FOREVER
+    });
+    let options = PruneOptions {
+        class: Some("jobs".to_owned()),
+        keep,
+        dry_run: true,
+    };
     let would = rig.store.prune(&options).unwrap();
     assert!(would.iter().all(|g| g.outcome == DropOutcome::Planned
         && g.reason == Reason::Entries
         && g.segment_usage.jobs > 0));
     check_all(&rig, 0..300);
-    let does = rig.store.prune(&PruneOptions { dry_run: false, ..options.clone() }).unwrap();
-    let metadata = |all: &[PlannedDrop]| all.iter().map(|g| (g.segment, g.segment_usage)).collect::<Vec<_>>();
+    let does = rig
+        .store
+        .prune(&PruneOptions {
+            dry_run: false,
+            ..options.clone()
+        })
+        .unwrap();
+    let metadata = |all: &[PlannedDrop]| {
+        all.iter()
+            .map(|g| (g.segment, g.segment_usage))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(metadata(&would), metadata(&does));
     assert_eq!(dropped(&does).len(), would.len());
     let entries: u64 = does.iter().map(|g| g.segment_usage.entries).sum();
     assert_eq!(left(&rig).len() as u64, 300 - entries);
     assert!((1..=50).contains(&entries_of(&rig, "jobs").unwrap()));
-    let error = rig.store.prune(&PruneOptions { class: Some("job".to_owned()), ..options }).unwrap_err();
-    assert_eq!(error.to_string(), "class \"job\" does not exist; classes: jobs, events");
+    let error = rig
+        .store
+        .prune(&PruneOptions {
+            class: Some("job".to_owned()),
+            ..options
+        })
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "class \"job\" does not exist; classes: jobs, events"
+    );
 }
 
 #[test]
 fn a_held_job_stays_complete_until_it_is_released() {
     let dir = tempfile::tempdir().unwrap();
-    let options = with(dir.path(), &[jobs(Keep { age: Age::For(DAY), ..FOREVER }), events(FOREVER)]);
+    let options = with(
+        dir.path(),
+        &[
+            jobs(Keep {
+                age: Age::For(DAY),
+                ..FOREVER
+            }),
+            events(FOREVER),
+        ],
+    );
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
     let before = rig.store.job_entries(&jid(7)).unwrap();
@@ -298,8 +449,14 @@ fn a_held_job_stays_complete_until_it_is_released() {
     let rig = Rig::open_with(&options);
     options.clock.wind(48 * HOUR);
     let drops = rig.store.0.round();
-    let held = drops.iter().filter(|g| g.outcome == DropOutcome::Held(1)).count();
-    assert!((1..5).contains(&held) && dropped(&drops).len() > 10, "{drops:?}");
+    let held = drops
+        .iter()
+        .filter(|g| g.outcome == DropOutcome::Held(1))
+        .count();
+    assert!(
+        (1..5).contains(&held) && dropped(&drops).len() > 10,
+        "{drops:?}"
+    );
     assert_eq!(rig.store.job_entries(&jid(7)).unwrap(), before);
     assert!(rig.store.job_entries(&jid(2)).unwrap().is_empty());
     assert_eq!(rig.store.stats().unwrap().classes[0].held_segments, held);
@@ -312,7 +469,13 @@ fn a_held_job_stays_complete_until_it_is_released() {
 #[test]
 fn newer_segments_are_dropped_in_place_of_a_held_one() {
     let dir = tempfile::tempdir().unwrap();
-    let rules = [jobs(Keep { entries: Some(60), ..FOREVER }), events(FOREVER)];
+    let rules = [
+        jobs(Keep {
+            entries: Some(60),
+            ..FOREVER
+        }),
+        events(FOREVER),
+    ];
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
     fill(&rig, 0..300);
     (0..8).for_each(|n| drop(rig.store.hold(&jid(n), "looked into").unwrap()));
@@ -320,7 +483,9 @@ fn newer_segments_are_dropped_in_place_of_a_held_one() {
     let rig = Rig::open_with(&with(dir.path(), &rules));
     rig.store.0.round();
     let stats = rig.store.stats().unwrap();
-    let held = (0..8).map(|n| rig.store.job_entries(&jid(n)).unwrap().len()).sum::<usize>();
+    let held = (0..8)
+        .map(|n| rig.store.job_entries(&jid(n)).unwrap().len())
+        .sum::<usize>();
     assert!(held > 40, "{held}");
     assert!(
         stats.classes[0].segment_usage.entries <= 60.max(held as u64 + 15),
@@ -343,11 +508,32 @@ fn a_reader_of_a_dropped_segment_finishes() {
         segment::Ready::Memory(_) => panic!("sealed"),
     };
     let meta = index.blocks().metas()[0];
-    let options =
-        PruneOptions { class: None, keep: Some(Keep { entries: Some(10), ..FOREVER }), dry_run: false };
-    assert!(rig.store.prune(&options).unwrap().iter().all(|g| g.outcome == DropOutcome::Dropped));
-    assert_eq!(open.log().block(&meta).unwrap().len(), meta.count as usize, "the file is still open");
-    assert!(!index.positions(crate::model::JidKey::of(&jid(0))).unwrap().is_empty());
+    let options = PruneOptions {
+        class: None,
+        keep: Some(Keep {
+            entries: Some(10),
+            ..FOREVER
+        }),
+        dry_run: false,
+    };
+    assert!(
+        rig.store
+            .prune(&options)
+            .unwrap()
+            .iter()
+            .all(|g| g.outcome == DropOutcome::Dropped)
+    );
+    assert_eq!(
+        open.log().block(&meta).unwrap().len(),
+        meta.count as usize,
+        "the file is still open"
+    );
+    assert!(
+        !index
+            .positions(crate::model::JidKey::of(&jid(0)))
+            .unwrap()
+            .is_empty()
+    );
     // A segment whose index was closed answers as empty, and creates no directory.
     let asked = shared.query_index(
         closed,
@@ -365,7 +551,16 @@ fn a_reader_of_a_dropped_segment_finishes() {
 #[test]
 fn readers_and_writers_continue_while_segments_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let options = with(dir.path(), &[jobs(Keep { entries: Some(100), ..FOREVER }), events(FOREVER)]);
+    let options = with(
+        dir.path(),
+        &[
+            jobs(Keep {
+                entries: Some(100),
+                ..FOREVER
+            }),
+            events(FOREVER),
+        ],
+    );
     let rig = Rig::open_with(&options);
     let (store, rounds) = (rig.store.clone(), rig.store.0.clone());
     let stop = crate::base::shutdown::Drain::new();
@@ -373,10 +568,20 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     let (stopped, stopped_too) = (stop.clone(), stop.clone());
     let reader = spawn(Box::new(move || {
         while !stopped.is_stopping() {
-            let found =
-                store.events_before(&EventFilter::default(), store.durable(), 100_000, usize::MAX).unwrap();
+            let found = store
+                .events_before(
+                    &EventFilter::default(),
+                    store.durable(),
+                    100_000,
+                    usize::MAX,
+                )
+                .unwrap();
             assert!(found.is_sorted_by_key(|e| std::cmp::Reverse(e.seq)));
-            assert!(found.iter().all(|e| e.tag == event(e.seq.0 - 1).0.into_bytes()));
+            assert!(
+                found
+                    .iter()
+                    .all(|e| e.tag == event(e.seq.0 - 1).0.into_bytes())
+            );
             for (_, row) in store.jobs_before(None, 1000).unwrap() {
                 store.job_entries(&row.jid).unwrap();
                 store.job_row(&row.jid).unwrap();
@@ -386,7 +591,10 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     let retainer = spawn(Box::new(move || {
         while !stopped_too.is_stopping() {
             for planned in rounds.round() {
-                assert!(matches!(planned.outcome, DropOutcome::Dropped | DropOutcome::Busy), "{planned:?}");
+                assert!(
+                    matches!(planned.outcome, DropOutcome::Dropped | DropOutcome::Busy),
+                    "{planned:?}"
+                );
             }
         }
     }));
@@ -397,10 +605,16 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     settle(&rig);
     rig.store.0.round();
     assert!(entries_of(&rig, "jobs").unwrap() <= 100);
-    assert_eq!(rig.metrics.drops_failed.get() + rig.metrics.seals_failed.get(), 0);
+    assert_eq!(
+        rig.metrics.drops_failed.get() + rig.metrics.seals_failed.get(),
+        0
+    );
     rig.close();
     let rig = Rig::open_with(&options);
-    assert_eq!(rig.metrics.indexes_rebuilt.get() + rig.metrics.segments_missing.get(), 0);
+    assert_eq!(
+        rig.metrics.indexes_rebuilt.get() + rig.metrics.segments_missing.get(),
+        0
+    );
 }
 
 /// Measures the drop of a segment with a log of 256 MiB: until it is hidden, and until its bytes are free.
@@ -408,10 +622,17 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
 #[test]
 #[ignore = "a measurement"]
 fn how_long_the_drop_of_a_large_segment_takes() {
-    let dir = tempfile::tempdir_in(std::env::var_os("MEASURE_IN").unwrap_or_else(|| ".".into())).unwrap();
-    let limits = Limits { segment_bytes_max: 256 << 20, ..Limits::default() };
+    let dir =
+        tempfile::tempdir_in(std::env::var_os("MEASURE_IN").unwrap_or_else(|| ".".into())).unwrap();
+    let limits = Limits {
+        segment_bytes_max: 256 << 20,
+        ..Limits::default()
+    };
     let classes = Classes::new(&[jobs(FOREVER), events(FOREVER)]);
-    let options = Options { classes, ..options(dir.path(), limits) };
+    let options = Options {
+        classes,
+        ..options(dir.path(), limits)
+    };
     let rig = Rig::open_with(&options);
     let mut noise = 1_u64;
     for n in 0..3 * 260_u64 {
@@ -429,7 +650,11 @@ fn how_long_the_drop_of_a_large_segment_takes() {
     settle(&rig);
     let shared = &rig.store.0;
     let free = || Disk.space(dir.path()).unwrap().available;
-    for segment in shared.segments(Class::EVENTS).into_iter().filter(|s| s.is_finished()) {
+    for segment in shared
+        .segments(Class::EVENTS)
+        .into_iter()
+        .filter(|s| s.is_finished())
+    {
         let (before, began) = (free(), std::time::Instant::now());
         let trash = shared.drop_segment(&segment).unwrap().unwrap();
         let hidden = began.elapsed();
@@ -487,14 +712,30 @@ impl Fs for LimitedSpace {
         Ok(())
     }
     fn space(&self, _: &Path) -> std::io::Result<Space> {
-        Ok(Space { available: self.available.load(Ordering::Relaxed), total: 1 << 40 })
+        Ok(Space {
+            available: self.available.load(Ordering::Relaxed),
+            total: 1 << 40,
+        })
     }
 }
 
 fn guarded(dir: &Path, rules: &[ClassRules]) -> (Arc<LimitedSpace>, Options) {
-    let fs = Arc::new(LimitedSpace { available: AtomicU64::new(1 << 30), ..LimitedSpace::default() });
-    let free = FreeSpace { low: Some(200_000_000), min: Some(1_000_000) };
-    (fs.clone(), Options { fs, free, ..with(dir, rules) })
+    let fs = Arc::new(LimitedSpace {
+        available: AtomicU64::new(1 << 30),
+        ..LimitedSpace::default()
+    });
+    let free = FreeSpace {
+        low: Some(200_000_000),
+        min: Some(1_000_000),
+    };
+    (
+        fs.clone(),
+        Options {
+            fs,
+            free,
+            ..with(dir, rules)
+        },
+    )
 }
 
 #[test]
@@ -506,7 +747,11 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     let shared = &rig.store.0;
     let finished = |name: &str| {
         let class = shared.classes.find(name).unwrap();
-        shared.segments(class).iter().filter(|s| s.is_finished()).count()
+        shared
+            .segments(class)
+            .iter()
+            .filter(|s| s.is_finished())
+            .count()
     };
     let all = ["beacons", "half", "jobs"].map(finished);
     assert!(all.iter().all(|n| *n > 5), "{all:?}");
@@ -522,7 +767,10 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     assert_eq!(dropped(&drops), [("beacons", Reason::Space)]);
     assert_eq!(shared.guard.room(), SpaceLevel::Ample);
     // Dropping everything does not suffice.
-    let drops = dropped(&freed_at(0)).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
+    let drops = dropped(&freed_at(0))
+        .into_iter()
+        .map(|(class, _)| class.to_owned())
+        .collect::<Vec<_>>();
     let mut order = drops.clone();
     order.dedup();
     assert_eq!(order, ["beacons", "half", "jobs"]);
@@ -537,7 +785,11 @@ fn the_guard_checks_at_intervals_and_at_every_commit_near_the_limit() {
     let (fs, options) = guarded(dir.path(), &[]);
     let guard = FreeSpaceGuard::new(dir.path(), fs.clone(), options.clock.clone(), options.free);
     fs.available.store(0, Ordering::Relaxed);
-    assert_eq!(guard.check_if_due(), SpaceLevel::Full, "near the limit every call checks");
+    assert_eq!(
+        guard.check_if_due(),
+        SpaceLevel::Full,
+        "near the limit every call checks"
+    );
     let roomy = |bytes| fs.available.store(bytes, Ordering::Relaxed);
     roomy(1 << 40);
     assert_eq!(guard.check_if_due(), SpaceLevel::Ample);
@@ -550,9 +802,14 @@ fn the_guard_checks_at_intervals_and_at_every_commit_near_the_limit() {
     guard.check();
     roomy(999_999);
     options.clock.wind(-3_600_000_000);
-    assert_eq!(guard.check_if_due(), SpaceLevel::Full, "a clock set back triggers a check");
+    assert_eq!(
+        guard.check_if_due(),
+        SpaceLevel::Full,
+        "a clock set back triggers a check"
+    );
     // Defaults: a fraction of the file system, within limits.
-    let auto = FreeSpaceGuard::new(dir.path(), fs.clone(), options.clock, FreeSpace::default()).last();
+    let auto =
+        FreeSpaceGuard::new(dir.path(), fs.clone(), options.clock, FreeSpace::default()).last();
     assert_eq!((auto.low, auto.min), (3 << 30, 1 << 30));
 }
 
@@ -565,7 +822,9 @@ fn a_full_disk_rejects_entries_with_a_reason_allows_reads_and_recovers() {
     fs.available.store(999_999, Ordering::Relaxed);
     // The check after this commit finds the disk full, and wakes the retainer.
     rig.put(batch_of(30..32)).unwrap();
-    wait_for("full disk", || (rig.store.0.guard.room() == SpaceLevel::Full).then_some(()));
+    wait_for("full disk", || {
+        (rig.store.0.guard.room() == SpaceLevel::Full).then_some(())
+    });
     let words = rig.put(batch_of(32..35)).unwrap_err();
     let expected = format!(
         "the disk is full: {} has 999999 bytes free, and 1000000 are kept free (store.free_bytes_min)",

@@ -34,9 +34,15 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
 
     // Without other users it is truncated, and later readers get a not-found error.
     let free = trash("events-3");
-    let held = fs::OpenOptions::new().write(true).open(free.join("log")).unwrap();
+    let held = fs::OpenOptions::new()
+        .write(true)
+        .open(free.join("log"))
+        .unwrap();
     held.lock().unwrap();
-    assert_eq!(vfs::Disk.open(&free.join("log")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(
+        vfs::Disk.open(&free.join("log")).unwrap_err().kind(),
+        std::io::ErrorKind::NotFound
+    );
     held.unlock().unwrap();
     let watcher = fs::File::open(free.join("log")).unwrap();
     shared.remove_trash(&free);
@@ -52,7 +58,13 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
     fill(&rig, 0..300);
     let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
     assert!(oldest.metadata().is_some());
-    let name = oldest.dir().file_name().unwrap().to_str().unwrap().to_owned();
+    let name = oldest
+        .dir()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
     let (from, last) = (oldest.dir().to_owned(), oldest.totals().last_seq);
     drop(oldest);
     rig.close();
@@ -68,14 +80,32 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             fs::create_dir(&place).unwrap();
         }
         let report = verify(copied.path(), VerifyOptions::default(), &mut ()).unwrap();
-        assert_eq!(report.problems, [], "the store is not damaged before the next start");
+        assert_eq!(
+            report.problems,
+            [],
+            "the store is not damaged before the next start"
+        );
         for _ in 0..2 {
             let options = with(copied.path(), &[]);
             let rig = Rig::open_with(&options);
-            crate::testkit::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
-            let known = rig.store.0.with_state(crate::store::index::state::StateDatabase::segments).unwrap();
-            assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
-            let latest = rig.store.0.with_state(crate::store::index::state::StateDatabase::latest).unwrap();
+            crate::testkit::wait_for("empty trash", || {
+                trash_is_empty(copied.path()).then_some(())
+            });
+            let known = rig
+                .store
+                .0
+                .with_state(crate::store::index::state::StateDatabase::segments)
+                .unwrap();
+            assert!(
+                !known
+                    .iter()
+                    .any(|(class, seq, _)| class == "jobs" && *seq <= last)
+            );
+            let latest = rig
+                .store
+                .0
+                .with_state(crate::store::index::state::StateDatabase::latest)
+                .unwrap();
             let is_stored = rig.store.0.stored_seqs();
             assert!(latest.iter().all(|row| is_stored(row.seq)));
             assert_eq!(options.metrics.segments_missing.get(), 0);

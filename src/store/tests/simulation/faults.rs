@@ -25,15 +25,32 @@ const ROOMY: Limits = Limits {
 fn mixture(batches: usize, size: usize) -> Vec<Vec<ItemSpec>> {
     let spec = |n: usize| {
         let small = |n: usize| u8::try_from(n).unwrap();
-        let (variant, job, minion) = (small(n % usize::from(VARIANTS)), small(n / 7 % 6), small(n % 4));
-        ItemSpec { variant, job, minion, size: u16::try_from(n * 37 % 90 + 1).unwrap() }
+        let (variant, job, minion) = (
+            small(n % usize::from(VARIANTS)),
+            small(n / 7 % 6),
+            small(n % 4),
+        );
+        ItemSpec {
+            variant,
+            job,
+            minion,
+            size: u16::try_from(n * 37 % 90 + 1).unwrap(),
+        }
     };
-    (0..batches).map(|batch| (0..size).map(|n| spec(batch * size + n)).collect()).collect()
+    (0..batches)
+        .map(|batch| (0..size).map(|n| spec(batch * size + n)).collect())
+        .collect()
 }
 
 impl Simulated {
     fn counter(&self, name: &str) -> u64 {
-        self.rig().metrics.all().iter().find(|(counter, _)| *counter == name).unwrap().1
+        self.rig()
+            .metrics
+            .all()
+            .iter()
+            .find(|(counter, _)| *counter == name)
+            .unwrap()
+            .1
     }
 
     /// The logs of a class, oldest first.
@@ -48,8 +65,14 @@ impl Simulated {
     /// Repairs the disk and checks that rejected and new entries are accepted and survive a restart and a power cut.
     fn recovers(&mut self, rejected: &[usize]) {
         self.plan.heal();
-        assert!(self.resend(rejected).is_empty(), "an entry is rejected again on the repaired disk");
-        assert!(self.put(&mixture(3, 10)).is_empty(), "an entry is rejected on the repaired disk");
+        assert!(
+            self.resend(rejected).is_empty(),
+            "an entry is rejected again on the repaired disk"
+        );
+        assert!(
+            self.put(&mixture(3, 10)).is_empty(),
+            "an entry is rejected on the repaired disk"
+        );
         self.check();
         self.reopen();
         self.check();
@@ -70,8 +93,16 @@ fn a_full_disk_is_reported_counted_and_survived() {
         for _ in 0..10 {
             rejected.extend(simulated.put(&mixture(5, 8)));
         }
-        assert!(rejected.len() >= 40, "{room} bytes free, {} rejected", rejected.len());
-        assert_eq!(simulated.counter("entries_failed"), rejected.len() as u64, "{room} bytes free");
+        assert!(
+            rejected.len() >= 40,
+            "{room} bytes free, {} rejected",
+            rejected.len()
+        );
+        assert_eq!(
+            simulated.counter("entries_failed"),
+            rejected.len() as u64,
+            "{room} bytes free"
+        );
         simulated.check();
         simulated.recovers(&rejected);
     }
@@ -79,8 +110,12 @@ fn a_full_disk_is_reported_counted_and_survived() {
 
 #[test]
 fn a_power_cut_of_a_full_disk_loses_no_acknowledged_entry() {
-    for (seed, left) in [(1, Survives::All), (2, Survives::Nothing), (3, Survives::Some), (4, Survives::Some)]
-    {
+    for (seed, left) in [
+        (1, Survives::All),
+        (2, Survives::Nothing),
+        (3, Survives::Some),
+        (4, Survives::Some),
+    ] {
         let mut simulated = Simulated::new(ROOMY);
         assert!(simulated.put(&mixture(4, 8)).is_empty());
         simulated.plan.leave_room(Some(1500));
@@ -100,7 +135,10 @@ fn any_failing_operation_is_reported_and_the_store_continues() {
     for (act, _) in Act::ALL.into_iter().filter(|(act, _)| *act != Act::Read) {
         for (errno, from) in [(Errno::NOSPC, 1), (Errno::IO, 1), (Errno::IO, 2)] {
             let mut simulated = Simulated::new(TINY);
-            simulated.plan.add(Fault { from, ..Fault::lasting(act, errno) });
+            simulated.plan.add(Fault {
+                from,
+                ..Fault::lasting(act, errno)
+            });
             let mut rejected = Vec::new();
             for _ in 0..4 {
                 rejected.extend(simulated.put(&mixture(3, 20)));
@@ -109,8 +147,17 @@ fn any_failing_operation_is_reported_and_the_store_continues() {
             let case = format!("{act:?} fails with {errno} from the {from}th on");
             // An operation whose failure prevents writes: to a log, or the creation of the next segment.
             let vital = !matches!(act, Act::SetLen | Act::Remove | Act::Read);
-            assert_eq!(!rejected.is_empty(), vital, "{case}: {} rejected", rejected.len());
-            assert_eq!(simulated.counter("entries_failed"), rejected.len() as u64, "{case}");
+            assert_eq!(
+                !rejected.is_empty(),
+                vital,
+                "{case}: {} rejected",
+                rejected.len()
+            );
+            assert_eq!(
+                simulated.counter("entries_failed"),
+                rejected.len() as u64,
+                "{case}"
+            );
             simulated.recovers(&rejected);
         }
     }
@@ -122,7 +169,10 @@ fn a_partially_written_frame_is_never_read() {
         for undone in [true, false] {
             let mut simulated = Simulated::new(ROOMY);
             assert!(simulated.put(&mixture(2, 8)).is_empty());
-            simulated.plan.add(Fault { part, ..Fault::once(Act::Write, Errno::NOSPC) });
+            simulated.plan.add(Fault {
+                part,
+                ..Fault::once(Act::Write, Errno::NOSPC)
+            });
             if !undone {
                 simulated.plan.add(Fault::once(Act::SetLen, Errno::IO));
             }
@@ -159,9 +209,15 @@ fn a_torn_commit_has_no_effect() {
 fn a_power_cut_after_a_failed_seal_loses_no_entry() {
     for seed in 0..60 {
         let mut simulated = Simulated::new(TINY);
-        let act =
-            if seed % 2 == 0 { Act::Rename } else { Act::ALL[usize::try_from(seed).unwrap() / 2 % 8].0 };
-        simulated.plan.add(Fault { from: 8 + seed / 4, ..Fault::lasting(act, Errno::IO) });
+        let act = if seed % 2 == 0 {
+            Act::Rename
+        } else {
+            Act::ALL[usize::try_from(seed).unwrap() / 2 % 8].0
+        };
+        simulated.plan.add(Fault {
+            from: 8 + seed / 4,
+            ..Fault::lasting(act, Errno::IO)
+        });
         // Small commits create blocks to merge, in several finished segments.
         for batches in mixture(70, 3).chunks(7) {
             simulated.put(batches);
@@ -179,10 +235,18 @@ fn a_power_cut_after_a_failed_seal_loses_no_entry() {
 /// it is, neither by the next attempt nor by the next start.
 #[test]
 fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
-    let limits = Limits { segment_bytes_max: 1 << 20, ..TINY };
+    let limits = Limits {
+        segment_bytes_max: 1 << 20,
+        ..TINY
+    };
     for (seed, restarts) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut simulated = Simulated::new(limits);
-        let beacon = ItemSpec { variant: 0, job: 0, minion: 1, size: 50 };
+        let beacon = ItemSpec {
+            variant: 0,
+            job: 0,
+            minion: 1,
+            size: 50,
+        };
         assert!(simulated.put(&[vec![beacon]]).is_empty());
         // The directory of the sealed segment is synced, that of the class is not.
         simulated.plan.add(Fault {
@@ -194,7 +258,9 @@ fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
             assert!(simulated.put(&[vec![beacon]]).is_empty());
         }
         let metrics = simulated.rig().metrics.clone();
-        crate::testkit::wait_for("failed seal", || (metrics.seals_failed.get() > 0).then_some(()));
+        crate::testkit::wait_for("failed seal", || {
+            (metrics.seals_failed.get() > 0).then_some(())
+        });
         if restarts {
             simulated.kill();
             assert!(
@@ -217,16 +283,35 @@ fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
 #[test]
 fn a_log_is_never_written_after_a_failed_sync() {
     let mut simulated = Simulated::new(ROOMY);
-    let beacons = |count: usize| vec![vec![ItemSpec { variant: 0, job: 0, minion: 1, size: 50 }; count]];
+    let beacons = |count: usize| {
+        vec![vec![
+            ItemSpec {
+                variant: 0,
+                job: 0,
+                minion: 1,
+                size: 50
+            };
+            count
+        ]]
+    };
     assert!(simulated.put(&beacons(5)).is_empty());
-    let [first] = &simulated.logs("events")[..] else { panic!("one log") };
+    let [first] = &simulated.logs("events")[..] else {
+        panic!("one log")
+    };
     let id = LogId {
         store_id: simulated.rig().store.0.store_id,
         first_seq: SeqNo(simulated.segments("events")[0]),
     };
     let end = || {
         let log = LogFile::bare(&Disk, first, id).unwrap();
-        walk::walk(&log, walk::Bounds::of_log(log.size().unwrap()), true, |_, _| None).unwrap().end
+        walk::walk(
+            &log,
+            walk::Bounds::of_log(log.size().unwrap()),
+            true,
+            |_, _| None,
+        )
+        .unwrap()
+        .end
     };
     let synced = end();
     simulated.plan.add(Fault::once(Act::Sync, Errno::IO));
@@ -235,7 +320,10 @@ fn a_log_is_never_written_after_a_failed_sync() {
     assert!(simulated.put(&beacons(5)).is_empty(), "a new log");
     let logs = simulated.logs("events");
     assert_eq!((logs.len(), &logs[0]), (2, first));
-    assert_eq!((end(), fs::metadata(first).unwrap().len()), (synced, synced));
+    assert_eq!(
+        (end(), fs::metadata(first).unwrap().len()),
+        (synced, synced)
+    );
     simulated.check();
     // Data of the failed sync is lost; none of it was acknowledged.
     simulated.cut(Survives::Nothing, 0);
@@ -246,7 +334,17 @@ fn a_log_is_never_written_after_a_failed_sync() {
 
 #[test]
 fn after_a_failed_sync_and_a_kill_retries_were_duplicates_of_entries_not_on_disk() {
-    let beacons = |count: usize| vec![vec![ItemSpec { variant: 0, job: 0, minion: 1, size: 50 }; count]];
+    let beacons = |count: usize| {
+        vec![vec![
+            ItemSpec {
+                variant: 0,
+                job: 0,
+                minion: 1,
+                size: 50
+            };
+            count
+        ]]
+    };
     for newest in [true, false] {
         let mut simulated = Simulated::new(ROOMY);
         assert!(simulated.put(&beacons(5)).is_empty());
@@ -281,10 +379,18 @@ fn after_a_failed_sync_and_a_kill_retries_were_duplicates_of_entries_not_on_disk
 
 #[test]
 fn acknowledged_unsynced_entries_were_not_rewritten_when_their_sync_failed() {
-    let written = Durability::Written { within: Duration::from_secs(3600) };
-    let mut simulated = Simulated::new(Limits { durability: written, ..ROOMY });
+    let written = Durability::Written {
+        within: Duration::from_secs(3600),
+    };
+    let mut simulated = Simulated::new(Limits {
+        durability: written,
+        ..ROOMY
+    });
     assert!(simulated.put(&mixture(3, 8)).is_empty());
-    simulated.plan.add(Fault { within: "/log/events/".to_owned(), ..Fault::once(Act::Sync, Errno::IO) });
+    simulated.plan.add(Fault {
+        within: "/log/events/".to_owned(),
+        ..Fault::once(Act::Sync, Errno::IO)
+    });
     simulated.close();
     simulated.cut(Survives::Nothing, 0);
     simulated.open();
@@ -309,9 +415,19 @@ fn many_callers_on_a_slow_disk_share_its_syncs() {
             });
         }
     });
-    let (entries, commits) = (simulated.counter("entries_stored"), simulated.counter("commits"));
+    let (entries, commits) = (
+        simulated.counter("entries_stored"),
+        simulated.counter("commits"),
+    );
     assert_eq!(entries, CALLERS * EACH);
-    assert!(commits * 8 < entries, "{entries} entries took {commits} commits");
+    assert!(
+        commits * 8 < entries,
+        "{entries} entries took {commits} commits"
+    );
     // Each commit syncs the log of each of its classes once.
-    assert!(simulated.plan.count(Act::Sync) <= 2 * commits + 20, "{} syncs", simulated.plan.count(Act::Sync));
+    assert!(
+        simulated.plan.count(Act::Sync) <= 2 * commits + 20,
+        "{} syncs",
+        simulated.plan.count(Act::Sync)
+    );
 }

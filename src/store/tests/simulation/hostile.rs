@@ -40,26 +40,44 @@ pub(super) struct FrameAt {
 /// The frames of a log up to the first damaged one.
 pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
     let mut found: Vec<FrameAt> = Vec::new();
-    let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
-    let header = LogFile::bare(&Disk, path, unknown).unwrap().header().unwrap();
+    let unknown = LogId {
+        store_id: 0,
+        first_seq: SeqNo(0),
+    };
+    let header = LogFile::bare(&Disk, path, unknown)
+        .unwrap()
+        .header()
+        .unwrap();
     let Some(header) = header else { return found };
     let log = LogFile::bare(&Disk, path, header.id()).unwrap();
     let mut end = walk::FRAMES_FROM;
-    walk::walk(&log, Bounds::of_log(log.size().unwrap()), true, |meta, view| {
-        if meta.offset == end {
-            end = meta.end();
-            let seqs = (0..view.len()).map(|at| view.rows().seq(at)).collect();
-            found.push(FrameAt { offset: meta.offset, len: u64::from(meta.len), seqs });
-        }
-        None
-    })
+    walk::walk(
+        &log,
+        Bounds::of_log(log.size().unwrap()),
+        true,
+        |meta, view| {
+            if meta.offset == end {
+                end = meta.end();
+                let seqs = (0..view.len()).map(|at| view.rows().seq(at)).collect();
+                found.push(FrameAt {
+                    offset: meta.offset,
+                    len: u64::from(meta.len),
+                    seqs,
+                });
+            }
+            None
+        },
+    )
     .unwrap();
     found
 }
 
 pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for class in std::fs::read_dir(state_dir.join("log")).into_iter().flatten() {
+    for class in std::fs::read_dir(state_dir.join("log"))
+        .into_iter()
+        .flatten()
+    {
         for segment in std::fs::read_dir(class.unwrap().path()).unwrap() {
             let log = segment.unwrap().path().join("log");
             if log.is_file() {
@@ -72,19 +90,34 @@ pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A hostile body that will be stored at offset `begin` of the entry's body.
-pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, state_dir: &Path, rng: &mut Rng) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(rng.below(256)).unwrap()).collect();
+pub(super) fn blob(
+    kind: u8,
+    begin: usize,
+    next_seq: u64,
+    state_dir: &Path,
+    rng: &mut Rng,
+) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..LEN)
+        .map(|_| u8::try_from(rng.below(256)).unwrap())
+        .collect();
     if kind > COPY_SHIFTED {
         let magic = magic_of(state_dir);
         // Plausible lengths: a reader that trusts them reads each.
         for at in (0..LEN - 16).step_by(16) {
             let at = at + (16 - begin % 16) % 16;
-            bytes.get_mut(at..at + 4).unwrap_or_default().copy_from_slice(&magic);
+            bytes
+                .get_mut(at..at + 4)
+                .unwrap_or_default()
+                .copy_from_slice(&magic);
             bytes.get_mut(at + 10..at + 12).unwrap_or_default().fill(0);
         }
         return bytes;
     }
-    let shift = if kind == COPY_SHIFTED { rng.below(16) } else { 0 };
+    let shift = if kind == COPY_SHIFTED {
+        rng.below(16)
+    } else {
+        0
+    };
     let seq = next_seq + 1 + rng.below(3) as u64;
     // Only one frame: compression would remove a second.
     let frame = match kind {
@@ -102,21 +135,42 @@ pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, state_dir: &Path, rng:
 /// The magic of this store's frames; that of another store if there is no log yet.
 fn magic_of(state_dir: &Path) -> [u8; 4] {
     let header = logs(state_dir).iter().find_map(|path| {
-        let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
-        LogFile::bare(&Disk, path, unknown).unwrap().header().unwrap()
+        let unknown = LogId {
+            store_id: 0,
+            first_seq: SeqNo(0),
+        };
+        LogFile::bare(&Disk, path, unknown)
+            .unwrap()
+            .header()
+            .unwrap()
     });
-    header.map_or_else(|| LogId { store_id: 77, first_seq: SeqNo(0) }, |header| header.id()).magic()
+    header
+        .map_or_else(
+            || LogId {
+                store_id: 77,
+                first_seq: SeqNo(0),
+            },
+            |header| header.id(),
+        )
+        .magic()
 }
 
 /// A random small frame of this store.
 fn copy(state_dir: &Path, rng: &mut Rng) -> Option<Vec<u8>> {
     let logs = logs(state_dir);
     let path = logs.get(rng.below(logs.len()))?;
-    let small: Vec<_> = frames(path).into_iter().filter(|frame| frame.len < 3000).collect();
+    let small: Vec<_> = frames(path)
+        .into_iter()
+        .filter(|frame| frame.len < 3000)
+        .collect();
     let frame = small.get(rng.below(small.len()))?;
-    let [from, to] = [frame.offset, frame.offset + frame.len].map(|at| usize::try_from(at).unwrap());
+    let [from, to] =
+        [frame.offset, frame.offset + frame.len].map(|at| usize::try_from(at).unwrap());
     // The sealed form may have replaced the log meanwhile.
-    std::fs::read(path).unwrap().get(from..to).map(<[u8]>::to_vec)
+    std::fs::read(path)
+        .unwrap()
+        .get(from..to)
+        .map(<[u8]>::to_vec)
 }
 
 /// Flips a random bit of a byte.
@@ -133,8 +187,16 @@ fn a_hostile_body_is_stored_verbatim_at_an_offset_where_a_frame_may_begin() {
     use super::{Simulated, TINY};
 
     for kind in [FOREIGN, LAST_NUMBERS, UNKNOWN_VERSION, COPY] {
-        let mut simulated = Simulated::new(super::Limits { segment_bytes_max: 1 << 20, ..TINY });
-        simulated.put(&[vec![super::ItemSpec { variant: 7, job: 1, minion: 1, size: 5 }]]);
+        let mut simulated = Simulated::new(super::Limits {
+            segment_bytes_max: 1 << 20,
+            ..TINY
+        });
+        simulated.put(&[vec![super::ItemSpec {
+            variant: 7,
+            job: 1,
+            minion: 1,
+            size: 5,
+        }]]);
         simulated.apply(&super::operations::Op::Hostile {
             kind,
             outcome: super::operations::HostileOutcome::Stored,
@@ -143,7 +205,14 @@ fn a_hostile_body_is_stored_verbatim_at_an_offset_where_a_frame_may_begin() {
         let own = magic_of(&simulated.state_dir());
         let found = logs(&simulated.state_dir()).iter().any(|log| {
             let bytes = std::fs::read(log).unwrap();
-            let magics = [own, LogId { store_id: 77, first_seq: SeqNo(0) }.magic()];
+            let magics = [
+                own,
+                LogId {
+                    store_id: 77,
+                    first_seq: SeqNo(0),
+                }
+                .magic(),
+            ];
             let real = frames(log);
             (FILE_HEADER_LEN..bytes.len())
                 .step_by(16)

@@ -36,15 +36,29 @@ const TINY: Limits = Limits {
 
 /// The classes of a configuration: the fixed ones, and others for some tags.
 fn classes(which: u8) -> Classes {
-    let keep = Keep { age: Age::Forever, bytes: None, entries: None };
+    let keep = Keep {
+        age: Age::Forever,
+        bytes: None,
+        entries: None,
+    };
     let class = |name: &str, tag: &str| {
-        let rules = vec![ClassRule { fun: None, tag: Some(Glob::new(tag)) }];
-        ClassRules { name: name.to_owned(), rules, keep }
+        let rules = vec![ClassRule {
+            fun: None,
+            tag: Some(Glob::new(tag)),
+        }];
+        ClassRules {
+            name: name.to_owned(),
+            rules,
+            keep,
+        }
     };
     match which {
         0 => Classes::default(),
         1 => Classes::new(&[class("beacons", "salt/beacon/*")]),
-        _ => Classes::new(&[class("auth", "salt/auth/*"), class("returns", "salt/job/*/ret/*")]),
+        _ => Classes::new(&[
+            class("auth", "salt/auth/*"),
+            class("returns", "salt/job/*/ret/*"),
+        ]),
     }
 }
 
@@ -76,7 +90,12 @@ struct Rig {
 impl Rig {
     fn open(options: &Options) -> Result<Self, StoreError> {
         let (store, intake, threads) = Store::open(options)?.on_threads();
-        Ok(Self { store, intake, metrics: options.metrics.clone(), threads })
+        Ok(Self {
+            store,
+            intake,
+            metrics: options.metrics.clone(),
+            threads,
+        })
     }
 
     fn close(self) {
@@ -101,8 +120,19 @@ impl Simulated {
         let (rig, model) = (None, Model::new(limits.dedupe_window));
         let clock = Clock::manual(Micros(1_000_000));
         let (disks, classes, frames_damaged) = (0, 0, 0);
-        let mut simulated =
-            Self { dir, disks, disk, plan, lie, limits, classes, clock, rig, model, frames_damaged };
+        let mut simulated = Self {
+            dir,
+            disks,
+            disk,
+            plan,
+            lie,
+            limits,
+            classes,
+            clock,
+            rig,
+            model,
+            frames_damaged,
+        };
         simulated.open();
         simulated
     }
@@ -114,7 +144,12 @@ impl Simulated {
     fn try_open(&mut self) -> Result<(), StoreError> {
         let fs = Arc::new(self.disk.clone());
         let (clock, classes) = (self.clock.clone(), classes(self.classes));
-        let options = Options { clock, fs, classes, ..options(&self.state_dir(), self.limits) };
+        let options = Options {
+            clock,
+            fs,
+            classes,
+            ..options(&self.state_dir(), self.limits)
+        };
         self.rig = Some(Rig::open(&options)?);
         // A start syncs the data that it reads.
         self.model.settle();
@@ -223,12 +258,24 @@ impl Simulated {
         }
         let firsts: Vec<_> = self.segments(class);
         let mut outcomes = Vec::new();
-        let keep = Some(Keep { age: Age::Forever, bytes: None, entries: Some(entries) });
-        let options = PruneOptions { class: Some(class.to_owned()), keep, dry_run: false };
+        let keep = Some(Keep {
+            age: Age::Forever,
+            bytes: None,
+            entries: Some(entries),
+        });
+        let options = PruneOptions {
+            class: Some(class.to_owned()),
+            keep,
+            dry_run: false,
+        };
         for going in self.rig().store.prune(&options).unwrap() {
             if going.outcome == DropOutcome::Dropped {
                 let from = going.segment.0;
-                let to = firsts.iter().copied().find(|first| *first > from).unwrap_or(u64::MAX);
+                let to = firsts
+                    .iter()
+                    .copied()
+                    .find(|first| *first > from)
+                    .unwrap_or(u64::MAX);
                 self.model.drop_segment(class, from..to);
             }
             outcomes.push(going.outcome);
@@ -238,9 +285,12 @@ impl Simulated {
 
     /// First sequence numbers of the segments of a class, ascending.
     fn segments(&self, class: &str) -> Vec<u64> {
-        let Ok(items) = fs::read_dir(self.state_dir().join("log").join(class)) else { return Vec::new() };
-        let mut firsts: Vec<u64> =
-            items.filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok()).collect();
+        let Ok(items) = fs::read_dir(self.state_dir().join("log").join(class)) else {
+            return Vec::new();
+        };
+        let mut firsts: Vec<u64> = items
+            .filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok())
+            .collect();
         firsts.sort_unstable();
         firsts
     }
@@ -254,5 +304,7 @@ impl Simulated {
 /// Uses memory if available: no test here needs a real disk.
 fn temporary() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
-    tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
+    tempfile::tempdir_in(memory)
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
 }

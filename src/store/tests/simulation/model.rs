@@ -23,7 +23,11 @@ pub(super) struct ItemSpec {
 
 impl std::fmt::Debug for ItemSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}/{}", self.variant, self.job, self.minion, self.size)
+        write!(
+            f,
+            "{}/{}/{}/{}",
+            self.variant, self.job, self.minion, self.size
+        )
     }
 }
 
@@ -95,12 +99,27 @@ pub(super) struct Model {
 
 fn body(n: usize, spec: ItemSpec, keys: &[(&str, &str)]) -> Vec<u8> {
     // Every hundredth item fills a block; half of each body is incompressible.
-    let len = if spec.size.is_multiple_of(100) { 300_000 } else { usize::from(spec.size) };
+    let len = if spec.size.is_multiple_of(100) {
+        300_000
+    } else {
+        usize::from(spec.size)
+    };
     let mut rng = Rng::new(n as u64);
-    let blob: Vec<u8> =
-        (0..len).map(|at| if at % 64 < 32 { u8::try_from(rng.below(256)).unwrap() } else { b'x' }).collect();
+    let blob: Vec<u8> = (0..len)
+        .map(|at| {
+            if at % 64 < 32 {
+                u8::try_from(rng.below(256)).unwrap()
+            } else {
+                b'x'
+            }
+        })
+        .collect();
     let mut w = Writer::new();
-    w.map(keys.len() + 3).str("n").uint(n as u64).str("fun").str("test.echo");
+    w.map(keys.len() + 3)
+        .str("n")
+        .uint(n as u64)
+        .str("fun")
+        .str("test.echo");
     for (key, value) in keys {
         w.str(key).str(value);
     }
@@ -118,7 +137,12 @@ impl Item {
         };
         let minion = format!("web{}", spec.minion);
         let answer = [("jid", jid.as_str()), ("id", &minion)];
-        let fired = [("jid", jid.as_str()), ("id", &minion), ("cmd", "_return"), ("_stamp", "now")];
+        let fired = [
+            ("jid", jid.as_str()),
+            ("id", &minion),
+            ("cmd", "_return"),
+            ("_stamp", "now"),
+        ];
         let loaded = |map: Vec<u8>| {
             let mut w = Writer::new();
             w.array(2).raw(&map).nil();
@@ -134,13 +158,31 @@ impl Item {
             let entry = event_entry(tag.as_bytes(), &body, source, Micros(0));
             let (kind, jid, minion) = (entry.kind, entry.jid.to_owned(), entry.minion.to_owned());
             let (tag, attempts) = (tag.into_bytes(), Vec::new());
-            Self { kind, source, tag, jid, minion, on_bus: true, body, attempts, ..Self::blank() }
+            Self {
+                kind,
+                source,
+                tag,
+                jid,
+                minion,
+                on_bus: true,
+                body,
+                attempts,
+                ..Self::blank()
+            }
         };
         let record = |kind, tag: String, on_bus, body| Self {
             kind,
             source: Source::Returner,
-            minion: if kind == Kind::Return { minion.clone() } else { String::new() },
-            jid: if kind == Kind::Register { String::new() } else { jid.clone() },
+            minion: if kind == Kind::Return {
+                minion.clone()
+            } else {
+                String::new()
+            },
+            jid: if kind == Kind::Register {
+                String::new()
+            } else {
+                jid.clone()
+            },
             tag: tag.into_bytes(),
             on_bus,
             body,
@@ -149,18 +191,51 @@ impl Item {
         let ret = format!("salt/job/{jid}/ret/{minion}");
         match spec.variant {
             0 => event(format!("salt/beacon/{minion}/load/"), Source::Bus, &[]),
-            1 => event(format!("salt/auth/{n}"), Source::EventReturn, &[("id", &minion)]),
+            1 => event(
+                format!("salt/auth/{n}"),
+                Source::EventReturn,
+                &[("id", &minion)],
+            ),
             2 => event(format!("salt/job/{jid}/new"), Source::Bus, &answer),
             3 => event(ret, Source::Bus, &answer),
             4 => event(ret, Source::EventReturn, &fired),
-            5 => event(format!("salt/job/{jid}/prog/{minion}/{n}"), Source::Bus, &[]),
+            5 => event(
+                format!("salt/job/{jid}/prog/{minion}/{n}"),
+                Source::Bus,
+                &[],
+            ),
             6 => record(Kind::Return, ret, false, body(n, spec, &answer)),
             7 => record(Kind::Return, ret, true, body(n, spec, &fired)),
-            8 => record(Kind::Load, String::new(), false, loaded(body(n, spec, &answer))),
-            9 => record(Kind::ReturnLoad, String::new(), false, loaded(body(n, spec, &answer))),
-            10 => record(Kind::Minions, String::new(), false, loaded(words(format!("minions {n}")))),
-            11 => record(Kind::Endtime, String::new(), false, words(format!("end {n}"))),
-            _ => record(Kind::Register, String::new(), false, words(format!("register {n}"))),
+            8 => record(
+                Kind::Load,
+                String::new(),
+                false,
+                loaded(body(n, spec, &answer)),
+            ),
+            9 => record(
+                Kind::ReturnLoad,
+                String::new(),
+                false,
+                loaded(body(n, spec, &answer)),
+            ),
+            10 => record(
+                Kind::Minions,
+                String::new(),
+                false,
+                loaded(words(format!("minions {n}"))),
+            ),
+            11 => record(
+                Kind::Endtime,
+                String::new(),
+                false,
+                words(format!("end {n}")),
+            ),
+            _ => record(
+                Kind::Register,
+                String::new(),
+                false,
+                words(format!("register {n}")),
+            ),
         }
     }
 
@@ -183,11 +258,22 @@ impl Item {
 
     /// A return with a body that looks like frames; `blob` gets the offset in the body at which it will begin.
     fn hostile(n: usize, blob: impl FnOnce(usize) -> Vec<u8>) -> Self {
-        let spec = ItemSpec { variant: 6, job: 0, minion: 0, size: 1 };
+        let spec = ItemSpec {
+            variant: 6,
+            job: 0,
+            minion: 0,
+            size: 1,
+        };
         let mut item = Self::new(n, spec);
         let body = |blob: &[u8]| {
             let mut w = Writer::new();
-            w.map(4).str("n").uint(n as u64).str("fun").str("test.echo").str("jid").str(&item.jid);
+            w.map(4)
+                .str("n")
+                .uint(n as u64)
+                .str("fun")
+                .str("test.echo")
+                .str("jid")
+                .str(&item.jid);
             w.str("return").bin(blob);
             w.into_bytes()
         };
@@ -214,18 +300,44 @@ impl Item {
             self.loss = Loss::Excused;
         }
         self.settled = false;
-        self.attempts.iter_mut().for_each(|attempt| attempt.acknowledged = false);
+        self.attempts
+            .iter_mut()
+            .for_each(|attempt| attempt.acknowledged = false);
     }
 
     fn push(&self, n: usize, source: Source, to: &mut Batch) {
         let seen = peek(&self.body);
-        let flags = if self.kind == Kind::Return { seen.flags() } else { Flags::default() };
-        let flags = if self.on_bus { flags.with(Flags::ON_BUS) } else { flags };
+        let flags = if self.kind == Kind::Return {
+            seen.flags()
+        } else {
+            Flags::default()
+        };
+        let flags = if self.on_bus {
+            flags.with(Flags::ON_BUS)
+        } else {
+            flags
+        };
         let at = Micros(i64::try_from(n).unwrap());
-        let (kind, tag, jid, minion, body) =
-            (self.kind, &self.tag[..], &self.jid[..], &self.minion[..], &self.body[..]);
+        let (kind, tag, jid, minion, body) = (
+            self.kind,
+            &self.tag[..],
+            &self.jid[..],
+            &self.minion[..],
+            &self.body[..],
+        );
         to.push(
-            &Entry { kind, source, flags, at, tag, jid, minion, fun: "test.echo", retcode: 0, body },
+            &Entry {
+                kind,
+                source,
+                flags,
+                at,
+                tag,
+                jid,
+                minion,
+                fun: "test.echo",
+                retcode: 0,
+                body,
+            },
             None,
         );
     }
@@ -246,7 +358,10 @@ impl Item {
     }
 
     fn acknowledged(&self) -> usize {
-        self.attempts.iter().filter(|attempt| attempt.acknowledged).count()
+        self.attempts
+            .iter()
+            .filter(|attempt| attempt.acknowledged)
+            .count()
     }
 
     /// Minimum and maximum number of copies in the store.
@@ -258,7 +373,14 @@ impl Item {
             return (self.acknowledged(), self.attempts.len());
         }
         if self.equal > 0 {
-            return (if self.acknowledged() == 0 { 0 } else { self.equal }, self.equal);
+            return (
+                if self.acknowledged() == 0 {
+                    0
+                } else {
+                    self.equal
+                },
+                self.equal,
+            );
         }
         (self.acknowledged().min(1), 1 + self.extra)
     }
@@ -269,15 +391,30 @@ impl Item {
         assert_eq!(found.jid, self.jid, "the jid of {n}");
         assert_eq!(found.minion, self.minion, "the minion of {n}");
         assert_eq!(found.fun, "test.echo", "the function of {n}");
-        assert_eq!(found.at, Micros(i64::try_from(n).unwrap()), "the time of {n}");
+        assert_eq!(
+            found.at,
+            Micros(i64::try_from(n).unwrap()),
+            "the time of {n}"
+        );
         assert!(found.body == self.body, "the body of {n}");
         let sources: Vec<_> = self.attempts.iter().map(|attempt| attempt.source).collect();
-        assert!(sources.contains(&found.source), "{n} was sent through {sources:?}, not {:?}", found.source);
+        assert!(
+            sources.contains(&found.source),
+            "{n} was sent through {sources:?}, not {:?}",
+            found.source
+        );
         let differs = found.flags.has(Flags::ON_BUS) != self.on_bus;
         // A confirmed return is not marked as an event if the bus delivered a different one before.
-        assert!(!differs || (self.on_bus && self.kind == Kind::Return), "the flags of {n}");
+        assert!(
+            !differs || (self.on_bus && self.kind == Kind::Return),
+            "the flags of {n}"
+        );
         let confirmed = self.kind != Kind::Return || found.source.confirms();
-        assert_eq!(found.flags.has(Flags::UNCONFIRMED), !confirmed, "is {n} confirmed?");
+        assert_eq!(
+            found.flags.has(Flags::UNCONFIRMED),
+            !confirmed,
+            "is {n} confirmed?"
+        );
     }
 }
 
@@ -300,7 +437,10 @@ pub(super) fn number(entry: &StoredEntry) -> Option<usize> {
 
 impl Model {
     pub(super) fn new(window: usize) -> Self {
-        Self { window, ..Self::default() }
+        Self {
+            window,
+            ..Self::default()
+        }
     }
 
     pub(super) fn batch(&mut self, specs: &[ItemSpec], classes: u8) -> (Vec<usize>, Batch) {
@@ -334,10 +474,27 @@ impl Model {
         classes: u8,
     ) -> Vec<(Vec<usize>, Batch)> {
         let n = self.items.len();
-        self.items.push(Item::new(n, ItemSpec { variant: 0, job: 0, minion: 1, size: 5 }));
-        let times_of =
-            |source: &Source| sources.iter().filter(|(d, _)| d == source).map(|(_, times)| *times).sum();
-        self.items[n].equal = sources.iter().map(|(source, _)| times_of(source)).max().unwrap_or(0);
+        self.items.push(Item::new(
+            n,
+            ItemSpec {
+                variant: 0,
+                job: 0,
+                minion: 1,
+                size: 5,
+            },
+        ));
+        let times_of = |source: &Source| {
+            sources
+                .iter()
+                .filter(|(d, _)| d == source)
+                .map(|(_, times)| *times)
+                .sum()
+        };
+        self.items[n].equal = sources
+            .iter()
+            .map(|(source, _)| times_of(source))
+            .max()
+            .unwrap_or(0);
         let one = |(source, times): &(Source, usize)| {
             let mut batch = Batch::default();
             (0..*times).for_each(|_| self.send(n, *source, classes, &mut batch));
@@ -375,7 +532,8 @@ impl Model {
 
     /// Returns whether the last check found all of these sequence numbers that were ever found.
     pub(super) fn has_read(&self, seqs: &[SeqNo]) -> bool {
-        seqs.iter().all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
+        seqs.iter()
+            .all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
     }
 
     pub(super) fn is_damaged(&self) -> bool {
@@ -401,10 +559,18 @@ impl Model {
         let item = &mut self.items[n];
         item.push(n, source, batch);
         // An entry has at most two fingerprints. A start refills the window from the log, in the order of storing.
-        let since = item.attempts.first().map_or(0, |last| self.attempts - last.order);
+        let since = item
+            .attempts
+            .first()
+            .map_or(0, |last| self.attempts - last.order);
         item.extra += usize::from(since * 3 > self.window as u64);
         let class = item.class_of(classes);
-        item.attempts.push(Attempt { source, order: self.attempts, class, acknowledged: false });
+        item.attempts.push(Attempt {
+            source,
+            order: self.attempts,
+            class,
+            acknowledged: false,
+        });
         self.attempts += 1;
     }
 
@@ -418,8 +584,11 @@ impl Model {
 
     /// Items without an acknowledged attempt.
     pub(super) fn open(&self) -> Vec<usize> {
-        let is_open = |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
-        (0..self.items.len()).filter(|n| is_open(&self.items[*n])).collect()
+        let is_open =
+            |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
+        (0..self.items.len())
+            .filter(|n| is_open(&self.items[*n]))
+            .collect()
     }
 
     /// Returns an item that can be sent again and recognised as a duplicate.
@@ -431,12 +600,18 @@ impl Model {
     /// The last items that can be sent again, at most `count`.
     pub(super) fn recent(&self, count: usize) -> Vec<usize> {
         let from = self.items.len().saturating_sub(count);
-        (from..self.items.len()).filter_map(|n| self.resendable(n)).collect()
+        (from..self.items.len())
+            .filter_map(|n| self.resendable(n))
+            .collect()
     }
 
     /// Places a hold on the job of an item; returns its jid.
     pub(super) fn hold(&mut self, n: usize) -> Option<String> {
-        let jid = self.items.get(n.checked_rem(self.items.len())?)?.jid.clone();
+        let jid = self
+            .items
+            .get(n.checked_rem(self.items.len())?)?
+            .jid
+            .clone();
         let jid = Some(jid).filter(|jid| !jid.is_empty())?;
         self.held.insert(jid.clone());
         Some(jid)
@@ -449,7 +624,11 @@ impl Model {
             let is_in = |attempt: &Attempt| attempt.class == class;
             // Damaged entries may no longer be found by job.
             if item.attempts.iter().all(is_in) && item.loss == Loss::No {
-                assert!(!self.held.contains(&item.jid), "{n} was dropped, but its job {} is held", item.jid);
+                assert!(
+                    !self.held.contains(&item.jid),
+                    "{n} was dropped, but its job {} is held",
+                    item.jid
+                );
             }
             // After a change of classes only the store knows which attempt it stored.
             if item.attempts.iter().any(is_in) {

@@ -104,12 +104,14 @@ fn fault() -> impl Strategy<Value = Fault> {
     // All operations but the last, `Read`, which does not affect writers.
     let act = (0..Act::ALL.len() - 1).prop_map(|at| Act::ALL[at].0);
     let errno = prop_oneof![Just(Errno::NOSPC), Just(Errno::IO)];
-    (act, errno, 1..5_u64, any::<bool>(), 0..2000_usize).prop_map(|(act, errno, from, lasting, part)| Fault {
-        from,
-        lasting,
-        part,
-        ..Fault::once(act, errno)
-    })
+    (act, errno, 1..5_u64, any::<bool>(), 0..2000_usize).prop_map(
+        |(act, errno, from, lasting, part)| Fault {
+            from,
+            lasting,
+            part,
+            ..Fault::once(act, errno)
+        },
+    )
 }
 
 fn read_fault() -> impl Strategy<Value = Fault> {
@@ -121,7 +123,10 @@ fn read_fault() -> impl Strategy<Value = Fault> {
 }
 
 fn sync_fault() -> impl Strategy<Value = Fault> {
-    (1..3_u64).prop_map(|from| Fault { from, ..Fault::once(Act::Sync, Errno::IO) })
+    (1..3_u64).prop_map(|from| Fault {
+        from,
+        ..Fault::once(Act::Sync, Errno::IO)
+    })
 }
 
 fn outcome() -> impl Strategy<Value = HostileOutcome> {
@@ -175,24 +180,38 @@ impl Simulated {
         match op {
             Op::Put(batches) => {
                 let open = self.put(batches);
-                assert!(open.is_empty(), "{open:?} were not stored, but the disk had no fault");
+                assert!(
+                    open.is_empty(),
+                    "{open:?} were not stored, but the disk had no fault"
+                );
                 return;
             }
             Op::Resend(numbers) => {
-                let numbers: Vec<_> =
-                    numbers.iter().filter_map(|n| self.model.resendable(usize::from(*n))).collect();
-                assert!(self.resend(&numbers).is_empty(), "an item was rejected, but the disk had no fault");
+                let numbers: Vec<_> = numbers
+                    .iter()
+                    .filter_map(|n| self.model.resendable(usize::from(*n)))
+                    .collect();
+                assert!(
+                    self.resend(&numbers).is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
                 return;
             }
             Op::ResendOpen => {
                 let open = self.model.open();
-                assert!(self.resend(&open).is_empty(), "an item was rejected, but the disk had no fault");
+                assert!(
+                    self.resend(&open).is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
                 return;
             }
             Op::ReopenAndReplay(count) => {
                 self.reopen();
                 let recent = self.model.recent(usize::from(*count));
-                assert!(self.resend(&recent).is_empty(), "an item was rejected, but the disk had no fault");
+                assert!(
+                    self.resend(&recent).is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
             }
             Op::Reopen => self.reopen(),
             Op::Reconfigure(classes) => {
@@ -215,8 +234,12 @@ impl Simulated {
                 let rejected = self.put(batches);
                 self.check();
                 let metrics = &self.rig().metrics;
-                let counted = metrics.entries_failed.get() + metrics.entries_refused_disk_full.get();
-                assert!(rejected.is_empty() || counted > 0, "{rejected:?} were rejected but not counted");
+                let counted =
+                    metrics.entries_failed.get() + metrics.entries_refused_disk_full.get();
+                assert!(
+                    rejected.is_empty() || counted > 0,
+                    "{rejected:?} were rejected but not counted"
+                );
                 self.plan.heal();
             }
             Op::FaultAndCut(batches, fault, seed) => {
@@ -235,7 +258,10 @@ impl Simulated {
                 self.open();
                 self.check();
                 let open = self.model.open();
-                assert!(self.resend(&open).is_empty(), "an item was rejected, but the disk had no fault");
+                assert!(
+                    self.resend(&open).is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
                 self.cut(Survives::Some, *seed);
                 self.open();
             }
@@ -267,7 +293,11 @@ impl Simulated {
                 self.plan.heal();
                 self.open();
             }
-            Op::Hostile { kind, outcome, seed } => self.store_hostile(*kind, *outcome, &mut Rng::new(*seed)),
+            Op::Hostile {
+                kind,
+                outcome,
+                seed,
+            } => self.store_hostile(*kind, *outcome, &mut Rng::new(*seed)),
             Op::BitFlip(seed) => self.flip_bit(&mut Rng::new(*seed)),
             Op::Equal([first, second, third]) => {
                 let times = [first, second, third].map(|n| usize::from(*n));
@@ -276,7 +306,11 @@ impl Simulated {
             Op::Clock(days) => self.set_clock_ahead(i64::from(*days)),
             Op::FullDisk(batches, blocks) => self.fill_up(batches, u64::from(*blocks)),
             Op::BadSector(seed) => self.start_with_a_bad_sector(&mut Rng::new(*seed)),
-            Op::Backup { batches, delete, racing } => self.back_up(batches, *delete, *racing),
+            Op::Backup {
+                batches,
+                delete,
+                racing,
+            } => self.back_up(batches, *delete, *racing),
             Op::Salvage => self.salvage(),
             Op::Verify(batches, acts) => {
                 self.put_until(batches, *acts);
@@ -306,7 +340,10 @@ impl Simulated {
         let open = self.wait(vec![sent]);
         match outcome {
             HostileOutcome::Stored => {
-                assert!(open.is_empty(), "an item was rejected, but the disk had no fault");
+                assert!(
+                    open.is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
             }
             HostileOutcome::Torn(_) => {
                 self.cut(Survives::Some, u64::try_from(rng.below(1 << 30)).unwrap());
@@ -320,7 +357,11 @@ impl Simulated {
                 logs.retain(|log| hostile::frames(log).iter().any(with_body));
                 if let Some(log) = logs.get(rng.below(logs.len())) {
                     let frames = hostile::frames(log);
-                    let at = if first { Some(0) } else { frames.iter().rposition(with_body) };
+                    let at = if first {
+                        Some(0)
+                    } else {
+                        frames.iter().rposition(with_body)
+                    };
                     let frame = at.and_then(|at| frames.get(at)).cloned().expect("a frame");
                     // In its header or its head.
                     self.damage(log, &frame.seqs, frame.offset + rng.below(200) as u64, rng);
@@ -337,7 +378,10 @@ impl Simulated {
         self.check();
         let metrics = &self.rig().metrics;
         let counted = metrics.frames_damaged.get() + metrics.tail_bytes_cut.get();
-        assert!(self.model.has_read(seqs) || counted > 0, "{seqs:?} are lost but not counted");
+        assert!(
+            self.model.has_read(seqs) || counted > 0,
+            "{seqs:?} are lost but not counted"
+        );
     }
 
     fn flip_bit(&mut self, rng: &mut Rng) {
@@ -363,18 +407,31 @@ impl Simulated {
     }
 
     /// Flips a bit of a closed log. All other data is recorded as synced.
-    fn damage(&mut self, log: &std::path::Path, seqs: &[crate::model::SeqNo], at: u64, rng: &mut Rng) {
+    fn damage(
+        &mut self,
+        log: &std::path::Path,
+        seqs: &[crate::model::SeqNo],
+        at: u64,
+        rng: &mut Rng,
+    ) {
         hostile::flip(log, at, rng);
         self.disk.adopt_file(log);
         self.model.damage(seqs);
     }
 
     fn show_equal_events(&mut self, [first, second, third]: [usize; 3]) {
-        let sources = [(Source::Bus, first), (Source::EventReturn, second), (Source::Bus, third)];
+        let sources = [
+            (Source::Bus, first),
+            (Source::EventReturn, second),
+            (Source::Bus, third),
+        ];
         for (numbers, batch) in self.model.equal_events(&sources, self.classes) {
             if !batch.is_empty() {
                 let sent = self.send(numbers, batch);
-                assert!(self.wait(vec![sent]).is_empty(), "an item was rejected, but the disk had no fault");
+                assert!(
+                    self.wait(vec![sent]).is_empty(),
+                    "an item was rejected, but the disk had no fault"
+                );
             }
         }
     }
@@ -386,7 +443,10 @@ impl Simulated {
         for by in [by, 0] {
             self.clock.set(Micros(now.0 + by));
             let expired = self.rig().store.0.round();
-            let expired: Vec<_> = expired.iter().filter(|going| going.reason == Reason::Age).collect();
+            let expired: Vec<_> = expired
+                .iter()
+                .filter(|going| going.reason == Reason::Age)
+                .collect();
             assert!(
                 expired.is_empty(),
                 "the clock was set {by} microseconds ahead, and {expired:?} were dropped"
@@ -407,7 +467,10 @@ impl Simulated {
                 assert!(!failed, "a full disk prevents a drop: {outcome:?}");
             }
         }
-        assert!(self.disk.blocks_used() <= before, "drops needed additional space");
+        assert!(
+            self.disk.blocks_used() <= before,
+            "drops needed additional space"
+        );
         self.check();
         self.disk.leave_blocks(None);
     }
@@ -422,13 +485,18 @@ impl Simulated {
             SealedIndex::open(&log.with_file_name("index"))
                 .is_ok_and(|it| it.metadata().totals.log_bytes >= bytes)
         };
-        let logs: Vec<_> = hostile::logs(&self.state_dir()).into_iter().filter(sealed).collect();
+        let logs: Vec<_> = hostile::logs(&self.state_dir())
+            .into_iter()
+            .filter(sealed)
+            .collect();
         if let Some(log) = logs.get(rng.below(logs.len())) {
             let frames = hostile::frames(log);
             if let Some(frame) = frames.get(rng.below(frames.len())) {
                 let offset = frame.offset + rng.below(usize::try_from(frame.len).unwrap()) as u64;
-                self.plan.add_bad_sector(log.to_str().unwrap(), offset..offset + 8);
-                self.try_open().unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
+                self.plan
+                    .add_bad_sector(log.to_str().unwrap(), offset..offset + 8);
+                self.try_open()
+                    .unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
                 self.close();
                 self.plan.heal();
             }
@@ -445,7 +513,10 @@ impl Simulated {
         if racing {
             // Some listing should fall between the two renames that replace a segment by its sealed form.
             self.plan.delay_renames(Duration::from_millis(2));
-            assert!(self.put(batches).is_empty(), "an item was rejected, but the disk had no fault");
+            assert!(
+                self.put(batches).is_empty(),
+                "an item was rejected, but the disk had no fault"
+            );
         }
         for _ in 0..if racing { 3 } else { 1 } {
             self.back_up_once(batches, delete);
@@ -454,13 +525,32 @@ impl Simulated {
     }
 
     fn back_up_once(&mut self, batches: &[Vec<ItemSpec>], delete: bool) {
-        let to_send: Vec<_> = batches.iter().map(|specs| self.model.batch(specs, self.classes)).collect();
+        let to_send: Vec<_> = batches
+            .iter()
+            .map(|specs| self.model.batch(specs, self.classes))
+            .collect();
         // A backup contains but the last all but the last entries acknowledged before it began.
         let known = self.model.clone();
-        let sent: Vec<_> = to_send.into_iter().map(|(numbers, batch)| self.send(numbers, batch)).collect();
-        let options = backup::BackupOptions { delete, link: false };
-        backup(&self.state_dir(), &self.backup(), options, Micros(1), &mut ()).unwrap();
-        assert!(self.wait(sent).is_empty(), "an item was rejected, but the disk had no fault");
+        let sent: Vec<_> = to_send
+            .into_iter()
+            .map(|(numbers, batch)| self.send(numbers, batch))
+            .collect();
+        let options = backup::BackupOptions {
+            delete,
+            link: false,
+        };
+        backup(
+            &self.state_dir(),
+            &self.backup(),
+            options,
+            Micros(1),
+            &mut (),
+        )
+        .unwrap();
+        assert!(
+            self.wait(sent).is_empty(),
+            "an item was rejected, but the disk had no fault"
+        );
         let copy = self.dir.path().join("restored");
         restore(&self.backup(), &copy, &mut ()).unwrap();
         self.check_copy(&copy, &known);
@@ -478,7 +568,10 @@ impl Simulated {
     /// Opens a copy of the store, checks it, and removes it.
     fn check_copy(&self, copy: &std::path::Path, model: &super::Model) {
         let fs = std::sync::Arc::new(Disk);
-        let options = super::Options { fs, ..super::options(copy, self.limits) };
+        let options = super::Options {
+            fs,
+            ..super::options(copy, self.limits)
+        };
         let rig = super::Rig::open(&options).unwrap();
         model.check_copy(&rig.store);
         rig.close();
@@ -490,8 +583,11 @@ impl Simulated {
         // With durability `written`, a power cut may lose the middle of a log.
         let may_be_damaged = self.model.is_damaged() || self.is_written();
         // sled's files are not on the simulated disk, and a power cut damages them.
-        let of_logs: Vec<_> =
-            report.problems.iter().filter(|problem| problem.path.ends_with("log")).collect();
+        let of_logs: Vec<_> = report
+            .problems
+            .iter()
+            .filter(|problem| problem.path.ends_with("log"))
+            .collect();
         assert!(may_be_damaged || of_logs.is_empty(), "{of_logs:?}");
         assert_eq!(report.format, format::FORMAT_VERSION);
     }

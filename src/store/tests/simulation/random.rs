@@ -33,13 +33,23 @@ impl Setup {
         let mut limits = TINY;
         if self.written {
             // Longer than any run: only a shutdown or a full segment syncs.
-            limits.durability = Durability::Written { within: Duration::from_secs(3600) };
+            limits.durability = Durability::Written {
+                within: Duration::from_secs(3600),
+            };
         }
         if self.roomy {
             (limits.segment_bytes_max, limits.segment_entries_max) = (1 << 20, 1_000_000);
         }
-        let Self { numbers_ahead, dedupe_window, .. } = self;
-        Limits { dedupe_window, numbers_ahead, ..limits }
+        let Self {
+            numbers_ahead,
+            dedupe_window,
+            ..
+        } = self;
+        Limits {
+            dedupe_window,
+            numbers_ahead,
+            ..limits
+        }
     }
 }
 
@@ -67,7 +77,12 @@ fn of_seed(seed: u64) -> impl ValueTree<Value = RandomRun> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    one_run().new_tree(&mut TestRunner::new_with_rng(ProptestConfig::default(), rng)).unwrap()
+    one_run()
+        .new_tree(&mut TestRunner::new_with_rng(
+            ProptestConfig::default(),
+            rng,
+        ))
+        .unwrap()
 }
 
 fn execute(RandomRun { setup, ops }: RandomRun, lie: Option<Act>) {
@@ -85,7 +100,12 @@ fn execute(RandomRun { setup, ops }: RandomRun, lie: Option<Act>) {
 fn failure(run: RandomRun) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(|| execute(run, None))).err()?;
     let message = panic.downcast_ref::<String>().map(String::as_str);
-    Some(message.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without message").to_owned())
+    Some(
+        message
+            .or(panic.downcast_ref::<&str>().copied())
+            .unwrap_or("a panic without message")
+            .to_owned(),
+    )
 }
 
 /// Shrinks a failing run.
@@ -110,9 +130,10 @@ fn shrunk(seed: u64, first: String) -> (RandomRun, String) {
 }
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+    std::env::var(name).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+    })
 }
 
 #[test]
@@ -120,9 +141,16 @@ fn acknowledged_entries_are_present_exactly_once_after_random_operations() {
     let (simulation, seed) = (setting("RUNS"), setting("SIMULATION_SEED"));
     let any = crate::model::secret_seed() >> 16;
     let from = seed.unwrap_or(any);
-    let count = if seed.is_some() { simulation.unwrap_or(1) } else { simulation.unwrap_or(24) };
-    let threads =
-        if simulation.is_some() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let count = if seed.is_some() {
+        simulation.unwrap_or(1)
+    } else {
+        simulation.unwrap_or(24)
+    };
+    let threads = if simulation.is_some() {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    } else {
+        1
+    };
     let next = AtomicU64::new(from);
     let failed = parking_lot::Mutex::new(Vec::new());
     let work = || {

@@ -46,7 +46,10 @@ impl SegmentState {
     ];
 
     fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, word)| word)
+        Self::ALL
+            .iter()
+            .find(|(state, _)| *state == self)
+            .map_or("", |(_, word)| word)
     }
 }
 
@@ -106,7 +109,9 @@ impl Manifest {
     /// Reads the manifest of a backup; `None` if the directory has none.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, ToolError> {
         let path = dir.join("MANIFEST");
-        let Some(text) = files::text(&path)? else { return Ok(None) };
+        let Some(text) = files::text(&path)? else {
+            return Ok(None);
+        };
         match Self::parse(&text) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(what) => Err(ToolError::Damaged { path, what }),
@@ -125,9 +130,15 @@ impl Manifest {
         }
         if !text.starts_with(&format!("{TITLE}\n")) {
             let found = text.lines().next().unwrap_or_default();
-            return Err(format!("the manifest has `{found}`, this release reads `{TITLE}`"));
+            return Err(format!(
+                "the manifest has `{found}`, this release reads `{TITLE}`"
+            ));
         }
-        let expected = format!("end {} {:032x}", body.lines().count(), xxh3_128(body.as_bytes()));
+        let expected = format!(
+            "end {} {:032x}",
+            body.lines().count(),
+            xxh3_128(body.as_bytes())
+        );
         if end != expected {
             return Err("checksum mismatch: the manifest is damaged".to_owned());
         }
@@ -153,7 +164,11 @@ impl Manifest {
         );
         // Writing to a String cannot fail.
         for log in &self.logs {
-            let FileVersion { size, mtime_ns, inode } = log.version;
+            let FileVersion {
+                size,
+                mtime_ns,
+                inode,
+            } = log.version;
             let _ = writeln!(
                 text,
                 "log {} {} {} {} {:032x} {size} {mtime_ns} {inode} {}",
@@ -166,7 +181,11 @@ impl Manifest {
             );
         }
         for small in &self.smalls {
-            let _ = writeln!(text, "small {} {} {} {:032x}", small.name, small.file, small.bytes, small.hash);
+            let _ = writeln!(
+                text,
+                "small {} {} {} {:032x}",
+                small.name, small.file, small.bytes, small.hash
+            );
         }
         let (lines, hash) = (text.lines().count(), xxh3_128(text.as_bytes()));
         let _ = writeln!(text, "end {lines} {hash:032x}");
@@ -181,7 +200,18 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
         ["store", "format", version] => manifest.store_format = version.parse().ok()?,
         ["made", at, "by", ..] => manifest.made = at.parse().ok()?,
         ["sequence", number] => manifest.sequence = number.parse().ok()?,
-        ["log", class, first_seq, file, bytes, hex, size, mtime_ns, inode, state] => {
+        [
+            "log",
+            class,
+            first_seq,
+            file,
+            bytes,
+            hex,
+            size,
+            mtime_ns,
+            inode,
+            state,
+        ] => {
             let log = LogCopy {
                 class_name: (*class).to_owned(),
                 first_seq: SeqNo(first_seq.parse().ok()?),
@@ -193,7 +223,10 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
                     mtime_ns: mtime_ns.parse().ok()?,
                     inode: inode.parse().ok()?,
                 },
-                state: SegmentState::ALL.iter().find(|(_, word)| word == state).map(|(state, _)| *state)?,
+                state: SegmentState::ALL
+                    .iter()
+                    .find(|(_, word)| word == state)
+                    .map(|(state, _)| *state)?,
             };
             manifest.logs.push(log);
         }
@@ -216,7 +249,9 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
 
 fn is_inside(file: &str) -> bool {
     !file.is_empty()
-        && Path::new(file).components().all(|part| matches!(part, std::path::Component::Normal(_)))
+        && Path::new(file)
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
 #[cfg(test)]
@@ -230,11 +265,26 @@ mod tests {
             file: "log/jobs/00000000000000000007-0".to_owned(),
             bytes: 64,
             hash: 5,
-            version: FileVersion { size: 64, mtime_ns: -3, inode: 9 },
+            version: FileVersion {
+                size: 64,
+                mtime_ns: -3,
+                inode: 9,
+            },
             state: SegmentState::Growing,
         };
-        let small = SmallFile { name: "HOLDS".to_owned(), file: "HOLDS-1".to_owned(), bytes: 1, hash: 2 };
-        Manifest { store_format: 2, made: 1, sequence: 12, logs: vec![log], smalls: vec![small] }
+        let small = SmallFile {
+            name: "HOLDS".to_owned(),
+            file: "HOLDS-1".to_owned(),
+            bytes: 1,
+            hash: 2,
+        };
+        Manifest {
+            store_format: 2,
+            made: 1,
+            sequence: 12,
+            logs: vec![log],
+            smalls: vec![small],
+        }
     }
 
     #[test]
@@ -257,6 +307,10 @@ mod tests {
         assert!(Manifest::parse("").is_err() && Manifest::parse("\n\n").is_err());
         let mut astray = manifest();
         astray.logs[0].file = "../../etc/passwd".to_owned();
-        assert!(Manifest::parse(&astray.text()).unwrap_err().contains("unknown line"));
+        assert!(
+            Manifest::parse(&astray.text())
+                .unwrap_err()
+                .contains("unknown line")
+        );
     }
 }

@@ -33,7 +33,9 @@ use crate::store::error::io_at;
 use crate::store::format::name_of;
 use crate::store::log::file::LogFile;
 use crate::store::log::walk::{self, Bounds};
-use crate::store::tools::backup::manifest::{FileVersion, LogCopy, Manifest, SegmentState, SmallFile};
+use crate::store::tools::backup::manifest::{
+    FileVersion, LogCopy, Manifest, SegmentState, SmallFile,
+};
 use crate::store::tools::files::tree::Tree;
 use crate::store::{StoreError, format};
 
@@ -83,27 +85,47 @@ pub(crate) fn backup(
     files::check_disjoint(from, to)?;
     if to.exists() && !to.is_dir() {
         let why = "it is a file".to_owned();
-        return Err(ToolError::NotOne { path: to.to_owned(), wanted: "directory for a backup", why });
+        return Err(ToolError::NotOne {
+            path: to.to_owned(),
+            wanted: "directory for a backup",
+            why,
+        });
     }
     let before = Manifest::read(to)?;
     if before.is_none() && !is_empty_or_unfinished(to)? {
-        return Err(ToolError::NotEmpty { path: to.to_owned() });
+        return Err(ToolError::NotEmpty {
+            path: to.to_owned(),
+        });
     }
     let before = before.unwrap_or_default();
     let sources = measure(from, store_id)?;
     // Read after the logs are measured, so it is above every number in them.
-    let sequence =
-        files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
+    let sequence = files::text(&from.join("SEQUENCE"))?
+        .and_then(|text| text.trim_end().parse().ok())
+        .unwrap_or(0);
     let known = |source: &SourceLog| {
-        before.logs.iter().find(|log| is_of(log, &source.segment) && is_unchanged(log, source)).cloned()
+        before
+            .logs
+            .iter()
+            .find(|log| is_of(log, &source.segment) && is_unchanged(log, source))
+            .cloned()
     };
-    let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.version.size).sum();
+    let new: u64 = sources
+        .iter()
+        .filter(|s| known(s).is_none())
+        .map(|s| s.version.size)
+        .sum();
     files::check_free_space(to, new)?;
     let tree = Tree::root(to)?;
     // Check for symbolic links before anything is copied.
     dirs(&tree)?;
     let mut report = BackupReport::default();
-    let mut manifest = Manifest { store_format, made: now.0, sequence, ..Manifest::default() };
+    let mut manifest = Manifest {
+        store_format,
+        made: now.0,
+        sequence,
+        ..Manifest::default()
+    };
     let mut done = 0;
     for source in sources {
         if let Some(log) = known(&source).filter(|log| to.join(&log.file).is_file()) {
@@ -114,7 +136,14 @@ pub(crate) fn backup(
         watch.step(done, new, &name);
         let size = source.version.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
-        if let Some(log) = take((source, store_id), &tree, &before, options, &mut each, &mut report)? {
+        if let Some(log) = take(
+            (source, store_id),
+            &tree,
+            &before,
+            options,
+            &mut each,
+            &mut report,
+        )? {
             report.segments_copied += 1;
             manifest.logs.push(log);
         }
@@ -122,7 +151,10 @@ pub(crate) fn backup(
     }
     watch.step(new, new, "");
     for old in &before.logs {
-        if manifest.logs.iter().any(|log| log.class_name == old.class_name && log.first_seq == old.first_seq)
+        if manifest
+            .logs
+            .iter()
+            .any(|log| log.class_name == old.class_name && log.first_seq == old.first_seq)
         {
             continue;
         }
@@ -130,15 +162,21 @@ pub(crate) fn backup(
             report.segments_deleted += 1;
         } else {
             report.segments_dropped += 1;
-            manifest.logs.push(LogCopy { state: SegmentState::Dropped, ..old.clone() });
+            manifest.logs.push(LogCopy {
+                state: SegmentState::Dropped,
+                ..old.clone()
+            });
         }
     }
-    manifest.logs.sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
+    manifest
+        .logs
+        .sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
     for name in layout::small_files(from)? {
         manifest.smalls.extend(small(from, to, &name, &before)?);
     }
     for dir in dirs(&tree)? {
-        tree.sync(&dir).map_err(io_at("sync the directory", &tree.path(&dir)))?;
+        tree.sync(&dir)
+            .map_err(io_at("sync the directory", &tree.path(&dir)))?;
     }
     manifest.write(to)?;
     remove_unnamed(&tree, &manifest)?;
@@ -173,7 +211,9 @@ fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
     for mut segment in layout::segments(from)? {
         // `None`: retention has dropped it.
-        let Some(file) = segment.open_log()? else { continue };
+        let Some(file) = segment.open_log()? else {
+            continue;
+        };
         let path = segment.log();
         let mut version = file_version(&file, &path)?;
         if !segment.is_sealed {
@@ -181,15 +221,25 @@ fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
             version.size = walk::end(&LogFile::of(&path, same, segment.id(store_id)))?;
         }
         let file = (!segment.is_sealed).then_some(file);
-        sources.push(SourceLog { segment, file, version });
+        sources.push(SourceLog {
+            segment,
+            file,
+            version,
+        });
     }
     Ok(sources)
 }
 
 fn file_version(file: &File, path: &Path) -> Result<FileVersion, StoreError> {
-    let meta = file.metadata().map_err(io_at("read the metadata of", path))?;
+    let meta = file
+        .metadata()
+        .map_err(io_at("read the metadata of", path))?;
     let mtime_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-    Ok(FileVersion { size: meta.len(), mtime_ns, inode: meta.ino() })
+    Ok(FileVersion {
+        size: meta.len(),
+        mtime_ns,
+        inode: meta.ino(),
+    })
 }
 
 /// Copies one log; `None` if retention has dropped it.
@@ -201,7 +251,11 @@ fn take(
     each: &mut dyn FnMut(u64),
     report: &mut BackupReport,
 ) -> Result<Option<LogCopy>, ToolError> {
-    let SourceLog { mut segment, file, mut version } = source;
+    let SourceLog {
+        mut segment,
+        file,
+        mut version,
+    } = source;
     let Some(mut file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
     };
@@ -216,16 +270,30 @@ fn take(
     if !segment.grows() {
         scanned = scanned.finished();
     }
-    report.damaged.extend(scanned.damaged.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
+    report.damaged.extend(
+        scanned
+            .damaged
+            .iter()
+            .map(|bad| (path.clone(), bad.offset, bad.bytes)),
+    );
     let mut bytes = version.size;
     if segment.is_sealed {
-        report.damaged.extend(scanned.tail.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
+        report.damaged.extend(
+            scanned
+                .tail
+                .iter()
+                .map(|bad| (path.clone(), bad.offset, bad.bytes)),
+        );
     } else {
         // Bytes after the last complete frame are being written, or were never completed.
         bytes = scanned.end.min(version.size);
     }
     let root = tree.path(Path::new(""));
-    let base = format!("log/{}/{}", segment.class_name, format::segment_name(segment.first_seq));
+    let base = format!(
+        "log/{}/{}",
+        segment.class_name,
+        format::segment_name(segment.first_seq)
+    );
     let name = new_name(&root, &base, before);
     let target = root.join(&name);
     if before.made == 0 {
@@ -246,17 +314,36 @@ fn take(
         })?
     };
     report.bytes_copied += copied;
-    let state = if segment.is_sealed { SegmentState::Sealed } else { SegmentState::Growing };
-    let SegmentFiles { class_name, first_seq, .. } = segment;
-    Ok(Some(LogCopy { class_name, first_seq, file: name, bytes, hash, version, state }))
+    let state = if segment.is_sealed {
+        SegmentState::Sealed
+    } else {
+        SegmentState::Growing
+    };
+    let SegmentFiles {
+        class_name,
+        first_seq,
+        ..
+    } = segment;
+    Ok(Some(LogCopy {
+        class_name,
+        first_seq,
+        file: name,
+        bytes,
+        hash,
+        version,
+        state,
+    }))
 }
 
 /// A name that is free in the manifest and in the directory.
 fn new_name(to: &Path, base: &str, before: &Manifest) -> String {
     let mut names = (0_u64..).map(|n| format!("{base}-{n}"));
     let is_free = |name: &String| {
-        let named =
-            before.logs.iter().map(|log| &log.file).chain(before.smalls.iter().map(|small| &small.file));
+        let named = before
+            .logs
+            .iter()
+            .map(|log| &log.file)
+            .chain(before.smalls.iter().map(|small| &small.file));
         !named.into_iter().any(|known| known == name) && !to.join(name).exists()
     };
     names.find(is_free).unwrap_or_default()
@@ -270,24 +357,43 @@ fn mark_unfinished(to: &Path) -> Result<(), StoreError> {
     files::write_small(&path, "interrupted backup; the next run continues it\n")
 }
 
-fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option<SmallFile>, ToolError> {
+fn small(
+    from: &Path,
+    to: &Path,
+    name: &str,
+    before: &Manifest,
+) -> Result<Option<SmallFile>, ToolError> {
     let path = from.join(name);
-    let Some(text) = files::text(&path)? else { return Ok(None) };
+    let Some(text) = files::text(&path)? else {
+        return Ok(None);
+    };
     let hash = xxhash_rust::xxh3::xxh3_128(text.as_bytes());
-    let known = before.smalls.iter().find(|small| small.name == name && small.hash == hash);
+    let known = before
+        .smalls
+        .iter()
+        .find(|small| small.name == name && small.hash == hash);
     if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
         return Ok(Some(known.clone()));
     }
     let file = new_name(to, &name.replace('/', "-"), before);
     files::write_small(&to.join(&file), &text)?;
-    Ok(Some(SmallFile { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
+    Ok(Some(SmallFile {
+        name: name.to_owned(),
+        file,
+        bytes: text.len() as u64,
+        hash,
+    }))
 }
 
 /// The directories of a backup, root first; an error if one of them is a symbolic link.
 fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
     let mut dirs = vec![PathBuf::new()];
     let log = PathBuf::from("log");
-    if tree.file_type(&log).map_err(io_at("read the metadata of", &tree.path(&log)))?.is_some() {
+    if tree
+        .file_type(&log)
+        .map_err(io_at("read the metadata of", &tree.path(&log)))?
+        .is_some()
+    {
         for class in tree.list(&log).map_err(io_at("list", &tree.path(&log)))? {
             let dir = log.join(class);
             tree.dir(&dir).map_err(io_at("open", &tree.path(&dir)))?;
@@ -301,27 +407,38 @@ fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
 /// Removes files that the manifest does not name: copies of an interrupted backup, and superseded ones.
 fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
     let logs = manifest.logs.iter().map(|log| &log.file);
-    let named: HashSet<&Path> =
-        logs.chain(manifest.smalls.iter().map(|small| &small.file)).map(Path::new).collect();
+    let named: HashSet<&Path> = logs
+        .chain(manifest.smalls.iter().map(|small| &small.file))
+        .map(Path::new)
+        .collect();
     let is_copy = |name: &str| {
-        let Some((base, n)) = name.rsplit_once('-') else { return name == UNFINISHED };
-        let ours = format::segment_seq(base).is_some() || layout::is_small_file(&base.replacen('-', "/", 1));
+        let Some((base, n)) = name.rsplit_once('-') else {
+            return name == UNFINISHED;
+        };
+        let ours = format::segment_seq(base).is_some()
+            || layout::is_small_file(&base.replacen('-', "/", 1));
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
     for dir in dirs(tree)? {
         let names = tree.list(&dir).map_err(io_at("list", &tree.path(&dir)))?;
         let mut left = names.len();
-        for name in names.iter().filter(|name| name.to_str().is_some_and(is_copy)) {
+        for name in names
+            .iter()
+            .filter(|name| name.to_str().is_some_and(is_copy))
+        {
             let path = dir.join(name);
             let shown = tree.path(&path);
-            let found = tree.file_type(&path).map_err(io_at("read the metadata of", &shown))?;
+            let found = tree
+                .file_type(&path)
+                .map_err(io_at("read the metadata of", &shown))?;
             if found.is_some_and(FileType::is_file) && !named.contains(path.as_path()) {
                 tree.remove(&path).map_err(io_at("remove", &shown))?;
                 left -= 1;
             }
         }
         if left == 0 && dir.parent() == Some(Path::new("log")) {
-            tree.remove_dir(&dir).map_err(io_at("remove", &tree.path(&dir)))?;
+            tree.remove_dir(&dir)
+                .map_err(io_at("remove", &tree.path(&dir)))?;
         }
     }
     Ok(())

@@ -17,11 +17,23 @@ pub(crate) struct RestoreReport {
 }
 
 /// Restores a backup into an empty directory, and verifies its files against the manifest.
-pub(crate) fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreReport, ToolError> {
+pub(crate) fn restore(
+    from: &Path,
+    to: &Path,
+    watch: &mut dyn Watch,
+) -> Result<RestoreReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
-    let not = |why: &str| ToolError::NotOne { path: from.to_owned(), wanted: "backup", why: why.to_owned() };
+    let not = |why: &str| ToolError::NotOne {
+        path: from.to_owned(),
+        wanted: "backup",
+        why: why.to_owned(),
+    };
     if !from.is_dir() {
-        return Err(not(if from.exists() { "not a directory" } else { "no such directory" }));
+        return Err(not(if from.exists() {
+            "not a directory"
+        } else {
+            "no such directory"
+        }));
     }
     let Some(manifest) = Manifest::read(from)? else {
         let why = if from.join("FORMAT").is_file() {
@@ -33,13 +45,20 @@ pub(crate) fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<R
     };
     if manifest.store_format != format::FORMAT_VERSION {
         let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
-        return Err(StoreError::Version { path: from.to_owned(), found, expected }.into());
+        return Err(StoreError::Version {
+            path: from.to_owned(),
+            found,
+            expected,
+        }
+        .into());
     }
     files::check_disjoint(from, to)?;
     // Check that all files exist before writing any.
     for (file, bytes) in named(&manifest) {
         let path = from.join(file);
-        let found = std::fs::metadata(&path).map_err(io_at("read the metadata of", &path))?.len();
+        let found = std::fs::metadata(&path)
+            .map_err(io_at("read the metadata of", &path))?
+            .len();
         if found < bytes {
             let what = format!("{found} bytes, expected {bytes} by the manifest");
             return Err(ToolError::Damaged { path, what });
@@ -63,7 +82,10 @@ pub(crate) fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<R
         check(&source, hash, log.hash)?;
         files::sync_dir(&dir)?;
     }
-    let (last, others): (Vec<_>, Vec<_>) = manifest.smalls.iter().partition(|small| small.name == "FORMAT");
+    let (last, others): (Vec<_>, Vec<_>) = manifest
+        .smalls
+        .iter()
+        .partition(|small| small.name == "FORMAT");
     if manifest.sequence > 0 {
         files::write_small(&to.join("SEQUENCE"), &format!("{}\n", manifest.sequence))?;
     }
@@ -71,16 +93,32 @@ pub(crate) fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<R
     for small in others.into_iter().chain(last) {
         let source = from.join(&small.file);
         let text = files::text(&source)?.unwrap_or_default();
-        check(&source, xxhash_rust::xxh3::xxh3_128(text.as_bytes()), small.hash)?;
+        check(
+            &source,
+            xxhash_rust::xxh3::xxh3_128(text.as_bytes()),
+            small.hash,
+        )?;
         layout::write_small_file(to, &small.name, &text)?;
     }
     files::inherit_owner(to)?;
-    Ok(RestoreReport { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })
+    Ok(RestoreReport {
+        segments: manifest.logs.len() as u64,
+        bytes: total,
+        made: manifest.made,
+    })
 }
 
 fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
-    let logs = manifest.logs.iter().map(|log| (log.file.as_str(), log.bytes));
-    logs.chain(manifest.smalls.iter().map(|small| (small.file.as_str(), small.bytes)))
+    let logs = manifest
+        .logs
+        .iter()
+        .map(|log| (log.file.as_str(), log.bytes));
+    logs.chain(
+        manifest
+            .smalls
+            .iter()
+            .map(|small| (small.file.as_str(), small.bytes)),
+    )
 }
 
 fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), ToolError> {
@@ -89,5 +127,8 @@ fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), T
     }
     let what = "checksum mismatch: the file is damaged. \
                 `saltcellar store salvage` copies the readable entries of the backup's directory to a new store";
-    Err(ToolError::Damaged { path: path.to_owned(), what: what.to_owned() })
+    Err(ToolError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    })
 }

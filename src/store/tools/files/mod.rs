@@ -50,15 +50,24 @@ pub(crate) fn hashed(
     let mut buffer = vec![0; TOOL_COPY_BYTES];
     let mut left = len;
     while left > 0 {
-        let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let Some(part) = buffer.get_mut(..want) else { break };
+        let want = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(part) = buffer.get_mut(..want) else {
+            break;
+        };
         let read = match from.read(part) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file was truncated")),
+            Ok(0) => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the file was truncated",
+            )),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             read => read,
         };
         let read = read.map_err(io_at("read", source))?;
-        let Some(part) = buffer.get(..read) else { break };
+        let Some(part) = buffer.get(..read) else {
+            break;
+        };
         hash.update(part);
         each(part)?;
         left -= read as u64;
@@ -69,11 +78,20 @@ pub(crate) fn hashed(
 /// Fails if the file system of `to` lacks space for `bytes`.
 pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
-    let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
-    let space = Disk.space(there).map_err(io_at("query the free space of", there))?;
+    let there = absolute
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(to);
+    let space = Disk
+        .space(there)
+        .map_err(io_at("query the free space of", there))?;
     let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
     if free < needed {
-        return Err(ToolError::NoSpace { path: to.to_owned(), needed, free });
+        return Err(ToolError::NoSpace {
+            path: to.to_owned(),
+            needed,
+            free,
+        });
     }
     Ok(())
 }
@@ -85,7 +103,10 @@ pub(crate) fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
         [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
     {
         if real_inner.starts_with(real_outer) {
-            return Err(ToolError::Nested { inner: inner.to_owned(), outer: outer.to_owned() });
+            return Err(ToolError::Nested {
+                inner: inner.to_owned(),
+                outer: outer.to_owned(),
+            });
         }
     }
     Ok(())
@@ -107,12 +128,19 @@ pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
     match fs::read_dir(path) {
         Ok(mut items) => {
             if items.next().is_some() {
-                return Err(ToolError::NotEmpty { path: path.to_owned() });
+                return Err(ToolError::NotEmpty {
+                    path: path.to_owned(),
+                });
             }
             Ok(())
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(make_dir(path)?),
-        Err(why) => Err(StoreError::Io { action: "list", path: path.to_owned(), why }.into()),
+        Err(why) => Err(StoreError::Io {
+            action: "list",
+            path: path.to_owned(),
+            why,
+        }
+        .into()),
     }
 }
 
@@ -122,7 +150,9 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
 }
 
 pub(crate) fn sync_file(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(io_at("sync", path))
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(io_at("sync", path))
 }
 
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
@@ -131,7 +161,8 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
 
 /// Writes a small file atomically and durably.
 pub(crate) fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
-    Disk.write_whole(path, text.as_bytes()).map_err(io_at("write", path))
+    Disk.write_whole(path, text.as_bytes())
+        .map_err(io_at("write", path))
 }
 
 /// Gives all files in a directory the owner and group of the directory, for tools that run as root.

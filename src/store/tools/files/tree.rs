@@ -19,8 +19,10 @@ use crate::store::StoreError;
 use crate::store::error::io_at;
 use crate::store::tools::files;
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 
 /// An open directory. Names are relative to it and must not contain `..`.
 #[derive(Debug)]
@@ -35,7 +37,10 @@ impl Tree {
         files::make_dir(path)?;
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from);
-        Ok(Self { directory: directory.map_err(io_at("open", path))?, path: path.to_owned() })
+        Ok(Self {
+            directory: directory.map_err(io_at("open", path))?,
+            path: path.to_owned(),
+        })
     }
 
     /// The full path of a name, for messages.
@@ -48,9 +53,14 @@ impl Tree {
     }
 
     fn walk(&self, name: &Path, create: bool) -> io::Result<Self> {
-        let mut at = Self { directory: self.directory.try_clone()?, path: self.path.clone() };
+        let mut at = Self {
+            directory: self.directory.try_clone()?,
+            path: self.path.clone(),
+        };
         for part in name.components() {
-            let Component::Normal(part) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+            let Component::Normal(part) = part else {
+                return Err(io::ErrorKind::InvalidInput.into());
+            };
             if create {
                 match rustix::fs::mkdirat(&at.directory, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -71,20 +81,31 @@ impl Tree {
         let found = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink()) {
             let link = self.path.join(name);
-            return io::Error::other(format!("{} is a symbolic link, which is not followed", link.display()));
+            return io::Error::other(format!(
+                "{} is a symbolic link, which is not followed",
+                link.display()
+            ));
         }
         error.into()
     }
 
     /// The directory that contains a name, and its last component.
     fn resolve(&self, name: &Path, create: bool) -> io::Result<(Self, OsString)> {
-        let Some(last) = name.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        Ok((self.walk(name.parent().unwrap_or(Path::new("")), create)?, last.to_owned()))
+        let Some(last) = name.file_name() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Ok((
+            self.walk(name.parent().unwrap_or(Path::new("")), create)?,
+            last.to_owned(),
+        ))
     }
 
     /// Creates a file; fails if it exists.
     pub(crate) fn create_new(&self, name: impl AsRef<Path>) -> io::Result<File> {
-        self.open(name.as_ref(), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
+        self.open(
+            name.as_ref(),
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+        )
     }
 
     pub(crate) fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
@@ -101,7 +122,11 @@ impl Tree {
     /// The type of a file, symbolic links included; `None` if it does not exist.
     pub(crate) fn file_type(&self, name: impl AsRef<Path>) -> io::Result<Option<FileType>> {
         let found = self.resolve(name.as_ref(), false).and_then(|(dir, name)| {
-            Ok(rustix::fs::statat(&dir.directory, &name, AtFlags::SYMLINK_NOFOLLOW)?)
+            Ok(rustix::fs::statat(
+                &dir.directory,
+                &name,
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?)
         });
         match found {
             Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
@@ -126,7 +151,13 @@ impl Tree {
 
     pub(crate) fn link(&self, from: &Path, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.resolve(name.as_ref(), true)?;
-        Ok(rustix::fs::linkat(CWD, from, &dir.directory, &name, AtFlags::empty())?)
+        Ok(rustix::fs::linkat(
+            CWD,
+            from,
+            &dir.directory,
+            &name,
+            AtFlags::empty(),
+        )?)
     }
 
     /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
@@ -151,7 +182,11 @@ impl Tree {
 
     pub(crate) fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.resolve(name.as_ref(), false)?;
-        Ok(rustix::fs::unlinkat(&dir.directory, &name, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(
+            &dir.directory,
+            &name,
+            AtFlags::REMOVEDIR,
+        )?)
     }
 
     pub(crate) fn sync(&self, name: impl AsRef<Path>) -> io::Result<()> {
@@ -171,9 +206,16 @@ mod tests {
     fn files_and_directories_are_created_linked_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::root(&dir.path().join("a/b")).unwrap();
-        tree.create_new("c/d/file").unwrap().write_all(b"words").unwrap();
-        assert_eq!(tree.create_new("c/d/file").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        tree.link(&dir.path().join("a/b/c/d/file"), "c/linked").unwrap();
+        tree.create_new("c/d/file")
+            .unwrap()
+            .write_all(b"words")
+            .unwrap();
+        assert_eq!(
+            tree.create_new("c/d/file").unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        tree.link(&dir.path().join("a/b/c/d/file"), "c/linked")
+            .unwrap();
         assert_eq!(fs::read(dir.path().join("a/b/c/linked")).unwrap(), b"words");
         assert_eq!(tree.list("c").unwrap(), ["d", "linked"]);
         assert!(tree.file_type("c/d").unwrap().unwrap().is_dir());
@@ -219,7 +261,10 @@ mod tests {
         // The symbolic link is removed, not its target.
         tree.remove("dir").unwrap();
         tree.remove("file").unwrap();
-        let found: Vec<_> = fs::read_dir(&outside).unwrap().map(|item| item.unwrap().file_name()).collect();
+        let found: Vec<_> = fs::read_dir(&outside)
+            .unwrap()
+            .map(|item| item.unwrap().file_name())
+            .collect();
         assert_eq!(found, ["file"]);
         assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "kept");
     }

@@ -24,7 +24,10 @@ mod swap;
 mod table;
 
 fn options(dir: &Path) -> Options {
-    let limits = Limits { segment_bytes_max: 6000, ..Limits::default() };
+    let limits = Limits {
+        segment_bytes_max: 6000,
+        ..Limits::default()
+    };
     crate::store::tests::options(dir, limits)
 }
 
@@ -42,14 +45,29 @@ fn with_store_of<T>(options: &Options, work: impl FnOnce(&Store, &Intake) -> T) 
 fn event(n: u64) -> (String, Vec<u8>) {
     let jid = format!("20261121030955{:06}", n / 10);
     let mut w = Writer::new();
-    w.map(5).str("id").str(&format!("web{n}")).str("jid").str(&jid).str("return").uint(n);
+    w.map(5)
+        .str("id")
+        .str(&format!("web{n}"))
+        .str("jid")
+        .str(&jid)
+        .str("return")
+        .uint(n);
     // Incompressible, so that damage hits bodies.
-    let noise: Vec<u8> =
-        (0..20_u64).flat_map(|i| (n * 31 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    let noise: Vec<u8> = (0..20_u64)
+        .flat_map(|i| {
+            (n * 31 + i)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .to_le_bytes()
+        })
+        .collect();
     w.str("noise").bin(&noise);
     // Large enough that sealing does not merge its block.
     w.str("pad").bin(&vec![b'x'; BLOCK_RAW_BYTES / 2]);
-    let tag = if n.is_multiple_of(3) { format!("beacon/{n}") } else { format!("salt/job/{jid}/ret/web{n}") };
+    let tag = if n.is_multiple_of(3) {
+        format!("beacon/{n}")
+    } else {
+        format!("salt/job/{jid}/ret/web{n}")
+    };
     (tag, w.into_bytes())
 }
 
@@ -58,9 +76,17 @@ fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let mut batch = Batch::default();
         let (tag, data) = event(n);
-        batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5)), None);
+        batch.push(
+            &event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5)),
+            None,
+        );
         let (tx, rx) = sync_channel(1);
-        intake.submit(batch, Some(Box::new(move |outcome| tx.send(outcome).unwrap()))).unwrap();
+        intake
+            .submit(
+                batch,
+                Some(Box::new(move |outcome| tx.send(outcome).unwrap())),
+            )
+            .unwrap();
         crate::testkit::receive(&rx).unwrap();
     }
 }
@@ -73,11 +99,22 @@ fn make(dir: &Path, numbers: std::ops::Range<u64>) {
 /// The content of a store: the tag by sequence number.
 fn content(dir: &Path) -> BTreeMap<u64, String> {
     with_store(dir, |store, _| {
-        let found =
-            store.events_before(&EventFilter::default(), SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap();
+        let found = store
+            .events_before(
+                &EventFilter::default(),
+                SeqNo(u64::MAX),
+                usize::MAX,
+                usize::MAX,
+            )
+            .unwrap();
         let each = |entry: StoredEntry| {
             let tag = String::from_utf8(entry.tag).unwrap();
-            let n = tag.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+            let n = tag
+                .rsplit(|c: char| !c.is_ascii_digit())
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
             assert_eq!(event(n), (tag.clone(), entry.body), "garbage");
             (entry.seq.0, tag)
         };
@@ -91,11 +128,17 @@ fn check(dir: &Path) -> verify::VerifyReport {
 
 fn assert_clean(dir: &Path) {
     let report = check(dir);
-    assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
+    assert!(
+        report.problems.is_empty() && report.notes.is_empty(),
+        "{report:#?}"
+    );
 }
 
 fn logs(dir: &Path, class: &str) -> Vec<PathBuf> {
-    let of_class = layout::segments(dir).unwrap().into_iter().filter(|segment| segment.class_name == class);
+    let of_class = layout::segments(dir)
+        .unwrap()
+        .into_iter()
+        .filter(|segment| segment.class_name == class);
     of_class.map(|segment| segment.log()).collect()
 }
 
@@ -109,7 +152,11 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for path in super::files::list(from).unwrap() {
         let target = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &target) } else { fs::copy(&path, &target).map(drop).unwrap() }
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).map(drop).unwrap();
+        }
     }
 }
 
@@ -124,9 +171,19 @@ fn a_store() -> (tempfile::TempDir, PathBuf) {
 fn an_intact_store_verifies() {
     let (_dir, state) = a_store();
     let report = check(&state);
-    assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
-    assert_eq!((report.entries, report.frames, &report.holder), (199, 199, &None));
-    let sealed = layout::segments(&state).unwrap().iter().filter(|segment| segment.is_sealed).count() as u64;
+    assert!(
+        report.problems.is_empty() && report.notes.is_empty(),
+        "{report:#?}"
+    );
+    assert_eq!(
+        (report.entries, report.frames, &report.holder),
+        (199, 199, &None)
+    );
+    let sealed = layout::segments(&state)
+        .unwrap()
+        .iter()
+        .filter(|segment| segment.is_sealed)
+        .count() as u64;
     assert!(sealed >= 4, "{sealed}");
     assert_eq!(report.indexes, IndexCheck::Compared(sealed));
     let quick = verify(&state, verify::VerifyOptions { quick: true }, &mut ()).unwrap();
@@ -141,8 +198,13 @@ fn beside_a_daemon_everything_but_the_indexes_is_verified() {
         put(intake, 200..230);
         let report = check(&state);
         assert!(report.problems.is_empty(), "{report:#?}");
-        assert_eq!((report.entries, report.holder.as_deref()), (229, Some("the test")));
-        let IndexCheck::Skipped(why) = report.indexes else { panic!() };
+        assert_eq!(
+            (report.entries, report.holder.as_deref()),
+            (229, Some("the test"))
+        );
+        let IndexCheck::Skipped(why) = report.indexes else {
+            panic!()
+        };
         assert!(why.contains("the test"), "{why}");
     });
 }
@@ -159,14 +221,51 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_loss() {
     let size = fs::metadata(&sealed).unwrap().len();
     let cases: [Case<'_>; 7] = [
         ("a header", &|log| flip(log, 20), 0, 0, "log header damaged"),
-        ("a frame's header", &|log| flip(log, third + 9), third as u64, 1, "no frame can be read"),
-        ("a head", &|log| flip(log, third + 60), third as u64, 1, "head does not match"),
-        ("bodies", &|log| flip(log, at[3] - 20), third as u64, 1, "bodies do not match"),
-        ("the first frame", &|log| flip(log, first), first as u64, 1, "no frame can be read"),
-        ("the magic", &|log| flip(log, third), third as u64, 1, "no frame can be read"),
+        (
+            "a frame's header",
+            &|log| flip(log, third + 9),
+            third as u64,
+            1,
+            "no frame can be read",
+        ),
+        (
+            "a head",
+            &|log| flip(log, third + 60),
+            third as u64,
+            1,
+            "head does not match",
+        ),
+        (
+            "bodies",
+            &|log| flip(log, at[3] - 20),
+            third as u64,
+            1,
+            "bodies do not match",
+        ),
+        (
+            "the first frame",
+            &|log| flip(log, first),
+            first as u64,
+            1,
+            "no frame can be read",
+        ),
+        (
+            "the magic",
+            &|log| flip(log, third),
+            third as u64,
+            1,
+            "no frame can be read",
+        ),
         (
             "the end",
-            &|log| fs::OpenOptions::new().write(true).open(log).unwrap().set_len(size - 20).unwrap(),
+            &|log| {
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(log)
+                    .unwrap()
+                    .set_len(size - 20)
+                    .unwrap();
+            },
             *at.last().unwrap() as u64,
             1,
             "no complete frame can be read",
@@ -178,7 +277,11 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_loss() {
         let log = hurt.join(sealed.strip_prefix(&state).unwrap());
         damage(&log);
         let report = check(&hurt);
-        let found: Vec<_> = report.problems.iter().filter(|problem| problem.path == log).collect();
+        let found: Vec<_> = report
+            .problems
+            .iter()
+            .filter(|problem| problem.path == log)
+            .collect();
         assert_eq!(found.len(), 1, "{what}: {report:#?}");
         assert_eq!(found[0].offset, Some(offset), "{what}: {found:#?}");
         assert!(found[0].what.contains(words), "{what}: {found:#?}");
@@ -194,17 +297,28 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_loss() {
 #[test]
 fn an_unfinished_write_and_a_copied_frame_are_not_damage_but_a_duplicate_number_is() {
     let (_dir, state) = a_store();
-    let growing =
-        layout::segments(&state).unwrap().into_iter().find(layout::SegmentFiles::grows).unwrap().log();
+    let growing = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .find(layout::SegmentFiles::grows)
+        .unwrap()
+        .log();
     let bytes = fs::read(&growing).unwrap();
     let last = *frames(&growing).last().unwrap();
-    fs::write(&growing, [&bytes[..], &bytes[last..bytes.len() - 30]].concat()).unwrap();
+    fs::write(
+        &growing,
+        [&bytes[..], &bytes[last..bytes.len() - 30]].concat(),
+    )
+    .unwrap();
     let report = check(&state);
     assert!(report.problems.is_empty(), "{report:#?}");
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
     fs::write(&growing, [&bytes[..], &bytes[last..]].concat()).unwrap();
     let report = check(&state);
-    assert!(report.problems.is_empty() && report.entries == 199, "{report:#?}");
+    assert!(
+        report.problems.is_empty() && report.entries == 199,
+        "{report:#?}"
+    );
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
     fs::write(&growing, &bytes).unwrap();
     // Valid at its offset, with the sequence number of an entry of another class.
@@ -216,17 +330,26 @@ fn an_unfinished_write_and_a_copied_frame_are_not_damage_but_a_duplicate_number_
         .unwrap();
     let id = segment.id(format::read_format(&text).unwrap());
     let growing = fs::read(segment.log()).unwrap();
-    let frame = crate::store::tests::damage::forged::frame_at(id, growing.len() as u64, 199, "twice");
+    let frame =
+        crate::store::tests::damage::forged::frame_at(id, growing.len() as u64, 199, "twice");
     fs::write(segment.log(), [growing, frame].concat()).unwrap();
     let report = check(&state);
-    assert!(report.problems[0].what.contains("duplicate sequence number 199"), "{report:#?}");
+    assert!(
+        report.problems[0]
+            .what
+            .contains("duplicate sequence number 199"),
+        "{report:#?}"
+    );
 }
 
 #[test]
 fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     let (_dir, state) = a_store();
-    let segments: Vec<_> =
-        layout::segments(&state).unwrap().into_iter().filter(|segment| segment.is_sealed).collect();
+    let segments: Vec<_> = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .filter(|segment| segment.is_sealed)
+        .collect();
     let (one, two) = (&segments[0], &segments[1]);
     assert_eq!(one.class_name, two.class_name);
     // An intact index of another segment.
@@ -238,22 +361,42 @@ fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     assert_eq!(report.problems[0].entries_lost, 0);
     let before = report.entries;
     let which = SegmentSelector { name: one.name() };
-    assert_eq!(rebuild(&options(&state), Some(&which), &mut ()).unwrap().segments, 1);
+    assert_eq!(
+        rebuild(&options(&state), Some(&which), &mut ())
+            .unwrap()
+            .segments,
+        1
+    );
     assert_clean(&state);
     let report = rebuild(&options(&state), None, &mut ()).unwrap();
-    assert_eq!((report.segments, report.entries), (segments.len() as u64, before));
+    assert_eq!(
+        (report.segments, report.entries),
+        (segments.len() as u64, before)
+    );
     assert_clean(&state);
     assert_eq!(content(&state).len(), 199);
-    let error =
-        rebuild(&options(&state), Some(&SegmentSelector { name: "jobs/7777".into() }), &mut ()).unwrap_err();
-    assert!(error.to_string().contains("no segment jobs/7777"), "{error}");
+    let error = rebuild(
+        &options(&state),
+        Some(&SegmentSelector {
+            name: "jobs/7777".into(),
+        }),
+        &mut (),
+    )
+    .unwrap_err();
+    assert!(
+        error.to_string().contains("no segment jobs/7777"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_missing_segment_is_detected() {
     let (_dir, state) = a_store();
-    let segments: Vec<_> =
-        layout::segments(&state).unwrap().into_iter().filter(|segment| segment.is_sealed).collect();
+    let segments: Vec<_> = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .filter(|segment| segment.is_sealed)
+        .collect();
     fs::remove_file(segments[1].log()).unwrap();
     let before = check(&state);
     assert_eq!(before.problems.len(), 1, "{before:#?}");
@@ -268,9 +411,13 @@ fn a_missing_segment_is_detected() {
 fn rebuild_and_salvage_fail_while_the_store_is_open() {
     let (dir, state) = a_store();
     with_store(&state, |_, _| {
-        let error = rebuild(&options(&state), None, &mut ()).unwrap_err().to_string();
+        let error = rebuild(&options(&state), None, &mut ())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("in use by the test"), "{error}");
-        let error = salvage(&state, &dir.path().join("new"), Micros(0), &mut ()).unwrap_err().to_string();
+        let error = salvage(&state, &dir.path().join("new"), Micros(0), &mut ())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("in use by the test"), "{error}");
     });
     assert!(state.join("state").is_dir());
@@ -280,9 +427,17 @@ fn rebuild_and_salvage_fail_while_the_store_is_open() {
 fn a_directory_that_is_not_a_store_is_rejected_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let expect_error = |path: &Path, words: &str| {
-        let error = verify(path, verify::VerifyOptions::default(), &mut ()).unwrap_err().to_string();
+        let error = verify(path, verify::VerifyOptions::default(), &mut ())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(words), "{error}");
-        let error = backup(path, &dir.path().join("b"), backup::BackupOptions::default(), Micros(0), &mut ());
+        let error = backup(
+            path,
+            &dir.path().join("b"),
+            backup::BackupOptions::default(),
+            Micros(0),
+            &mut (),
+        );
         assert!(error.unwrap_err().to_string().contains(words));
     };
     expect_error(&dir.path().join("nowhere"), "no such directory");
@@ -301,17 +456,27 @@ fn salvage_copies_an_intact_store_completely() {
     let before = content(&state);
     let new = dir.path().join("new");
     let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
-    assert!(report.losses.is_empty() && report.foreign.is_empty(), "{report:#?}");
-    assert_eq!(report.classes, [("events".to_owned(), 66), ("jobs".to_owned(), 133)]);
+    assert!(
+        report.losses.is_empty() && report.foreign.is_empty(),
+        "{report:#?}"
+    );
+    assert_eq!(
+        report.classes,
+        [("events".to_owned(), 66), ("jobs".to_owned(), 133)]
+    );
     assert_eq!(report.doubles, 0);
     assert_clean(&new);
     assert_eq!(content(&new), before);
     // The new store continues after its last entry.
     make(&new, 200..210);
     assert_eq!(content(&new).len(), 209);
-    let error = salvage(&state, &new, Micros(7), &mut ()).unwrap_err().to_string();
+    let error = salvage(&state, &new, Micros(7), &mut ())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("is not empty"), "{error}");
-    let error = salvage(&state, &state.join("new"), Micros(7), &mut ()).unwrap_err().to_string();
+    let error = salvage(&state, &state.join("new"), Micros(7), &mut ())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("is inside"), "{error}");
 }
 
@@ -336,23 +501,40 @@ fn salvage_copies_readable_entries_and_reports_the_rest() {
         .unwrap();
     let class = state.join("log/strange");
     fs::create_dir(&class).unwrap();
-    fs::rename(events[1].parent().unwrap(), class.join(events[1].parent().unwrap().file_name().unwrap()))
-        .unwrap();
+    fs::rename(
+        events[1].parent().unwrap(),
+        class.join(events[1].parent().unwrap().file_name().unwrap()),
+    )
+    .unwrap();
     fs::write(state.join("log/jobs/notes.txt"), "nothing of saltcellar's").unwrap();
     let last = fs::read(&jobs[2]).unwrap();
     let cut = *frames(&jobs[2]).last().unwrap();
     fs::write(&jobs[2], &last[..cut]).unwrap();
-    fs::write(jobs[2].with_file_name(format!("log.cut-{cut}")), &last[cut..]).unwrap();
-    copy(jobs[3].parent().unwrap(), &state.join("log/jobs/copy of it"));
+    fs::write(
+        jobs[2].with_file_name(format!("log.cut-{cut}")),
+        &last[cut..],
+    )
+    .unwrap();
+    copy(
+        jobs[3].parent().unwrap(),
+        &state.join("log/jobs/copy of it"),
+    );
     let damaged: BTreeMap<_, _> = walk(&state);
     let new = dir.path().join("new");
     let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
     assert_eq!(walk(&state), damaged, "the damaged directory was changed");
     assert_eq!(report.entries_lost(), 3, "{report:#?}");
-    let lost: Vec<_> = report.losses.iter().map(|loss| (loss.path.clone(), loss.range.offset)).collect();
+    let lost: Vec<_> = report
+        .losses
+        .iter()
+        .map(|loss| (loss.path.clone(), loss.range.offset))
+        .collect();
     let frames_of_jobs = frames(&jobs[1]);
     let expected = [
-        (events[0].clone(), *frames(&events[0]).last().unwrap() as u64),
+        (
+            events[0].clone(),
+            *frames(&events[0]).last().unwrap() as u64,
+        ),
         (jobs[1].clone(), at_of(&jobs[1], 1)),
         (jobs[1].clone(), frames_of_jobs[1] as u64),
     ];
@@ -364,15 +546,19 @@ fn salvage_copies_readable_entries_and_reports_the_rest() {
     assert_clean(&new);
     let after = content(&new);
     assert_eq!(after.len(), before.len() - 3);
-    assert!(after.iter().all(|(seq, tag)| before.get(seq) == Some(tag)), "sequence numbers are unchanged");
+    assert!(
+        after.iter().all(|(seq, tag)| before.get(seq) == Some(tag)),
+        "sequence numbers are unchanged"
+    );
 }
 
 /// Offset of frame `n`, whose magic is damaged: the end of the previous frame.
 fn at_of(path: &Path, n: usize) -> u64 {
     let bytes = fs::read(path).unwrap();
     let before = frames(path)[n - 1];
-    let len =
-        |at: usize| u32::from_le_bytes(bytes[before + at..][..4].try_into().unwrap()).next_multiple_of(16);
+    let len = |at: usize| {
+        u32::from_le_bytes(bytes[before + at..][..4].try_into().unwrap()).next_multiple_of(16)
+    };
     before as u64 + 48 + u64::from(len(8) + len(12))
 }
 
@@ -390,7 +576,16 @@ fn walk(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 fn back_up(state: &Path, to: &Path, delete: bool) -> Result<backup::BackupReport, ToolError> {
-    backup(state, to, backup::BackupOptions { delete, link: false }, Micros(9), &mut ())
+    backup(
+        state,
+        to,
+        backup::BackupOptions {
+            delete,
+            link: false,
+        },
+        Micros(9),
+        &mut (),
+    )
 }
 
 #[test]
@@ -399,7 +594,10 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     let first = back_up(&state, &to, false).unwrap();
     let segments = layout::segments(&state).unwrap().len() as u64;
-    assert_eq!((first.segments, first.segments_copied), (segments, segments));
+    assert_eq!(
+        (first.segments, first.segments_copied),
+        (segments, segments)
+    );
     assert_eq!(back_up(&state, &to, false).unwrap().segments_copied, 0);
     restore(&to, &new, &mut ()).unwrap();
     assert_clean(&new);
@@ -414,7 +612,10 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
         "{second:?}"
     );
     // Superseded copies are removed.
-    let files = walk(&to).into_keys().filter(|path| path.starts_with(to.join("log"))).count() as u64;
+    let files = walk(&to)
+        .into_keys()
+        .filter(|path| path.starts_with(to.join("log")))
+        .count() as u64;
     assert_eq!(files, second.segments);
     let newer = dir.path().join("newer");
     restore(&to, &newer, &mut ()).unwrap();
@@ -426,20 +627,30 @@ fn dead_letters_are_part_of_a_backup_and_of_a_salvaged_store() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     fs::create_dir(state.join("sinks")).unwrap();
-    for (name, text) in [("audit.dead", "one\n"), ("a-b_c.dead", "two\n"), ("audit.dead.tmp", "incomplete")] {
+    for (name, text) in [
+        ("audit.dead", "one\n"),
+        ("a-b_c.dead", "two\n"),
+        ("audit.dead.tmp", "incomplete"),
+    ] {
         fs::write(state.join("sinks").join(name), text).unwrap();
     }
     back_up(&state, &to, false).unwrap();
     fs::write(state.join("sinks/audit.dead"), "newer\n").unwrap();
     back_up(&state, &to, false).unwrap();
-    let copies = walk(&to).into_keys().filter(|path| path.to_string_lossy().contains(".dead-")).count();
+    let copies = walk(&to)
+        .into_keys()
+        .filter(|path| path.to_string_lossy().contains(".dead-"))
+        .count();
     assert_eq!(copies, 2, "superseded copies are removed");
     restore(&to, &new, &mut ()).unwrap();
     let salvaged = dir.path().join("salvaged");
     salvage(&state, &salvaged, Micros(9), &mut ()).unwrap();
     for dir in [new, salvaged] {
         let read = |name: &str| fs::read_to_string(dir.join("sinks").join(name)).unwrap();
-        assert_eq!((read("audit.dead").as_str(), read("a-b_c.dead").as_str()), ("newer\n", "two\n"));
+        assert_eq!(
+            (read("audit.dead").as_str(), read("a-b_c.dead").as_str()),
+            ("newer\n", "two\n")
+        );
         assert!(!dir.join("sinks/audit.dead.tmp").exists());
     }
 }
@@ -452,7 +663,9 @@ fn a_backup_beside_a_daemon_has_every_entry_acknowledged_before() {
         put(intake, 200..230);
         std::thread::scope(|scope| {
             let intake = intake.clone();
-            std::thread::Builder::new().spawn_scoped(scope, move || put(&intake, 230..300)).unwrap();
+            std::thread::Builder::new()
+                .spawn_scoped(scope, move || put(&intake, 230..300))
+                .unwrap();
             back_up(&state, &to, false).unwrap();
         });
     });
@@ -466,10 +679,16 @@ fn a_backup_omits_preallocated_bytes() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let backed_up = || back_up(dir.path(), to.path(), false).unwrap();
     let on_disk = || -> u64 {
-        let logs = layout::segments(dir.path()).unwrap().into_iter().map(|segment| segment.log());
+        let logs = layout::segments(dir.path())
+            .unwrap()
+            .into_iter()
+            .map(|segment| segment.log());
         logs.map(|log| fs::metadata(log).unwrap().len()).sum()
     };
-    let options = Options { limits: Limits::default(), ..options(dir.path()) };
+    let options = Options {
+        limits: Limits::default(),
+        ..options(dir.path())
+    };
     let (copied, running) = with_store_of(&options, |_, intake| {
         put(intake, 0..4);
         assert!(backed_up().segments_copied > 0);
@@ -480,18 +699,32 @@ fn a_backup_omits_preallocated_bytes() {
             .iter()
             .map(|segment| fs::File::open(segment.log()).unwrap())
             .collect();
-        let times: Vec<_> = files.iter().map(|file| file.metadata().unwrap().modified().unwrap()).collect();
+        let times: Vec<_> = files
+            .iter()
+            .map(|file| file.metadata().unwrap().modified().unwrap())
+            .collect();
         let before = on_disk();
         put(intake, 4..5);
         assert_eq!(on_disk(), before);
-        files.iter().zip(times).for_each(|(file, time)| file.set_modified(time).unwrap());
+        files
+            .iter()
+            .zip(times)
+            .for_each(|(file, time)| file.set_modified(time).unwrap());
         (backed_up(), before)
     });
-    assert!(copied.segments_copied > 0 && copied.bytes < running, "{copied:?}");
+    assert!(
+        copied.segments_copied > 0 && copied.bytes < running,
+        "{copied:?}"
+    );
     assert_eq!(copied.bytes, on_disk());
     let again = dir.path().join("again");
     restore(to.path(), &again, &mut ()).unwrap();
-    assert_eq!(verify(&again, verify::VerifyOptions::default(), &mut ()).unwrap().entries, 5);
+    assert_eq!(
+        verify(&again, verify::VerifyOptions::default(), &mut ())
+            .unwrap()
+            .entries,
+        5
+    );
 }
 
 #[test]
@@ -527,11 +760,21 @@ fn an_interrupted_backup_leaves_the_previous_one_intact() {
     make(&state, 200..260);
     for steps in 1..6 {
         let attempt = std::panic::catch_unwind(|| {
-            backup(&state, &to, backup::BackupOptions::default(), Micros(9), &mut Stops(steps)).map(drop)
+            backup(
+                &state,
+                &to,
+                backup::BackupOptions::default(),
+                Micros(9),
+                &mut Stops(steps),
+            )
+            .map(drop)
         });
         assert!(attempt.is_err());
         let now = walk(&to);
-        assert!(old.iter().all(|(path, content)| now.get(path) == Some(content)));
+        assert!(
+            old.iter()
+                .all(|(path, content)| now.get(path) == Some(content))
+        );
     }
     restore(&to, &new, &mut ()).unwrap();
     assert_eq!(content(&new), before);
@@ -541,10 +784,22 @@ fn an_interrupted_backup_leaves_the_previous_one_intact() {
     // The same after an interrupted first backup.
     let fresh = dir.path().join("fresh");
     let attempt = std::panic::catch_unwind(|| {
-        backup(&state, &fresh, backup::BackupOptions::default(), Micros(9), &mut Stops(3)).map(drop)
+        backup(
+            &state,
+            &fresh,
+            backup::BackupOptions::default(),
+            Micros(9),
+            &mut Stops(3),
+        )
+        .map(drop)
     });
     assert!(attempt.is_err() && !fresh.join("MANIFEST").exists());
-    assert!(restore(&fresh, &dir.path().join("x"), &mut ()).unwrap_err().to_string().contains("no MANIFEST"));
+    assert!(
+        restore(&fresh, &dir.path().join("x"), &mut ())
+            .unwrap_err()
+            .to_string()
+            .contains("no MANIFEST")
+    );
     back_up(&state, &fresh, false).unwrap();
     assert_eq!(walk(&fresh.join("log")).len() as u64, last.segments);
     assert!(!fresh.join("UNFINISHED").exists());
@@ -554,9 +809,17 @@ fn an_interrupted_backup_leaves_the_previous_one_intact() {
 fn a_backup_rejects_a_directory_with_other_files() {
     let (dir, state) = a_store();
     fs::write(dir.path().join("mine"), "precious").unwrap();
-    for to in [dir.path().to_owned(), state.join("backup"), dir.path().join("mine")] {
+    for to in [
+        dir.path().to_owned(),
+        state.join("backup"),
+        dir.path().join("mine"),
+    ] {
         let error = back_up(&state, &to, true).unwrap_err().to_string();
-        let words = ["is not empty", "is inside", "is not a directory for a backup"];
+        let words = [
+            "is not empty",
+            "is inside",
+            "is not a directory for a backup",
+        ];
         assert!(words.iter().any(|words| error.contains(words)), "{error}");
     }
 }
@@ -568,17 +831,30 @@ fn a_damaged_backup_is_rejected_with_the_name_of_the_file() {
     back_up(&state, &to, false).unwrap();
     let file = walk(&to.join("log")).into_keys().nth(2).unwrap();
     flip(&file, 100);
-    let error = restore(&to, &dir.path().join("a"), &mut ()).unwrap_err().to_string();
-    assert!(error.contains(file.to_str().unwrap()) && error.contains("damaged"), "{error}");
+    let error = restore(&to, &dir.path().join("a"), &mut ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(file.to_str().unwrap()) && error.contains("damaged"),
+        "{error}"
+    );
     fs::remove_file(&file).unwrap();
     assert!(restore(&to, &dir.path().join("b"), &mut ()).is_err());
     assert!(!dir.path().join("b").exists());
     // Its intact part can be salvaged.
     let report = salvage(&to, &dir.path().join("c"), Micros(7), &mut ()).unwrap();
-    assert!(report.entries() > 100 && report.foreign.is_empty(), "{report:#?}");
+    assert!(
+        report.entries() > 100 && report.foreign.is_empty(),
+        "{report:#?}"
+    );
     flip(&to.join("MANIFEST"), 40);
-    let error = restore(&to, &dir.path().join("d"), &mut ()).unwrap_err().to_string();
-    assert!(error.contains("MANIFEST") && error.contains("damaged"), "{error}");
+    let error = restore(&to, &dir.path().join("d"), &mut ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("MANIFEST") && error.contains("damaged"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -590,7 +866,10 @@ fn a_damaged_store_is_backed_up_unchanged_and_reported() {
     let to = dir.path().join("backup");
     let report = back_up(&state, &to, false).unwrap();
     assert_eq!(report.damaged.len(), 1);
-    assert_eq!((&report.damaged[0].0, report.damaged[0].1), (&log, at as u64));
+    assert_eq!(
+        (&report.damaged[0].0, report.damaged[0].1),
+        (&log, at as u64)
+    );
     restore(&to, &dir.path().join("new"), &mut ()).unwrap();
     assert_eq!(check(&dir.path().join("new")).problems.len(), 1);
 }

@@ -18,8 +18,15 @@ impl<F: FnOnce()> Watch for Once<F> {
 /// A store with a segment between the two renames of its replacement; and a function that completes it.
 fn in_the_middle_of_a_swap() -> (tempfile::TempDir, PathBuf, impl FnOnce()) {
     let (dir, state) = a_store();
-    let segment = layout::segments(&state).unwrap().into_iter().rfind(|segment| segment.is_sealed).unwrap();
-    let (sealed, old) = (segment.dir.with_extension("sealed"), segment.dir.with_extension("old"));
+    let segment = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .rfind(|segment| segment.is_sealed)
+        .unwrap();
+    let (sealed, old) = (
+        segment.dir.with_extension("sealed"),
+        segment.dir.with_extension("old"),
+    );
     copy(&segment.dir, &sealed);
     fs::rename(&segment.dir, &old).unwrap();
     let rest = move || {
@@ -34,7 +41,10 @@ fn a_backup_includes_a_segment_that_is_being_replaced() {
     let (dir, state, rest) = in_the_middle_of_a_swap();
     let to = dir.path().join("backup");
     let segments = layout::segments(&state).unwrap().len() as u64;
-    let options = backup::BackupOptions { delete: true, ..backup::BackupOptions::default() };
+    let options = backup::BackupOptions {
+        delete: true,
+        ..backup::BackupOptions::default()
+    };
     let report = backup(&state, &to, options, Micros(1), &mut Once(Some(rest))).unwrap();
     assert_eq!(report.segments, segments);
     let report = backup(&state, &to, options, Micros(2), &mut ()).unwrap();
@@ -45,7 +55,12 @@ fn a_backup_includes_a_segment_that_is_being_replaced() {
 fn verify_includes_a_segment_that_is_being_replaced() {
     let (_dir, state, rest) = in_the_middle_of_a_swap();
     let segments = layout::segments(&state).unwrap().len() as u64;
-    let report = verify(&state, verify::VerifyOptions::default(), &mut Once(Some(rest))).unwrap();
+    let report = verify(
+        &state,
+        verify::VerifyOptions::default(),
+        &mut Once(Some(rest)),
+    )
+    .unwrap();
     assert_eq!(report.segments, segments);
     assert!(report.problems.is_empty(), "{report:#?}");
 }
@@ -53,15 +68,25 @@ fn verify_includes_a_segment_that_is_being_replaced() {
 #[test]
 fn a_log_is_found_at_every_step_of_a_replacement() {
     let (_dir, state) = a_store();
-    let listed = layout::segments(&state).unwrap().into_iter().find(|segment| segment.is_sealed).unwrap();
-    let (dir, sealed, old) =
-        (listed.dir.clone(), listed.dir.with_extension("sealed"), listed.dir.with_extension("old"));
+    let listed = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .find(|segment| segment.is_sealed)
+        .unwrap();
+    let (dir, sealed, old) = (
+        listed.dir.clone(),
+        listed.dir.with_extension("sealed"),
+        listed.dir.with_extension("old"),
+    );
     copy(&dir, &sealed);
     let found = |segment: &layout::SegmentFiles| {
         let mut segment = segment.clone();
         segment.open_log().unwrap().map(|_| segment.dir)
     };
-    let in_between = layout::SegmentFiles { dir: sealed.clone(), ..listed.clone() };
+    let in_between = layout::SegmentFiles {
+        dir: sealed.clone(),
+        ..listed.clone()
+    };
     let check = |expected: Option<&PathBuf>| {
         for segment in [&listed, &in_between] {
             assert_eq!(found(segment).as_ref(), expected);
@@ -88,7 +113,11 @@ fn a_replacement_is_complete_with_and_without_rename_exchange() {
             fs::write(dir.join("log"), text).unwrap();
         }
         crate::store::segment::rewrite::swap(fs, &dir).unwrap();
-        assert_eq!(fs::read_to_string(dir.join("log")).unwrap(), "new", "{fs:?}");
+        assert_eq!(
+            fs::read_to_string(dir.join("log")).unwrap(),
+            "new",
+            "{fs:?}"
+        );
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "{fs:?}");
     }
 }

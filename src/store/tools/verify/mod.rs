@@ -74,7 +74,10 @@ pub(crate) struct VerifyReport {
 impl VerifyReport {
     /// Upper bound of the entries lost.
     pub(crate) fn entries_lost(&self) -> u64 {
-        self.problems.iter().map(|problem| problem.entries_lost).sum()
+        self.problems
+            .iter()
+            .map(|problem| problem.entries_lost)
+            .sum()
     }
 
     fn damage(&mut self, problem: Problem) {
@@ -88,7 +91,15 @@ impl VerifyReport {
 
 fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Problem {
     let (what, means) = (what.into(), means.into());
-    Problem { path: path.to_owned(), offset: None, bytes: None, what, means, entries_lost: 0, gap: None }
+    Problem {
+        path: path.to_owned(),
+        offset: None,
+        bytes: None,
+        what,
+        means,
+        entries_lost: 0,
+        gap: None,
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,9 +121,15 @@ pub(crate) fn verify(
     let mut opened = Vec::new();
     for mut segment in segments {
         // Opened and measured before any log is read: retention and sealing may continue meanwhile.
-        let Some(file) = segment.open_log()? else { continue };
+        let Some(file) = segment.open_log()? else {
+            continue;
+        };
         let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
-        let size = if segment.is_sealed { log.size()? } else { walk::end(&log)? };
+        let size = if segment.is_sealed {
+            log.size()?
+        } else {
+            walk::end(&log)?
+        };
         total += size;
         // Keep only active logs open, to limit open files; finished ones can be reopened.
         let log = (!segment.is_sealed).then_some(log);
@@ -131,28 +148,42 @@ pub(crate) fn verify(
         notes: Vec::new(),
     };
     for path in layout::foreign(dir)? {
-        report.notes.push(about(&path, "unknown file", "saltcellar ignores it"));
+        report
+            .notes
+            .push(about(&path, "unknown file", "saltcellar ignores it"));
     }
     for segment in layout::without_log(dir)? {
         let means = "all its entries are lost: restore it from a backup";
         report.damage(about(&segment.log(), "log of a segment missing", means));
     }
-    let mut check =
-        Verifier { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
+    let mut check = Verifier {
+        options,
+        store_id,
+        seqs: SeqSet::default(),
+        last_seq: SeqNo::default(),
+        done: 0,
+        total,
+    };
     let mut class_name = String::new();
     let mut scans = Vec::new();
-    let mut names: Vec<_> =
-        opened.iter().map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq)).collect();
+    let mut names: Vec<_> = opened
+        .iter()
+        .map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq))
+        .collect();
     names.reverse();
     for (mut segment, log, size) in opened {
         names.pop();
-        let next =
-            names.last().filter(|(class_name, _)| *class_name == segment.class_name).map(|(_, seq)| *seq);
+        let next = names
+            .last()
+            .filter(|(class_name, _)| *class_name == segment.class_name)
+            .map(|(_, seq)| *seq);
         if class_name != segment.class_name {
             class_name.clone_from(&segment.class_name);
             check.last_seq = SeqNo::default();
         }
-        let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else { continue };
+        let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else {
+            continue;
+        };
         let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
         scans.push((segment, scanned));
     }
@@ -172,7 +203,9 @@ fn reopened(
     if let Some(log) = log {
         return Ok(Some((log, size)));
     }
-    let Some(file) = segment.open_log()? else { return Ok(None) };
+    let Some(file) = segment.open_log()? else {
+        return Ok(None);
+    };
     let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
     let size = log.size()?;
     Ok(Some((log, size)))
@@ -254,15 +287,18 @@ fn header(
     report: &mut VerifyReport,
 ) -> Result<(), ToolError> {
     let path = log.path();
-    let at_0 = |what: &str, means: &str| Problem { offset: Some(0), bytes: None, ..about(path, what, means) };
+    let at_0 = |what: &str, means: &str| Problem {
+        offset: Some(0),
+        bytes: None,
+        ..about(path, what, means)
+    };
     let Some(header) = log.header()? else {
         let means = "no consequence: frames are read without the header";
         report.damage(at_0("log header damaged", means));
         return Ok(());
     };
     if let Some(what) = header.mismatch(&segment.class_name, id) {
-        let means =
-            "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
+        let means = "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
         report.damage(at_0(&what, means));
     }
     Ok(())
@@ -314,11 +350,17 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
     match (range.entries, range.before) {
         (Some((first, last, count)), _) => {
             problem.entries_lost = count;
-            problem.means = format!("{count} entries are lost, sequence numbers {} to {}", first.0, last.0);
+            problem.means = format!(
+                "{count} entries are lost, sequence numbers {} to {}",
+                first.0, last.0
+            );
         }
         (None, Some(before)) => problem.gap = Some((range.after, before)),
         (None, None) => {
-            problem.means = format!("entries from sequence number {} on may be lost", range.after.0 + 1);
+            problem.means = format!(
+                "entries from sequence number {} on may be lost",
+                range.after.0 + 1
+            );
         }
     }
     problem
@@ -327,7 +369,9 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
 /// Computes the loss in gaps: sequence numbers that are in no log.
 fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
     for problem in problems {
-        let Some((after, before)) = problem.gap else { continue };
+        let Some((after, before)) = problem.gap else {
+            continue;
+        };
         problem.entries_lost = seqs.missing_between(after, before);
         problem.means = match problem.entries_lost {
             0 => "no entry is lost".to_owned(),
@@ -343,13 +387,17 @@ fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
 /// Checks that the reserved sequence numbers are not behind the log.
 fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
     let path = dir.join("SEQUENCE");
-    let Some(text) = files::text(&path)? else { return Ok(()) };
+    let Some(text) = files::text(&path)? else {
+        return Ok(());
+    };
     let last = last.unwrap_or_default();
     match text.trim_end().parse::<u64>() {
         Ok(end) if end > last.0 => {}
         Ok(end) => {
             let what = format!("the file has {end}, the log has entry {}", last.0);
-            report.notes.push(about(&path, what, "the next start continues after the log"));
+            report
+                .notes
+                .push(about(&path, what, "the next start continues after the log"));
         }
         Err(_) => {
             let means = "sequence numbers of lost entries may be assigned again. \
@@ -368,14 +416,20 @@ fn indexes(
     watch: &mut dyn Watch,
 ) -> Result<IndexCheck, ToolError> {
     if options.quick {
-        return Ok(IndexCheck::Skipped("--quick reads only the heads of frames".to_owned()));
+        return Ok(IndexCheck::Skipped(
+            "--quick reads only the heads of frames".to_owned(),
+        ));
     }
     if let Some(holder) = &report.holder {
         return Ok(IndexCheck::Skipped(format!(
             "{holder} has them open and checks each on opening; stop it to compare them with the logs"
         )));
     }
-    let total = scans.iter().filter(|(segment, _)| segment.is_sealed).map(|(_, scanned)| scanned.end).sum();
+    let total = scans
+        .iter()
+        .filter(|(segment, _)| segment.is_sealed)
+        .map(|(_, scanned)| scanned.end)
+        .sum();
     let (mut done, mut compared) = (0, 0);
     let mut metadata = Vec::new();
     for (segment, scanned) in scans {
@@ -416,9 +470,10 @@ fn catalogue(
         if metadata.iter().all(|(.., known)| known.is_none()) {
             return Ok(());
         }
-        let means =
-            "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
-        report.notes.push(about(&path, "state database missing", means));
+        let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
+        report
+            .notes
+            .push(about(&path, "state database missing", means));
         return Ok(());
     }
     let copy = DatabaseCopy::of(&path, &std::env::temp_dir())?;
@@ -446,11 +501,18 @@ fn catalogue(
                 // Supersedes the finding of a directory without a log, which has no numbers.
                 report.problems.retain(|problem| problem.path != log);
                 let problem = about(&log, "segment missing", means);
-                report.damage(Problem { entries_lost: entries, ..problem });
+                report.damage(Problem {
+                    entries_lost: entries,
+                    ..problem
+                });
             }
             CatalogueDifference::SegmentMetadata => {
                 let means = "no entry is lost; `saltcellar store rebuild` repairs it";
-                report.damage(about(&segment, "metadata in the state database differ", means));
+                report.damage(about(
+                    &segment,
+                    "metadata in the state database differ",
+                    means,
+                ));
             }
         }
     }
@@ -467,7 +529,13 @@ fn compare(
     let copy = DatabaseCopy::of(&segment.dir.join("index"), &std::env::temp_dir())?;
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
-    let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id), Index::Closed)?;
+    let segment = Segment::open(
+        &fs,
+        dir,
+        (Class::JOBS, name),
+        segment.id(store_id),
+        Index::Closed,
+    )?;
     let (expected, _) = segment.walk()?;
     compare::difference(&copy.0, &expected)
 }

@@ -19,11 +19,21 @@ impl SeqSet {
     /// Inserts a number; false if it is present already.
     pub(crate) fn insert(&mut self, seq: SeqNo) -> bool {
         let words = usize::try_from(PAGE_BITS / 64).unwrap_or(0);
-        let empty = || Page::Part { bits: vec![0; words].into_boxed_slice(), count: 0 };
+        let empty = || Page::Part {
+            bits: vec![0; words].into_boxed_slice(),
+            count: 0,
+        };
         let page = self.0.entry(seq.0 / PAGE_BITS).or_insert_with(empty);
-        let Page::Part { bits, count } = page else { return false };
+        let Page::Part { bits, count } = page else {
+            return false;
+        };
         let at = seq.0 % PAGE_BITS;
-        let Some(word) = usize::try_from(at / 64).ok().and_then(|at| bits.get_mut(at)) else { return false };
+        let Some(word) = usize::try_from(at / 64)
+            .ok()
+            .and_then(|at| bits.get_mut(at))
+        else {
+            return false;
+        };
         let is_new = *word & (1 << (at % 64)) == 0;
         *word |= 1 << (at % 64);
         *count += u64::from(is_new);
@@ -68,7 +78,10 @@ impl SeqSet {
         let first = number * PAGE_BITS;
         match page {
             Page::Full => Some(SeqNo(first + PAGE_BITS - 1)),
-            Page::Part { .. } => (first..first + PAGE_BITS).rev().map(SeqNo).find(|seq| self.has(*seq)),
+            Page::Part { .. } => (first..first + PAGE_BITS)
+                .rev()
+                .map(SeqNo)
+                .find(|seq| self.has(*seq)),
         }
     }
 }
@@ -87,8 +100,14 @@ mod tests {
         assert!(set.insert(SeqNo(PAGE_BITS * 5)));
         assert!(set.has(SeqNo(1)) && set.has(SeqNo(PAGE_BITS * 2)) && !set.has(SeqNo(0)));
         assert_eq!(set.missing_between(SeqNo(10), SeqNo(PAGE_BITS * 2 + 1)), 0);
-        assert_eq!(set.missing_between(SeqNo(10), SeqNo(PAGE_BITS * 2 + 11)), 10);
-        assert_eq!(set.missing_between(SeqNo(1), SeqNo(PAGE_BITS * 6)), PAGE_BITS * 4 - 2);
+        assert_eq!(
+            set.missing_between(SeqNo(10), SeqNo(PAGE_BITS * 2 + 11)),
+            10
+        );
+        assert_eq!(
+            set.missing_between(SeqNo(1), SeqNo(PAGE_BITS * 6)),
+            PAGE_BITS * 4 - 2
+        );
         assert_eq!(set.last(), Some(SeqNo(PAGE_BITS * 5)));
     }
 }

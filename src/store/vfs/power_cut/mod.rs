@@ -145,7 +145,10 @@ impl PowerCut {
             lie: None,
         };
         state.adopt(root);
-        Self { state: Arc::new(Mutex::new(state)), plan }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            plan,
+        }
     }
 
     /// Makes every sync of a file, or of a directory, report success and do nothing.
@@ -172,7 +175,12 @@ impl PowerCut {
     pub(in crate::store) fn adopt_file(&self, path: &Path) {
         let mut state = self.state.lock();
         if let Some(id) = state.find(path)
-            && let DiskNode::File { synced, unsynced, lost, .. } = &mut state.nodes[id]
+            && let DiskNode::File {
+                synced,
+                unsynced,
+                lost,
+                ..
+            } = &mut state.nodes[id]
         {
             (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
         }
@@ -213,7 +221,8 @@ impl CountOperation for MutexGuard<'_, DiskState> {
 }
 
 fn is_sled(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| name.starts_with("state") || name.starts_with("index"))
+    name.to_str()
+        .is_some_and(|name| name.starts_with("state") || name.starts_with("index"))
 }
 
 impl DiskState {
@@ -223,11 +232,23 @@ impl DiskState {
         if path.is_file() {
             let synced = fs::read(path).unwrap();
             let space = FileSpace::of_bytes(synced.len());
-            self.nodes.push(DiskNode::File { synced, unsynced: Vec::new(), lost: Vec::new(), space });
+            self.nodes.push(DiskNode::File {
+                synced,
+                unsynced: Vec::new(),
+                lost: Vec::new(),
+                space,
+            });
             return id;
         }
-        self.nodes.push(DiskNode::Dir { now: Names::new(), synced: Names::new(), gone: false });
-        let mut items: Vec<_> = fs::read_dir(path).unwrap().map(|item| item.unwrap().file_name()).collect();
+        self.nodes.push(DiskNode::Dir {
+            now: Names::new(),
+            synced: Names::new(),
+            gone: false,
+        });
+        let mut items: Vec<_> = fs::read_dir(path)
+            .unwrap()
+            .map(|item| item.unwrap().file_name())
+            .collect();
         items.retain(|name| id == 0 || !is_sled(name));
         items.sort();
         for name in items {
@@ -243,7 +264,9 @@ impl DiskState {
     fn find(&self, path: &Path) -> Option<Id> {
         let mut id = 0;
         for part in path.strip_prefix(&self.root).ok()?.components() {
-            let DiskNode::Dir { now, .. } = &self.nodes[id] else { return None };
+            let DiskNode::Dir { now, .. } = &self.nodes[id] else {
+                return None;
+            };
             id = *now.get(part.as_os_str())?;
         }
         Some(id)
@@ -266,23 +289,46 @@ impl DiskState {
         let id = self.nodes.len();
         self.nodes.push(node);
         self.now(dir).insert(name.clone(), id);
-        self.changes.push(Change::Put { dir, name, node: id });
+        self.changes.push(Change::Put {
+            dir,
+            name,
+            node: id,
+        });
         Some(id)
     }
 
     fn rename(&mut self, from: &Path, to: &Path) {
         let Some(node) = self.find(from) else { return };
-        let (Some(from), Some(to)) = (self.target(from), self.target(to)) else { return };
+        let (Some(from), Some(to)) = (self.target(from), self.target(to)) else {
+            return;
+        };
         self.now(from.0).remove(&from.1);
-        if let Some(replaced) = self.now(to.0).insert(to.1.clone(), node).filter(|id| *id != node) {
+        if let Some(replaced) = self
+            .now(to.0)
+            .insert(to.1.clone(), node)
+            .filter(|id| *id != node)
+        {
             self.unlink(replaced);
         }
         if from.0 == to.0 {
-            self.changes.push(Change::Move { dir: from.0, from: from.1, to: to.1, node });
+            self.changes.push(Change::Move {
+                dir: from.0,
+                from: from.1,
+                to: to.1,
+                node,
+            });
             return;
         }
-        self.changes.push(Change::Put { dir: to.0, name: to.1, node });
-        self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
+        self.changes.push(Change::Put {
+            dir: to.0,
+            name: to.1,
+            node,
+        });
+        self.changes.push(Change::Remove {
+            dir: from.0,
+            name: from.1,
+            node,
+        });
     }
 
     fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
@@ -292,12 +338,18 @@ impl DiskState {
         let (first, second) = (*names.get(&one)?, *names.get(&other)?);
         names.insert(one.clone(), second);
         names.insert(other.clone(), first);
-        self.changes.push(Change::Exchange { dir, one: (one, first), other: (other, second) });
+        self.changes.push(Change::Exchange {
+            dir,
+            one: (one, first),
+            other: (other, second),
+        });
         Some(())
     }
 
     fn remove(&mut self, path: &Path) {
-        let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else { return };
+        let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else {
+            return;
+        };
         // A directory is emptied first, name by name; any part of that may survive.
         if let DiskNode::Dir { now, .. } = &self.nodes[node] {
             for child in now.keys().cloned().collect::<Vec<_>>() {
@@ -313,8 +365,9 @@ impl DiskState {
         if self.lie == Some(Act::SyncDir) {
             return;
         }
-        let (done, rest): (Vec<_>, _) =
-            std::mem::take(&mut self.changes).into_iter().partition(|change| change.dir() == id);
+        let (done, rest): (Vec<_>, _) = std::mem::take(&mut self.changes)
+            .into_iter()
+            .partition(|change| change.dir() == id);
         self.changes = rest;
         if let DiskNode::Dir { synced, .. } = &mut self.nodes[id] {
             for change in done {
@@ -333,7 +386,13 @@ impl DiskState {
         if self.lie == Some(Act::Sync) {
             return;
         }
-        let Some(DiskNode::File { synced, unsynced, lost, .. }) = id.map(|id| &mut self.nodes[id]) else {
+        let Some(DiskNode::File {
+            synced,
+            unsynced,
+            lost,
+            ..
+        }) = id.map(|id| &mut self.nodes[id])
+        else {
             return;
         };
         if !good {
@@ -362,7 +421,12 @@ impl DiskState {
         // A journal would preserve the order, so that a prefix of the changes survives, but POSIX does not guarantee
         // it.
         let (upto, gaps) = (rng.below(self.changes.len() + 1), rng.coin());
-        for change in self.changes.iter().take(upto).filter(|_| !gaps || rng.coin()) {
+        for change in self
+            .changes
+            .iter()
+            .take(upto)
+            .filter(|_| !gaps || rng.coin())
+        {
             change.clone().apply(&mut names[change.dir()]);
         }
         names
@@ -376,7 +440,12 @@ impl DiskState {
                     fs::create_dir(&target).unwrap();
                     self.write_dir(*node, &target, names, survives, rng);
                 }
-                DiskNode::File { synced, unsynced, lost, .. } => {
+                DiskNode::File {
+                    synced,
+                    unsynced,
+                    lost,
+                    ..
+                } => {
                     fs::write(
                         &target,
                         content_after_cut(synced, &[&lost[..], unsynced].concat(), survives, rng),
@@ -387,7 +456,11 @@ impl DiskState {
         }
         // sled's directories exist only in the real directory.
         let Some(real) = self.path_of(id) else { return };
-        for item in fs::read_dir(real).into_iter().flatten().map(|item| item.unwrap()) {
+        for item in fs::read_dir(real)
+            .into_iter()
+            .flatten()
+            .map(|item| item.unwrap())
+        {
             if item.path().is_dir() && is_sled(&item.file_name()) && id != 0 {
                 copy_sled(&item.path(), &to.join(item.file_name()), survives, rng);
             }
@@ -419,11 +492,22 @@ impl Fs for PowerCut {
         let file = Disk.create(path)?;
         let id = known.or_else(|| {
             let (synced, space) = (Vec::new(), FileSpace::default());
-            state.put(path, DiskNode::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
+            state.put(
+                path,
+                DiskNode::File {
+                    synced,
+                    unsynced: Vec::new(),
+                    lost: Vec::new(),
+                    space,
+                },
+            )
         });
         if known.is_some() {
             state.write(id, Write::Size(0));
-            state.space_of(id).into_iter().for_each(|space| space.blocks.clear());
+            state
+                .space_of(id)
+                .into_iter()
+                .for_each(|space| space.blocks.clear());
         }
         drop(state);
         Ok(self.file(path, id, file))
@@ -443,7 +527,14 @@ impl Fs for PowerCut {
         let mut state = self.begin(Act::MakeDir, path)?;
         state.has_room(path, 1)?;
         Disk.make_dir(path)?;
-        state.put(path, DiskNode::Dir { now: Names::new(), synced: Names::new(), gone: false });
+        state.put(
+            path,
+            DiskNode::Dir {
+                now: Names::new(),
+                synced: Names::new(),
+                gone: false,
+            },
+        );
         Ok(())
     }
 
@@ -487,7 +578,10 @@ impl Fs for PowerCut {
     fn space(&self, path: &Path) -> io::Result<Space> {
         let state = self.state.lock();
         match state.blocks_max {
-            Some(most) => Ok(Space { available: state.blocks_free() * BLOCK, total: most * BLOCK }),
+            Some(most) => Ok(Space {
+                available: state.blocks_free() * BLOCK,
+                total: most * BLOCK,
+            }),
             None => self.plan.space().map_or_else(|| Disk.space(path), Ok),
         }
     }
@@ -495,8 +589,17 @@ impl Fs for PowerCut {
 
 impl PowerCut {
     fn file(&self, path: &Path, id: Option<Id>, real: Box<dyn FsFile>) -> Box<dyn FsFile> {
-        self.state.lock().space_of(id).into_iter().for_each(|space| space.open += 1);
-        Box::new(CuttableFile { disk: self.clone(), path: path.to_owned(), id, real })
+        self.state
+            .lock()
+            .space_of(id)
+            .into_iter()
+            .for_each(|space| space.open += 1);
+        Box::new(CuttableFile {
+            disk: self.clone(),
+            path: path.to_owned(),
+            id,
+            real,
+        })
     }
 }
 
@@ -510,7 +613,12 @@ struct CuttableFile {
 
 impl Drop for CuttableFile {
     fn drop(&mut self) {
-        self.disk.state.lock().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
+        self.disk
+            .state
+            .lock()
+            .space_of(self.id)
+            .into_iter()
+            .for_each(|space| space.open -= 1);
     }
 }
 
@@ -528,14 +636,22 @@ impl FsFile for CuttableFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
         let mut state = self.disk.state.lock().count_operation()?;
-        let part = planned.as_ref().map_or_else(|failure| &bytes[..failure.part], |()| bytes);
+        let part = planned
+            .as_ref()
+            .map_or_else(|failure| &bytes[..failure.part], |()| bytes);
         let fits = state.allocate(self.id, offset, part.len());
         let is_full = fits < part.len();
         let part = &part[..fits];
         self.real.write_all_at(part, offset)?;
         if !part.is_empty() {
             let offset = usize::try_from(offset).unwrap();
-            state.write(self.id, Write::Bytes { offset, bytes: part.to_vec() });
+            state.write(
+                self.id,
+                Write::Bytes {
+                    offset,
+                    bytes: part.to_vec(),
+                },
+            );
         }
         if is_full {
             return Err(rustix::io::Errno::NOSPC.into());
@@ -544,7 +660,9 @@ impl FsFile for CuttableFile {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.disk.plan.check_read(&self.path, offset, buffer.len())?;
+        self.disk
+            .plan
+            .check_read(&self.path, offset, buffer.len())?;
         self.real.read_exact_at(buffer, offset)
     }
 
@@ -561,7 +679,10 @@ impl FsFile for CuttableFile {
         self.real.set_len(len)?;
         state.write(self.id, Write::Size(usize::try_from(len).unwrap()));
         let blocks = len.div_ceil(BLOCK);
-        state.space_of(self.id).into_iter().for_each(|space| space.blocks.retain(|block| *block < blocks));
+        state
+            .space_of(self.id)
+            .into_iter()
+            .for_each(|space| space.blocks.retain(|block| *block < blocks));
         Ok(())
     }
 
@@ -589,7 +710,12 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (root, plan) = (dir.path().join("now"), Arc::new(Plan::default()));
             fs::create_dir(&root).unwrap();
-            Self { disk: PowerCut::new(&root, plan.clone()), dir, plan, cuts: 0 }
+            Self {
+                disk: PowerCut::new(&root, plan.clone()),
+                dir,
+                plan,
+                cuts: 0,
+            }
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -597,7 +723,11 @@ mod tests {
         }
 
         /// The possible contents of a file after a cut, over many seeds. The disk is not changed.
-        fn found(&mut self, name: &str, survives: Survives) -> std::collections::BTreeSet<Option<Vec<u8>>> {
+        fn found(
+            &mut self,
+            name: &str,
+            survives: Survives,
+        ) -> std::collections::BTreeSet<Option<Vec<u8>>> {
             let mut found = std::collections::BTreeSet::new();
             for seed in 0..200 {
                 self.cuts += 1;
@@ -617,20 +747,40 @@ mod tests {
         let file = bench.disk.create(&bench.path("log")).unwrap();
         file.write_all_at(&[1; 700], 0).unwrap();
         file.sync_data().unwrap();
-        assert_eq!(bench.found("log", Survives::Nothing), [None].into(), "the name is not synced");
+        assert_eq!(
+            bench.found("log", Survives::Nothing),
+            [None].into(),
+            "the name is not synced"
+        );
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("log", Survives::Some), [Some(vec![1; 700])].into());
+        assert_eq!(
+            bench.found("log", Survives::Some),
+            [Some(vec![1; 700])].into()
+        );
         file.write_all_at(&[2; 600], 700).unwrap();
         let found = bench.found("log", Survives::Some);
         let whole = [vec![1; 700], vec![2; 600]].concat();
         assert!(found.contains(&Some(vec![1; 700])) && found.contains(&Some(whole.clone())));
-        assert!(found.iter().all(|one| one.as_ref().unwrap()[..700] == [1; 700]));
+        assert!(
+            found
+                .iter()
+                .all(|one| one.as_ref().unwrap()[..700] == [1; 700])
+        );
         // Torn at 1,024: the first half, the second half behind a hole, or zeros.
-        for part in [&whole[..1024], &[&[1; 700][..], &[0; 324], &[2; 276]].concat()] {
+        for part in [
+            &whole[..1024],
+            &[&[1; 700][..], &[0; 324], &[2; 276]].concat(),
+        ] {
             assert!(found.contains(&Some(part.to_vec())), "{} bytes", part.len());
         }
-        assert!(found.contains(&Some([&[1; 700][..], &[0; 600]].concat())), "space was allocated");
-        assert_eq!(bench.found("log", Survives::All), [Some(whole.clone())].into());
+        assert!(
+            found.contains(&Some([&[1; 700][..], &[0; 600]].concat())),
+            "space was allocated"
+        );
+        assert_eq!(
+            bench.found("log", Survives::All),
+            [Some(whole.clone())].into()
+        );
         file.sync_data().unwrap();
         assert_eq!(bench.found("log", Survives::Nothing), [Some(whole)].into());
     }
@@ -638,8 +788,14 @@ mod tests {
     #[test]
     fn an_unsynced_rename_survives_or_not() {
         let mut bench = Bench::new();
-        bench.disk.write_whole(&bench.path("FORMAT"), b"old").unwrap();
-        assert_eq!(bench.found("FORMAT", Survives::Some), [Some(b"old".to_vec())].into());
+        bench
+            .disk
+            .write_whole(&bench.path("FORMAT"), b"old")
+            .unwrap();
+        assert_eq!(
+            bench.found("FORMAT", Survives::Some),
+            [Some(b"old".to_vec())].into()
+        );
         let (temporary, target) = (bench.path("FORMAT.tmp"), bench.path("FORMAT"));
         let file = bench.disk.create(&temporary).unwrap();
         file.write_all_at(b"new", 0).unwrap();
@@ -648,7 +804,10 @@ mod tests {
         let both = [Some(b"old".to_vec()), Some(b"new".to_vec())];
         assert_eq!(bench.found("FORMAT", Survives::Some), both.into());
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("FORMAT", Survives::Some), [Some(b"new".to_vec())].into());
+        assert_eq!(
+            bench.found("FORMAT", Survives::Some),
+            [Some(b"new".to_vec())].into()
+        );
     }
 
     #[test]
@@ -656,28 +815,52 @@ mod tests {
         let mut bench = Bench::new();
         bench.disk.write_whole(&bench.path("one"), b"1").unwrap();
         bench.disk.write_whole(&bench.path("other"), b"2").unwrap();
-        bench.disk.exchange(&bench.path("one"), &bench.path("other")).unwrap();
-        assert_eq!(bench.found("one", Survives::Some), [Some(b"1".to_vec()), Some(b"2".to_vec())].into());
+        bench
+            .disk
+            .exchange(&bench.path("one"), &bench.path("other"))
+            .unwrap();
+        assert_eq!(
+            bench.found("one", Survives::Some),
+            [Some(b"1".to_vec()), Some(b"2".to_vec())].into()
+        );
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("one", Survives::Some), [Some(b"2".to_vec())].into());
-        assert_eq!(bench.found("other", Survives::Some), [Some(b"1".to_vec())].into());
+        assert_eq!(
+            bench.found("one", Survives::Some),
+            [Some(b"2".to_vec())].into()
+        );
+        assert_eq!(
+            bench.found("other", Survives::Some),
+            [Some(b"1".to_vec())].into()
+        );
     }
 
     #[test]
     fn each_directory_is_synced_separately() {
-        for (synced, survives, target) in
-            [("from", None, None), ("to", Some(b"x".to_vec()), Some(b"x".to_vec()))]
-        {
+        for (synced, survives, target) in [
+            ("from", None, None),
+            ("to", Some(b"x".to_vec()), Some(b"x".to_vec())),
+        ] {
             let mut bench = Bench::new();
             for dir in ["from", "to"] {
                 bench.disk.make_dir(&bench.path(dir)).unwrap();
             }
             bench.disk.write_whole(&bench.path("from/a"), b"x").unwrap();
             bench.disk.sync_dir(&bench.path("")).unwrap();
-            bench.disk.rename(&bench.path("from/a"), &bench.path("to/a")).unwrap();
+            bench
+                .disk
+                .rename(&bench.path("from/a"), &bench.path("to/a"))
+                .unwrap();
             bench.disk.sync_dir(&bench.path(synced)).unwrap();
-            assert_eq!(bench.found("from/a", Survives::Nothing), [survives].into(), "{synced} is synced");
-            assert_eq!(bench.found("to/a", Survives::Nothing), [target].into(), "{synced} is synced");
+            assert_eq!(
+                bench.found("from/a", Survives::Nothing),
+                [survives].into(),
+                "{synced} is synced"
+            );
+            assert_eq!(
+                bench.found("to/a", Survives::Nothing),
+                [target].into(),
+                "{synced} is synced"
+            );
         }
     }
 
@@ -691,9 +874,20 @@ mod tests {
         file.sync_data().unwrap_err();
         bench.disk.restore();
         assert_eq!(fs::read(bench.path("log")).unwrap(), b"new");
-        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"old".to_vec())].into());
-        bench.disk.open_to_write(&bench.path("log")).unwrap().sync_data().unwrap();
-        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"new".to_vec())].into());
+        assert_eq!(
+            bench.found("log", Survives::Nothing),
+            [Some(b"old".to_vec())].into()
+        );
+        bench
+            .disk
+            .open_to_write(&bench.path("log"))
+            .unwrap()
+            .sync_data()
+            .unwrap();
+        assert_eq!(
+            bench.found("log", Survives::Nothing),
+            [Some(b"new".to_vec())].into()
+        );
     }
 
     #[test]
@@ -705,7 +899,10 @@ mod tests {
         let used = disk.blocks_used();
         disk.leave_blocks(Some(1));
         let why = file.write_all_at(&[2; 9000], 5000).unwrap_err();
-        assert_eq!((why.kind(), file.size().unwrap()), (io::ErrorKind::StorageFull, 3 * 4096));
+        assert_eq!(
+            (why.kind(), file.size().unwrap()),
+            (io::ErrorKind::StorageFull, 3 * 4096)
+        );
         assert_eq!(disk.space(&bench.path("log")).unwrap().available, 0);
         disk.make_dir(&bench.path("dir")).unwrap_err();
         file.write_all_at(&[3; 100], 0).unwrap();
@@ -733,7 +930,10 @@ mod tests {
     #[test]
     fn data_of_a_failed_sync_stays_lost() {
         let mut bench = Bench::new();
-        bench.disk.write_whole(&bench.path("log"), b"header").unwrap();
+        bench
+            .disk
+            .write_whole(&bench.path("log"), b"header")
+            .unwrap();
         let file = bench.disk.open_to_write(&bench.path("log")).unwrap();
         file.write_all_at(b"one", 6).unwrap();
         bench.plan.add(Fault::once(Act::Sync, Errno::IO));
@@ -742,7 +942,10 @@ mod tests {
         file.write_all_at(b"two", 9).unwrap();
         file.sync_data().unwrap();
         assert_eq!(fs::read(bench.path("log")).unwrap(), b"headeronetwo");
-        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"header\0\0\0two".to_vec())].into());
+        assert_eq!(
+            bench.found("log", Survives::Nothing),
+            [Some(b"header\0\0\0two".to_vec())].into()
+        );
     }
 
     #[test]
@@ -750,9 +953,16 @@ mod tests {
         let mut bench = Bench::new();
         bench.disk.make_dir(&bench.path("dir")).unwrap();
         bench.disk.write_whole(&bench.path("dir/a"), b"a").unwrap();
-        assert_eq!(bench.found("dir/a", Survives::Nothing), [None].into(), "dir itself is not synced");
+        assert_eq!(
+            bench.found("dir/a", Survives::Nothing),
+            [None].into(),
+            "dir itself is not synced"
+        );
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("dir/a", Survives::Nothing), [Some(b"a".to_vec())].into());
+        assert_eq!(
+            bench.found("dir/a", Survives::Nothing),
+            [Some(b"a".to_vec())].into()
+        );
         bench.disk.remove_dir_all(&bench.path("dir")).unwrap();
         assert_eq!(bench.found("dir/a", Survives::Some).len(), 2);
         bench.disk.sync_dir(&bench.path("")).unwrap();
@@ -776,8 +986,15 @@ mod tests {
         for (about, survives) in [(Act::Sync, Some(Vec::new())), (Act::SyncDir, None)] {
             let mut bench = Bench::new();
             bench.disk = bench.disk.lying(Some(about));
-            bench.disk.write_whole(&bench.path("log"), b"words").unwrap();
-            assert_eq!(bench.found("log", Survives::Nothing), [survives].into(), "{about:?}");
+            bench
+                .disk
+                .write_whole(&bench.path("log"), b"words")
+                .unwrap();
+            assert_eq!(
+                bench.found("log", Survives::Nothing),
+                [survives].into(),
+                "{about:?}"
+            );
         }
     }
 }

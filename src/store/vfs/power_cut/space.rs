@@ -18,7 +18,10 @@ pub(super) struct FileSpace {
 
 impl FileSpace {
     pub(super) fn of_bytes(len: usize) -> Self {
-        Self { blocks: (0..(len as u64).div_ceil(BLOCK)).collect(), ..Self::default() }
+        Self {
+            blocks: (0..(len as u64).div_ceil(BLOCK)).collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -58,30 +61,45 @@ impl DiskState {
     }
 
     pub(super) fn blocks_free(&self) -> u64 {
-        self.blocks_max.map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
+        self.blocks_max
+            .map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
     }
 
     /// Fails with ENOSPC unless there is space for another name in the path's directory, and for `blocks` blocks.
     pub(super) fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
-        let names = match path.parent().and_then(|dir| self.find(dir)).map(|dir| &self.nodes[dir]) {
-            Some(DiskNode::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
+        let names = match path
+            .parent()
+            .and_then(|dir| self.find(dir))
+            .map(|dir| &self.nodes[dir])
+        {
+            Some(DiskNode::Dir { now, .. })
+                if !now.contains_key(path.file_name().unwrap_or_default()) =>
+            {
                 now.len() + 1
             }
             _ => 1,
         };
         let wanted = blocks + u64::from(names % NAMES_OF_A_BLOCK == 0);
-        if wanted > self.blocks_free() { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
+        if wanted > self.blocks_free() {
+            Err(rustix::io::Errno::NOSPC.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Allocates the blocks of a write; returns the number of bytes that fit.
     pub(super) fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
         let mut free = self.blocks_free();
-        let Some(DiskNode::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };
+        let Some(DiskNode::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else {
+            return len;
+        };
         let end = offset + len as u64;
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
             if !space.blocks.contains(&block) {
                 if free == 0 {
-                    return usize::try_from((block * BLOCK).saturating_sub(offset)).unwrap().min(len);
+                    return usize::try_from((block * BLOCK).saturating_sub(offset))
+                        .unwrap()
+                        .min(len);
                 }
                 free -= 1;
                 space.blocks.insert(block);

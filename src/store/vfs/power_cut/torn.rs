@@ -92,7 +92,9 @@ pub(super) fn content_after_cut(
         }
         // Keep all sectors, those up to a random one, all but one, or a random set.
         let sectors = match write {
-            Write::Bytes { offset, bytes } => offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR),
+            Write::Bytes { offset, bytes } => {
+                offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR)
+            }
             Write::Size(_) => 0..1,
         };
         let (torn_at, how) = (sectors.start + rng.below(sectors.len() + 1), rng.below(4));
@@ -115,7 +117,11 @@ pub(super) fn content_after_cut(
 
 /// Copies a directory of sled, omits it, or damages the copy.
 pub(super) fn copy_sled(from: &Path, to: &Path, survives: Survives, rng: &mut Rng) {
-    let how = if survives == Survives::All { 9 } else { rng.below(10) };
+    let how = if survives == Survives::All {
+        9
+    } else {
+        rng.below(10)
+    };
     if how == 0 {
         return;
     }
@@ -128,7 +134,9 @@ pub(super) fn copy_sled(from: &Path, to: &Path, survives: Survives, rng: &mut Rn
             continue;
         }
         // sled may remove a snapshot at any time.
-        let Ok(mut bytes) = fs::read(item.path()) else { continue };
+        let Ok(mut bytes) = fs::read(item.path()) else {
+            continue;
+        };
         match how {
             1 => bytes.truncate(rng.below(bytes.len() + 1)),
             2 if !bytes.is_empty() => {

@@ -23,15 +23,24 @@ pub(super) struct Constructor<'a> {
 impl<'a> Constructor<'a> {
     pub(super) fn new(nodes: Nodes<'a>, text: &str) -> Self {
         let values_left = nodes.all.len() + YAML_ALIASED_VALUES_MAX;
-        Self { nodes, values_left, bytes_left: text.len() + YAML_ALIASED_BYTES_MAX, depth: 0 }
+        Self {
+            nodes,
+            values_left,
+            bytes_left: text.len() + YAML_ALIASED_BYTES_MAX,
+            depth: 0,
+        }
     }
 
     pub(super) fn value(&mut self, id: Id) -> Result<Value, YamlError> {
         let id = self.nodes.behind(id);
-        let Some(node) = self.nodes.get(id) else { return Ok(Value::Null) };
+        let Some(node) = self.nodes.get(id) else {
+            return Ok(Value::Null);
+        };
         let (tag, mark) = (node.tag, node.mark);
         self.values_left = self.values_left.checked_sub(1).ok_or_else(|| {
-            mark.error(format!("aliases make more than {YAML_ALIASED_VALUES_MAX} values out of the document"))
+            mark.error(format!(
+                "aliases make more than {YAML_ALIASED_VALUES_MAX} values out of the document"
+            ))
         })?;
         match tag {
             Tag::Str | Tag::Timestamp => Ok(Value::Str(self.text(id)?)),
@@ -45,28 +54,45 @@ impl<'a> Constructor<'a> {
                 }
             }
             Tag::Int => {
-                let Some(Node { kind: Kind::Scalar(_), .. }) = self.nodes.get(id) else {
+                let Some(Node {
+                    kind: Kind::Scalar(_),
+                    ..
+                }) = self.nodes.get(id)
+                else {
                     return Err(mark.error("expected a scalar node"));
                 };
                 let value = int(self.scalar(id)?).map_err(|message| mark.error(message))?;
                 self.keep_without_zeros(id);
                 Ok(value)
             }
-            Tag::Float => float(self.scalar(id)?).map(Value::Float).map_err(|message| mark.error(message)),
-            Tag::Binary => binary(self.scalar(id)?).map(Value::Bytes).map_err(|message| mark.error(message)),
+            Tag::Float => float(self.scalar(id)?)
+                .map(Value::Float)
+                .map_err(|message| mark.error(message)),
+            Tag::Binary => binary(self.scalar(id)?)
+                .map(Value::Bytes)
+                .map_err(|message| mark.error(message)),
             Tag::Unicode => match self.nodes.get(id) {
-                Some(Node { kind: Kind::Scalar(_), .. }) => Ok(Value::Str(self.text(id)?)),
+                Some(Node {
+                    kind: Kind::Scalar(_),
+                    ..
+                }) => Ok(Value::Str(self.text(id)?)),
                 _ => Err(mark.error("expected a scalar node")),
             },
             Tag::Seq => self.sequence(id).map(Value::List),
             Tag::Pairs => self.pairs(id).map(Value::List),
             Tag::Map | Tag::Omap => self.mapping(id).map(Value::Map),
-            Tag::Set => Ok(Value::Set(self.mapping(id)?.into_keys().map(|key| key.0).collect())),
+            Tag::Set => Ok(Value::Set(
+                self.mapping(id)?.into_keys().map(|key| key.0).collect(),
+            )),
             Tag::Merge => Err(unknown(mark, "tag:yaml.org,2002:merge")),
             Tag::Value => Err(unknown(mark, "tag:yaml.org,2002:value")),
-            Tag::Other(at) => {
-                Err(unknown(mark, self.nodes.unknown.get(at as usize).map_or("", String::as_str)))
-            }
+            Tag::Other(at) => Err(unknown(
+                mark,
+                self.nodes
+                    .unknown
+                    .get(at as usize)
+                    .map_or("", String::as_str),
+            )),
         }
     }
 
@@ -76,10 +102,17 @@ impl<'a> Constructor<'a> {
         // Each step descends, except through an alias.
         for _ in 0..SLS_DEPTH_MAX {
             match self.nodes.get(id) {
-                Some(Node { kind: Kind::Scalar(_), .. }) => return Ok(id),
-                Some(Node { kind: Kind::Mapping { first }, .. }) => {
-                    let Some((_, value)) =
-                        self.chain_pairs(*first).find(|(key, _)| self.tag_of(*key) == Some(Tag::Value))
+                Some(Node {
+                    kind: Kind::Scalar(_),
+                    ..
+                }) => return Ok(id),
+                Some(Node {
+                    kind: Kind::Mapping { first },
+                    ..
+                }) => {
+                    let Some((_, value)) = self
+                        .chain_pairs(*first)
+                        .find(|(key, _)| self.tag_of(*key) == Some(Tag::Value))
                     else {
                         break;
                     };
@@ -94,8 +127,15 @@ impl<'a> Constructor<'a> {
 
     fn scalar(&self, id: Id) -> Result<&str, YamlError> {
         match self.nodes.get(self.scalar_id(id)?) {
-            Some(Node { kind: Kind::Scalar(text), tag: Tag::Int, .. }) => Ok(without_zeros(text)),
-            Some(Node { kind: Kind::Scalar(text), .. }) => Ok(text),
+            Some(Node {
+                kind: Kind::Scalar(text),
+                tag: Tag::Int,
+                ..
+            }) => Ok(without_zeros(text)),
+            Some(Node {
+                kind: Kind::Scalar(text),
+                ..
+            }) => Ok(text),
             _ => Ok(""),
         }
     }
@@ -104,7 +144,13 @@ impl<'a> Constructor<'a> {
     fn text(&mut self, id: Id) -> Result<String, YamlError> {
         let id = self.scalar_id(id)?;
         let shared = self.nodes.has_anchors;
-        let Some(Node { kind: Kind::Scalar(text), mark, tag, .. }) = self.nodes.get_mut(id) else {
+        let Some(Node {
+            kind: Kind::Scalar(text),
+            mark,
+            tag,
+            ..
+        }) = self.nodes.get_mut(id)
+        else {
             return Ok(String::new());
         };
         let left = self.bytes_left.checked_sub(text.len());
@@ -117,13 +163,20 @@ impl<'a> Constructor<'a> {
         if *tag == Tag::Int {
             return Ok(without_zeros(text).to_owned());
         }
-        Ok(if shared { text.clone().into_owned() } else { std::mem::take(text).into_owned() })
+        Ok(if shared {
+            text.clone().into_owned()
+        } else {
+            std::mem::take(text).into_owned()
+        })
     }
 
     /// Salt changes the node of an integer while it constructs it, and merge keys compare texts of nodes.
     fn keep_without_zeros(&mut self, id: Id) {
         if self.nodes.has_anchors
-            && let Some(Node { kind: Kind::Scalar(text), .. }) = self.nodes.get_mut(id)
+            && let Some(Node {
+                kind: Kind::Scalar(text),
+                ..
+            }) = self.nodes.get_mut(id)
             && without_zeros(text).len() != text.len()
         {
             *text = Cow::Owned(without_zeros(text).to_owned());
@@ -135,7 +188,8 @@ impl<'a> Constructor<'a> {
     }
 
     fn chain(&self, first: Id) -> impl Iterator<Item = Id> + '_ {
-        std::iter::successors(Some(first), |id| Some(self.nodes.after(*id))).take_while(|id| *id != NONE)
+        std::iter::successors(Some(first), |id| Some(self.nodes.after(*id)))
+            .take_while(|id| *id != NONE)
     }
 
     fn chain_pairs(&self, first: Id) -> impl Iterator<Item = (Id, Id)> + '_ {
@@ -159,7 +213,9 @@ impl<'a> Constructor<'a> {
                 return Err(node.mark.error("found unconstructable recursive node"));
             }
             if too_deep {
-                return Err(node.mark.error(format!("nested more than {SLS_DEPTH_MAX} levels deep")));
+                return Err(node
+                    .mark
+                    .error(format!("nested more than {SLS_DEPTH_MAX} levels deep")));
             }
             node.busy = true;
         }
@@ -175,10 +231,14 @@ impl<'a> Constructor<'a> {
 
     fn items(&self, id: Id, wanted: &str) -> Result<Id, YamlError> {
         match self.nodes.get(id) {
-            Some(Node { kind: Kind::Sequence { first }, .. }) => Ok(*first),
-            Some(node) => {
-                Err(node.mark.error(format!("expected {wanted}, but found {}", kind_name(&node.kind))))
-            }
+            Some(Node {
+                kind: Kind::Sequence { first },
+                ..
+            }) => Ok(*first),
+            Some(node) => Err(node.mark.error(format!(
+                "expected {wanted}, but found {}",
+                kind_name(&node.kind)
+            ))),
             None => Ok(NONE),
         }
     }
@@ -203,12 +263,19 @@ impl<'a> Constructor<'a> {
         let mut item = first;
         while item != NONE {
             let pair = match self.nodes.get(self.nodes.behind(item)) {
-                Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
+                Some(Node {
+                    kind: Kind::Mapping { first },
+                    ..
+                }) => *first,
                 _ => NONE,
             };
             let mut pairs = self.chain_pairs(pair);
             let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
-                let mark = self.nodes.get(item).map(|node| node.mark).unwrap_or_default();
+                let mark = self
+                    .nodes
+                    .get(item)
+                    .map(|node| node.mark)
+                    .unwrap_or_default();
                 return Err(mark.error("while constructing pairs: expected a mapping of length 1"));
             };
             drop(pairs);
@@ -220,7 +287,12 @@ impl<'a> Constructor<'a> {
     }
 
     pub(super) fn mapping(&mut self, id: Id) -> Result<Map, YamlError> {
-        let Some(Node { kind: Kind::Mapping { .. }, mark, .. }) = self.nodes.get(id) else {
+        let Some(Node {
+            kind: Kind::Mapping { .. },
+            mark,
+            ..
+        }) = self.nodes.get(id)
+        else {
             let node = self.nodes.get(id);
             let mark = node.map(|node| node.mark).unwrap_or_default();
             let found = node.map_or("nothing", |node| kind_name(&node.kind));
@@ -230,7 +302,10 @@ impl<'a> Constructor<'a> {
         self.enter(id)?;
         self.flatten(id, 0)?;
         let first = match self.nodes.get(id) {
-            Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
+            Some(Node {
+                kind: Kind::Mapping { first },
+                ..
+            }) => *first,
             _ => NONE,
         };
         let mut map = with_room(self.chain_pairs(first).count());
@@ -253,9 +328,9 @@ impl<'a> Constructor<'a> {
                         Value::Str(text) => text.clone(),
                         _ => self.scalar(key_id).unwrap_or_default().to_owned(),
                     };
-                    return Err(
-                        at.error(format!("while constructing a mapping: found conflicting ID '{key}'"))
-                    );
+                    return Err(at.error(format!(
+                        "while constructing a mapping: found conflicting ID '{key}'"
+                    )));
                 }
             }
             at = self.nodes.after(value_id);
@@ -267,7 +342,10 @@ impl<'a> Constructor<'a> {
     /// Inserts the pairs of `<<` before a mapping's own pairs, except keys with equal text; `=` becomes a plain key.
     fn flatten(&mut self, id: Id, depth: usize) -> Result<(), YamlError> {
         let first = match self.nodes.get(id) {
-            Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
+            Some(Node {
+                kind: Kind::Mapping { first },
+                ..
+            }) => *first,
             _ => return Ok(()),
         };
         let is_special = |(key, _)| matches!(self.tag_of(key), Some(Tag::Merge | Tag::Value));
@@ -285,8 +363,11 @@ impl<'a> Constructor<'a> {
             match self.tag_of(*key) {
                 Some(Tag::Merge) => {
                     // A merge of this same mapping meanwhile sees it without the key.
-                    let rest: Vec<_> =
-                        own.iter().chain(pairs.get(at + 1..).unwrap_or_default()).copied().collect();
+                    let rest: Vec<_> = own
+                        .iter()
+                        .chain(pairs.get(at + 1..).unwrap_or_default())
+                        .copied()
+                        .collect();
                     self.rebuild(id, &rest);
                     self.merge(*value, mark, depth, &mut merged)?;
                 }
@@ -316,28 +397,41 @@ impl<'a> Constructor<'a> {
         let value = self.nodes.behind(value);
         let from: Vec<Id> = match self.nodes.get(value).map(|node| &node.kind) {
             Some(Kind::Mapping { .. }) => vec![value],
-            Some(Kind::Sequence { first }) => {
-                self.chain(*first).map(|item| self.nodes.behind(item)).collect()
-            }
+            Some(Kind::Sequence { first }) => self
+                .chain(*first)
+                .map(|item| self.nodes.behind(item))
+                .collect(),
             _ => {
-                let message =
-                    "while constructing a mapping: expected a mapping or list of mappings for merging";
+                let message = "while constructing a mapping: expected a mapping or list of mappings for merging";
                 return Err(mark.error(message));
             }
         };
         for source in &from {
-            if !matches!(self.nodes.get(*source), Some(Node { kind: Kind::Mapping { .. }, .. })) {
-                return Err(mark.error("while constructing a mapping: expected a mapping for merging"));
+            if !matches!(
+                self.nodes.get(*source),
+                Some(Node {
+                    kind: Kind::Mapping { .. },
+                    ..
+                })
+            ) {
+                return Err(
+                    mark.error("while constructing a mapping: expected a mapping for merging")
+                );
             }
             self.flatten(*source, depth + 1)?;
         }
         for source in from.iter().rev() {
-            if let Some(Node { kind: Kind::Mapping { first }, .. }) = self.nodes.get(*source) {
+            if let Some(Node {
+                kind: Kind::Mapping { first },
+                ..
+            }) = self.nodes.get(*source)
+            {
                 merged.extend(self.chain_pairs(*first));
             }
             if merged.len() > YAML_ALIASED_VALUES_MAX {
-                let message =
-                    format!("merge keys make more than {YAML_ALIASED_VALUES_MAX} values out of the document");
+                let message = format!(
+                    "merge keys make more than {YAML_ALIASED_VALUES_MAX} values out of the document"
+                );
                 return Err(mark.error(message));
             }
         }
@@ -347,11 +441,18 @@ impl<'a> Constructor<'a> {
     /// Replaces a mapping's pairs. A node that is in another chain is represented by an alias.
     fn rebuild(&mut self, id: Id, pairs: &[(Id, Id)]) {
         let mut first = NONE;
-        for target in
-            pairs.iter().flat_map(|(key, value)| [*value, *key].into_iter().rev()).rev().collect::<Vec<_>>()
+        for target in pairs
+            .iter()
+            .flat_map(|(key, value)| [*value, *key].into_iter().rev())
+            .rev()
+            .collect::<Vec<_>>()
         {
             let target = self.nodes.behind(target);
-            let mark = self.nodes.get(target).map(|node| node.mark).unwrap_or_default();
+            let mark = self
+                .nodes
+                .get(target)
+                .map(|node| node.mark)
+                .unwrap_or_default();
             let alias = self.nodes.add(Kind::Alias(target), Tag::Null, mark);
             if let Some(node) = self.nodes.get_mut(alias) {
                 node.next = first;
@@ -367,7 +468,10 @@ impl<'a> Constructor<'a> {
     /// Equality of text, or identity of collections.
     fn same_text(&self, one: Id, other: Id) -> bool {
         let (one, other) = (self.nodes.behind(one), self.nodes.behind(other));
-        match (self.nodes.get(one).map(|node| &node.kind), self.nodes.get(other).map(|node| &node.kind)) {
+        match (
+            self.nodes.get(one).map(|node| &node.kind),
+            self.nodes.get(other).map(|node| &node.kind),
+        ) {
             (Some(Kind::Scalar(a)), Some(Kind::Scalar(b))) => a == b,
             _ => one == other,
         }
@@ -376,17 +480,23 @@ impl<'a> Constructor<'a> {
     /// For each pair of a constructed mapping: the node of its value, and for a mapping, the nodes of its values.
     pub(super) fn sharing(&self, root: Id) -> Vec<(Id, Vec<Id>)> {
         let values = |id: Id| match self.nodes.get(id).map(|node| &node.kind) {
-            Some(Kind::Mapping { first }) => {
-                self.chain_pairs(*first).map(|(_, value)| self.nodes.behind(value)).collect()
-            }
+            Some(Kind::Mapping { first }) => self
+                .chain_pairs(*first)
+                .map(|(_, value)| self.nodes.behind(value))
+                .collect(),
             _ => Vec::new(),
         };
-        values(self.nodes.behind(root)).into_iter().map(|body| (body, values(body))).collect()
+        values(self.nodes.behind(root))
+            .into_iter()
+            .map(|body| (body, values(body)))
+            .collect()
     }
 }
 
 fn unknown(mark: Mark, tag: &str) -> YamlError {
-    mark.error(format!("could not determine a constructor for the tag '{tag}'"))
+    mark.error(format!(
+        "could not determine a constructor for the tag '{tag}'"
+    ))
 }
 
 fn kind_name(kind: &Kind<'_>) -> &'static str {

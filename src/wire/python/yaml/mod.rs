@@ -44,10 +44,15 @@ pub fn load(text: &str) -> Result<Value, YamlError> {
 pub(crate) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlError> {
     check(text)?;
     let mut parser = Parser::new(text);
-    let Some(root) = parser.document()? else { return Ok((Value::Null, None)) };
+    let Some(root) = parser.document()? else {
+        return Ok((Value::Null, None));
+    };
     let mut constructor = Constructor::new(parser.nodes, text);
     let value = constructor.value(root)?;
-    let sharing = constructor.nodes.has_anchors.then(|| constructor.sharing(root));
+    let sharing = constructor
+        .nodes
+        .has_anchors
+        .then(|| constructor.sharing(root));
     Ok((value, sharing))
 }
 
@@ -55,7 +60,11 @@ pub(crate) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlEr
 fn check(text: &str) -> Result<(), YamlError> {
     if text.len() > SLS_BYTES_MAX {
         let message = format!("larger than {SLS_BYTES_MAX} bytes");
-        return Err(YamlError { line: 1, column: 1, message });
+        return Err(YamlError {
+            line: 1,
+            column: 1,
+            message,
+        });
     }
     // Without early exit, so that several bytes are compared at once.
     let fine = |fine, byte: &u8| fine & matches!(byte, 0x20..0x7f | b'\n');
@@ -63,7 +72,9 @@ fn check(text: &str) -> Result<(), YamlError> {
         return Ok(());
     }
     let printable = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
-    let Some((at, c)) = text.char_indices().find(|(_, c)| !printable(*c)) else { return Ok(()) };
+    let Some((at, c)) = text.char_indices().find(|(_, c)| !printable(*c)) else {
+        return Ok(());
+    };
     let before = text.get(..at).unwrap_or_default();
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
     Err(YamlError {

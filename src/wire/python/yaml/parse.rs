@@ -84,14 +84,23 @@ impl<'a> Nodes<'a> {
     pub(super) fn add(&mut self, kind: Kind<'a>, tag: Tag, mark: Mark) -> Id {
         let id = Id::try_from(self.all.len()).unwrap_or(NONE);
         self.has_special_keys |= matches!(tag, Tag::Merge | Tag::Value);
-        self.all.push(Node { kind, tag, mark, next: NONE, busy: false });
+        self.all.push(Node {
+            kind,
+            tag,
+            mark,
+            next: NONE,
+            busy: false,
+        });
         id
     }
 
     /// Resolves an alias.
     pub(super) fn behind(&self, id: Id) -> Id {
         match self.get(id) {
-            Some(Node { kind: Kind::Alias(target), .. }) => *target,
+            Some(Node {
+                kind: Kind::Alias(target),
+                ..
+            }) => *target,
             _ => id,
         }
     }
@@ -133,7 +142,10 @@ struct Chain {
 }
 
 impl Chain {
-    const EMPTY: Self = Self { first: NONE, last: NONE };
+    const EMPTY: Self = Self {
+        first: NONE,
+        last: NONE,
+    };
 
     fn push(&mut self, nodes: &mut Nodes<'_>, id: Id) {
         match nodes.get_mut(self.last) {
@@ -167,8 +179,17 @@ pub(super) struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        let nodes = Nodes { all: Vec::with_capacity(32), ..Nodes::default() };
-        Self { scanner: Scanner::new(text), nodes, anchors: HashMap::new(), handles: Vec::new(), depth: 0 }
+        let nodes = Nodes {
+            all: Vec::with_capacity(32),
+            ..Nodes::default()
+        };
+        Self {
+            scanner: Scanner::new(text),
+            nodes,
+            anchors: HashMap::new(),
+            handles: Vec::new(),
+            depth: 0,
+        }
     }
 
     /// Parses the only document of the text, if any.
@@ -186,9 +207,9 @@ impl<'a> Parser<'a> {
         }
         match self.scanner.peek_token()? {
             Token::StreamEnd => Ok(Some(root)),
-            Token::DocumentStart => {
-                Err(self.error("expected a single document in the stream, but found another document")?)
-            }
+            Token::DocumentStart => Err(
+                self.error("expected a single document in the stream, but found another document")?
+            ),
             _ => Err(self.error("did not find expected <document start>")?),
         }
     }
@@ -218,7 +239,10 @@ impl<'a> Parser<'a> {
         loop {
             let mark = self.scanner.token_mark()?;
             match self.scanner.peek_token()? {
-                Token::Version { major: 1, minor: 1 | 2 } if !has_version => has_version = true,
+                Token::Version {
+                    major: 1,
+                    minor: 1 | 2,
+                } if !has_version => has_version = true,
                 Token::Version { .. } if has_version => {
                     return Err(mark.error("found duplicate %YAML directive"));
                 }
@@ -241,13 +265,18 @@ impl<'a> Parser<'a> {
         if handle.is_empty() {
             return Ok(suffix);
         }
-        let own = self.handles.iter().find(|(known, _)| known == handle).map(|(_, prefix)| prefix.as_str());
+        let own = self
+            .handles
+            .iter()
+            .find(|(known, _)| known == handle)
+            .map(|(_, prefix)| prefix.as_str());
         let prefix = own.or(match handle {
             "!" => Some("!"),
             "!!" => Some("tag:yaml.org,2002:"),
             _ => None,
         });
-        let prefix = prefix.ok_or_else(|| mark.error("while parsing a node: found undefined tag handle"))?;
+        let prefix =
+            prefix.ok_or_else(|| mark.error("while parsing a node: found undefined tag handle"))?;
         Ok(format!("{prefix}{suffix}"))
     }
 
@@ -276,10 +305,15 @@ impl<'a> Parser<'a> {
                 let anchor = anchor.unwrap_or_default();
                 return Err(mark.error(format!("found duplicate anchor '{anchor}'")));
             }
-            tagged = tag.filter(|name| !name.is_empty() && name != "!").map(|name| self.nodes.tag(name));
+            tagged = tag
+                .filter(|name| !name.is_empty() && name != "!")
+                .map(|name| self.nodes.tag(name));
         }
         let block = place != Place::Flow;
-        let (sequence, mapping) = (Kind::Sequence { first: NONE }, Kind::Mapping { first: NONE });
+        let (sequence, mapping) = (
+            Kind::Sequence { first: NONE },
+            Kind::Mapping { first: NONE },
+        );
         let (parse, tag, kind): (ParseItems<'a>, _, _) = match self.scanner.peek_token()? {
             Token::BlockEntry if place == Place::BlockValue => {
                 (Self::indentless_sequence, Tag::Seq, sequence)
@@ -289,16 +323,25 @@ impl<'a> Parser<'a> {
             Token::FlowMappingStart => (Self::flow_mapping, Tag::Map, mapping),
             Token::BlockMappingStart if block => (Self::block_mapping, Tag::Map, mapping),
             Token::Scalar { .. } => {
-                let Token::Scalar { text, plain } = self.scanner.next_token()? else { return self.empty() };
-                let tag =
-                    tagged.unwrap_or_else(|| if plain || lone { self.resolve(&text) } else { Tag::Str });
+                let Token::Scalar { text, plain } = self.scanner.next_token()? else {
+                    return self.empty();
+                };
+                let tag = tagged.unwrap_or_else(|| {
+                    if plain || lone {
+                        self.resolve(&text)
+                    } else {
+                        Tag::Str
+                    }
+                });
                 let id = self.nodes.add(Kind::Scalar(text), tag, mark);
                 self.anchored(anchor, id);
                 return Ok(id);
             }
             _ if anchor.is_some() || tagged.is_some() || lone => {
                 let bare = if lone { Tag::Str } else { Tag::Null };
-                let id = self.nodes.add(Kind::Scalar("".into()), tagged.unwrap_or(bare), mark);
+                let id = self
+                    .nodes
+                    .add(Kind::Scalar("".into()), tagged.unwrap_or(bare), mark);
                 self.anchored(anchor, id);
                 return Ok(id);
             }
@@ -312,8 +355,10 @@ impl<'a> Parser<'a> {
         }
         let items = parse(self)?.first;
         self.depth -= 1;
-        if let Some(Node { kind: Kind::Mapping { first } | Kind::Sequence { first }, .. }) =
-            self.nodes.get_mut(id)
+        if let Some(Node {
+            kind: Kind::Mapping { first } | Kind::Sequence { first },
+            ..
+        }) = self.nodes.get_mut(id)
         {
             *first = items;
         }
@@ -370,9 +415,9 @@ impl<'a> Parser<'a> {
                     return Ok(items);
                 }
                 _ => {
-                    return Err(
-                        self.error("while parsing a block collection: did not find expected '-' indicator")?
-                    );
+                    return Err(self.error(
+                        "while parsing a block collection: did not find expected '-' indicator",
+                    )?);
                 }
             }
         }
@@ -396,7 +441,10 @@ impl<'a> Parser<'a> {
         let mut items = Chain::EMPTY;
         loop {
             let token = self.scanner.peek_token()?;
-            let (is_key, is_end) = (matches!(token, Token::Key), matches!(token, Token::BlockEnd));
+            let (is_key, is_end) = (
+                matches!(token, Token::Key),
+                matches!(token, Token::BlockEnd),
+            );
             self.scanner.skip_token();
             if is_end {
                 return Ok(items);
@@ -448,7 +496,8 @@ impl<'a> Parser<'a> {
                 self.scanner.skip_token();
                 Ok(())
             }
-            _ => Err(self.error("while parsing a flow collection: did not find expected ',' or its end")?),
+            _ => Err(self
+                .error("while parsing a flow collection: did not find expected ',' or its end")?),
         }
     }
 
@@ -468,7 +517,9 @@ impl<'a> Parser<'a> {
         items.push(&mut self.nodes, key);
         let value = self.flow_value(&Token::FlowSequenceEnd)?;
         items.push(&mut self.nodes, value);
-        Ok(self.nodes.add(Kind::Mapping { first: items.first }, Tag::Map, mark))
+        Ok(self
+            .nodes
+            .add(Kind::Mapping { first: items.first }, Tag::Map, mark))
     }
 
     fn flow_value(&mut self, end: &Token<'a>) -> Result<Id, YamlError> {

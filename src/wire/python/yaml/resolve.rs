@@ -10,12 +10,14 @@ use crate::wire::python::Value;
 pub(super) fn resolve(text: &str) -> Option<Tag> {
     // `$` in the patterns also matches before a final line feed.
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let Some(first) = text.bytes().next() else { return Some(Tag::Null) };
+    let Some(first) = text.bytes().next() else {
+        return Some(Tag::Null);
+    };
     Some(match first {
         b'0'..=b'9' | b'-' | b'+' | b'.' => number(text),
         b'y' | b'Y' | b'n' | b'N' | b't' | b'T' | b'f' | b'F' | b'o' | b'O' => match text {
-            "yes" | "Yes" | "YES" | "no" | "No" | "NO" | "true" | "True" | "TRUE" | "false" | "False"
-            | "FALSE" | "on" | "On" | "ON" | "off" | "Off" | "OFF" => Tag::Bool,
+            "yes" | "Yes" | "YES" | "no" | "No" | "NO" | "true" | "True" | "TRUE" | "false"
+            | "False" | "FALSE" | "on" | "On" | "ON" | "off" | "Off" | "OFF" => Tag::Bool,
             "null" | "Null" | "NULL" => Tag::Null,
             _ => Tag::Str,
         },
@@ -45,14 +47,21 @@ fn is_int(text: &str) -> bool {
     };
     let Some(rest) = text.strip_prefix('0') else {
         let (head, sixties) = text.split_once(':').unwrap_or((text, ""));
-        return head.bytes().next().is_some_and(|byte| byte.is_ascii_digit())
+        return head
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_digit())
             && all(head, |byte| byte.is_ascii_digit())
             && (head.len() == text.len() || sixties.split(':').all(is_sixty));
     };
     match rest.bytes().next() {
         None => true,
-        Some(b'b') => all(rest.get(1..).unwrap_or_default(), |byte| matches!(byte, b'0' | b'1')),
-        Some(b'x') => all(rest.get(1..).unwrap_or_default(), |byte| byte.is_ascii_hexdigit()),
+        Some(b'b') => all(rest.get(1..).unwrap_or_default(), |byte| {
+            matches!(byte, b'0' | b'1')
+        }),
+        Some(b'x') => all(rest.get(1..).unwrap_or_default(), |byte| {
+            byte.is_ascii_hexdigit()
+        }),
         _ => all(rest, |byte| matches!(byte, b'0'..=b'7')),
     }
 }
@@ -70,9 +79,20 @@ fn is_float(text: &str, unsigned: &str) -> bool {
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN") {
         return true;
     }
-    let digits = |digits: &str| digits.bytes().all(|byte| byte == b'_' || byte.is_ascii_digit());
-    let begins = |digits: &str| digits.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
-    let Some((whole, rest)) = unsigned.split_once('.') else { return false };
+    let digits = |digits: &str| {
+        digits
+            .bytes()
+            .all(|byte| byte == b'_' || byte.is_ascii_digit())
+    };
+    let begins = |digits: &str| {
+        digits
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_digit())
+    };
+    let Some((whole, rest)) = unsigned.split_once('.') else {
+        return false;
+    };
     if let Some((head, sixties)) = whole.split_once(':') {
         return begins(head) && digits(head) && sixties.split(':').all(is_sixty) && digits(rest);
     }
@@ -110,14 +130,22 @@ pub(super) fn int(text: &str) -> Result<Value, String> {
         sixties(digits)
     };
     let value = value.ok_or_else(|| format!("invalid integer {text:?}"))?;
-    let value = if plain.starts_with('-') { -value } else { value };
+    let value = if plain.starts_with('-') {
+        -value
+    } else {
+        value
+    };
     Ok(i64::try_from(&value).map_or_else(|_| Value::BigInt(value.to_string()), Value::Int))
 }
 
 /// A number as in `int()`: with blanks around it and a second sign, which are possible with an explicit `!!int` only.
 fn number_of(text: &str, base: u32) -> Option<BigInt> {
     let text = text.trim();
-    if text.len() > INTEGER_DIGITS_MAX { None } else { BigInt::parse_bytes(text.as_bytes(), base) }
+    if text.len() > INTEGER_DIGITS_MAX {
+        None
+    } else {
+        BigInt::parse_bytes(text.as_bytes(), base)
+    }
 }
 
 /// A decimal number, or several in base 60.
@@ -135,7 +163,9 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
     let sign = if lower.starts_with('-') { -1.0 } else { 1.0 };
     let number = lower.strip_prefix(['-', '+']).unwrap_or(&lower);
     let parse = |text: &str| {
-        text.trim().parse::<f64>().map_err(|_| format!("could not convert string to float: {text:?}"))
+        text.trim()
+            .parse::<f64>()
+            .map_err(|_| format!("could not convert string to float: {text:?}"))
     };
     Ok(sign
         * match number {
@@ -146,7 +176,9 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
                 let mut base = 1_u128;
                 for part in sixties.rsplit(':') {
                     value += parse(part)? * base as f64;
-                    base = base.checked_mul(60).ok_or("int too large to convert to float")?;
+                    base = base
+                        .checked_mul(60)
+                        .ok_or("int too large to convert to float")?;
                 }
                 value
             }

@@ -39,7 +39,11 @@ impl Breaks {
     /// Folds breaks: a single line feed is a blank, of several the first is removed.
     fn fold(&self, to: &mut String) {
         if self.first == "\n" {
-            to.push_str(if self.more.is_empty() { " " } else { &self.more });
+            to.push_str(if self.more.is_empty() {
+                " "
+            } else {
+                &self.more
+            });
         } else {
             to.push_str(self.first);
             to.push_str(&self.more);
@@ -50,7 +54,11 @@ impl Breaks {
 impl<'a> Scanner<'a> {
     /// A plain scalar, and whether line breaks follow.
     pub(super) fn plain_scalar(&mut self, start: Mark) -> Result<(Cow<'a, str>, bool), YamlError> {
-        let mut scalar = Building { done: None, from: self.pos, text: self.text };
+        let mut scalar = Building {
+            done: None,
+            from: self.pos,
+            text: self.text,
+        };
         let mut end = self.pos;
         let least_column = self.indent + 1;
         let mut breaks: Option<Breaks> = None;
@@ -75,14 +83,21 @@ impl<'a> Scanner<'a> {
                     let broken = self.skip_line();
                     match &mut breaks {
                         Some(breaks) => breaks.more.push_str(broken),
-                        none => *none = Some(Breaks { first: broken, more: String::new() }),
+                        none => {
+                            *none = Some(Breaks {
+                                first: broken,
+                                more: String::new(),
+                            });
+                        }
                     }
                 } else if self.peek(0) == b' ' {
                     self.skip_while(|byte| byte == b' ');
                 } else {
                     let column = i64::try_from(self.column()).unwrap_or(i64::MAX);
                     if breaks.is_some() && column < least_column {
-                        return Err(self.mark().error("found a tab character that violates indentation"));
+                        return Err(self
+                            .mark()
+                            .error("found a tab character that violates indentation"));
                     }
                     self.pos += 1;
                 }
@@ -99,7 +114,9 @@ impl<'a> Scanner<'a> {
     fn skip_plain_characters(&mut self, start: Mark) -> Result<(), YamlError> {
         let flow = self.in_flow();
         loop {
-            self.skip_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'));
+            self.skip_while(|byte| {
+                byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/')
+            });
             match self.peek(0) {
                 b':' if self.is_blankz(1) => return Ok(()),
                 b':' if flow && matches!(self.peek(1), b',' | b'?' | b'[' | b']' | b'{' | b'}') => {
@@ -114,9 +131,17 @@ impl<'a> Scanner<'a> {
     }
 
     /// A scalar in single or double quotes.
-    pub(super) fn quoted_scalar(&mut self, start: Mark, quote: u8) -> Result<Cow<'a, str>, YamlError> {
+    pub(super) fn quoted_scalar(
+        &mut self,
+        start: Mark,
+        quote: u8,
+    ) -> Result<Cow<'a, str>, YamlError> {
         self.pos += 1;
-        let mut scalar = Building { done: None, from: self.pos, text: self.text };
+        let mut scalar = Building {
+            done: None,
+            from: self.pos,
+            text: self.text,
+        };
         loop {
             if self.column() == 0 && self.document_indicator().is_some() {
                 return Err(self.mark().error("found unexpected document indicator"));
@@ -139,7 +164,10 @@ impl<'a> Scanner<'a> {
                     Some(breaks) => breaks.more.push_str(broken),
                     none => {
                         scalar.take(end);
-                        *none = Some(Breaks { first: broken, more: String::new() });
+                        *none = Some(Breaks {
+                            first: broken,
+                            more: String::new(),
+                        });
                     }
                 }
             }
@@ -218,12 +246,18 @@ impl<'a> Scanner<'a> {
     /// A character by its code in this number of digits.
     fn code(&mut self, digits: usize) -> Result<char, YamlError> {
         self.pos += 2;
-        let text = self.text.get(self.pos..self.pos + digits).unwrap_or_default();
+        let text = self
+            .text
+            .get(self.pos..self.pos + digits)
+            .unwrap_or_default();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(self.mark().error("did not find expected hexdecimal number"));
         }
         let code = u32::from_str_radix(text, 16).ok().and_then(char::from_u32);
-        let c = code.ok_or_else(|| self.mark().error("found invalid Unicode character escape code"))?;
+        let c = code.ok_or_else(|| {
+            self.mark()
+                .error("found invalid Unicode character escape code")
+        })?;
         self.pos += digits;
         Ok(c)
     }
@@ -237,7 +271,9 @@ impl<'a> Scanner<'a> {
             match self.peek(0) {
                 sign @ (b'+' | b'-') if chomping.is_none() => chomping = Some(sign),
                 b'0' if increment == 0 => {
-                    return Err(self.mark().error("found an indentation indicator equal to 0"));
+                    return Err(self
+                        .mark()
+                        .error("found an indentation indicator equal to 0"));
                 }
                 digit @ b'1'..=b'9' if increment == 0 => increment = i64::from(digit - b'0'),
                 _ => break,
@@ -247,10 +283,16 @@ impl<'a> Scanner<'a> {
         self.skip_blanks();
         self.skip_comment();
         if !self.is_breakz(0) {
-            return Err(self.mark().error("did not find expected comment or line break"));
+            return Err(self
+                .mark()
+                .error("did not find expected comment or line break"));
         }
         self.skip_line();
-        let mut indent = if increment > 0 { self.indent.max(0) + increment } else { 0 };
+        let mut indent = if increment > 0 {
+            self.indent.max(0) + increment
+        } else {
+            0
+        };
         let mut text = String::new();
         let mut breaks = Breaks::default();
         let mut was_blank = false;
@@ -285,10 +327,16 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips indentation and empty lines. An unknown indentation (0) becomes that of the longest line.
-    fn block_breaks(&mut self, start: Mark, indent: &mut i64, breaks: &mut String) -> Result<(), YamlError> {
+    fn block_breaks(
+        &mut self,
+        start: Mark,
+        indent: &mut i64,
+        breaks: &mut String,
+    ) -> Result<(), YamlError> {
         let mut longest = 0;
         loop {
-            let inside = |column: usize| *indent == 0 || i64::try_from(column).unwrap_or(i64::MAX) < *indent;
+            let inside =
+                |column: usize| *indent == 0 || i64::try_from(column).unwrap_or(i64::MAX) < *indent;
             while inside(self.column()) && self.peek(0) == b' ' {
                 self.pos += 1;
             }
@@ -303,7 +351,10 @@ impl<'a> Scanner<'a> {
             breaks.push_str(self.skip_line());
         }
         if *indent == 0 {
-            *indent = i64::try_from(longest).unwrap_or(i64::MAX).max(self.indent + 1).max(1);
+            *indent = i64::try_from(longest)
+                .unwrap_or(i64::MAX)
+                .max(self.indent + 1)
+                .max(1);
         }
         Ok(())
     }

@@ -21,7 +21,11 @@ pub(super) struct Mark {
 
 impl Mark {
     pub(super) fn error(self, message: impl Into<String>) -> YamlError {
-        YamlError { line: self.line as usize + 1, column: self.column as usize + 1, message: message.into() }
+        YamlError {
+            line: self.line as usize + 1,
+            column: self.column as usize + 1,
+            message: message.into(),
+        }
     }
 }
 
@@ -155,7 +159,10 @@ impl<'a> Scanner<'a> {
             self.fetch()?;
         }
         self.taken += 1;
-        self.next = self.tokens.pop_front().unwrap_or_else(|| (Token::StreamEnd, self.mark()));
+        self.next = self
+            .tokens
+            .pop_front()
+            .unwrap_or_else(|| (Token::StreamEnd, self.mark()));
         self.ready = true;
         Ok(())
     }
@@ -176,7 +183,9 @@ impl<'a> Scanner<'a> {
         self.drop_stale_keys()?;
         let mark = self.mark();
         self.unroll(i64::from(mark.column));
-        let Some(first) = self.bytes.get(self.pos).copied() else { return self.stream_end() };
+        let Some(first) = self.bytes.get(self.pos).copied() else {
+            return self.stream_end();
+        };
         if mark.column == 0 {
             if first == b'%' {
                 self.line_of_its_own()?;
@@ -220,7 +229,13 @@ impl<'a> Scanner<'a> {
                 self.forget_key()?;
                 self.key_allowed = true;
                 let text = self.block_scalar(mark, first == b'|')?;
-                self.push(Token::Scalar { text: text.into(), plain: false }, mark)
+                self.push(
+                    Token::Scalar {
+                        text: text.into(),
+                        plain: false,
+                    },
+                    mark,
+                )
             }
             b'\'' | b'"' => {
                 self.save_key()?;
@@ -246,8 +261,8 @@ impl<'a> Scanner<'a> {
         match first {
             b'-' => !self.is_blank(1),
             b'?' | b':' => !self.in_flow() && !self.is_blankz(1),
-            b',' | b'[' | b']' | b'{' | b'}' | b'#' | b'&' | b'*' | b'!' | b'|' | b'>' | b'\'' | b'"'
-            | b'%' | b'@' | b'`' => false,
+            b',' | b'[' | b']' | b'{' | b'}' | b'#' | b'&' | b'*' | b'!' | b'|' | b'>' | b'\''
+            | b'"' | b'%' | b'@' | b'`' => false,
             _ => !self.is_blankz(0),
         }
     }
@@ -359,7 +374,8 @@ impl<'a> Scanner<'a> {
     /// A scalar directly before a colon is a key, which needs no queue.
     fn push_scalar(&mut self, token: Token<'a>, mark: Mark) -> Result<(), YamlError> {
         let key = self.simple_key;
-        let is_key = key.possible && key.token == self.taken + self.tokens.len() && !self.is_stale(&key);
+        let is_key =
+            key.possible && key.token == self.taken + self.tokens.len() && !self.is_stale(&key);
         if !(is_key && self.peek(0) == b':' && (self.is_blankz(1) || self.in_flow())) {
             return self.push(token, mark);
         }
@@ -383,7 +399,12 @@ impl<'a> Scanner<'a> {
             let required = !self.in_flow() && self.indent == i64::from(mark.column);
             self.forget_key()?;
             let token = self.taken + self.tokens.len();
-            self.simple_key = SimpleKey { possible: true, required, token, mark };
+            self.simple_key = SimpleKey {
+                possible: true,
+                required,
+                token,
+                mark,
+            };
         }
         Ok(())
     }
@@ -410,7 +431,10 @@ impl<'a> Scanner<'a> {
                 if key.required {
                     return Err(self.mark().error("could not find expected ':'"));
                 }
-                self.outer_keys.get_mut(at).unwrap_or(&mut self.simple_key).possible = false;
+                self.outer_keys
+                    .get_mut(at)
+                    .unwrap_or(&mut self.simple_key)
+                    .possible = false;
             }
         }
         Ok(())
@@ -444,7 +468,10 @@ impl<'a> Scanner<'a> {
     /// Skips blanks, comments and line breaks. A tab is not indentation.
     fn skip_to_token(&mut self) {
         loop {
-            if self.pos == self.line_start && self.peek(0) == 0xef && self.rest().starts_with('\u{feff}') {
+            if self.pos == self.line_start
+                && self.peek(0) == 0xef
+                && self.rest().starts_with('\u{feff}')
+            {
                 self.skip_char();
             }
             let tabs = self.in_flow() || !self.key_allowed;
@@ -466,7 +493,11 @@ impl<'a> Scanner<'a> {
 
     pub(super) fn mark(&self) -> Mark {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Mark { index: number(self.pos - self.inner), line: self.line, column: number(self.column()) }
+        Mark {
+            index: number(self.pos - self.inner),
+            line: self.line,
+            column: number(self.column()),
+        }
     }
 
     pub(super) fn column(&self) -> usize {
@@ -528,7 +559,10 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(super) fn skip_while(&mut self, is: impl Fn(u8) -> bool) {
         let rest = self.bytes.get(self.pos..).unwrap_or_default();
-        self.pos += rest.iter().position(|byte| !is(*byte)).unwrap_or(rest.len());
+        self.pos += rest
+            .iter()
+            .position(|byte| !is(*byte))
+            .unwrap_or(rest.len());
     }
 
     pub(super) fn skip_blanks(&mut self) {

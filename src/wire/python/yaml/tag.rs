@@ -17,14 +17,22 @@ impl<'a> Scanner<'a> {
         self.pos += 1;
         let name = self.word();
         let ends = self.is_blankz(0)
-            || matches!(self.peek(0), b'?' | b':' | b',' | b']' | b'}' | b'%' | b'@' | b'`');
+            || matches!(
+                self.peek(0),
+                b'?' | b':' | b',' | b']' | b'}' | b'%' | b'@' | b'`'
+            );
         if name.is_empty() || !ends {
             let what = if is_alias { "an alias" } else { "an anchor" };
-            let message =
-                format!("while scanning {what}: did not find expected alphabetic or numeric character");
+            let message = format!(
+                "while scanning {what}: did not find expected alphabetic or numeric character"
+            );
             return Err(start.error(message));
         }
-        Ok(if is_alias { Token::Alias(name) } else { Token::Anchor(name) })
+        Ok(if is_alias {
+            Token::Alias(name)
+        } else {
+            Token::Anchor(name)
+        })
     }
 
     /// `!<uri>`, `!suffix`, `!!suffix`, `!handle!suffix` or `!`.
@@ -46,13 +54,18 @@ impl<'a> Scanner<'a> {
             } else {
                 let rest = self.uri(start, false, found)?;
                 // A lone `!` is a complete tag.
-                (handle, suffix) =
-                    if rest.is_empty() { (rest, "!".to_owned()) } else { ("!".to_owned(), rest) };
+                (handle, suffix) = if rest.is_empty() {
+                    (rest, "!".to_owned())
+                } else {
+                    ("!".to_owned(), rest)
+                };
             }
         }
         let ends = self.is_blankz(0) || self.in_flow() && self.peek(0) == b',';
         if !ends {
-            return Err(self.mark().error("did not find expected whitespace or line break"));
+            return Err(self
+                .mark()
+                .error("did not find expected whitespace or line break"));
         }
         Ok(Token::Tag(Box::new((handle, suffix))))
     }
@@ -62,28 +75,41 @@ impl<'a> Scanner<'a> {
         self.pos += 1;
         let name = self.word();
         if name.is_empty() {
-            return Err(start.error("while scanning a directive: could not find expected directive name"));
+            return Err(
+                start.error("while scanning a directive: could not find expected directive name")
+            );
         }
         if !self.is_blankz(0) {
-            return Err(self.mark().error("found unexpected non-alphabetical character"));
+            return Err(self
+                .mark()
+                .error("found unexpected non-alphabetical character"));
         }
         let token = match name {
             "YAML" => {
                 self.skip_blanks();
                 let major = self.version_number(start)?;
                 if self.peek(0) != b'.' {
-                    return Err(self.mark().error("did not find expected digit or '.' character"));
+                    return Err(self
+                        .mark()
+                        .error("did not find expected digit or '.' character"));
                 }
                 self.pos += 1;
-                Token::Version { major, minor: self.version_number(start)? }
+                Token::Version {
+                    major,
+                    minor: self.version_number(start)?,
+                }
             }
             "TAG" => self.tag_directive(start)?,
-            _ => return Err(start.error("while scanning a directive: found unknown directive name")),
+            _ => {
+                return Err(start.error("while scanning a directive: found unknown directive name"));
+            }
         };
         self.skip_blanks();
         self.skip_comment();
         if !self.is_breakz(0) {
-            return Err(self.mark().error("did not find expected comment or line break"));
+            return Err(self
+                .mark()
+                .error("did not find expected comment or line break"));
         }
         self.skip_line();
         Ok(token)
@@ -99,13 +125,19 @@ impl<'a> Scanner<'a> {
             digits if digits.len() > VERSION_DIGITS_MAX => {
                 Err(start.error("found extremely long version number"))
             }
-            digits => digits.parse().map_err(|_| start.error("did not find expected version number")),
+            digits => digits
+                .parse()
+                .map_err(|_| start.error("did not find expected version number")),
         }
     }
 
     fn tag_directive(&mut self, start: Mark) -> Result<Token<'a>, YamlError> {
         self.skip_blanks();
-        let handle = if self.peek(0) == b'!' { self.handle() } else { "" };
+        let handle = if self.peek(0) == b'!' {
+            self.handle()
+        } else {
+            ""
+        };
         if handle != "!" && (handle.len() < 2 || !handle.ends_with('!')) {
             return Err(start.error("while parsing a tag directive: did not find expected '!'"));
         }
@@ -115,7 +147,9 @@ impl<'a> Scanner<'a> {
         self.skip_blanks();
         let prefix = self.uri(start, true, "")?;
         if !self.is_blankz(0) {
-            return Err(self.mark().error("did not find expected whitespace or line break"));
+            return Err(self
+                .mark()
+                .error("did not find expected whitespace or line break"));
         }
         Ok(Token::TagDirective(Box::new((handle.to_owned(), prefix))))
     }
@@ -166,11 +200,16 @@ impl<'a> Scanner<'a> {
     fn octets(&mut self, start: Mark, to: &mut Vec<u8>) -> Result<(), YamlError> {
         let mut left = 0;
         loop {
-            let octet = self.text.get(self.pos + 1..self.pos + 3).filter(|_| self.peek(0) == b'%');
-            let octet = octet.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-            let octet = octet.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            let octet = self
+                .text
+                .get(self.pos + 1..self.pos + 3)
+                .filter(|_| self.peek(0) == b'%');
             let octet =
-                octet.ok_or_else(|| start.error("while parsing a tag: did not find URI escaped octet"))?;
+                octet.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            let octet = octet.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            let octet = octet.ok_or_else(|| {
+                start.error("while parsing a tag: did not find URI escaped octet")
+            })?;
             if left == 0 {
                 left = match octet {
                     0..0x80 => 1,
@@ -178,13 +217,14 @@ impl<'a> Scanner<'a> {
                     0xe0..0xf0 => 3,
                     0xf0..0xf8 => 4,
                     _ => {
-                        return Err(
-                            start.error("while parsing a tag: found an incorrect leading UTF-8 octet")
-                        );
+                        return Err(start
+                            .error("while parsing a tag: found an incorrect leading UTF-8 octet"));
                     }
                 };
             } else if octet & 0xc0 != 0x80 {
-                return Err(start.error("while parsing a tag: found an incorrect trailing UTF-8 octet"));
+                return Err(
+                    start.error("while parsing a tag: found an incorrect trailing UTF-8 octet")
+                );
             }
             to.push(octet);
             self.pos += 3;

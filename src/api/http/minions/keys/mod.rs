@@ -35,8 +35,11 @@ pub(super) enum NoKey {
 const OTHER_STORE: &str = ".mmap_keys.idx";
 
 /// Directories of other keys, and their states in `salt-key`.
-const NOT_ACCEPTED: [(&str, &str); 3] =
-    [("minions_pre", "pending"), ("minions_rejected", "rejected"), ("minions_denied", "denied")];
+const NOT_ACCEPTED: [(&str, &str); 3] = [
+    ("minions_pre", "pending"),
+    ("minions_rejected", "rejected"),
+    ("minions_denied", "denied"),
+];
 
 /// An `RSAPublicKey` in DER.
 pub(super) type PublicKey = Arc<[u8]>;
@@ -50,7 +53,10 @@ pub(super) struct Keys {
 impl Keys {
     /// The keys in the master's `pki_dir`.
     pub(super) fn of(pki_dir: &Path) -> Self {
-        let keys = Self { dir: pki_dir.to_owned(), known: Mutex::default() };
+        let keys = Self {
+            dir: pki_dir.to_owned(),
+            known: Mutex::default(),
+        };
         if let Some(why) = keys.not_files() {
             tracing::error!(dir = %pki_dir.display(), "all minions are rejected: {why}");
         }
@@ -81,13 +87,19 @@ impl Keys {
             why: format!("{}: {why}", path.display()),
         };
         if let Some(why) = self.not_files() {
-            return Err(NoKey::Unreadable { id: id.to_owned(), why });
+            return Err(NoKey::Unreadable {
+                id: id.to_owned(),
+                why,
+            });
         }
         let identity = match FileIdentity::of(&path) {
             Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 self.known.lock().remove(id);
-                return Err(NoKey::NotAccepted { id: id.to_owned(), state: self.state(id) });
+                return Err(NoKey::NotAccepted {
+                    id: id.to_owned(),
+                    state: self.state(id),
+                });
             }
             Err(error) => return Err(unreadable(&error)),
         };
@@ -107,7 +119,9 @@ impl Keys {
     }
 
     fn state(&self, id: &str) -> &'static str {
-        let found = NOT_ACCEPTED.iter().find(|(dir, _)| self.dir.join(dir).join(id).exists());
+        let found = NOT_ACCEPTED
+            .iter()
+            .find(|(dir, _)| self.dir.join(dir).join(id).exists());
         found.map_or("unknown", |(_, state)| state)
     }
 }

@@ -14,10 +14,17 @@ fn a_key_is_valid_while_its_file_exists() {
         Err(NoKey::NotAccepted { state, .. }) => state.to_owned(),
         Err(NoKey::Unreadable { why, .. }) => why,
     };
-    let no_directory =
-        format!("there is no directory {}/minions: the master's keys are elsewhere", dir.path().display());
+    let no_directory = format!(
+        "there is no directory {}/minions: the master's keys are elsewhere",
+        dir.path().display()
+    );
     assert!(state("a").starts_with(&no_directory), "{}", state("a"));
-    for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
+    for sub in [
+        "minions",
+        "minions_pre",
+        "minions_rejected",
+        "minions_denied",
+    ] {
         std::fs::create_dir(dir.path().join(sub)).unwrap();
     }
     assert_eq!(state("a"), "unknown");
@@ -31,15 +38,27 @@ fn a_key_is_valid_while_its_file_exists() {
     assert_eq!(state("a"), "8 bytes");
     assert_eq!(state("a"), "8 bytes", "from memory");
     std::fs::write(&path, PEM.replace("MAYCAQUCAQM=", "MAMEAQU=")).unwrap();
-    assert!(state("a").ends_with("no RSA public key in PEM (BEGIN PUBLIC KEY)"), "{}", state("a"));
+    assert!(
+        state("a").ends_with("no RSA public key in PEM (BEGIN PUBLIC KEY)"),
+        "{}",
+        state("a")
+    );
     std::fs::write(&path, PEM.replace("PUBLIC", "RSA PUBLIC")).unwrap();
     assert_eq!(state("a"), "8 bytes", "the old label");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(state("a"), "unknown");
     std::fs::create_dir(&path).unwrap();
-    assert!(state("a").ends_with("minions/a: not a file"), "{}", state("a"));
+    assert!(
+        state("a").ends_with("minions/a: not a file"),
+        "{}",
+        state("a")
+    );
     std::fs::write(dir.path().join("minions/b"), vec![b'x'; 300_000]).unwrap();
-    assert!(state("b").contains("longer than 262144 bytes"), "{}", state("b"));
+    assert!(
+        state("b").contains("longer than 262144 bytes"),
+        "{}",
+        state("b")
+    );
     std::fs::write(dir.path().join(OTHER_STORE), "").unwrap();
     assert!(
         state("b").contains("(keys.cache_driver: mmap_key), and the HTTPS source reads only files"),

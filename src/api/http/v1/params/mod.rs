@@ -32,7 +32,8 @@ impl Param {
     /// The argument with the value of this parameter.
     fn argument(&self, value: &Json, store: &str) -> Result<(&'static str, Json), HttpError> {
         let text = value.as_str();
-        let expected = |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
+        let expected =
+            |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
         let argument = match self.kind {
             ParamKind::Text => text.map(Json::from).ok_or_else(|| expected("text"))?,
             ParamKind::Count => {
@@ -48,7 +49,10 @@ impl Param {
                 flag.ok_or_else(|| expected("true or false"))?.into()
             }
             ParamKind::Time => {
-                let micros = value.as_i64().or_else(|| text?.parse().ok()).or_else(|| iso(text?));
+                let micros = value
+                    .as_i64()
+                    .or_else(|| text?.parse().ok())
+                    .or_else(|| iso(text?));
                 micros
                     .ok_or_else(|| {
                         expected("a time such as 2026-11-21T05:47:28Z, or microseconds since 1970")
@@ -63,10 +67,16 @@ impl Param {
             ParamKind::SeqCursor => {
                 let position = cursor(text.ok_or_else(|| expected("a cursor"))?, store)?;
                 let seq: Option<u64> = position.parse().ok();
-                return Ok(("before", seq.ok_or_else(|| expected("a cursor of this list"))?.into()));
+                return Ok((
+                    "before",
+                    seq.ok_or_else(|| expected("a cursor of this list"))?.into(),
+                ));
             }
             ParamKind::JidCursor => {
-                return Ok(("before", cursor(text.ok_or_else(|| expected("a cursor"))?, store)?.into()));
+                return Ok((
+                    "before",
+                    cursor(text.ok_or_else(|| expected("a cursor"))?, store)?.into(),
+                ));
             }
         };
         Ok((self.name, argument))
@@ -74,7 +84,9 @@ impl Param {
 }
 
 fn iso(text: &str) -> Option<i64> {
-    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond)
+    text.parse::<jiff::Timestamp>()
+        .ok()
+        .map(jiff::Timestamp::as_microsecond)
 }
 
 /// The position in a cursor or in the id of an event of this store.
@@ -84,11 +96,13 @@ pub(super) fn cursor<'a>(text: &'a str, store: &str) -> Result<&'a str, HttpErro
         Some((of, _)) => Err(HttpError::new(
             hyper::StatusCode::CONFLICT,
             "other_store",
-            format!("the cursor is of store {of:.40}, this is store {store}: start without a cursor"),
+            format!(
+                "the cursor is of store {of:.40}, this is store {store}: start without a cursor"
+            ),
         )),
-        None => {
-            Err(HttpError::bad("a cursor has the form STORE:POSITION, as in `next` and in ids of events"))
-        }
+        None => Err(HttpError::bad(
+            "a cursor has the form STORE:POSITION, as in `next` and in ids of events",
+        )),
     }
 }
 
@@ -102,9 +116,19 @@ pub(super) fn arguments(
     let mut args = Map::new();
     for (name, value) in given {
         let Some(param) = known.iter().find(|param| param.name == name) else {
-            let names = known.iter().map(|param| param.name).collect::<Vec<_>>().join(", ");
-            let names = if names.is_empty() { "none".to_owned() } else { names };
-            return Err(HttpError::bad(format!("unknown parameter {name:.50}; known: {names}")));
+            let names = known
+                .iter()
+                .map(|param| param.name)
+                .collect::<Vec<_>>()
+                .join(", ");
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names
+            };
+            return Err(HttpError::bad(format!(
+                "unknown parameter {name:.50}; known: {names}"
+            )));
         };
         if value.is_null() {
             continue;
@@ -117,7 +141,8 @@ pub(super) fn arguments(
     for (name, value) in path {
         let value = if name == "seq" {
             let seq: Option<u64> = value.parse().ok();
-            seq.ok_or_else(|| HttpError::bad(format!("{value:.50} is not a sequence number")))?.into()
+            seq.ok_or_else(|| HttpError::bad(format!("{value:.50} is not a sequence number")))?
+                .into()
         } else {
             Json::from(value.as_str())
         };

@@ -11,9 +11,14 @@ const KNOWN: &[Param] = &[
 ];
 
 fn read(given: &[(&str, &str)]) -> Result<Json, String> {
-    let given = given.iter().map(|(name, value)| ((*name).to_owned(), Json::from(*value))).collect();
+    let given = given
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), Json::from(*value)))
+        .collect();
     let path = [("name".to_owned(), "audit".to_owned())];
-    arguments(KNOWN, &path, given, "00ab").map(Json::Object).map_err(|error| error.message)
+    arguments(KNOWN, &path, given, "00ab")
+        .map(Json::Object)
+        .map_err(|error| error.message)
 }
 
 #[test]
@@ -36,15 +41,28 @@ fn parameters_become_arguments() {
 fn wrong_parameters_name_what_is_accepted() {
     for (given, expected) in [
         (("limit", "many"), "parameter `limit`: expected a number"),
-        (("limt", "1"), "unknown parameter limt; known: limit, since, match, links, cursor"),
+        (
+            ("limt", "1"),
+            "unknown parameter limt; known: limit, since, match, links, cursor",
+        ),
         (("since", "yesterday"), "parameter `since`: expected a time"),
         (("match", "[{"), "parameter `match`: expected JSON: EOF"),
-        (("links", "perhaps"), "parameter `links`: expected true or false"),
+        (
+            ("links", "perhaps"),
+            "parameter `links`: expected true or false",
+        ),
         (("cursor", "77"), "a cursor has the form STORE:POSITION"),
-        (("cursor", "00ac:77"), "the cursor is of store 00ac, this is store 00ab"),
+        (
+            ("cursor", "00ac:77"),
+            "the cursor is of store 00ac, this is store 00ab",
+        ),
     ] {
         let error = read(&[given]).unwrap_err();
         assert!(error.starts_with(expected), "{given:?}: {error}");
     }
-    assert!(read(&[("limit", "1"), ("limit", "2")]).unwrap_err().contains("given twice"));
+    assert!(
+        read(&[("limit", "1"), ("limit", "2")])
+            .unwrap_err()
+            .contains("given twice")
+    );
 }

@@ -39,11 +39,18 @@ pub(super) fn configure(plan: &mut Plan, path: &Path, wanted: &Keys<'_>) -> anyh
     }
     if let Some(master) = wanted.reactor {
         let reactor = &config.reactor;
-        if !reactor.master.as_deref().is_some_and(|file| same_file(file, master)) {
+        if !reactor
+            .master
+            .as_deref()
+            .is_some_and(|file| same_file(file, master))
+        {
             lines.push(format!("reactor.master: {}", master.display()));
         }
         if reactor.shadow {
-            bail!("hand the reactor over: `reactor.shadow` is true in {}; remove it", path.display());
+            bail!(
+                "hand the reactor over: `reactor.shadow` is true in {}; remove it",
+                path.display()
+            );
         }
     }
     let wishes = match (wanted.bus, wanted.reactor) {
@@ -51,7 +58,11 @@ pub(super) fn configure(plan: &mut Plan, path: &Path, wanted: &Keys<'_>) -> anyh
         (Some(bus), None) => format!("to read the bus in {}", bus.display()),
         (None, Some(master)) => format!("to be the reactor of {}", master.display()),
         (Some(bus), Some(master)) => {
-            format!("to read the bus in {}, and to be the reactor of {}", bus.display(), master.display())
+            format!(
+                "to read the bus in {}, and to be the reactor of {}",
+                bus.display(),
+                master.display()
+            )
         }
     };
     let does = format!("configure the daemon {wishes}, in {}", path.display());
@@ -66,7 +77,11 @@ pub(super) fn configure(plan: &mut Plan, path: &Path, wanted: &Keys<'_>) -> anyh
     let text = appended(&old, &lines);
     check(path, &text, wanted, &lines)?;
     let path = path.to_owned();
-    plan.step("configuration", format!("{does}: {}", lines.join(", ")), move || write(path, &text));
+    plan.step(
+        "configuration",
+        format!("{does}: {}", lines.join(", ")),
+        move || write(path, &text),
+    );
     Ok(true)
 }
 
@@ -77,7 +92,9 @@ fn write(path: PathBuf, text: &str) -> anyhow::Result<Done> {
     let result = format!("{} is written", path.display());
     let does = format!("restore {}", path.display());
     let back = move || {
-        before.restore(&path).with_context(|| format!("restore {}", path.display()))?;
+        before
+            .restore(&path)
+            .with_context(|| format!("restore {}", path.display()))?;
         service::restart_if_enabled()
     };
     Ok(Done::new().with_result(result).undone_by(does, back))
@@ -85,7 +102,11 @@ fn write(path: PathBuf, text: &str) -> anyhow::Result<Done> {
 
 /// The file's text with these lines, and without a line that is only an empty mapping.
 fn appended(old: &str, lines: &[String]) -> String {
-    let mut text = if old.trim() == "{}" { String::new() } else { old.to_owned() };
+    let mut text = if old.trim() == "{}" {
+        String::new()
+    } else {
+        old.to_owned()
+    };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
@@ -99,9 +120,18 @@ fn appended(old: &str, lines: &[String]) -> String {
 fn load(path: &Path) -> anyhow::Result<Config> {
     // A missing file is an empty one.
     let config = path.exists().then(|| path.to_owned());
-    let overrides = CliOverrides { config, ..CliOverrides::default() };
-    Config::load(&overrides, &Environment { home: Some("/nonexistent".into()), ..Environment::default() })
-        .context("read the configuration")
+    let overrides = CliOverrides {
+        config,
+        ..CliOverrides::default()
+    };
+    Config::load(
+        &overrides,
+        &Environment {
+            home: Some("/nonexistent".into()),
+            ..Environment::default()
+        },
+    )
+    .context("read the configuration")
 }
 
 /// Checks that the new text is a valid configuration with the wanted keys.
@@ -109,8 +139,12 @@ fn check(path: &Path, text: &str, wanted: &Keys<'_>, lines: &[String]) -> anyhow
     let draft = tempfile::NamedTempFile::new().context("make a temporary file")?;
     fs::write(draft.path(), text).context("write a temporary file")?;
     let is_right = load(draft.path()).is_ok_and(|config| {
-        wanted.bus.is_none_or(|bus| config.bus.iter().any(|dir| same_file(dir, bus)))
-            && wanted.reactor.is_none_or(|master| config.reactor.master.as_deref() == Some(master))
+        wanted
+            .bus
+            .is_none_or(|bus| config.bus.iter().any(|dir| same_file(dir, bus)))
+            && wanted
+                .reactor
+                .is_none_or(|master| config.reactor.master.as_deref() == Some(master))
     });
     if is_right {
         return Ok(());

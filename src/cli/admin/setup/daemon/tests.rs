@@ -10,12 +10,14 @@ fn planned(text: Option<&str>, reactor: bool) -> (Result<String, String>, Option
         fs::write(&path, text).unwrap();
     }
     let mut plan = Plan::default();
-    let keys =
-        Keys { bus: Some(Path::new("/run/m")), reactor: reactor.then_some(Path::new("/etc/salt/master")) };
+    let keys = Keys {
+        bus: Some(Path::new("/run/m")),
+        reactor: reactor.then_some(Path::new("/etc/salt/master")),
+    };
     let outcome = configure(&mut plan, &path, &keys);
-    let outcome = outcome
-        .map(|_| plan.needed().join(","))
-        .map_err(|error| format!("{error:#}").replace(&format!("{}/etc/", dir.path().display()), ""));
+    let outcome = outcome.map(|_| plan.needed().join(",")).map_err(|error| {
+        format!("{error:#}").replace(&format!("{}/etc/", dir.path().display()), "")
+    });
     let global = crate::cli::Global {
         socket: None,
         state_dir: None,
@@ -25,7 +27,8 @@ fn planned(text: Option<&str>, reactor: bool) -> (Result<String, String>, Option
         no_pager: false,
     };
     if outcome.is_ok() {
-        plan.carry_out(&global, true, &serde_json::Value::Null).unwrap();
+        plan.carry_out(&global, true, &serde_json::Value::Null)
+            .unwrap();
     }
     (outcome, fs::read_to_string(&path).ok())
 }
@@ -36,13 +39,25 @@ fn keys_are_appended_and_the_rest_stays() {
         let (outcome, written) = planned(text, reactor);
         assert_eq!(outcome.as_deref(), Ok("configuration"), "{text:?}");
         assert_eq!(written.as_deref(), Some(expected));
-        assert_eq!(planned(written.as_deref(), reactor), (Ok(String::new()), written), "the second time");
+        assert_eq!(
+            planned(written.as_deref(), reactor),
+            (Ok(String::new()), written),
+            "the second time"
+        );
     };
     let both = "bus: [/run/m]\nreactor.master: /etc/salt/master\n";
     done(None, false, "bus: [/run/m]\n");
     done(Some("{}\n"), true, both);
-    done(Some("# mine\nlog.level: debug"), true, &format!("# mine\nlog.level: debug\n{both}"));
-    done(Some("reactor:\n  depth_max: 3\n"), true, &format!("reactor:\n  depth_max: 3\n{both}"));
+    done(
+        Some("# mine\nlog.level: debug"),
+        true,
+        &format!("# mine\nlog.level: debug\n{both}"),
+    );
+    done(
+        Some("reactor:\n  depth_max: 3\n"),
+        true,
+        &format!("reactor:\n  depth_max: 3\n{both}"),
+    );
 }
 
 #[test]

@@ -64,11 +64,18 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
         return Ok(FileState::InPlace);
     }
     let there = String::from_utf8_lossy(&there);
-    let Some((sum, body)) = there.strip_prefix(MARK).and_then(|rest| rest.split_once('\n')) else {
+    let Some((sum, body)) = there
+        .strip_prefix(MARK)
+        .and_then(|rest| rest.split_once('\n'))
+    else {
         return Ok(FileState::Foreign);
     };
     let is_whole = sum == format!("{:08x}", crc32fast::hash(body.as_bytes()));
-    Ok(if is_whole { FileState::Outdated } else { FileState::Changed })
+    Ok(if is_whole {
+        FileState::Outdated
+    } else {
+        FileState::Changed
+    })
 }
 
 /// Fails if a person edited or wrote the file.
@@ -99,7 +106,11 @@ pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
         return Err(error);
     }
     let put = || {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&scratch)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&scratch)?;
         file.write_all(text)?;
         file.set_permissions(fs::Permissions::from_mode(MODE))?;
         file.sync_all()?;

@@ -9,13 +9,28 @@ fn only_files_with_a_valid_checksum_are_recognised_as_written_by_setup() {
     let text = marked("# New text.\nmaster_job_cache: saltcellar\n");
     let is = || state_of(&path, Some(&text)).unwrap();
     assert_eq!(is(), FileState::Absent);
-    fs::write(dir.path().join(format!(".saltcellar.conf.{}", std::process::id())), "torn").unwrap();
+    fs::write(
+        dir.path()
+            .join(format!(".saltcellar.conf.{}", std::process::id())),
+        "torn",
+    )
+    .unwrap();
     write(&path, text.as_bytes()).unwrap();
     assert_eq!(is(), FileState::InPlace);
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
-    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        MODE
+    );
+    let names: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["saltcellar.conf"]);
-    write(&path, marked("# Old text.\nmaster_job_cache: saltcellar\n").as_bytes()).unwrap();
+    write(
+        &path,
+        marked("# Old text.\nmaster_job_cache: saltcellar\n").as_bytes(),
+    )
+    .unwrap();
     assert_eq!(is(), FileState::Outdated);
     fs::write(&path, format!("{text}timeout: 5\n")).unwrap();
     assert_eq!(is(), FileState::Changed);

@@ -56,14 +56,21 @@ impl View {
     /// Replaces what is shown. The selected job stays selected.
     pub(super) fn update(&mut self, now: Instant, status: Status, jobs: Json, reactions: Json) {
         let of = |status: &Status, names: &[&str]| -> u64 {
-            names.iter().filter_map(|name| status.counters.get(*name)).sum()
+            names
+                .iter()
+                .filter_map(|name| status.counters.get(*name))
+                .sum()
         };
         // A restarted daemon counts from zero.
         let before = self.updated.filter(|_| self.status.pid == status.pid);
         self.rates = before.map(|before| {
-            let seconds = now.saturating_duration_since(before).as_secs_f64().max(1e-3);
-            let rate =
-                |names: &[&str]| of(&status, names).saturating_sub(of(&self.status, names)) as f64 / seconds;
+            let seconds = now
+                .saturating_duration_since(before)
+                .as_secs_f64()
+                .max(1e-3);
+            let rate = |names: &[&str]| {
+                of(&status, names).saturating_sub(of(&self.status, names)) as f64 / seconds
+            };
             LiveRates {
                 events: rate(&EVENTS),
                 returns: rate(&["returns_stored"]),
@@ -90,7 +97,9 @@ impl View {
 
     pub(super) fn shown(&self) -> Vec<&Json> {
         let passes = |job: &&Json| {
-            ["fun", "tgt", "user"].iter().any(|name| job.joined(name).contains(self.filter.as_str()))
+            ["fun", "tgt", "user"]
+                .iter()
+                .any(|name| job.joined(name).contains(self.filter.as_str()))
         };
         self.jobs.iter().filter(passes).collect()
     }

@@ -11,8 +11,16 @@ fn key(code: KeyCode) -> KeyEvent {
 }
 
 fn status(pid: u32, events: u64) -> Status {
-    let counters = [("bus_events".to_owned(), events), ("returns_stored".to_owned(), events / 2)].into();
-    Status { pid, counters, ..Status::default() }
+    let counters = [
+        ("bus_events".to_owned(), events),
+        ("returns_stored".to_owned(), events / 2),
+    ]
+    .into();
+    Status {
+        pid,
+        counters,
+        ..Status::default()
+    }
 }
 
 fn jobs() -> Json {
@@ -25,10 +33,23 @@ fn rates_are_differences_of_counters_of_one_daemon() {
     let mut view = View::default();
     view.update(start, status(1, 100), jobs(), Json::Null);
     assert_eq!(view.rates, None);
-    view.update(start + Duration::from_secs(2), status(1, 140), jobs(), Json::Null);
+    view.update(
+        start + Duration::from_secs(2),
+        status(1, 140),
+        jobs(),
+        Json::Null,
+    );
     let rates = view.rates.unwrap();
-    assert_eq!((rates.events, rates.returns, rates.failed), (20.0, 10.0, 0.0));
-    view.update(start + Duration::from_secs(3), status(2, 5), jobs(), Json::Null);
+    assert_eq!(
+        (rates.events, rates.returns, rates.failed),
+        (20.0, 10.0, 0.0)
+    );
+    view.update(
+        start + Duration::from_secs(3),
+        status(2, 5),
+        jobs(),
+        Json::Null,
+    );
     assert_eq!(view.rates, None, "restarted");
 }
 
@@ -37,24 +58,40 @@ fn keys_select_filter_open_and_pause() {
     let mut view = View::default();
     view.update(Instant::now(), status(1, 0), jobs(), Json::Null);
     assert_eq!(view.press(key(KeyCode::Down)), Action::Stay);
-    assert_eq!(view.press(key(KeyCode::Enter)), Action::Open("2".to_owned()));
+    assert_eq!(
+        view.press(key(KeyCode::Enter)),
+        Action::Open("2".to_owned())
+    );
     // The selected job moves when a new one arrives.
     let mut more = jobs();
-    more.as_array_mut().unwrap().insert(0, json!({"jid": "4", "fun": "test.ping"}));
+    more.as_array_mut()
+        .unwrap()
+        .insert(0, json!({"jid": "4", "fun": "test.ping"}));
     view.update(Instant::now(), status(1, 0), more, Json::Null);
-    assert_eq!(view.press(key(KeyCode::Enter)), Action::Open("2".to_owned()));
+    assert_eq!(
+        view.press(key(KeyCode::Enter)),
+        Action::Open("2".to_owned())
+    );
     for c in "/cmdq".chars() {
         view.press(key(KeyCode::Char(c)));
     }
     assert!(view.shown().is_empty(), "q belongs to the filter");
     assert_eq!(view.press(key(KeyCode::Enter)), Action::Stay);
-    assert_eq!(view.press(key(KeyCode::Enter)), Action::Stay, "nothing to open");
+    assert_eq!(
+        view.press(key(KeyCode::Enter)),
+        Action::Stay,
+        "nothing to open"
+    );
     view.press(key(KeyCode::Esc));
     assert_eq!(view.shown().len(), 4);
     view.press(key(KeyCode::Char('p')));
     assert!(view.is_paused());
     view.open(json!({"jid": "2"}));
-    assert_eq!(view.press(key(KeyCode::Char('q'))), Action::Stay, "closes the job");
+    assert_eq!(
+        view.press(key(KeyCode::Char('q'))),
+        Action::Stay,
+        "closes the job"
+    );
     assert!(view.job.is_none());
     assert_eq!(view.press(key(KeyCode::Char('q'))), Action::Quit);
 }

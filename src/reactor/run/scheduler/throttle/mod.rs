@@ -29,10 +29,19 @@ impl Gcra {
 
     /// Reserves the next turn and returns its time.
     fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
-        let per = i64::try_from(rate.per.as_micros()).unwrap_or(i64::MAX / 4).max(1);
+        let per = i64::try_from(rate.per.as_micros())
+            .unwrap_or(i64::MAX / 4)
+            .max(1);
         let each = (per / i64::from(rate.times.max(1))).max(1);
-        let even = if self.rate == Some(rate) { self.even.max(now.0) } else { now.0 };
-        *self = Self { rate: Some(rate), even: even.saturating_add(each) };
+        let even = if self.rate == Some(rate) {
+            self.even.max(now.0)
+        } else {
+            now.0
+        };
+        *self = Self {
+            rate: Some(rate),
+            even: even.saturating_add(each),
+        };
         Micros(even - (per - each)).max(now)
     }
 }
@@ -74,7 +83,10 @@ impl Throttles {
             return true;
         }
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
-        if once.get(minion).is_some_and(|(from, until)| *from <= at && at < *until) {
+        if once
+            .get(minion)
+            .is_some_and(|(from, until)| *from <= at && at < *until)
+        {
             return false;
         }
         if once.len() >= REACTOR_ONCE_MAX {
@@ -90,7 +102,9 @@ impl Throttles {
 
     /// Notes an event that counted for `once_per`.
     pub(crate) fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
-        let Some(window) = options.once_per else { return };
+        let Some(window) = options.once_per else {
+            return;
+        };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
         let until = at.after(window);
         // An event that is handled late must not replace a later one.
@@ -100,7 +114,12 @@ impl Throttles {
     }
 
     /// Takes a turn and a part of the budget of a rule.
-    pub(crate) fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Admission {
+    pub(crate) fn start(
+        &mut self,
+        rule: &Arc<str>,
+        options: &RuleOptions,
+        now: Micros,
+    ) -> Admission {
         if options.rate.is_none() && options.budget.is_none() {
             return Admission::Now;
         }
@@ -110,7 +129,10 @@ impl Throttles {
         {
             return Admission::At(at);
         }
-        match options.budget.map(|budget| throttle.budget.take(budget, now)) {
+        match options
+            .budget
+            .map(|budget| throttle.budget.take(budget, now))
+        {
             Some(Err(_)) => Admission::OverBudget,
             _ => Admission::Now,
         }
@@ -127,8 +149,13 @@ impl Throttles {
             return Some(now);
         }
         let throttle = self.of(rule);
-        let at = options.rate.map_or(now, |rate| throttle.queue.queue(rate, now));
-        options.budget.is_none_or(|budget| throttle.budget.take(budget, at).is_ok()).then_some(at)
+        let at = options
+            .rate
+            .map_or(now, |rate| throttle.queue.queue(rate, now));
+        options
+            .budget
+            .is_none_or(|budget| throttle.budget.take(budget, at).is_ok())
+            .then_some(at)
     }
 }
 

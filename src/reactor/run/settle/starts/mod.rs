@@ -50,7 +50,8 @@ impl Starts {
         if call.args.is_none() || self.unclaimed.iter().any(|(_, of, _)| of == jid) {
             return;
         }
-        let of_answered = |(since, one): &(SeqNo, ObservedCall)| seq >= *since && is_same(one, &call);
+        let of_answered =
+            |(since, one): &(SeqNo, ObservedCall)| seq >= *since && is_same(one, &call);
         if let Some(at) = self.answered_wheels.iter().position(of_answered) {
             self.answered_wheels.remove(at);
             return self.claim(jid);
@@ -72,8 +73,16 @@ impl Starts {
     /// Claims the earliest start from `since` on for a call without an answer, and returns its jid. Reserves one start for each equal call
     /// in flight.
     pub(crate) fn find(&mut self, call: &ObservedCall, since: SeqNo) -> Option<String> {
-        let others = self.in_flight.iter().filter(|one| is_same(one, call)).count();
-        let shown = self.unclaimed.iter().filter(|(seq, _, one)| *seq >= since && is_same(call, one)).count();
+        let others = self
+            .in_flight
+            .iter()
+            .filter(|one| is_same(one, call))
+            .count();
+        let shown = self
+            .unclaimed
+            .iter()
+            .filter(|(seq, _, one)| *seq >= since && is_same(call, one))
+            .count();
         if shown <= others {
             return None;
         }
@@ -83,13 +92,17 @@ impl Starts {
     }
 
     fn position(&self, call: &ObservedCall, since: SeqNo) -> Option<usize> {
-        self.unclaimed.iter().position(|(seq, _, one)| *seq >= since && is_same(call, one))
+        self.unclaimed
+            .iter()
+            .position(|(seq, _, one)| *seq >= since && is_same(call, one))
     }
 }
 
 /// True for the same function and arguments, as far as events show them.
 fn is_same(ours: &ObservedCall, shown: &ObservedCall) -> bool {
-    ours.client == shown.client && ours.fun == shown.fun && ours.compare(shown).differences.is_empty()
+    ours.client == shown.client
+        && ours.fun == shown.fun
+        && ours.compare(shown).differences.is_empty()
 }
 
 fn push<T>(list: &mut VecDeque<T>, item: T) {

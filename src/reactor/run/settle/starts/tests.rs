@@ -15,7 +15,11 @@ fn a_start_is_reserved_for_an_equal_call_in_flight() {
     starts.note(SeqNo(5), "5", one.clone());
     assert_eq!(starts.find(&one, SeqNo(1)), None, "it may be the other's");
     starts.note(SeqNo(6), "6", one.clone());
-    assert_eq!(starts.find(&one, SeqNo(6)), None, "one of the two came before the request");
+    assert_eq!(
+        starts.find(&one, SeqNo(6)),
+        None,
+        "one of the two came before the request"
+    );
     assert_eq!(starts.find(&one, SeqNo(1)).as_deref(), Some("5"));
     starts.returned(&one, SeqNo(1), Some("6"));
     assert_eq!(starts.find(&one, SeqNo(1)), None);
@@ -27,7 +31,11 @@ fn a_start_is_claimed_once_even_if_read_late_or_twice() {
     starts.sent(&one);
     starts.returned(&one, SeqNo(1), Some("5"));
     starts.note(SeqNo(5), "5", one.clone());
-    starts.note(SeqNo(6), "6", ObservedCall::on_master("runner", "test.arg", None));
+    starts.note(
+        SeqNo(6),
+        "6",
+        ObservedCall::on_master("runner", "test.arg", None),
+    );
     starts.note(SeqNo(7), "7", call("runner", "2"));
     starts.note(SeqNo(8), "8", call("wheel", "1"));
     assert_eq!(starts.find(&one, SeqNo(1)), None);
@@ -46,7 +54,11 @@ fn both_jids_of_a_wheel_call_are_claimed() {
         if answer_first {
             starts.returned(&one, SeqNo(1), Some("4"));
         }
-        starts.note(SeqNo(4), "4", ObservedCall::on_master("wheel", "test.arg", None));
+        starts.note(
+            SeqNo(4),
+            "4",
+            ObservedCall::on_master("wheel", "test.arg", None),
+        );
         starts.note(SeqNo(5), "5", one.clone());
         if !answer_first {
             starts.returned(&one, SeqNo(1), Some("4"));
@@ -62,5 +74,8 @@ fn memory_is_bounded() {
         starts.note(SeqNo(n as u64), &n.to_string(), call("runner", "1"));
         starts.claim(&format!("c{n}"));
     }
-    assert_eq!((starts.unclaimed.len(), starts.claimed.len().0), (REACTOR_STARTS_MAX, REACTOR_STARTS_MAX));
+    assert_eq!(
+        (starts.unclaimed.len(), starts.claimed.len().0),
+        (REACTOR_STARTS_MAX, REACTOR_STARTS_MAX)
+    );
 }

@@ -17,7 +17,10 @@ use crate::store::format::{list, name_of};
 pub(crate) fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
     loop {
-        let config = sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None);
+        let config = sled::Config::new()
+            .path(dir)
+            .cache_capacity(cache_bytes)
+            .flush_every_ms(None);
         match guarded(dir, || config.open()) {
             Err(StoreError::Io { why, .. }) if is_held(&why) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
@@ -58,7 +61,11 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
         std::thread::sleep(Duration::from_millis(2));
     }
     let in_memory = Path::new("/dev/shm");
-    let parent = if in_memory.is_dir() { in_memory.to_owned() } else { std::env::temp_dir() };
+    let parent = if in_memory.is_dir() {
+        in_memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
     // The copy is removed at once: reads need only the open file.
     open_sled(&DatabaseCopy::of(dir, &parent)?.0, cache_bytes)
 }
@@ -76,7 +83,9 @@ impl DatabaseCopy {
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
-                    break made.map(|()| Self(path.clone())).map_err(io_at("create the directory", &path))?;
+                    break made
+                        .map(|()| Self(path.clone()))
+                        .map_err(io_at("create the directory", &path))?;
                 }
             }
         };
@@ -95,8 +104,15 @@ impl Drop for DatabaseCopy {
 
 /// Calls into sled. Damage and panics become [`StoreError::Index`]; errors of the operating system (no space, no file
 /// descriptor, no permission, database locked) become [`StoreError::Io`].
-pub(crate) fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
-    let refused = |why| StoreError::Io { action: "use the index", path: dir.to_owned(), why };
+pub(crate) fn guarded<T>(
+    dir: &Path,
+    work: impl FnOnce() -> sled::Result<T>,
+) -> Result<T, StoreError> {
+    let refused = |why| StoreError::Io {
+        action: "use the index",
+        path: dir.to_owned(),
+        why,
+    };
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
         Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {
@@ -105,21 +121,30 @@ pub(crate) fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> 
         Ok(Err(e)) => e.to_string(),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            let text = text
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
             format!("sled panicked: {text}")
         }
     };
     // After a fatal error, sled answers every call with the text of that error.
     match os_error_in(&what) {
         Some(why) => Err(refused(why)),
-        None => Err(StoreError::Index { path: dir.to_owned(), what }),
+        None => Err(StoreError::Index {
+            path: dir.to_owned(),
+            what,
+        }),
     }
 }
 
 /// Parses an operating system error from a text with its debug form.
 fn os_error_in(text: &str) -> Option<io::Error> {
     let (_, behind) = text.split_once("Os { code: ")?;
-    let code = behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let code = behind
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()?;
     Some(io::Error::from_raw_os_error(code))
 }
 
@@ -132,7 +157,9 @@ fn is_held(error: &std::io::Error) -> bool {
 pub(crate) fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     guarded(dir, || db.flush())?;
     let file = dir.join("db");
-    File::open(&file).and_then(|f| f.sync_data()).map_err(io_at("sync", &file))?;
+    File::open(&file)
+        .and_then(|f| f.sync_data())
+        .map_err(io_at("sync", &file))?;
     // sled writes its files directly, not through `Fs`.
     crate::store::format::sync_dir(&crate::store::vfs::Disk, dir)
 }

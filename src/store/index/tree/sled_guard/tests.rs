@@ -4,7 +4,9 @@ use super::*;
 
 #[test]
 fn a_panic_inside_sled_is_an_error() {
-    let error = guarded::<()>(Path::new("/x"), || panic!("boom")).unwrap_err().to_string();
+    let error = guarded::<()>(Path::new("/x"), || panic!("boom"))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("/x") && error.contains("boom"), "{error}");
 }
 
@@ -17,9 +19,14 @@ fn a_full_disk_is_not_reported_as_damage_after_sled_has_failed() {
         let error = guarded::<()>(Path::new("/x"), || Err(sled::Error::Io(why))).unwrap_err();
         assert!(error.is_no_space(), "{error:?}");
         let text = error.to_string();
-        assert!(text.contains("/x") && text.contains("No space left") && text.contains("prune"), "{text}");
+        assert!(
+            text.contains("/x") && text.contains("No space left") && text.contains("prune"),
+            "{text}"
+        );
     }
-    let panicked = guarded::<()>(Path::new("/x"), || panic!("called `unwrap()`: {:?}", full()));
+    let panicked = guarded::<()>(Path::new("/x"), || {
+        panic!("called `unwrap()`: {:?}", full())
+    });
     assert!(panicked.unwrap_err().is_no_space());
 }
 
@@ -34,5 +41,9 @@ fn a_database_without_space_is_read_from_a_temporary_copy() {
     assert_eq!(db.get(b"key").unwrap().unwrap(), b"value");
     let ours = format!("saltcellar-{}-", std::process::id());
     let left = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    assert_eq!(left.filter(|item| item.file_name().to_string_lossy().starts_with(&ours)).count(), 0);
+    assert_eq!(
+        left.filter(|item| item.file_name().to_string_lossy().starts_with(&ours))
+            .count(),
+        0
+    );
 }

@@ -64,7 +64,11 @@ impl ConsumerFile {
             let what = format!(
                 "line 1: expected `{TITLE}`, found {title:?}; the release that wrote the file can read it"
             );
-            return Err(StoreError::Corrupt { path, offset: 0, what });
+            return Err(StoreError::Corrupt {
+                path,
+                offset: 0,
+                what,
+            });
         }
         let (mut records, mut foreign) = (BTreeMap::new(), BTreeMap::new());
         for (number, line) in (2..).zip(lines) {
@@ -92,7 +96,14 @@ impl ConsumerFile {
             }
         }
         // The first change rewrites it: the end may be an incomplete line.
-        let file = Self { path, fs, open: None, len: 0, base: 0, foreign: foreign.into_values().collect() };
+        let file = Self {
+            path,
+            fs,
+            open: None,
+            len: 0,
+            base: 0,
+            foreign: foreign.into_values().collect(),
+        };
         Ok((file, records))
     }
 
@@ -132,16 +143,21 @@ impl ConsumerFile {
             text += line;
             text.push('\n');
         }
-        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
-        let file = self.fs.open_to_write(&self.path).map_err(io_at("open for writing", &self.path))?;
+        self.fs
+            .write_whole(&self.path, text.as_bytes())
+            .map_err(io_at("write", &self.path))?;
+        let file = self
+            .fs
+            .open_to_write(&self.path)
+            .map_err(io_at("open for writing", &self.path))?;
         (self.open, self.len, self.base) = (Some(file), text.len() as u64, text.len() as u64);
         Ok(())
     }
 }
 
 fn line(record: &impl Serialize) -> Result<String, StoreError> {
-    let json =
-        serde_json::to_string(record).map_err(|_| StoreError::Broken("a consumer that is not JSON"))?;
+    let json = serde_json::to_string(record)
+        .map_err(|_| StoreError::Broken("a consumer that is not JSON"))?;
     Ok(format!("{:016x} {json}\n", xxh3_64(json.as_bytes())))
 }
 

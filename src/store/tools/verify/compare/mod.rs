@@ -35,12 +35,16 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     let (found, expected) = (sealed.blocks(), log.blocks());
     if found.metas().len() != expected.metas().len() {
         let (found, expected) = (found.metas().len(), expected.metas().len());
-        return Ok(Some(format!("the index has {found} blocks, the log has {expected}")));
+        return Ok(Some(format!(
+            "the index has {found} blocks, the log has {expected}"
+        )));
     }
     let known: HashMap<&[u8], u64> = sealed.templates().each().collect();
     for (n, (a, b)) in found.metas().iter().zip(expected.metas()).enumerate() {
         if a != b {
-            return Ok(Some(format!("block {n} is {a:?} in the index and {b:?} in the log")));
+            return Ok(Some(format!(
+                "block {n} is {a:?} in the index and {b:?} in the log"
+            )));
         }
         if !covers(sealed, log, &known, n) {
             return Ok(Some(format!("the index lacks tags of block {n}")));
@@ -59,34 +63,56 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     let mut first = None;
     sealed.each_job(|key, row, positions| {
         if first.is_none() && jobs.key(n) != Some(key) {
-            first = Some(format!("the index has job {} where the log has another one", row.jid));
+            first = Some(format!(
+                "the index has job {} where the log has another one",
+                row.jid
+            ));
         }
         if first.is_none() && log.row(key).as_ref() != Some(&row) {
-            first = Some(format!("the summaries of job {} differ between index and log", row.jid));
+            first = Some(format!(
+                "the summaries of job {} differ between index and log",
+                row.jid
+            ));
         }
-        let in_log = if first.is_none() { log.positions(key) } else { Vec::new() };
+        let in_log = if first.is_none() {
+            log.positions(key)
+        } else {
+            Vec::new()
+        };
         if first.is_none() && in_log != positions {
             let (found, expected) = (positions.len(), in_log.len());
-            first =
-                Some(format!("job {} has {found} entries in the index and {expected} in the log", row.jid));
+            first = Some(format!(
+                "job {} has {found} entries in the index and {expected} in the log",
+                row.jid
+            ));
         }
         n += 1;
     })?;
     if first.is_some() || n != jobs.len() {
-        return Ok(first.or_else(|| Some(format!("the index has {n} jobs, the log has {}", jobs.len()))));
+        return Ok(first.or_else(|| {
+            Some(format!(
+                "the index has {n} jobs, the log has {}",
+                jobs.len()
+            ))
+        }));
     }
     let hasher = BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default();
     for group in 0..MINION_GROUPS {
         let of_group = |name: &[u8]| hasher.hash_one(name) % MINION_GROUPS == group;
         let selection = MinionSelection::Passing(&of_group);
         if sealed.blocks_with(selection)? != log.blocks_with(selection) {
-            return Ok(Some("the index has minions in other blocks than the log".to_owned()));
+            return Ok(Some(
+                "the index has minions in other blocks than the log".to_owned(),
+            ));
         }
     }
     let expected = log.latest();
     let found = sealed.latest()?;
     let same = found.len() == expected.len()
-        && found.iter().zip(&expected).all(|(a, b)| a == b || was_stored_last(a, b, log));
+        && found
+            .iter()
+            .zip(&expected)
+            .all(|(a, b)| a == b || was_stored_last(a, b, log));
     Ok((!same).then(|| "the latest jobs per function differ between index and log".to_owned()))
 }
 
@@ -94,15 +120,26 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
 fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> bool {
     found.pair() == newest.pair()
         && found.seq > newest.seq
-        && log.row(JidKey::of(&found.jid)).is_some_and(|row| row.jid == found.jid)
+        && log
+            .row(JidKey::of(&found.jid))
+            .is_some_and(|row| row.jid == found.jid)
 }
 
 /// Whether the index has every tag template of a block. Templates that share a bit cannot be checked.
 fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, block: usize) -> bool {
-    let (found, expected) = (sealed.blocks().templates(block), log.blocks().templates(block));
-    let own = log.templates().each().take(OWN_BITS as usize).filter(|(_, bit)| expected & bit != 0);
+    let (found, expected) = (
+        sealed.blocks().templates(block),
+        log.blocks().templates(block),
+    );
+    let own = log
+        .templates()
+        .each()
+        .take(OWN_BITS as usize)
+        .filter(|(_, bit)| expected & bit != 0);
     found & UNLISTED != 0
-        || own.into_iter().all(|(template, _)| known.get(template).is_some_and(|bit| found & bit != 0))
+        || own
+            .into_iter()
+            .all(|(template, _)| known.get(template).is_some_and(|bit| found & bit != 0))
 }
 
 /// Compares the catalogue in the state database with the segment indexes; returns the segments that differ.
@@ -112,7 +149,9 @@ pub(crate) fn catalogue(
 ) -> Result<Vec<(String, SeqNo, CatalogueDifference)>, StoreError> {
     let mut found = Vec::new();
     for (class_name, first_seq, metadata) in StateDatabase::open(state)?.segments()? {
-        let segment = segments.iter().find(|(class, seq, _)| *class == class_name && *seq == first_seq);
+        let segment = segments
+            .iter()
+            .find(|(class, seq, _)| *class == class_name && *seq == first_seq);
         let difference = match segment {
             None => CatalogueDifference::Missing {
                 entries: metadata.totals.entries,
