@@ -68,10 +68,10 @@ test-binary:
 	  "$(abspath $(TARGET))/release/saltcellar") $(CARGO) build --release --quiet;; \
 	esac
 
-test-python: test-binary ## run the tests of the extension that need no master
+test-python: test-binary ## run the tests of the extension, and of the daemon's program for Salt's Python, that need no master
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "== Python tests (salt $$r; again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q salt/tests/unit salt/tests/functional $(PYTEST_ARGS); \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)

@@ -1,7 +1,6 @@
 //! A helper process of Salt's Python.
 //!
-//! The program is `render_helper.py` of the extension, which is also embedded in the binary. Python reads it from an anonymous file in
-//! memory. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of the daemon reaches it, and
+//! The program is `render_helper.py`, which is embedded in the binary. Python reads it from an anonymous file in memory. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of the daemon reaches it, and
 //! neither the current directory nor `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that `-I`
 //! would ignore: sets have the same order in each process, so that a template renders to the same calls when it is rendered again.
 //!
@@ -24,7 +23,7 @@ use crate::base::limits;
 use crate::config::salt_master::Role;
 
 /// The source code.
-const PROGRAM: &str = include_str!("../../../salt/src/saltext/saltcellar/utils/render_helper.py");
+const PROGRAM: &str = include_str!("render_helper.py");
 
 /// Maximum number of bytes read from the standard error of a failed start.
 const LAST_WORDS_BYTES_MAX: u64 = 16 * 1024;

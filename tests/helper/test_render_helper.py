@@ -1,12 +1,17 @@
-"""The render helper: the modules and the configuration that it loads."""
+"""The program with which the daemon renders files in Salt's Python: the modules and the configuration that it loads."""
 import os
 import pwd
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from saltext.saltcellar.utils import render_helper
+#: The daemon's binary embeds the program; no package has it as a module.
+DIRECTORY = str(Path(__file__).resolve().parents[2] / "src" / "reactor" / "helper")
+sys.path.append(DIRECTORY)
+
+import render_helper  # noqa: E402  pylint: disable=wrong-import-position
 
 
 def test_modules_of_pip_install_user_are_found_in_the_home_of_the_user_database(tmp_path, monkeypatch):
@@ -45,8 +50,8 @@ def test_an_unreadable_configuration_was_treated_as_empty(tmp_path):
     (tmp_path / "master.d" / "more.conf").write_text("own: unread\n")
     # In a separate process: Salt's functions are replaced for good.
     program = (
-        "import sys\n"
-        "from saltext.saltcellar.utils import render_helper\n"
+        f"import sys\nsys.path.append({DIRECTORY!r})\n"
+        "import render_helper\n"
         "path = sys.argv[1]\n"
         "render_helper.use_options({'user': 'salt', 'own': [1]}, path)\n"
         "import salt.config\n"
@@ -63,8 +68,8 @@ def test_an_unreadable_configuration_was_treated_as_empty(tmp_path):
 
 def test_memory_is_limited_for_the_process_and_its_children():
     program = (
-        "import resource\n"
-        "from saltext.saltcellar.utils import render_helper\n"
+        f"import resource, sys\nsys.path.append({DIRECTORY!r})\n"
+        "import render_helper\n"
         "render_helper.limit_memory(1 << 28)\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA))\n"
         "render_helper.limit_memory(1 << 40)\n"

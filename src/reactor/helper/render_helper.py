@@ -11,7 +11,7 @@ second process does that, so that a state run does not delay templates.
 
 Without Salt it still runs ``#!py`` files, with an empty ``__salt__``.
 
-It is a stand-alone program and imports nothing of this package.
+It is a stand-alone program: it is embedded in the daemon and imports nothing of the extension.
 """
 
 import sys
