@@ -1,6 +1,7 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, users and groups.
+//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, unreadable files, users and groups.
 
 pub mod clock;
+pub(crate) mod file_fault;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;

@@ -81,6 +81,7 @@ use vfs::Fs;
 use std::time::Duration;
 
 use crate::base::clock::Clock;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::{
     DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
 };
@@ -218,6 +219,7 @@ struct StoreInner {
     /// Segments with a damaged index, rebuilt in memory and to be written.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
     holds: retain::hold::Holds,
+    salt_keeps: retain::salt_keep::SaltKeeps,
     consumers: read::consumer::Consumers,
     guard: retain::free_space::FreeSpaceGuard,
     retention: retain::Retention,
@@ -278,6 +280,14 @@ impl Store {
         self.0.guard.refusal()
     }
 
+    /// Small files of the store with content that is ignored.
+    pub(crate) fn file_faults(&self) -> Vec<FileFault> {
+        [self.0.holds.fault(), self.0.salt_keeps.fault()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     pub(crate) fn last_failed_return(&self) -> Option<FailedReturn> {
         self.0.last_failed.lock().clone()
     }
@@ -325,6 +335,7 @@ impl Store {
             index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),
             holds: retain::hold::Holds::open(dir, fs.clone())?,
+            salt_keeps: retain::salt_keep::SaltKeeps::open(dir, fs.clone())?,
             consumers: read::consumer::Consumers::open(dir, fs.clone())?,
             guard: retain::free_space::FreeSpaceGuard::new(
                 dir,

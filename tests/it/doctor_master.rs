@@ -194,6 +194,9 @@ fn salts_warnings_about_the_types_of_options_are_findings() {
 }
 
 const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
+/// The same, where jobs are kept for as long as Salt keeps them.
+const BUS_AND_SALTS_AGE: &str =
+    "bus: [DIR/var/run/salt/master]\n\nstore: {classes: [{name: jobs, keep: {age: salt}}]}";
 
 #[test]
 fn a_correct_setup_has_no_findings() {
@@ -206,7 +209,7 @@ fn a_correct_setup_has_no_findings() {
         ("master_job_cache", "saltcellar is the master's job cache"),
         ("extension", concat!("version ", env!("CARGO_PKG_VERSION"))),
         ("event_return", "reads the bus directly"),
-        ("keep_jobs_seconds", "86400 s, by keep_jobs_seconds"),
+        ("keep_jobs_seconds", "jobs are kept for 7776000 s"),
         ("salt", "3008.3"),
     ] {
         let one = found
@@ -330,15 +333,15 @@ fn findings_about_options_name_their_line_and_the_fix() {
             "keep_jobs_seconds",
             "warning",
             "is 172800 s, but the store keeps jobs for 86400 s",
-            "age: salt",
+            "age: 1d or salt",
         ),
         (
             "master_job_cache: local_cache",
-            BUS,
+            BUS_AND_SALTS_AGE,
             "keep_jobs_seconds",
             "warning",
             "follows Salt's, which is unknown",
-            "age: 30d",
+            "age: 90d or salt",
         ),
         (
             "saltcellar.socket: /elsewhere.sock",

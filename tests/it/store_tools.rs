@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use rmpv::Value;
+use saltcellar::base::clock::Clock;
 use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
@@ -298,33 +299,82 @@ fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     assert_eq!(json(&output)["notes"].as_array().map(Vec::len), Some(1));
 }
 
+fn jobs_stored(cellar: &Cellar) -> u64 {
+    let stats = cellar.ask("store_stats", vec![]);
+    let classes = stats["classes"].as_array().unwrap();
+    let jobs = classes.iter().find(|one| one["class"] == "jobs".into());
+    jobs.unwrap()["entries"].as_u64().unwrap()
+}
+
+fn report_keep_jobs(cellar: &Cellar, seconds: u64) {
+    cellar.ask(
+        "clean_old_jobs",
+        vec![("keep_jobs_seconds", seconds.into())],
+    );
+    // A round of retention, without waiting for the next one.
+    cellar.ask("store_prune", vec![]);
+}
+
+/// A daemon that only reads the bus keeps jobs; with Salt's job cache, the master reports `keep_jobs_seconds`.
 #[test]
-fn an_unreported_keep_jobs_seconds_is_not_shown_as_forever() {
-    let cellar = Cellar::start();
-    let keeps = || {
+fn a_reported_keep_jobs_seconds_deleted_the_jobs_of_a_daemon_that_had_only_read_the_bus() {
+    const DAY: u64 = 86_400;
+    // The limit of entries makes small segments. The age is the default.
+    let mut cellar = Cellar::start_configured(
+        "store: {classes: [{name: jobs, keep: {entries: 1000}}]}",
+        &[],
+    );
+    let now = Clock::real().now().0;
+    let mut client = cellar.client();
+    for n in 0..200 {
+        let at = now - (40 * 86_400 - n) * 1_000_000;
+        let load = map(vec![
+            ("id", "web1".into()),
+            ("jid", format!("202601010000000{n:05}").into()),
+            ("fun", "test.ping".into()),
+            ("return", true.into()),
+        ]);
+        let args = vec![("load", load), ("at", at.into()), ("import", true.into())];
+        client.call("returner", map(args)).unwrap();
+    }
+    assert_eq!(jobs_stored(&cellar), 200);
+    report_keep_jobs(&cellar, DAY);
+    assert_eq!(jobs_stored(&cellar), 200, "nothing goes by itself");
+
+    // The administrator follows Salt, which keeps jobs for long: a report that becomes shorter deletes nothing, and is shown.
+    let salt = "store: {classes: [{name: jobs, keep: {age: salt, entries: 1000}}]}";
+    report_keep_jobs(&cellar, 400 * DAY);
+    assert!(cellar.terminate());
+    fs::write(cellar.dir.path().join("c.yaml"), salt).unwrap();
+    cellar.restart();
+    report_keep_jobs(&cellar, DAY);
+    assert_eq!(jobs_stored(&cellar), 200, "still 400 days");
+    let run = |args: &[&str]| {
         let output = program()
-            .args(["store", "stats", "--socket"])
+            .args(args)
+            .arg("--socket")
             .arg(cellar.socket())
             .output()
             .unwrap();
-        let stats = cellar.ask("store_stats", vec![]);
-        let jobs = stats["classes"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|class| class["class"] == "jobs".into());
-        (
-            stdout(&output),
-            jobs.unwrap()["keep_age_known"].as_bool().unwrap(),
-        )
+        stdout(&output)
     };
-    let (printed, known) = keeps();
+    let status = run(&["status"]);
     assert!(
-        printed.contains("not reported yet (salt)") && !printed.contains("forever (salt)"),
-        "{printed}"
+        status.contains("keeps    jobs 400d")
+            && status.contains("class jobs: Salt's keep_jobs_seconds became shorter"),
+        "{status}"
     );
-    assert!(!known);
-    cellar.ask("clean_old_jobs", vec![("keep_jobs_seconds", 0.into())]);
-    let (printed, known) = keeps();
-    assert!(printed.contains("forever (salt)") && known, "{printed}");
+    let planned = run(&["store", "prune", "--accept-salt", "--dry-run"]);
+    assert!(
+        planned.contains("3 segments would be dropped: 192 entries"),
+        "{planned}"
+    );
+    assert_eq!(jobs_stored(&cellar), 200);
+    run(&["store", "prune", "--accept-salt"]);
+    assert_eq!(jobs_stored(&cellar), 8, "accepted");
+    let status = run(&["status"]);
+    assert!(
+        status.contains("keeps    jobs 24h") && !status.contains("shorter"),
+        "{status}"
+    );
 }

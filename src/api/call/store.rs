@@ -3,6 +3,7 @@
 use super::{Ctx, document, failed};
 use crate::api::status::{ClockStep, per_1000_s};
 use crate::base::limits::HOURS_SHOWN;
+use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
 use crate::store::read::stats::ClassStats;
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
@@ -45,10 +46,14 @@ answers! {
         newest: Option<Time>,
         /// In thousandths, because answers contain no floats.
         entries_per_1000_s: u64,
-        /// forever, salt or fixed
+        /// As configured, such as `30d`, `salt` or `forever`.
         keep_age: String,
-        keep_age_known: bool,
+        /// The age in effect; absent for forever.
         keep_age_s: Option<u64>,
+        /// A shorter age that Salt reported, and that waits for `store prune --accept-salt`.
+        shorter_age_s: Option<u64>,
+        /// The entries that the shorter age would delete now.
+        shorter_drops: u64,
         keep_bytes: Option<u64>,
         keep_entries: Option<u64>,
         held_segments: u64,
@@ -116,11 +121,6 @@ pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
 fn class_stats(class: &ClassStats) -> StoreClass {
     let (usage, keep) = (&class.segment_usage, &class.keep);
     let [oldest, newest] = times(usage);
-    let age = match keep.age {
-        Age::Forever => "forever",
-        Age::Salt => "salt",
-        Age::For(_) => "fixed",
-    };
     StoreClass {
         class: class.name.to_string(),
         configured: class.configured,
@@ -131,9 +131,10 @@ fn class_stats(class: &ClassStats) -> StoreClass {
         oldest,
         newest,
         entries_per_1000_s: per_1000_s(class.rate),
-        keep_age: age.to_owned(),
-        keep_age_known: class.age_known,
+        keep_age: keep.age.show().unwrap_or_default(),
         keep_age_s: class.age.map(|age| age.as_secs()),
+        shorter_age_s: class.shorter.map(|(age, _)| age.as_secs()),
+        shorter_drops: class.shorter.map_or(0, |(_, entries)| entries),
         keep_bytes: keep.bytes,
         keep_entries: keep.entries,
         held_segments: class.held_segments as u64,
@@ -160,6 +161,7 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let options = PruneOptions {
         class,
         keep,
+        accept_salt: args.flag("accept_salt")?,
         dry_run: args.flag("dry_run")?,
     };
     document(&pruned(&ctx.store.prune(&options).map_err(refused)?))

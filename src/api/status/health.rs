@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
+use super::{BusRow, ClassRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
@@ -198,6 +198,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         );
         found.add(Warning, "clock", message);
     }
+    status.classes.iter().for_each(|row| class(&mut found, row));
+    for file in &status.files {
+        found.add(Warning, format!("file {}", file.path), file.problem.clone());
+    }
     if !status.master_keys.unreadable.is_empty() {
         let files = status.master_keys.unreadable.join(", ");
         found.add(
@@ -260,6 +264,18 @@ fn disk(found: &mut Reasons, status: &Status) {
             status.appender_seen_s
         );
         found.add(Problem, "disk", message);
+    }
+}
+
+fn class(found: &mut Reasons, row: &ClassRow) {
+    if let Some(shorter) = row.shorter_s {
+        let kept = row.keep_s.map_or("forever".to_owned(), span);
+        let message = format!(
+            "Salt's keep_jobs_seconds became shorter: entries are still kept {kept}, `saltcellar store prune --accept-salt` would keep them {} and delete {} now",
+            span(shorter),
+            row.shorter_drops
+        );
+        found.add(Warning, format!("class {}", row.class), message);
     }
 }
 

@@ -16,9 +16,11 @@ use self::growth::{ClassGrowth, days_left};
 use super::call::{Ctx, no_events};
 use crate::api::zeromq::ZmqSocketStatus;
 use crate::base::clock::Micros;
+use crate::base::file_fault::FileFault;
 use crate::engines::runtime::SinkStatus;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
+use crate::store::read::ClassTotals;
 use crate::store::read::stats::{ClassStats, StoreStats};
 use crate::store::{ConsumerStatus, Step, StoreError};
 use crate::wire::frame::Framing;
@@ -63,6 +65,8 @@ answers! {
         /// Counters since the start, by name.
         counters: BTreeMap<String, u64>,
         classes: Vec<ClassRow>,
+        /// Small files of the state directory with content that is ignored.
+        files: Vec<FileRow>,
     }
     /// Numbers per 1000 s over the last minutes, of entries of all kinds.
     #[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
@@ -206,6 +210,12 @@ answers! {
         process: Option<u32>,
         restarts: u64,
     }
+    /// A file with content that is ignored.
+    FileRow {
+        path: String,
+        /// What is ignored, the consequence, and the remedy.
+        problem: String,
+    }
     /// A class of the store.
     ClassRow {
         class: String,
@@ -214,6 +224,16 @@ answers! {
         disk_bytes: u64,
         /// Bytes of the entries as received.
         raw_bytes: u64,
+        /// The age limit in effect; absent for forever.
+        keep_s: Option<u64>,
+        /// The limit of bytes on disk.
+        keep_bytes: Option<u64>,
+        /// The limit of entries.
+        keep_entries: Option<u64>,
+        /// A shorter age that Salt reported, and that waits for an administrator.
+        shorter_s: Option<u64>,
+        /// The entries that the shorter age would delete now.
+        shorter_drops: u64,
     }
 }
 
@@ -275,18 +295,8 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
-        classes: ctx
-            .store
-            .classes()?
-            .into_iter()
-            .map(|class| ClassRow {
-                class: class.name.to_string(),
-                segments: class.segments as u64,
-                entries: class.totals.entries,
-                disk_bytes: class.totals.log_bytes,
-                raw_bytes: class.totals.raw_bytes,
-            })
-            .collect(),
+        classes: classes(ctx, &stats)?,
+        files: files(ctx),
     };
     status.health = Some(health(&status, now));
     Ok(status)
@@ -328,6 +338,33 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
         bytes_per_day: growth.iter().map(|class| class.per_day).sum(),
         days_left: days_left(&growth, space.free.saturating_sub(space.low)),
     }
+}
+
+fn files(ctx: &Ctx) -> Vec<FileRow> {
+    let row = |FileFault { path, problem }| FileRow {
+        path: path.to_string_lossy().into_owned(),
+        problem,
+    };
+    ctx.store.file_faults().into_iter().map(row).collect()
+}
+
+fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
+    let row = |class: ClassTotals| {
+        let limits = stats.classes.iter().find(|one| one.name == class.name);
+        ClassRow {
+            class: class.name.to_string(),
+            segments: class.segments as u64,
+            entries: class.totals.entries,
+            disk_bytes: class.totals.log_bytes,
+            raw_bytes: class.totals.raw_bytes,
+            keep_s: limits.and_then(|one| Some(one.age?.as_secs())),
+            keep_bytes: limits.and_then(|one| one.keep.bytes),
+            keep_entries: limits.and_then(|one| one.keep.entries),
+            shorter_s: limits.and_then(|one| Some(one.shorter?.0.as_secs())),
+            shorter_drops: limits.and_then(|one| Some(one.shorter?.1)).unwrap_or(0),
+        }
+    };
+    Ok(ctx.store.classes()?.into_iter().map(row).collect())
 }
 
 fn bus(bus: &BusMonitor) -> BusRow {

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::api::status::{Level, Reason, Status};
+use crate::api::status::{ClassRow, Level, Reason, Status};
 use crate::base::clock::Micros;
 use crate::base::units::{bytes, rate, span};
 use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short, show};
@@ -177,7 +177,7 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 3] {
+fn facts(status: &Status) -> [(&'static str, String); 4] {
     let (rates, disk) = (&status.rates, &status.disk);
     let [entries, returns, failed] = [
         rates.entries_per_1000_s,
@@ -216,8 +216,29 @@ fn facts(status: &Status) -> [(&'static str, String); 3] {
             "disk",
             format!("{used} used, {free} free of {total}, +{growth} a day: {left}"),
         ),
+        ("keeps", keeps(status)),
         ("failure", last),
     ]
+}
+
+/// For how long each class keeps its entries.
+fn keeps(status: &Status) -> String {
+    let class = |row: &ClassRow| {
+        let age = row.keep_s.map_or("forever".to_owned(), span);
+        let bytes = row
+            .keep_bytes
+            .map(|limit| format!("up to {}", bytes(limit)));
+        let entries = row
+            .keep_entries
+            .map(|limit| format!("up to {limit} entries"));
+        let limits: Vec<String> = [Some(age), bytes, entries].into_iter().flatten().collect();
+        format!("{} {}", row.class, limits.join(" "))
+    };
+    let classes: Vec<String> = status.classes.iter().map(class).collect();
+    if classes.is_empty() {
+        return "unknown: the daemon has another release".to_owned();
+    }
+    format!("{}; less if the disk is nearly full", classes.join(", "))
 }
 
 /// Sources and readers, those with trouble first: part, name, state, lag.

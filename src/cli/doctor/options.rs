@@ -3,6 +3,7 @@
 use super::master::{MasterContext, Uses, option_origin};
 use super::{CheckResult, Findings};
 use crate::model::Age;
+use crate::model::word::Word as _;
 use crate::wire::python::Value;
 
 /// Salt's default of `max_event_size`, in bytes.
@@ -205,18 +206,22 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
         Age::Salt if !uses.job_cache && !limited => found.warn_because(
             "the store's retention of jobs follows Salt's, which is unknown",
             "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever",
-            "store.classes: [{name: jobs, keep: {age: 30d}}] in the daemon's configuration",
+            "store.classes: [{name: jobs, keep: {age: 90d or salt}}] in the daemon's configuration",
         ),
-        Age::Salt if salts == 0 && !limited => found.warn_because(
+        Age::Salt | Age::AtLeastSalt(_) if uses.job_cache && salts == 0 && !limited => found.warn_because(
             format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
             "the disk fills up, and the oldest jobs are then dropped without notice",
             format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
         ),
         Age::Salt => found.ok(format!("jobs are kept for {salts} s, by {CHECK}")),
+        Age::AtLeastSalt(age) => {
+            let salts = if uses.job_cache { salts.unsigned_abs() } else { 0 };
+            found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs().max(salts)));
+        }
         Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.warn_because(
             format!("{CHECK} is {}, but the store keeps jobs for {} s", forever(salts), age.as_secs()),
             "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies",
-            "age: salt for the class jobs in store.classes, to use keep_jobs_seconds for both",
+            format!("age: {} or salt for the class jobs in store.classes, for the longer of both", age.show().unwrap_or_default()),
         ),
         Age::For(age) => {
             found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));

@@ -32,6 +32,9 @@ pub(in crate::cli) struct Args {
     /// Keep this many entries, instead of the class's own limits
     #[arg(long)]
     entries: Option<u64>,
+    /// Accept the keep_jobs_seconds that Salt reported, although it is shorter than the one in effect
+    #[arg(long, conflicts_with_all = ["class", "age", "bytes", "entries"])]
+    accept_salt: bool,
     /// Only show the segments that would be dropped
     #[arg(long)]
     dry_run: bool,
@@ -46,10 +49,13 @@ Age is measured by the system clock. After a step of the clock, the daemon pause
 the check `clock` of `saltcellar doctor`). prune does not wait. Without --class, --age, --bytes and --entries it also \
 confirms that the clock is right.
 
+A master whose keep_jobs_seconds becomes shorter deletes nothing by itself: `saltcellar status` reports it, and --accept-salt puts it into effect.
+
 Examples:
   saltcellar store prune --dry-run
   saltcellar store prune --class events --age 7d --dry-run
   saltcellar store prune --class chatter --bytes 500MiB
+  saltcellar store prune --accept-salt --dry-run
   saltcellar store prune --dry-run --output json | jq '[.segments[].disk_bytes] | add'";
 
 fn age(text: &str) -> Result<Duration, String> {
@@ -63,11 +69,15 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let call_args = json!({
         "class": args.class, "age_s": args.age.map(|age| age.as_secs()), "bytes": args.bytes,
-        "entries": args.entries, "dry_run": args.dry_run,
+        "entries": args.entries, "accept_salt": args.accept_salt, "dry_run": args.dry_run,
     });
     let operation = "prune the store";
     let answer = match ask::answer(global, "store_prune", call_args, operation) {
         Err(error) if error.is::<NoDaemon>() => {
+            if args.accept_salt {
+                // Only a running daemon has received a report.
+                return Err(error.context("accept the keep_jobs_seconds that Salt reported"));
+            }
             let pruned = encode(&offline(global, args)?)?;
             to_json(&rmpv::decode::read_value(&mut pruned.as_slice())?)
         }
@@ -108,6 +118,7 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     let options = PruneOptions {
         class: args.class.clone(),
         keep,
+        accept_salt: false,
         dry_run: args.dry_run,
     };
     let all = opened.store.prune(&options).context("prune the store")?;

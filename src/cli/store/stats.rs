@@ -94,12 +94,15 @@ fn statistics(class: &StoreClass, now: Micros) -> Vec<String> {
 }
 
 fn limits(class: &StoreClass) -> Vec<String> {
-    let age = match (class.keep_age.as_str(), class.keep_age_s) {
-        ("salt", Some(seconds)) => format!("{} (salt)", span(seconds)),
-        ("salt", None) if !class.keep_age_known => "not reported yet (salt)".to_owned(),
-        ("salt", None) => "forever (salt)".to_owned(),
-        (_, Some(seconds)) => span(seconds),
-        (_, None) => "forever".to_owned(),
+    let in_effect = class.keep_age_s.map_or("forever".to_owned(), span);
+    let age = if class.keep_age.contains("salt") {
+        format!("{in_effect} ({})", class.keep_age)
+    } else {
+        in_effect
+    };
+    let age = match class.shorter_age_s {
+        Some(shorter) => format!("{age}, Salt now {}", span(shorter)),
+        None => age,
     };
     let age = if class.configured {
         age

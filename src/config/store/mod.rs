@@ -37,11 +37,12 @@ pub struct StoreConfig {
     /// Retention classes. An entry belongs to the first class with a matching item under `match`. Entries without a match belong to `jobs` if they
     /// are part of a job, else to `events`; these two classes always exist. An item has a glob for the function (`fun`), for the event's tag (`tag`),
     /// or both. A function selects its jobs as a whole: load, returns and events. A tag selects single events. `keep` limits the class by `age` (a
-    /// time such as `12h` or `30d`, `forever`, or `salt` for the master's `keep_jobs_seconds`), by `bytes` on disk, and by `entries`. The oldest
-    /// entries are deleted first, in segments of at most a sixteenth of each limit. Held jobs are kept (`saltcellar store hold`).
+    /// time such as `12h` or `30d`, `forever`, `salt` for the master's `keep_jobs_seconds`, or `30d or salt` for the longer of both), by `bytes` on
+    /// disk, and by `entries`. The oldest entries are deleted first, in segments of at most a sixteenth of each limit. Held jobs are kept (`saltcellar
+    /// store hold`). If `keep_jobs_seconds` becomes shorter later, nothing is deleted until `saltcellar store prune --accept-salt`.
     ///
     /// - value: a list of classes, each with `name`, `match` and `keep`
-    /// - default: `jobs` with the age of Salt's `keep_jobs_seconds`, `events` with 30 days
+    /// - default: `jobs` with the age `90d or salt`, `events` with `90d`
     /// - example: `[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]`
     #[serde(serialize_with = "render::items")]
     pub classes: Vec<ClassRules>,

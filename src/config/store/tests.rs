@@ -28,7 +28,10 @@ fn classes_are_read_in_their_order_and_jobs_and_events_are_added() {
         (events.keep.age, events.keep.entries),
         (ClassRules::events().keep.age, Some(5000))
     );
-    assert_eq!(jobs.keep.age, Age::Salt);
+    assert_eq!(
+        jobs.keep.age,
+        Age::AtLeastSalt(Duration::from_secs(90 * 86_400))
+    );
 }
 
 #[test]
@@ -37,6 +40,7 @@ fn rendered_classes_are_read_back_equal() {
         "[]",
         "[{name: a, match: [{fun: 'x*', tag: 'y?'}], keep: {age: 90s, bytes: 1500000, entries: 1000}}]",
         "[{name: jobs, keep: {age: forever}}, {name: b-2, match: [{tag: '*'}], keep: {age: salt}}]",
+        "[{name: jobs, keep: {age: 30d or salt}}]",
     ] {
         assert_round_trip(&format!("store.classes: {text}"));
     }

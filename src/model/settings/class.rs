@@ -64,20 +64,36 @@ pub(crate) enum Age {
     Salt,
     /// A fixed age.
     For(Duration),
+    /// This age, and never less than Salt's `keep_jobs_seconds`.
+    AtLeastSalt(Duration),
 }
 
 words! {
-    Age: "a time from 1s to 36500d such as 12h or 30d, or `salt` for the master's keep_jobs_seconds, or `forever`",
+    Age: "a time from 1s to 36500d such as 12h or 30d, `salt` for the master's keep_jobs_seconds, `30d or salt` for the longer of both, or `forever`",
         |text| match text {
             "forever" => Some(Self::Forever),
             "salt" => Some(Self::Salt),
-            _ => Duration::parse(text).filter(|age| (KEEP_AGE_MIN..=KEEP_AGE_MAX).contains(age)).map(Self::For),
+            _ => match text.strip_suffix(OR_SALT) {
+                Some(age) => age_within(age).map(Self::AtLeastSalt),
+                None => age_within(text).map(Self::For),
+            },
         },
         |age| match age {
             Self::Forever => "forever".to_owned(),
             Self::Salt => "salt".to_owned(),
             Self::For(age) => age.show().unwrap_or_default(),
+            Self::AtLeastSalt(age) => age.show().unwrap_or_default() + OR_SALT,
         };
+}
+
+/// The end of an age that is never less than Salt's.
+const OR_SALT: &str = " or salt";
+
+/// How long `jobs` and `events` keep their entries by default.
+const KEEP_DEFAULT: Duration = Duration::from_secs(90 * 86_400);
+
+fn age_within(text: &str) -> Option<Duration> {
+    Duration::parse(text).filter(|age| (KEEP_AGE_MIN..=KEEP_AGE_MAX).contains(age))
 }
 
 /// A class as written: `jobs` and `events` need neither `match` nor `keep`.
@@ -159,10 +175,10 @@ impl TryFrom<WrittenClass> for ClassRules {
 }
 
 impl ClassRules {
-    /// `jobs` with its default limit: Salt's `keep_jobs_seconds`.
+    /// `jobs` with its default limit: ninety days, and never less than Salt's `keep_jobs_seconds`.
     pub(crate) fn jobs() -> Self {
         let keep = Keep {
-            age: Age::Salt,
+            age: Age::AtLeastSalt(KEEP_DEFAULT),
             bytes: None,
             entries: None,
         };
@@ -173,10 +189,10 @@ impl ClassRules {
         }
     }
 
-    /// `events` with its default limit: thirty days.
+    /// `events` with its default limit: ninety days.
     pub(crate) fn events() -> Self {
         let keep = Keep {
-            age: Age::For(Duration::from_secs(30 * 86_400)),
+            age: Age::For(KEEP_DEFAULT),
             bytes: None,
             entries: None,
         };

@@ -11,9 +11,10 @@ use crate::base::clock::Micros;
 use crate::base::limits::{HOURS_BLOCKS_MAX, RATE_SAMPLES};
 use crate::model::{Age, Keep, SeqNo};
 use crate::store::error::StoreError;
-use crate::store::retain::DropOutcome;
 use crate::store::retain::age_clock::Step;
 use crate::store::retain::free_space::SpaceStatus;
+use crate::store::retain::{DropOutcome, PlannedDrop};
+use crate::store::segment::Segment;
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Store, StoreInner};
 
@@ -48,8 +49,8 @@ pub(crate) struct ClassStats {
     pub(crate) keep: Keep,
     /// The current age limit; `None` for forever.
     pub(crate) age: Option<Duration>,
-    /// Whether the age limit is known: it is configured, or Salt has sent it since the start.
-    pub(crate) age_known: bool,
+    /// A shorter age that Salt reported and that waits to be accepted, and the entries that it would delete now.
+    pub(crate) shorter: Option<(Duration, u64)>,
     /// Segments beyond the limits that are kept for held jobs.
     pub(crate) held_segments: usize,
 }
@@ -160,6 +161,14 @@ fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u
     }
 }
 
+/// The entries of the segments that a plan drops.
+fn planned_entries(plan: &[(Arc<Segment>, PlannedDrop)]) -> u64 {
+    plan.iter()
+        .filter(|(_, planned)| planned.outcome == DropOutcome::Planned)
+        .map(|(_, planned)| planned.segment_usage.entries)
+        .sum()
+}
+
 impl Store {
     pub(crate) fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
@@ -176,6 +185,16 @@ impl Store {
             }
             let keep = shared.classes.keep(class);
             let plan = shared.plan(class, keep, age_now)?;
+            let shorter = shared
+                .shorter_age_of(keep)
+                .map(|age| {
+                    let keep = Keep {
+                        age: Age::For(age),
+                        ..keep
+                    };
+                    Ok::<_, StoreError>((age, planned_entries(&shared.plan(class, keep, age_now)?)))
+                })
+                .transpose()?;
             classes.push(ClassStats {
                 name: shared.classes.name(class),
                 configured: shared.classes.is_configured(class),
@@ -184,7 +203,7 @@ impl Store {
                 rate: rates.next().unwrap_or(0.0),
                 keep,
                 age: shared.age_of(keep),
-                age_known: keep.age != Age::Salt || shared.retention.knows_salt_keep(),
+                shorter,
                 held_segments: plan
                     .iter()
                     .filter(|(_, planned)| matches!(planned.outcome, DropOutcome::Held(_)))

@@ -14,12 +14,13 @@
 //! held job, which stays whole and is reported. A pinned consumer keeps what it has not processed, up to a limit and except for space. A job with entries in several segments remains visible until the last of
 //! them is dropped.
 //!
-//! Each `clean_old_jobs` of Salt carries `keep_jobs_seconds`. Two masters that share a store may send different values:
-//! the longest applies until it has not been sent for an hour.
+//! No limit becomes shorter by itself: a shorter `keep_jobs_seconds` of Salt waits for an administrator (see `salt_keep`), a clock
+//! that was set ahead for a day or an administrator (see `age_clock`). Only the configuration shortens one directly.
 
 pub(in crate::store) mod age_clock;
 pub mod free_space;
 pub mod hold;
+pub(in crate::store) mod salt_keep;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ use super::segment::Segment;
 use super::{Store, StoreInner};
 use crate::base::clock::{Micros, micros};
 use crate::base::limits::{
-    CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SALT_KEEP_TTL, SEGMENT_AGE_MAX,
-    SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
+    CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SEGMENT_AGE_MAX, SEGMENT_AGE_MIN,
+    SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };
 use crate::model::{Age, JidKey, Keep, SeqNo};
 use crate::store::retain::free_space::SpaceLevel;
@@ -109,8 +110,6 @@ pub(super) struct Retention {
     round: Mutex<()>,
     signals: Mutex<Signals>,
     wakeup: Condvar,
-    /// The `keep_jobs_seconds` in effect, and when it was last received by the monotonic clock.
-    salt: Mutex<Option<(u64, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -136,30 +135,6 @@ pub(super) struct SegmentBounds {
 }
 
 impl Retention {
-    /// Applies `keep_jobs_seconds`; 0 means forever.
-    pub(super) fn set_salt_keep(&self, seconds: u64, now: Duration) {
-        let seconds = if seconds == 0 { u64::MAX } else { seconds };
-        let mut salt = self.salt.lock();
-        let longer_in_effect = salt
-            .is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
-        if !longer_in_effect {
-            *salt = Some((seconds, now));
-        }
-    }
-
-    /// Time for which Salt keeps jobs; `None` if unknown or forever.
-    pub(super) fn salt_age(&self) -> Option<Duration> {
-        (*self.salt.lock())
-            .map(|(seconds, _)| seconds)
-            .filter(|&s| s != u64::MAX)
-            .map(Duration::from_secs)
-    }
-
-    /// Whether Salt has sent `keep_jobs_seconds` since the start.
-    pub(super) fn knows_salt_keep(&self) -> bool {
-        self.salt.lock().is_some()
-    }
-
     pub(super) fn request_round(&self) {
         self.signals.lock().round = true;
         self.wakeup.notify_all();
@@ -233,11 +208,15 @@ impl Retainer {
 impl StoreInner {
     /// Time for which a class currently keeps its entries; `None` for forever.
     pub(super) fn age_of(&self, keep: Keep) -> Option<Duration> {
-        match keep.age {
-            Age::Forever => None,
-            Age::Salt => self.retention.salt_age(),
-            Age::For(age) => Some(age),
-        }
+        salt_keep::age_with(keep, self.salt_keeps.in_effect())
+    }
+
+    /// A shorter time that waits for an administrator to accept it.
+    pub(super) fn shorter_age_of(&self, keep: Keep) -> Option<Duration> {
+        let shorter = salt_keep::age_with(keep, Some(self.salt_keeps.shorter()?))?;
+        self.age_of(keep)
+            .is_none_or(|age| shorter < age)
+            .then_some(shorter)
     }
 
     /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping whole segments follows
@@ -536,17 +515,17 @@ pub(crate) struct PruneOptions {
     pub(crate) class: Option<String>,
     /// Limits to apply instead of the class's own.
     pub(crate) keep: Option<Keep>,
+    /// Accept the `keep_jobs_seconds` that Salt reported, although it is shorter.
+    pub(crate) accept_salt: bool,
     /// Plan only.
     pub(crate) dry_run: bool,
 }
 
 impl Store {
-    /// Applies Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
+    /// Takes Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
     pub(crate) fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
         if let Some(seconds) = keep_jobs_seconds {
-            self.0
-                .retention
-                .set_salt_keep(seconds, self.0.clock.monotonic());
+            self.0.salt_keeps.report(seconds, self.0.clock.monotonic());
         }
         self.0.retention.request_round();
     }
@@ -578,13 +557,20 @@ impl Store {
         if !options.dry_run && options.class.is_none() && options.keep.is_none() {
             shared.age_clock().confirm();
         }
+        if !options.dry_run && options.accept_salt {
+            shared.salt_keeps.accept();
+        }
         let mut all = Vec::new();
         for class in classes {
-            let plan = shared.plan(
-                class,
-                options.keep.unwrap_or_else(|| shared.classes.keep(class)),
-                now,
-            )?;
+            let mut keep = options.keep.unwrap_or_else(|| shared.classes.keep(class));
+            // A real run has accepted it above.
+            if let Some(age) = shared
+                .shorter_age_of(keep)
+                .filter(|_| options.dry_run && options.accept_salt)
+            {
+                keep.age = Age::For(age);
+            }
+            let plan = shared.plan(class, keep, now)?;
             if options.dry_run {
                 all.extend(plan.into_iter().map(|(_, planned)| planned));
             } else {

@@ -14,7 +14,7 @@ use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 
 /// Files in a state directory that are copied whole: neither derived from the log nor part of it. So are the dead letters of sinks.
-pub(crate) const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
+pub(crate) const SMALL_FILES: [&str; 4] = ["FORMAT", "HOLDS", "KEEP_JOBS", "CONSUMERS"];
 
 /// The directory of dead letters.
 pub(crate) const SINKS_DIR: &str = "sinks";
@@ -271,6 +271,7 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "LOCK",
             "SEQUENCE",
             "HOLDS",
+            "KEEP_JOBS",
             "CONSUMERS",
             TOKENS_FILE,
             "REACTOR",

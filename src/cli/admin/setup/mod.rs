@@ -10,6 +10,7 @@ mod managed;
 mod options;
 mod plan;
 mod remove;
+mod retention;
 mod service;
 
 use std::path::{Path, PathBuf};
@@ -210,6 +211,10 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         &socket,
         module_dir.as_deref(),
     )?;
+    if !args.no_job_cache {
+        plan.remarks
+            .extend(retention::remark(global, &config, &master));
+    }
     let text = options.text();
     let found = state_of(&options.path, Some(&text))?;
     refuse_foreign(&options.path, found)?;

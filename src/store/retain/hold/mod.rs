@@ -18,6 +18,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::base::clock::Micros;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
 use crate::store::error::{StoreError, io_at};
@@ -39,6 +40,8 @@ pub(crate) struct Holds {
     path: PathBuf,
     fs: Arc<dyn Fs>,
     list: RwLock<List>,
+    /// Numbers of the malformed lines at the start.
+    malformed: Vec<usize>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -54,6 +57,7 @@ impl Holds {
         let bytes = read_if_exists(&path)?.unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let mut list = List::default();
+        let mut malformed = Vec::new();
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
             if let Some(hold) = read_line(text) {
                 list.holds.insert(hold.jid.clone(), hold);
@@ -62,13 +66,22 @@ impl Holds {
                     path = %path.display(), line, "malformed hold, expected: jid, tab, microseconds since 1970, tab, reason"
                 );
                 list.malformed.push(text.to_owned());
+                malformed.push(line);
             }
         }
         Ok(Self {
             path,
             fs,
             list: RwLock::new(list),
+            malformed,
         })
+    }
+
+    /// The lines of the file that are no holds.
+    pub(in crate::store) fn fault(&self) -> Option<FileFault> {
+        let meaning =
+            "the jobs in them are not held; correct or delete them, and restart the daemon";
+        FileFault::of_lines(&self.path, &self.malformed, meaning)
     }
 
     /// All holds, sorted by jid.

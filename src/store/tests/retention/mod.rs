@@ -8,7 +8,7 @@ mod trash;
 use crate::base::clock::Micros;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
 use crate::store::retain::free_space::{FreeSpaceGuard, SpaceLevel};
-use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason, Retention};
+use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason};
 use crate::store::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use crate::store::vfs::{Disk, Fs, FsFile, Space};
 use crate::store::*;
@@ -340,40 +340,69 @@ fn narrow_limits_make_small_segments() {
 }
 
 #[test]
-fn the_longest_keep_jobs_seconds_applies_until_it_expires() {
-    let retention = Retention::default();
-    let age_after = |seconds, at: u64| {
-        retention.set_salt_keep(seconds, Duration::from_secs(at));
-        retention.salt_age().map(|age| age.as_secs())
+fn a_reported_keep_jobs_seconds_deletes_nothing_unless_the_configuration_asks_for_it() {
+    let check = |rules: &[ClassRules], expected: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let options = with(dir.path(), rules);
+        let rig = Rig::open_with(&options);
+        fill(&rig, 0..300);
+        options.clock.wind(20 * 24 * HOUR);
+        assert!(rig.store.0.round().is_empty(), "nothing was reported");
+        rig.store.set_salt_keep(Some(86_400));
+        let drops = rig.store.0.round();
+        assert_eq!(drops.len() > 10, expected, "{drops:?}");
+        assert!(dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     };
-    assert_eq!(retention.salt_age(), None);
-    assert_eq!(age_after(3600, 0), Some(3600));
-    assert_eq!(age_after(7200, 60), Some(7200));
-    assert_eq!(age_after(3600, 120), Some(7200));
-    assert_eq!(age_after(7200, 180), Some(7200));
-    assert_eq!(age_after(3600, 3700), Some(7200));
-    assert_eq!(age_after(3600, 3800), Some(3600));
-    assert_eq!(age_after(0, 3900), None, "0 means forever");
-    assert_eq!(age_after(3600, 4000), None);
+    check(&[], false);
+    let salt = Keep {
+        age: Age::Salt,
+        ..FOREVER
+    };
+    check(&[jobs(salt)], true);
 }
 
 #[test]
-fn keep_jobs_seconds_limits_the_age_of_jobs_only() {
+fn a_shorter_keep_jobs_seconds_waits_until_an_administrator_accepts_it() {
     let dir = tempfile::tempdir().unwrap();
-    let options = with(dir.path(), &[]);
+    let salt = Keep {
+        age: Age::Salt,
+        ..FOREVER
+    };
+    let options = with(dir.path(), &[jobs(salt)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
+    rig.store.set_salt_keep(Some(40 * 86_400));
+    rig.close();
+
+    // After a restart the master reports a day, and goes on doing so.
+    let options = with(dir.path(), &[jobs(salt)]);
+    let rig = Rig::open_with(&options);
     options.clock.wind(20 * 24 * HOUR);
-    assert!(
-        rig.store.0.round().is_empty(),
-        "no keep_jobs_seconds received"
-    );
-    rig.store
-        .0
-        .retention
-        .set_salt_keep(86_400, options.clock.monotonic());
-    let drops = rig.store.0.round();
-    assert!(drops.len() > 10 && dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
+    for _ in 0..3 {
+        rig.store.set_salt_keep(Some(86_400));
+        assert_eq!(rig.store.0.round(), []);
+        options.clock.wind(HOUR);
+    }
+    let of_jobs = || {
+        let stats = rig.store.stats().unwrap();
+        stats.classes.into_iter().find(|c| *c.name == *"jobs")
+    };
+    let (age, would) = of_jobs().unwrap().shorter.unwrap();
+    assert_eq!(age.as_secs(), 86_400);
+    let prune = |dry_run| {
+        let options = PruneOptions {
+            accept_salt: true,
+            dry_run,
+            ..PruneOptions::default()
+        };
+        let all = rig.store.prune(&options).unwrap();
+        all.iter().map(|g| g.segment_usage.entries).sum::<u64>()
+    };
+    assert_eq!(prune(true), would);
+    assert_eq!(of_jobs().unwrap().shorter, Some((age, would)), "planned");
+    assert_eq!(prune(false), would);
+    assert!(would > 100 && of_jobs().unwrap().shorter.is_none());
+    assert_eq!(of_jobs().unwrap().age, Some(age));
 }
 
 #[test]
@@ -389,6 +418,7 @@ fn a_dry_run_plans_what_prune_does_and_changes_nothing() {
     let options = PruneOptions {
         class: Some("jobs".to_owned()),
         keep,
+        accept_salt: false,
         dry_run: true,
     };
     let would = rig.store.prune(&options).unwrap();
@@ -514,7 +544,7 @@ fn a_reader_of_a_dropped_segment_finishes() {
             entries: Some(10),
             ..FOREVER
         }),
-        dry_run: false,
+        ..PruneOptions::default()
     };
     assert!(
         rig.store

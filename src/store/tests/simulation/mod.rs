@@ -266,7 +266,7 @@ impl Simulated {
         let options = PruneOptions {
             class: Some(class.to_owned()),
             keep,
-            dry_run: false,
+            ..PruneOptions::default()
         };
         for going in self.rig().store.prune(&options).unwrap() {
             if going.outcome == DropOutcome::Dropped {

@@ -53,8 +53,8 @@ On a minion of another machine:
     # The directory of minion.pem, which signs batches. Default: Salt's own setting.
     saltcellar.pki_dir: /etc/salt/pki/minion
 
-Jobs are kept for Salt's own ``keep_jobs_seconds`` (24 hours; 0 is forever), which the master's maintenance passes
-on. ``store.classes`` in the daemon's configuration overrides it, also by function.
+Jobs are kept for 90 days and never less than Salt's own ``keep_jobs_seconds`` (0 is forever), which the master's
+maintenance passes on. ``store.classes`` in the daemon's configuration sets another time, also by function.
 
 While the daemon is unreachable, jobs are published and run as usual: job ids are generated locally, and entries
 wait in the spool.

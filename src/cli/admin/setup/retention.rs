@@ -1,0 +1,108 @@
+//! What the plan says about retention: a job cache reports `keep_jobs_seconds`, which must not delete stored jobs unnoticed.
+
+use serde_json::json;
+
+use crate::api::call::store::Pruned;
+use crate::base::units::span;
+use crate::cli::{Global, ask};
+use crate::config::Config;
+use crate::config::salt_master::SaltMaster;
+use crate::model::{Age, JOBS, Keep};
+
+/// For how long jobs are kept once the master reports `keep_jobs_seconds`, and what would be deleted then.
+pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> Option<String> {
+    let keep = config
+        .store
+        .classes
+        .iter()
+        .find(|class| class.name == JOBS)?
+        .keep;
+    let salts = master.int("keep_jobs_seconds").unwrap_or(86_400);
+    let text = sentence(keep, salts.unsigned_abs());
+    if keep.age != Age::Salt || salts == 0 {
+        return Some(text);
+    }
+
+    // The configuration asks for Salt's time, so that older jobs go: say how many.
+    let args = json!({ "class": JOBS, "age_s": salts, "dry_run": true });
+    let planned: anyhow::Result<(Pruned, _)> =
+        ask::answer_as(global, "store_prune", args, "count what retention deletes");
+    let count = match planned {
+        Ok((pruned, _)) => {
+            let entries: u64 = pruned.segments.iter().map(|row| row.entries).sum();
+            format!("{entries} stored entries")
+        }
+        Err(_) => "how many is unknown while the daemon does not answer".to_owned(),
+    };
+    Some(format!("{text}: {count}"))
+}
+
+fn sentence(keep: Keep, salts: u64) -> String {
+    let salt = match salts {
+        0 => "this master's keep_jobs_seconds is forever".to_owned(),
+        _ => format!("this master's keep_jobs_seconds is {}", span(salts)),
+    };
+    match keep.age {
+        Age::Forever => format!("jobs are kept forever; {salt}, and deletes nothing"),
+        Age::For(age) => format!(
+            "jobs are kept for {}; {salt}, and changes nothing",
+            span(age.as_secs())
+        ),
+        Age::AtLeastSalt(age) if salts > 0 => format!(
+            "jobs are kept for {}, less only if the disk is nearly full; {salt}, and deletes nothing",
+            span(age.as_secs().max(salts))
+        ),
+        Age::Salt | Age::AtLeastSalt(_) if salts == 0 => {
+            format!("jobs are kept until the disk is nearly full: {salt}")
+        }
+        Age::Salt | Age::AtLeastSalt(_) => {
+            format!("{salt}, and store.classes has `age: salt`: older jobs will be deleted")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_plan_states_for_how_long_jobs_are_kept() {
+        const DAY: u64 = 86_400;
+        let check = |age, salts, expected: &str| {
+            let keep = Keep {
+                age,
+                bytes: None,
+                entries: None,
+            };
+            assert_eq!(sentence(keep, salts), expected);
+        };
+        let age = Duration::from_secs(90 * DAY);
+        check(
+            Age::AtLeastSalt(age),
+            DAY,
+            "jobs are kept for 90d, less only if the disk is nearly full; this master's keep_jobs_seconds is 24h, and deletes nothing",
+        );
+        check(
+            Age::AtLeastSalt(age),
+            200 * DAY,
+            "jobs are kept for 200d, less only if the disk is nearly full; this master's keep_jobs_seconds is 200d, and deletes nothing",
+        );
+        check(
+            Age::AtLeastSalt(age),
+            0,
+            "jobs are kept until the disk is nearly full: this master's keep_jobs_seconds is forever",
+        );
+        check(
+            Age::For(age),
+            DAY,
+            "jobs are kept for 90d; this master's keep_jobs_seconds is 24h, and changes nothing",
+        );
+        check(
+            Age::Salt,
+            DAY,
+            "this master's keep_jobs_seconds is 24h, and store.classes has `age: salt`: older jobs will be deleted",
+        );
+    }
+}

@@ -1,0 +1,292 @@
+//! For how long Salt keeps jobs: `keep_jobs_seconds`, as masters report it.
+//!
+//! # Invariant
+//!
+//! A report never shortens retention by itself. A longer time applies immediately, also after a restart and before the next
+//! report. A shorter one only waits until an administrator accepts it (`store prune --accept-salt`). The first report of a
+//! store applies: it can only lengthen the default, and a class whose configured age is `salt` asks for it.
+//!
+//! Two masters that share a store may report different times: the longest of the last hour counts as reported.
+//!
+//! # On disk
+//!
+//! ```text
+//! KEEP_JOBS    the seconds in effect, or `forever`, newline; only if Salt ever reported them
+//! ```
+//!
+//! A malformed file counts as `forever` until a time is accepted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::base::file_fault::FileFault;
+use crate::base::limits::SALT_KEEP_TTL;
+use crate::model::{Age, Keep};
+use crate::store::error::StoreError;
+use crate::store::format::read_if_exists;
+use crate::store::vfs::Fs;
+
+/// The name of the file.
+pub(in crate::store) const KEEP_JOBS: &str = "KEEP_JOBS";
+
+/// A time for which Salt keeps jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store) enum SaltKeep {
+    Seconds(u64),
+    Forever,
+}
+
+impl SaltKeep {
+    /// The value of `keep_jobs_seconds`, where 0 means forever.
+    fn reported(seconds: u64) -> Self {
+        match seconds {
+            0 => Self::Forever,
+            seconds => Self::Seconds(seconds),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('\n')? {
+            "forever" => Some(Self::Forever),
+            seconds => Some(Self::Seconds(seconds.parse().ok().filter(|s| *s > 0)?)),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Seconds(seconds) => format!("{seconds}\n"),
+            Self::Forever => "forever\n".to_owned(),
+        }
+    }
+
+    fn age(self) -> Option<Duration> {
+        match self {
+            Self::Seconds(seconds) => Some(Duration::from_secs(seconds)),
+            Self::Forever => None,
+        }
+    }
+}
+
+/// The age limit of a class, given for how long Salt keeps jobs; `None` for forever.
+pub(in crate::store) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<Duration> {
+    match keep.age {
+        Age::Forever => None,
+        Age::For(age) => Some(age),
+        Age::Salt => salt.and_then(SaltKeep::age),
+        Age::AtLeastSalt(age) => match salt {
+            None => Some(age),
+            Some(salt) => salt.age().map(|salt| salt.max(age)),
+        },
+    }
+}
+
+/// What Salt reported, and what applies.
+#[derive(Debug)]
+pub(in crate::store) struct SaltKeeps {
+    path: PathBuf,
+    fs: Arc<dyn Fs>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct State {
+    in_effect: Option<SaltKeep>,
+    /// Whether the file has the time in effect.
+    is_saved: bool,
+    /// Whether the file was malformed at the start, and nothing was accepted since.
+    is_malformed: bool,
+    /// The longest time reported within an hour, and when by the monotonic clock.
+    reported: Option<(SaltKeep, Duration)>,
+}
+
+impl SaltKeeps {
+    pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
+        let path = state_dir.join(KEEP_JOBS);
+        let mut state = State {
+            is_saved: true,
+            ..State::default()
+        };
+        if let Some(bytes) = read_if_exists(&path)? {
+            let read = SaltKeep::parse(&String::from_utf8_lossy(&bytes));
+            if read.is_none() {
+                tracing::error!(
+                    path = %path.display(),
+                    "malformed file, expected seconds or `forever`: jobs are kept forever until `saltcellar store prune --accept-salt`"
+                );
+            }
+            state.is_malformed = read.is_none();
+            state.in_effect = Some(read.unwrap_or(SaltKeep::Forever));
+        }
+        Ok(Self {
+            path,
+            fs,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Takes a report of a master. A longer time applies from now on.
+    pub(in crate::store) fn report(&self, seconds: u64, now: Duration) {
+        let seconds = SaltKeep::reported(seconds);
+        let mut state = self.state.lock();
+
+        let longer_counts = state
+            .reported
+            .is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
+        if !longer_counts {
+            state.reported = Some((seconds, now));
+        }
+
+        if state.in_effect.is_none_or(|known| known < seconds) {
+            state.in_effect = Some(seconds);
+            state.is_saved = false;
+        }
+        // A write that failed is repeated at the next report, a minute later.
+        if !state.is_saved {
+            self.save(&mut state);
+        }
+    }
+
+    /// The time in effect; `None` if Salt never reported one.
+    pub(in crate::store) fn in_effect(&self) -> Option<SaltKeep> {
+        self.state.lock().in_effect
+    }
+
+    /// The reported time, if it is shorter than the one in effect.
+    pub(in crate::store) fn shorter(&self) -> Option<SaltKeep> {
+        let state = self.state.lock();
+        let (reported, _) = state.reported?;
+        state
+            .in_effect
+            .is_some_and(|known| known > reported)
+            .then_some(reported)
+    }
+
+    /// An administrator accepts the reported time.
+    pub(in crate::store) fn accept(&self) {
+        let mut state = self.state.lock();
+        let Some((reported, _)) = state.reported else {
+            return;
+        };
+        tracing::info!(keep_jobs_seconds = %reported.text().trim_end(), "the time for which Salt keeps jobs was accepted");
+        state.in_effect = Some(reported);
+        state.is_malformed = false;
+        self.save(&mut state);
+    }
+
+    /// Whether the file is malformed.
+    pub(in crate::store) fn fault(&self) -> Option<FileFault> {
+        let fault = || {
+            FileFault::new(
+                &self.path,
+                "malformed: classes that follow Salt's keep_jobs_seconds keep jobs forever until `saltcellar store prune --accept-salt`",
+            )
+        };
+        self.state.lock().is_malformed.then(fault)
+    }
+
+    fn save(&self, state: &mut State) {
+        let Some(in_effect) = state.in_effect else {
+            return;
+        };
+        let saved = self.fs.write_whole(&self.path, in_effect.text().as_bytes());
+        state.is_saved = saved.is_ok();
+        if let Err(error) = saved {
+            tracing::warn!(
+                path = %self.path.display(), %error,
+                "cannot save for how long Salt keeps jobs: until it is saved, a restart forgets it"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::vfs::Disk;
+
+    const DAY: u64 = 86_400;
+
+    struct Rig(tempfile::TempDir);
+
+    impl Rig {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn open(&self) -> SaltKeeps {
+            SaltKeeps::open(self.0.path(), Arc::new(Disk)).unwrap()
+        }
+
+        fn file(&self) -> String {
+            std::fs::read_to_string(self.0.path().join(KEEP_JOBS)).unwrap()
+        }
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_longer_time_applies_and_a_shorter_one_waits_until_it_is_accepted() {
+        let rig = Rig::new();
+        let keeps = rig.open();
+        assert_eq!((keeps.in_effect(), keeps.shorter()), (None, None));
+
+        keeps.report(DAY, at(0));
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Seconds(DAY)));
+        keeps.report(0, at(60));
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "0 is forever");
+        assert_eq!(rig.file(), "forever\n");
+
+        // Over an hour later the longer report has expired, but it stays in effect.
+        keeps.report(DAY, at(4000));
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever));
+        assert_eq!(keeps.shorter(), Some(SaltKeep::Seconds(DAY)));
+
+        // A restart forgets the report, not the time in effect.
+        let keeps = rig.open();
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever));
+        keeps.accept();
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "none reported");
+        keeps.report(DAY, at(0));
+        keeps.accept();
+        assert_eq!(
+            (keeps.in_effect(), keeps.shorter()),
+            (Some(SaltKeep::Seconds(DAY)), None)
+        );
+        assert_eq!(rig.open().in_effect(), Some(SaltKeep::Seconds(DAY)));
+    }
+
+    #[test]
+    fn the_longest_of_several_masters_counts_until_it_is_an_hour_old() {
+        let keeps = Rig::new().open();
+        let reported_after = |seconds, now| {
+            keeps.report(seconds, at(now));
+            keeps.state.lock().reported.unwrap().0
+        };
+        assert_eq!(reported_after(7200, 0), SaltKeep::Seconds(7200));
+        assert_eq!(reported_after(3600, 120), SaltKeep::Seconds(7200));
+        assert_eq!(reported_after(7200, 180), SaltKeep::Seconds(7200));
+        assert_eq!(reported_after(3600, 3700), SaltKeep::Seconds(7200));
+        assert_eq!(reported_after(3600, 3800), SaltKeep::Seconds(3600));
+    }
+
+    #[test]
+    fn a_malformed_file_keeps_jobs_forever_and_is_named() {
+        let rig = Rig::new();
+        for text in ["", "soon\n", "0\n", "-7\n", "7", "7\n8\n", "\u{fffd}"] {
+            std::fs::write(rig.0.path().join(KEEP_JOBS), text).unwrap();
+            let keeps = rig.open();
+            assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "{text:?}");
+            assert_eq!(keeps.fault().unwrap().path, rig.0.path().join(KEEP_JOBS));
+            keeps.report(DAY, at(0));
+            assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "{text:?}");
+            keeps.accept();
+            assert_eq!(keeps.fault(), None);
+            assert_eq!(rig.file(), "86400\n");
+        }
+    }
+}
