@@ -159,47 +159,6 @@ fn the_first_answer_counts_and_later_ones_are_history() {
 }
 
 #[test]
-fn a_return_may_contain_its_end_time() {
-    let cellar = Cellar::start();
-    let end = "2026, Nov 21 03:09:53.349344";
-    assert_eq!(
-        cellar.ask("returner", vec![("load", answer("web1", 1.into()))]),
-        Value::Nil
-    );
-    let with_end = vec![("load", answer("db1", 1.into())), ("endtime", end.into())];
-    assert_eq!(
-        cellar.ask("returner", with_end.clone()),
-        true.into(),
-        "so the client knows that the end time is stored"
-    );
-    assert_eq!(
-        cellar.ask("get_endtime", vec![("jid", JID.into())]),
-        end.into()
-    );
-    assert_eq!(cellar.counter("entries_stored"), 3);
-    assert_eq!(cellar.counter("commits"), 2);
-    // The return is a duplicate, the last end time counts.
-    let later = "2026, Nov 21 03:09:54.000000";
-    let again = vec![("load", answer("db1", 1.into())), ("endtime", later.into())];
-    assert_eq!(cellar.ask("returner", again), true.into());
-    assert_eq!(
-        cellar.ask("get_endtime", vec![("jid", JID.into())]),
-        later.into()
-    );
-    let no_text = vec![("load", answer("db2", 1.into())), ("endtime", 5.into())];
-    assert_eq!(code(cellar.call("returner", no_text)), "bad_args");
-    assert_eq!(
-        cellar
-            .ask("get_jid", vec![("jid", JID.into())])
-            .as_map()
-            .unwrap()
-            .len(),
-        2,
-        "all or nothing"
-    );
-}
-
-#[test]
 fn an_invalid_minion_id_is_rejected_and_counted() {
     let cellar = Cellar::start();
     let bad = [".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b"];

@@ -49,10 +49,10 @@ def continues(store, returners, minion="next"):
 def test_a_return_over_the_daemons_limit(make_cellar, at, store, returners, spool, caplog):
     cellar = at(make_cellar(SMALL))
     store(dict(RETURN, **{"return": "x" * LIMIT}), event=Bus(), job_cache_store_endtime=True)
-    assert returners["saltcellar.get_jid"](JID) == {}
-    assert spool.counters() == {"too_large": 1}
+    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(client.TOO_LARGE)
+    assert spool.counters() == {"value_too_large": 1}
     assert cellar.counter("entries_too_large") >= 1
-    assert f"returner for job {JID} was not stored" in caplog.text
+    assert f"returner for job {JID} is stored without its value" in caplog.text
     continues(store, returners)
 
 
@@ -60,9 +60,9 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
     """Above the socket's limit nothing is sent, so the connection stays usable."""
     at(cellar)
     store(dict(RETURN, **{"return": "x" * wire.REQUEST_BYTES_MAX}), event=Bus(), job_cache_store_endtime=True)
-    assert returners["saltcellar.get_jid"](JID) == {}
-    assert spool.counters() == {"too_large": 1}
-    assert f"returner for job {JID} was not stored" in caplog.text
+    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(client.TOO_LARGE)
+    assert spool.counters() == {"value_too_large": 1}
+    assert f"returner for job {JID} is stored without its value" in caplog.text
     assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]
     continues(store, returners)
 
@@ -128,7 +128,7 @@ def test_a_jid_of_ten_thousand_bytes_is_valid_and_one_of_twenty_thousand_is_not(
         store(dict(RETURN, jid=jid), event=Bus(), job_cache_store_endtime=True)
         assert (returners["saltcellar.get_jid"](jid) != {}) == stored
         assert (jid in returners["saltcellar.get_jids"]()) == stored
-    assert set(spool.counters()) <= {"refused", "bad_args"} and sum(spool.counters().values()) == 2
+    assert set(spool.counters()) <= {"refused", "bad_args"} and sum(spool.counters().values()) == 3
     continues(store, returners)
 
 
@@ -185,7 +185,8 @@ def test_the_daemon_dies_between_storing_a_return_and_answering(cellar, at, stor
 def test_returns_wait_in_the_spool_while_the_disk_is_full(make_cellar, at, store, returners, spool):
     cellar = at(make_cellar(FULL))
     load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
-    assert [record.call()[0] for record in spool.records()] == ["returner", "update_endtime"]
+    calls = [record.call()[0] for record in spool.records()]
+    assert calls == ["save_load", "save_load", "returner", "update_endtime"]
     assert cellar.counter("entries_refused_disk_full") >= 1
     assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reads still work"
     cellar.stop()

@@ -1,5 +1,6 @@
 """The execution module and the beacon of minions, loaded by Salt."""
 
+import re
 import time
 
 import pytest
@@ -46,6 +47,7 @@ def test_a_refused_status_shows_a_daemon_that_answers(functions, daemon):
 
 def test_the_beacon_reports_old_and_many_entries_and_losses(functions, minion_opts, daemon, monkeypatch):
     beacons = salt.loader.beacons(minion_opts, functions)
+    minion_opts["beacons"] = {"saltcellar_spool": [{"interval": 1}]}
     check = beacons["saltcellar_spool.beacon"]
     assert check([]) == []
     daemon.stop()
@@ -63,11 +65,81 @@ def test_the_beacon_reports_old_and_many_entries_and_losses(functions, minion_op
     (report,) = check([{"age": 1000}])
     assert report["lost"] == {"spool_full": 1}
     assert check([{"age": 1000}]) == [], "only once"
+    again = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.beacon"]
+    assert again([{"age": 1000}]) == [], "a refresh of the beacons does not report it again"
+
+
+def test_the_beacon_reports_losses_from_before_its_first_run(functions, minion_opts, daemon):
+    daemon.stop()
+    minion_opts["saltcellar.spool_bytes_max"] = 1
+    salt.loader.returners(minion_opts, functions)["saltcellar.returner"](dict(RETURN, jid=JID))
+    (report,) = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.beacon"]([])
+    assert report["lost"] == {"spool_full": 1}
+
+
+def test_the_beacon_looks_once_a_minute_unless_an_interval_is_configured(functions, minion_opts, daemon, monkeypatch):
+    daemon.stop()
+    functions["saltcellar.send"]("backup.nightly", 1)
+    check = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.beacon"]
+    assert len(check([{"bytes": 1}])) == 1
+    assert check([{"bytes": 1}]) == []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    assert len(check([{"bytes": 1}])) == 1
+    minion_opts["beacons"] = {"saltcellar_spool": [{"bytes": 1}, {"interval": 5}]}
+    assert len(check([{"bytes": 1}])) == 1
+
+
+@pytest.mark.parametrize("config", [{"age": 5}, ["age"], [1], [{"agee": 5}], "x", None])
+def test_a_bad_configuration_of_the_beacon_ends_no_other_beacon(functions, minion_opts, config, caplog):
+    """Salt appends to the configuration of a valid beacon, outside of any `try`."""
+    from salt.beacons import Beacon
+
+    minion_opts["beacons"] = {"saltcellar_spool": config, "status": [{"time": ["all"]}]}
+    if isinstance(config, list) and not all(isinstance(item, dict) for item in config):
+        # Salt itself fails on these before it asks the beacon.
+        valid, why = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.validate"](config)
+        assert not valid and "each item must be a map" in why
+        return
+    if config is None or isinstance(config, str):
+        valid, why = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.validate"](config)
+        assert not valid and "must be a list" in why
+        return
+    Beacon(minion_opts, functions).process(minion_opts["beacons"], {})
+    assert "Beacon saltcellar_spool configuration invalid, not running" in caplog.text
+
+
+def test_two_minions_in_a_process_store_under_their_own_id(functions, minion_opts, daemon, run_dir):
+    """Loaders of one kind share their modules, and so the module's own `__opts__`."""
+    other = dict(minion_opts, id="web2", cachedir=str(run_dir / "other"))
+    other["saltcellar.spool_dir"] = str(run_dir / "other" / "spool")
+    others = salt.loader.minion_mods(other)
+    others["saltcellar.status"]()
+    functions["saltcellar.send"]("a.b", 1)
+    others["saltcellar.send"]("a.b", 2)
+    functions["saltcellar.send"]("a.b", 3)
+    assert [args["load"]["id"] for args in daemon.named("returner")] == ["web1", "web2", "web1"]
+    daemon.stop()
+    functions["saltcellar.send"]("a.b", 4)
+    beacon = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.beacon"]
+    theirs = salt.loader.beacons(other, others)["saltcellar_spool.beacon"]
+    assert theirs([{"bytes": 1}]) == []
+    assert len(beacon([{"bytes": 1}])) == 1
+
+
+@pytest.mark.parametrize("nocache", [False, True])
+def test_the_return_of_a_startup_state_gets_a_jid(functions, minion_opts, daemon, nocache):
+    """A masterless minion passes it with the jid `req`, and `local_cache.returner` makes one."""
+    load = dict(RETURN, jid="req", fun="state.highstate", nocache=nocache)
+    salt.loader.returners(minion_opts, functions)["saltcellar.returner"](load)
+    assert re.fullmatch(r"\d{20}", load["jid"])
+    assert [args["load"]["jid"] for args in daemon.named("returner")] == ([] if nocache else [load["jid"]])
 
 
 def test_the_beacon_validates_its_configuration(functions, minion_opts):
     validate = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.validate"]
     assert validate([{"age": 5}, {"bytes": 7}]) == (True, "valid")
-    for bad, message in (("x", "a list or a map"), ([{"age": "5m"}], "age must be a number"), ([{"bytes": -1}], "bytes must")):
+    assert validate([{"interval": 5}, {"enabled": True}, {"_beacon_name": "x"}]) == (True, "valid")
+    for bad, message in (("x", "must be a list"), ({"age": 5}, "must be a list"), ([{"agee": 5}], "unknown key agee"), ([{"age": "5m"}], "age must be a number"), ([{"bytes": -1}], "bytes must")):
         good, why = validate(bad)
         assert not good and message in why

@@ -2,10 +2,14 @@
 
 import datetime
 import gc
+import os
+import pathlib
 import warnings
 
 import pytest
 import salt.loader
+import salt.payload
+import salt.utils.jid
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 from saltext.saltcellar.utils import calls, transfer
 
@@ -147,6 +151,41 @@ def test_a_job_that_cannot_be_read_is_named_and_skipped(other, runner, master_op
     monkeypatch.setattr(transfer.Returner, "job", damaged)
     done = runner("import_from", "local_cache")
     assert (done["jobs"], done["skipped"], done["problems"]) == (len(JIDS) - 1, 1, [f"{JIDS[1]}: damaged on disk"])
+
+
+def test_a_damaged_job_cache_costs_only_its_damaged_jobs(other, runner, cellar, master_opts, monkeypatch):
+    """What a crash leaves in `local_cache`: one file of it ends, or never ends, a look at the job, or at all jobs."""
+    monkeypatch.setattr(transfer, "JOB_TIMEOUT_S", 2.0)
+    call = other("local_cache")
+    fill(call)
+
+    def directory(jid):
+        return pathlib.Path(salt.utils.jid.jid_dir(jid, os.path.join(master_opts["cachedir"], "jobs"), master_opts["hash_type"]))
+
+    # Raises the same class of exception as an unreachable daemon.
+    (directory(JIDS[1]) / ".minions.p").unlink()
+    # `get_jid` reads it again and again.
+    torn = directory(JIDS[2]) / "web1" / "return.p"
+    torn.write_bytes(torn.read_bytes()[:-3])
+    # Ends `get_jids`.
+    (directory(JIDS[3]) / ".load.p").write_bytes(salt.payload.dumps({"fun": "test.arg"}))
+    done = runner("import_from", "local_cache")
+    named = {problem.split(":")[0]: problem for problem in done["problems"]}
+    assert set(named) in ({JIDS[1], JIDS[2]}, {JIDS[2]}), "releases differ in what they do without .minions.p"
+    assert "could not be read within 2 s" in named[JIDS[2]]
+    assert (done["jobs"], done["skipped"]) == (len(JIDS) - len(named), len(named))
+    for jid in set(JIDS) - set(named):
+        assert set(cellar.ask("get_jid", jid=jid)) == {"web1"}, jid
+    # The same on the way back: the damaged job is named, the others go on.
+    done = runner("export_to", "local_cache")
+    assert done["skipped"] <= len(named)
+
+
+def test_a_failing_daemon_stops_a_copy(other, runner, cellar):
+    fill(other("local_cache"))
+    cellar.stop()
+    with pytest.raises(CommandExecutionError, match="no answer from the saltcellar daemon"):
+        runner("import_from", "local_cache")
 
 
 def test_a_return_that_was_only_on_the_bus_is_imported_again(other, runner, cellar):

@@ -9,7 +9,8 @@ import pytest
 from conftest import Refuse
 
 from saltext.saltcellar.utils import client as client_
-from saltext.saltcellar.utils import wire
+from saltext.saltcellar.utils import logs, wire
+from saltext.saltcellar.utils import spool as spool_
 
 RETURN = {"id": "web1", "jid": "20261121031733650863", "fun": "test.ping", "return": True}
 
@@ -184,8 +185,10 @@ def test_a_permanent_rejection_is_counted_and_logged_once_and_not_spooled(daemon
     for _ in range(3):
         client.write("returner", {"load": RETURN})
     assert not spool.pending()
-    assert spool.counters() == {code: 3}
-    assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
+    # A return that is too large is sent again without its value.
+    more = {"value_too_large": 3} if code == "too_large" else {}
+    assert spool.counters() == {code: 3, **more}
+    assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1 + len(more)
     assert daemon.connections == 1
 
 
@@ -211,9 +214,34 @@ def test_a_final_error_spools_the_entry_and_closes_the_connection(daemon, client
 
 def test_an_entry_above_the_limit_is_not_sent_but_counted(daemon, client, spool, monkeypatch):
     monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 1000)
-    client.write("returner", {"load": dict(RETURN, **{"return": "x" * 2000})})
+    client.write("save_load", {"jid": "1", "load": {"arg": ["x" * 2000]}})
     assert spool.counters() == {"too_large": 1}
     assert daemon.frames == []
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_return_above_the_limit_is_stored_without_its_value(daemon, client, spool, spooled, monkeypatch, up, caplog):
+    """It would otherwise be a missing return."""
+    monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 1000)
+    monkeypatch.setattr(spool_, "RECORD_BYTES_MAX", 900)
+    if not up:
+        daemon.stop()
+    client.write("returner", {"load": dict(RETURN, **{"return": "x" * 2000})})
+    (load,) = [args["load"] for args in daemon.named("returner")] if up else [args["load"] for _, args in spooled()]
+    assert {**load, "return": True} == RETURN
+    assert load["return"].startswith(client_.TOO_LARGE)
+    assert spool.counters() == {"value_too_large": 1}
+    assert "is stored without its value" in caplog.text
+
+
+def test_a_return_on_the_bus_above_the_limit_is_stored_without_its_value(daemon, client, spool, monkeypatch):
+    monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 1000)
+    events = [{"tag": "a", "data": {"x": 1}}, {"tag": "salt/job/1/ret/web1", "data": dict(RETURN, **{"return": "x" * 2000})}]
+    client.event_return(events)
+    stored = [event for args in daemon.named("event_return") for event in args["events"]]
+    assert [event["tag"] for event in stored] == ["a", "salt/job/1/ret/web1"]
+    assert stored[1]["data"]["return"].startswith(client_.TOO_LARGE)
+    assert spool.counters() == {"value_too_large": 1}
 
 
 def test_an_unexpected_exception_costs_no_entry(daemon, client, spool, spooled, monkeypatch, caplog):
@@ -276,14 +304,40 @@ def test_a_call_interrupted_by_a_signal_leaves_no_answer_for_the_next_one(daemon
     assert daemon.connections == 2
 
 
-def test_a_repeated_error_is_logged_again_after_a_pause(caplog, monkeypatch):
-    client_.log_throttled("x", "first")
-    client_.log_throttled("x", "second")
-    monkeypatch.setattr(client_, "LOG_INTERVAL_S", 0)
-    client_.forget()
-    client_.log_throttled("x", "third")
-    client_.log_throttled("x", "fourth")
-    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == ["first", "third", "fourth"]
+def test_a_repeated_error_is_logged_again_after_a_pause_with_a_count(caplog, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    for text in ("first", "second", "third"):
+        logs.error("x", text)
+    now[0] += logs.INTERVAL_S
+    logs.error("x", "fourth of %s", "many")
+    now[0] += logs.INTERVAL_S
+    logs.error("x", "fifth")
+    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == [
+        "first",
+        "fourth of many (2 more like this since the last message)",
+        "fifth",
+    ]
+
+
+def test_a_full_spool_logs_its_losses_once(daemon, client, spool, caplog):
+    daemon.stop()
+    spool.bytes_max = 1
+    for _ in range(100):
+        client.write("returner", {"load": RETURN})
+    assert spool.counters() == {"spool_full": 100}
+    lost = [record for record in caplog.records if record.levelname == "ERROR" and "LOST" in record.getMessage()]
+    assert len(lost) == 1
+
+
+def test_a_slow_answer_to_get_jid_is_not_an_empty_job(daemon, opts, client):
+    """`{}` means that no minion has returned. The returns of thousands of minions take longer than other answers."""
+    client.settings.timeout, client.settings.listing_timeout = 0.2, 20
+    daemon.answers["get_jid"] = lambda _: time.sleep(0.6) or {"web1": {"return": 1}}
+    assert client.get_jid(opts, "1") == {"web1": {"return": 1}}
+    client.settings.listing_timeout = 0.2
+    with pytest.raises(client_.Unavailable):
+        client.get_jid(opts, "2")
 
 
 # ---- events
@@ -390,3 +444,26 @@ def test_clients_are_separate_per_configuration(opts, monkeypatch):
     assert client_.of(dict(opts, saltcellar={"spool_age_max": [5]})).settings.spool_age_max == 7 * 86400
     monkeypatch.setenv("SALTCELLAR_SOCKET", "/elsewhere")
     assert client_.of(opts).settings.socket == "/elsewhere"
+
+
+# ---- no destination
+
+
+def test_without_a_known_destination_entries_wait_and_nothing_is_sent(daemon, opts, caplog):
+    client = client_.of({**opts, "id": "web1", "saltcellar.url": {"not": "text"}})
+    client.write("returner", {"load": RETURN})
+    client.hand_over(5)
+    assert client.read("get_jids", {}, {}) == {}
+    assert (daemon.connections, client.spool.waiting()["entries"]) == (0, 1)
+    assert client.spool.directory == opts["cachedir"] + "/saltcellar"
+    assert "saltcellar.url: {'not': 'text'} is not a str" in caplog.text
+
+
+def test_options_that_cannot_be_understood_keep_the_minions_id_and_spool(opts, monkeypatch):
+    def fail(*_):
+        raise TypeError("odd options")
+
+    monkeypatch.setattr(client_.settings_, "from_opts", fail)
+    client = client_.of({**opts, "id": "web1"})
+    assert "odd options" in client.settings.error
+    assert (client.settings.minion_id, client.spool.directory) == ("web1", opts["cachedir"] + "/saltcellar")

@@ -197,7 +197,7 @@ def test_a_permanent_rejection_is_counted(source, minion):
     client = minion(far.url)
     far.refusal, far.status = {"code": "too_large", "message": "no"}, 413
     client.write("returner", ret(1))
-    assert (spooled(client), client.spool.counters()) == ([], {"too_large": 1})
+    assert (spooled(client), client.spool.counters()) == ([], {"too_large": 1, "value_too_large": 1})
 
 
 @pytest.mark.parametrize(

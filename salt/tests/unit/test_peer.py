@@ -63,7 +63,8 @@ def test_a_socket_planted_by_another_user_received_the_returns(nobodys, client, 
 
 def test_a_socket_planted_by_another_user_answered_queries(nobodys, client):
     nobodys.answers["get_jid"] = {"web1": {"return": "forged"}}
-    assert client.get_jid({}, "1") == {}
+    with pytest.raises(client_.Unavailable):
+        client.get_jid({}, "1")
     assert nobodys.frames == []
 
 

@@ -66,9 +66,9 @@ def test_each_report_has_the_token_of_the_answer_before(make, daemon, caplog):
     engine.step(time.monotonic())
     engine.step(time.monotonic())
     assert daemon.named("reactor_lease") == [
-        {"fallback": True, "acts": False},
-        {"token": "t0", "fallback": True, "acts": False},
-        {"token": "t1", "fallback": True, "acts": False},
+        {"fallback": True, "acts": False, "salts_reactor": False},
+        {"token": "t0", "fallback": True, "acts": False, "salts_reactor": False},
+        {"token": "t1", "fallback": True, "acts": False, "salts_reactor": False},
     ]
     assert [record.message for record in caplog.records if "acts" in record.message] == ["saltcellar reactor: saltcellar 0 acts"]
     assert engine.fallback.grant
@@ -229,3 +229,64 @@ def test_a_damaged_state_file_needs_a_new_lease(run_dir, caplog):
     (directory / "reactor.json").write_text("{")
     assert not engine_.Fallback({}, str(directory)).is_granted()
     assert "a fallback needs a new lease" in caplog.text
+
+
+def test_a_full_disk_is_shown_and_reported_once_and_does_not_end_the_engine(make, daemon, caplog, opts, run_dir, monkeypatch):
+    """Salt would start an engine that raises anew, which would wait for the lease again, for ever."""
+    engine = make(process=engine_.Fallback(opts, str(run_dir / "cache" / "saltcellar")))
+    engine.step(time.monotonic())
+    daemon.stop()
+    real = os.replace
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine_.os, "replace", full)
+    for waited in (16, 21, 24, 27):
+        engine.step(after(engine, waited))
+    assert caplog.text.count("no reactor acts, the state of the fallback cannot be stored") == 1
+    assert [data["fallback"] for tag, data in engine.fired if tag.endswith("unreachable")] == [True, False]
+    assert not engine.fallback.runs()
+    monkeypatch.setattr(engine_.os, "replace", real)
+    daemon.start()
+    engine.step(after(engine, 30))
+    assert engine.fired[-1] == ("saltcellar/reactor/reachable", {})
+
+
+def test_a_full_disk_does_not_keep_the_engine_from_renewing_the_lease(make, daemon, opts, run_dir, monkeypatch):
+    engine = make(process=engine_.Fallback(opts, str(run_dir / "cache" / "saltcellar")))
+
+    def full(*_args, **_more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine_.os, "makedirs", full)
+    engine.step(time.monotonic())
+    engine.step(time.monotonic())
+    assert [report.get("token") for report in daemon.named("reactor_lease")] == [None, "t0", "t1"]
+    assert engine.fallback.is_granted()
+
+
+@pytest.mark.parametrize(
+    "engines, both",
+    [
+        (["saltcellar_reactor"], False),
+        (["saltcellar_reactor", {"reactor": {}}], True),
+        ([{"saltcellar_reactor": {}}, {"reactor": {}}], True),
+        (["reactor", "saltcellar_reactor"], True),
+        ({"saltcellar_reactor": {}, "reactor": {}}, True),
+        ({"saltcellar_reactor": {}}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_salts_own_reactor_is_found_in_the_engines_that_run(engines, both):
+    assert engine_.has_salts_reactor({"engines": engines}) is both
+
+
+def test_salts_own_reactor_is_logged_and_reported_with_the_lease(opts, daemon, caplog):
+    daemon.answers["reactor_lease"] = {"token": "t", "lease_ms": 15000, "blocked": None, "version": "0"}
+    engine = engine_.Engine(settings_.from_opts(opts), NoFallback(), lambda *_: None, salts_reactor=True)
+    engine.step(time.monotonic())
+    assert daemon.named("reactor_lease")[0]["salts_reactor"] is True
+    (record,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert "runs Salt's own reactor as well" in record.getMessage()

@@ -140,7 +140,6 @@ def test_a_nocache_job_without_a_daemon_is_spooled_under_its_generated_jid(spool
 @pytest.mark.parametrize(
     "function, args, otherwise",
     [
-        ("get_jid", (JID,), {}),
         ("get_jids", (), {}),
         ("get_jids_filter", (3,), []),
         ("get_fun", ("test.ping",), {}),
@@ -156,9 +155,10 @@ def test_a_read_without_a_daemon_returns_nothing_and_is_logged_once(caplog, func
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
 
 
-def test_get_load_without_a_daemon_raises_something_the_client_library_warns_about():
+@pytest.mark.parametrize("function", ["get_load", "get_jid"])
+def test_a_job_without_a_daemon_raises_something_the_client_library_warns_about(function):
     with pytest.raises(salt.exceptions.CommandExecutionError) as caught:
-        saltcellar.get_load(JID)
+        getattr(saltcellar, function)(JID)
     assert not isinstance(caught.value, (KeyError, TypeError))
 
 
@@ -206,7 +206,12 @@ def test_get_load_finds_a_publish_that_is_not_handed_over_yet(daemon):
 def test_malformed_arguments_do_not_raise(daemon, function, args, up):
     if not up:
         daemon.stop()
-    getattr(saltcellar, function)(*args)
+    daemon.answers["get_jid"] = {}
+    if function == "get_jid" and not up:
+        with pytest.raises(salt.exceptions.CommandExecutionError):
+            saltcellar.get_jid(*args)
+    else:
+        getattr(saltcellar, function)(*args)
 
 
 def test_an_empty_list_of_events_is_not_sent(daemon):

@@ -54,9 +54,6 @@ def test_an_invalid_timeout_is_replaced_by_the_default(value):
     assert settings.from_opts({"saltcellar.timeout": value}).timeout == 2.0
 
 
-@pytest.mark.parametrize("section", ["text", None, 7, []])
-def test_a_section_that_is_not_a_map_is_ignored(section):
-    assert settings.from_opts({"saltcellar": section}).timeout == 2.0
 
 
 def option(pillar):
@@ -105,3 +102,50 @@ def test_an_invalid_switch_keeps_its_default(value):
 @pytest.mark.parametrize("functions", [None, {}, {"config.option": None}, object()])
 def test_without_a_loader_a_minion_uses_its_configuration(functions):
     assert settings.from_opts({"__role": "minion", "saltcellar.socket": "/opts"}, functions).socket == "/opts"
+
+
+@pytest.mark.parametrize(
+    "opts, words",
+    [
+        ({"saltcellar.socket": {"a": 1}}, "saltcellar.socket: {'a': 1} is not a str"),
+        ({"saltcellar": {"url": 7}}, "saltcellar.url: 7 is not a str"),
+        ({"saltcellar": "https://master:4580"}, "saltcellar must be a map of settings"),
+        ({"saltcellar.spool_dir": ["/a"]}, "saltcellar.spool_dir"),
+    ],
+)
+def test_an_invalid_destination_is_no_destination(opts, words, caplog):
+    """Entries wait in the spool of this minion, under its id, instead of going to the default socket."""
+    for _ in range(3):
+        got = settings.from_opts({"id": "web1", "cachedir": "/c", **opts})
+    assert words in got.error
+    assert (got.minion_id, got.spool_dir) == ("web1", "/c/saltcellar")
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+def test_settings_that_cannot_be_read_are_no_destination(monkeypatch, caplog):
+    def fail(*_args, **_more):
+        raise RuntimeError("Rendering SLS failed")
+
+    monkeypatch.setattr(settings.salt.returners, "get_returner_options", fail)
+    got = settings.from_opts({"__role": "minion", "id": "web1", "cachedir": "/c"}, {"config.option": None})
+    assert "cannot read the settings of this minion: Rendering SLS failed" in got.error
+    assert (got.minion_id, got.spool_dir) == ("web1", "/c/saltcellar")
+    assert got.error in caplog.text
+
+
+def test_a_mistyped_key_is_named_once(caplog):
+    for _ in range(2):
+        settings.from_opts({"saltcellar.sokcet": "/a", "saltcellar": {"timeuot": 3}})
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sorted(warned) == [
+        "saltcellar: there is no setting saltcellar.sokcet, did you mean saltcellar.socket?",
+        "saltcellar: there is no setting saltcellar.timeuot, did you mean saltcellar.timeout?",
+    ]
+
+
+def test_a_system_without_peer_credentials_needs_an_url(monkeypatch):
+    assert settings.unsupported({}) is None
+    monkeypatch.delattr(settings.socket, "SO_PEERCRED")
+    assert "saltcellar needs Linux" in settings.unsupported({"pillar": {"saltcellar.socket": "/a"}})
+    for opts in ({"saltcellar.url": "https://m"}, {"saltcellar": {"url": "https://m"}}, {"pillar": {"saltcellar.url": "https://m"}}):
+        assert settings.unsupported(opts) is None

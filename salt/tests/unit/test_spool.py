@@ -66,8 +66,27 @@ def test_a_record_has_the_form_that_the_file_states(spool):
     put(spool, 1)
     with open(spool.path, "rb") as file:
         data = file.read()
-    length, crc = struct.unpack(">II", data[:8])
-    assert (length, crc) == (len(data) - 8, zlib.crc32(data[8:]))
+    length, number, crc = struct.unpack(">III", data[:12])
+    assert (length, number, crc) == (len(data) - 12, 1, zlib.crc32(data[4:8] + data[12:]))
+
+
+def test_waiting_entries_are_counted_without_decoding_them(spool, monkeypatch):
+    """A minion's main loop asks for them, and the spool may hold hundreds of thousands."""
+    put(spool, *range(50))
+    spool.append("event_return", {"at": 1, "events": [{}, {}, {}]})
+    decoded = []
+    real = spool_.wire.unpack
+    monkeypatch.setattr(spool_.wire, "unpack", lambda data: decoded.append(1) or real(data))
+    found = spool.waiting()
+    assert (found["entries"], found["bytes"], len(decoded)) == (53, os.stat(spool.path).st_size, 1)
+    records, _ = spool.first(20, 1 << 20)
+    spool.advance(records[-1].end)
+    assert spool.waiting()["entries"] == 33
+    # A crash left the state behind the file, or none at all.
+    os.unlink(f"{spool.path}.state")
+    assert spool.waiting()["entries"] == 53
+    put(spool, 50)
+    assert spool.waiting()["entries"] == 54
 
 
 @pytest.mark.parametrize("cut", [1, 7, 9, 20])
@@ -135,9 +154,9 @@ def test_a_damaged_state_file_restarts_the_handover(daemon, client, spool, state
 
 
 def test_a_state_file_beyond_the_end_of_the_spool_restarts_the_handover(spool):
-    spool._write_state(1 << 20, 1 << 21, 3)
+    spool._write_state(spool_.State(1 << 20, 1 << 21, 7, 3))
     put(spool, 1)
-    spool._write_state(1 << 20, 1 << 21, 3)
+    spool._write_state(spool_.State(1 << 20, 1 << 21, 7, 3))
     assert waiting(spool) == [1]
     put(spool, 2)
     assert waiting(spool) == [1, 2]
@@ -147,13 +166,13 @@ def test_a_crash_after_emptying_and_then_after_a_long_record_skips_nothing(spool
     put(spool, 1)
     stale = os.stat(spool.path).st_size
     os.truncate(spool.path, 0)
-    spool._write_state(stale - 3, stale, 0)
+    spool._write_state(spool_.State(stale - 3, stale, 1))
     real = spool_.Spool._write_state
 
-    def crash(self, offset, end, tries, durable=False):
-        if end:
+    def crash(self, state, durable=False):
+        if state.end:
             raise OSError(errno.EIO, "as if the process had ended")
-        return real(self, offset, end, tries, durable)
+        return real(self, state, durable)
 
     monkeypatch.setattr(spool_.Spool, "_write_state", crash)
     put(spool, *range(20, 30))
@@ -595,7 +614,7 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(da
     assert 0.25 < long() < 1.5
     assert waiting(spool) == list(range(10))
     with open(f"{spool.path}.state", "rb") as file:
-        assert struct.unpack(">QQII", file.read())[2] == 0
+        assert struct.unpack(">QQQII", file.read())[3] == 0
 
 
 def test_an_empty_spool_costs_one_file_check(client, monkeypatch):

@@ -135,7 +135,7 @@ def test_a_state_left_by_a_crash_while_emptying_was_not_replaced_before_the_next
     spool.append(*CALL)
     stale = os.stat(spool.path).st_size
     os.truncate(spool.path, 0)
-    spool._write_state(stale, stale, 0)
+    spool._write_state(spool_.State(stale, stale))
     del disk.acts[:]
     spool.append(*CALL)
     assert ("spool.state", "write") in disk.acts[: disk.acts.index(("spool", "write"))]

@@ -184,21 +184,13 @@ pub(super) fn save_minions(
     Ok(nil())
 }
 
-/// With `endtime` it also replaces the `update_endtime` that would follow. Only then the answer is true; an
-/// older daemon, which ignores `endtime`, answers nil.
 pub(super) fn returner(
     ctx: &Ctx,
     args: &Args<'_>,
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
-    let jid = keep_return(ctx, args, args.required_map("load")?, to, true)?;
-    let Some(endtime) = args.text("endtime")? else {
-        return Ok(nil());
-    };
-    keep_endtime(ctx, args, &jid, endtime, to)?;
-    let mut answer = Writer::new();
-    answer.bool(true);
-    Ok(answer.into_bytes())
+    keep_return(ctx, args, args.required_map("load")?, to, true)?;
+    Ok(nil())
 }
 
 /// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user, target, arguments...) are
@@ -289,14 +281,13 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Stores a return, and returns its jid.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,
     load: &[u8],
     to: &mut FrameBatch<'_>,
     from_master: bool,
-) -> Result<String, CallError> {
+) -> Result<(), CallError> {
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid = ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return needs a `jid`".to_owned()))?)?;
     let minion = msgpack::get(load, "id")
@@ -339,7 +330,7 @@ fn keep_return(
     {
         to.push(&accepted.entry(), accepted.fingerprints);
     }
-    Ok(jid)
+    Ok(())
 }
 
 /// Whether Salt accepts a minion id: `valid_id` in `salt/utils/verify.py`.
@@ -353,28 +344,18 @@ pub(super) fn update_endtime(
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
-    keep_endtime(ctx, args, &jid, args.required_text("endtime")?, to)?;
-    Ok(nil())
-}
-
-fn keep_endtime(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    jid: &str,
-    endtime: &str,
-    to: &mut FrameBatch<'_>,
-) -> Result<(), CallError> {
     let mut body = Writer::new();
-    body.str(endtime);
+    body.str(args.required_text("endtime")?);
     let body = body.into_bytes();
     ctx.store_one(
         &Entry {
-            jid,
+            jid: &jid,
             body: &body,
             ..blank(ctx, args, Kind::Endtime)?
         },
         to,
-    )
+    )?;
+    Ok(nil())
 }
 
 pub(super) fn event_return(

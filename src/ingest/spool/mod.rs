@@ -13,11 +13,11 @@ use crate::base::clock::Micros;
 use crate::base::limits::SPOOL_PEEK_BYTES;
 use crate::wire::msgpack::{Reader, as_int};
 
-/// Bytes of the state file: two offsets, a count, a checksum.
-const STATE_LEN: usize = 24;
+/// Bytes of the state file: two offsets, two counts, a checksum.
+const STATE_LEN: usize = 32;
 
-/// Bytes of a record's header: length and checksum.
-const HEADER_LEN: usize = 8;
+/// Bytes of a record's header: length, number of entries, checksum.
+const HEADER_LEN: usize = 12;
 
 /// The status of a spool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

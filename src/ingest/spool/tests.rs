@@ -18,14 +18,15 @@ fn record(at: i64) -> Vec<u8> {
     let len = u32::try_from(payload.len()).unwrap();
     [
         &len.to_be_bytes()[..],
-        &crc32fast::hash(&payload).to_be_bytes(),
+        &1_u32.to_be_bytes(),
+        &crc32fast::hash(&[&1_u32.to_be_bytes()[..], &payload].concat()).to_be_bytes(),
         &payload,
     ]
     .concat()
 }
 
 fn state(offset: u64, end: u64) -> Vec<u8> {
-    let body = [&offset.to_be_bytes()[..], &end.to_be_bytes(), &[0; 4]].concat();
+    let body = [&offset.to_be_bytes()[..], &end.to_be_bytes(), &[0; 12]].concat();
     [&body[..], &crc32fast::hash(&body).to_be_bytes()].concat()
 }
 

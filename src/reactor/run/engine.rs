@@ -78,6 +78,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     rule_snapshot: RwLock<RuleSnapshot>,
     refused: Mutex<Option<(Micros, String)>>,
+    /// The settings as configured. Those in use also depend on the report of the master's engine, see [`Handle::apply`].
+    configured: Mutex<ReactorSettings>,
     /// Calls to compare, in shadow mode.
     pub(super) comparer: Mutex<Option<Comparer>>,
     /// The latest differences, the latest first.
@@ -155,6 +157,7 @@ impl Reactor {
         checkpoint.set_mode(settings.shadow, durable);
         store.note_seen_on_bus();
         let lease = Lease::new(settings.salts.fallback, clock.now());
+        let configured = Mutex::new(settings.clone());
         let settings = Arc::new(settings);
         let mut scheduler = Scheduler::default();
         scheduler.configure(settings.clone());
@@ -165,6 +168,7 @@ impl Reactor {
             metrics,
             rule_snapshot: RwLock::new(RuleSnapshot { rules, settings }),
             refused: Mutex::default(),
+            configured,
             comparer: Mutex::default(),
             differences: Mutex::default(),
             executor,
@@ -473,6 +477,22 @@ impl Handle {
     /// Replaces rules and settings together. Reactions in progress end with the old ones.
     pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
+        shared.lease.lock().configure(settings.salts.fallback);
+        *shared.configured.lock() = settings.clone();
+        self.apply(rules, settings);
+
+        *shared.refused.lock() = None;
+        shared.metrics.reactor_reloads.add(1);
+    }
+
+    /// Puts rules and configured settings into use. The reactor only watches if the master's engine has reported that Salt's own
+    /// reactor runs beside it: the configuration alone does not show what Salt has started.
+    fn apply(&self, rules: Arc<dyn RuleEngine>, mut settings: ReactorSettings) {
+        let shared = &self.0;
+        if shared.lease.lock().salts_reactor() {
+            settings.salts.runs = true;
+            settings.shadow = true;
+        }
         {
             let (from, before) = (shared.store.durable(), shared.rules());
             let mut checkpoint = shared.checkpoint.lock();
@@ -481,7 +501,6 @@ impl Handle {
             set_rules(&mut checkpoint, &*rules, from);
             checkpoint.set_mode(settings.shadow, from);
         }
-        shared.lease.lock().configure(settings.salts.fallback);
         let settings = Arc::new(settings);
         let changes = {
             let mut rule_snapshot = shared.rule_snapshot.write();
@@ -498,20 +517,29 @@ impl Handle {
             shared.record_mode(false);
             shared.suspend_foreign_calls();
         }
-        *shared.refused.lock() = None;
-        shared.metrics.reactor_reloads.add(1);
     }
 
     /// Applies a report of the master's engine. Returns the token for its next one, and why the reactor makes no calls.
     pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
         let shared = &self.0;
         let now = shared.clock.monotonic();
-        let (token, ended) = {
+        let (token, ended, both) = {
             let mut lease = shared.lease.lock();
-            let acted = lease.fallback_acts();
+            let (acted, ran) = (lease.fallback_acts(), lease.salts_reactor());
             lease.report(report, now);
-            (lease.token(now), acted && !lease.fallback_acts())
+            let both = (lease.salts_reactor() != ran).then(|| lease.salts_reactor());
+            (lease.token(now), acted && !lease.fallback_acts(), both)
         };
+        if let Some(both) = both {
+            if both {
+                tracing::error!(
+                    "the master runs Salt's own reactor beside its engine saltcellar_reactor; saltcellar's only watches. Remove `reactor` from \
+                    the master's list `engines`, write saltcellar_reactor there as text, and restart the master"
+                );
+            }
+            let settings = shared.configured.lock().clone();
+            self.apply(shared.rules(), settings);
+        }
         if ended {
             // Calls of the fallback may still appear on the bus.
             shared.suspend_foreign_calls();

@@ -237,6 +237,7 @@ pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         token: args.text("token")?,
         fallback: args.flag("fallback")?,
         acts: args.flag("acts")?,
+        salts_reactor: args.flag("salts_reactor")?,
         began: args.int("began")?.map(Micros),
         ended: args.int("ended")?.map(Micros),
     };

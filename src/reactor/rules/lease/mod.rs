@@ -23,6 +23,8 @@ pub(crate) struct EngineReport<'a> {
     pub(crate) fallback: bool,
     /// Whether Salt's reactor runs as the fallback now.
     pub(crate) acts: bool,
+    /// Whether the engines that the master started include Salt's own reactor.
+    pub(crate) salts_reactor: bool,
     /// When the latest fallback began and ended.
     pub(crate) began: Option<Micros>,
     /// See `began`.
@@ -38,6 +40,7 @@ pub(crate) struct Lease {
     required: bool,
     until: Option<Duration>,
     fallback_acts: bool,
+    salts_reactor: bool,
     /// The latest fallback; events of that time are Salt's.
     began: Option<Micros>,
     ended: Option<Micros>,
@@ -51,6 +54,7 @@ impl Lease {
             required,
             until: None,
             fallback_acts: false,
+            salts_reactor: false,
             began: None,
             ended: None,
         }
@@ -62,6 +66,9 @@ impl Lease {
     }
 
     pub(crate) fn report(&mut self, report: &EngineReport<'_>, now: Duration) {
+        // Independent of the token: what the master has started does not change while its engine runs.
+        self.salts_reactor = report.salts_reactor;
+
         if report.acts {
             (self.required, self.fallback_acts, self.until) = (true, true, None);
             (self.began, self.ended) = (report.began.or(self.began), None);
@@ -104,6 +111,11 @@ impl Lease {
             "the master's engine saltcellar_reactor has not renewed the reactor's lease {since}: the master is stopped, or the engine cannot \
             reach this daemon (saltcellar.reactor_fallback is true)"
         ))
+    }
+
+    /// Whether Salt's own reactor runs in the master beside the engine, as reported. Ours only watches then.
+    pub(crate) fn salts_reactor(&self) -> bool {
+        self.salts_reactor
     }
 
     /// Whether Salt's reactor acts as the fallback, as far as reported.

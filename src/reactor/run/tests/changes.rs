@@ -340,6 +340,44 @@ fn in_shadow_requests_are_not_answered() {
 }
 
 #[test]
+fn a_report_of_salts_own_reactor_puts_ours_into_shadow_until_the_next_master() {
+    use crate::reactor::EngineReport;
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    let handle = harness.reactor.handle();
+    harness.fire_event("alone", "web1");
+    assert_eq!(harness.next(), "alone");
+    harness.wait_until_done();
+
+    let report = |salts_reactor| {
+        handle.report(&EngineReport {
+            salts_reactor,
+            ..EngineReport::default()
+        })
+    };
+    let (_, blocked) = report(true);
+    assert!(blocked.unwrap().contains("Salt's own reactor is on"));
+    assert!(handle.salts_reactor().runs);
+    harness.fire_event("both", "web1");
+    harness.wait_until_done();
+
+    // A changed configuration does not know what the master has started.
+    handle.change(Arc::new(rules(&["*"])), Settings::default());
+    harness.fire_event("reloaded", "web1");
+    harness.wait_until_done();
+    assert!(handle.blocked_by().is_some());
+
+    let (_, blocked) = report(false);
+    assert_eq!((blocked, handle.salts_reactor().runs), (None, false));
+    harness.fire_event("after", "web1");
+    assert_eq!(
+        harness.next(),
+        "after",
+        "`both` and `reloaded` were only watched"
+    );
+    harness.stop();
+}
+
+#[test]
 fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     use crate::model::SaltsReactor;
     use crate::reactor::EngineReport;

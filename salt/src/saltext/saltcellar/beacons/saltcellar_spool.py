@@ -11,38 +11,57 @@ Report entries that wait in the spool of the returner ``saltcellar``, or were lo
       saltcellar_spool:
         - age: 300          # report if the oldest entry waits longer, in seconds; the default
         - bytes: 1048576    # or if more bytes wait; by default not
-        - interval: 60
+        - interval: 60      # seconds between two reports; by default 60
 
 The event has ``entries``, ``bytes``, ``oldest_s`` and ``lost`` (entries that were not stored, by reason). It is also sent when
 entries were lost since the last one.
 """
 
-import salt.utils.beacons
-from saltext.saltcellar.utils import client
-from saltext.saltcellar.utils import spool as spool_
+import time
+
+from saltext.saltcellar.utils import client, loaders, settings
 
 __virtualname__ = "saltcellar_spool"
 
 #: Age of the oldest entry that is reported, in seconds.
 AGE_S = 300
+#: Time between two reports, in seconds, unless ``interval`` is configured. Salt calls beacons every second.
+INTERVAL_S = 60
 
-#: Losses of the last report, by directory of the spool.
-_lost = {}
+#: Keys of this beacon.
+_OWN = ("age", "bytes")
+#: Keys that Salt reads, or adds.
+_SALTS = ("interval", "enabled", "disable_during_state_run", "run_once", "beacon_module", "_beacon_name")
+
+#: Losses that were reported, by directory of the spool, where they could not be written.
+_reported = {}
 
 
 def __virtual__():
-    return (False, spool_.UNSUPPORTED) if spool_.UNSUPPORTED else __virtualname__
+    why = settings.unsupported(__opts__)
+    return (False, why) if why else __virtualname__
 
 
 def validate(config):
     """
-    Check the configuration.
+    Check the configuration: a list of maps.
+
+    A map is rejected here, because Salt appends to the configuration of a beacon that passed. That ends all beacons of
+    the minion.
     """
-    if not isinstance(config, (list, dict)):
-        return False, "the configuration of saltcellar_spool must be a list or a map"
-    config = _config(config)
-    for key in ("age", "bytes"):
-        value = config.get(key)
+    if not isinstance(config, list):
+        return False, f"the configuration of saltcellar_spool must be a list, not {type(config).__name__}"
+
+    for item in config:
+        if not isinstance(item, dict):
+            return False, f"saltcellar_spool: each item must be a map such as `age: 300`, not {item!r}"
+        unknown = [str(key) for key in item if key not in (*_OWN, *_SALTS)]
+        if unknown:
+            return False, f"saltcellar_spool: unknown key {', '.join(sorted(unknown))}; there are {', '.join(_OWN)}"
+
+    values = _values(config)
+    for key in (*_OWN, "interval"):
+        value = values.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             return False, f"saltcellar_spool: {key} must be a number from 0, not {value!r}"
     return True, "valid"
@@ -52,15 +71,48 @@ def beacon(config):
     """
     Report the spool if it is beyond the limits.
     """
-    config = _config(config)
-    spool = client.of(__opts__, __salt__).spool
+    values = _values(config)
+    if not _is_due(values):
+        return []
+
+    spool = client.of(loaders.variable(globals(), "__opts__"), loaders.variable(globals(), "__salt__")).spool
     waiting = spool.waiting()
-    before = _lost.setdefault(spool.directory, waiting["lost"])
-    _lost[spool.directory] = waiting["lost"]
-    too_old = waiting["entries"] and waiting["oldest_s"] >= config.get("age", AGE_S)
-    too_many = config.get("bytes") is not None and waiting["bytes"] > config["bytes"]
-    return [waiting] if too_old or too_many or waiting["lost"] != before else []
+    is_lost = waiting["lost"] != _reported.get(spool.directory, spool.reported())
+    too_old = waiting["entries"] and waiting["oldest_s"] >= values.get("age", AGE_S)
+    too_many = values.get("bytes") is not None and waiting["bytes"] > values["bytes"]
+    if not (too_old or too_many or is_lost):
+        return []
+
+    if is_lost:
+        # On disk, so that neither a refresh of the beacons nor a restart of the minion reports or hides them again.
+        try:
+            spool.set_reported(waiting["lost"])
+            _reported.pop(spool.directory, None)
+        except OSError:
+            _reported[spool.directory] = waiting["lost"]
+    return [waiting]
 
 
-def _config(config):
-    return salt.utils.beacons.list_to_dict(config) if isinstance(config, list) else config
+def _values(config):
+    values = {}
+    for item in config:
+        values.update(item)
+    return values
+
+
+def _is_due(values):
+    """Whether the default interval has passed. Salt removes a configured ``interval``, and observes it itself."""
+    name = values.get("_beacon_name", __virtualname__)
+    opts = loaders.variable(globals(), "__opts__")
+    for source in (opts, opts.get("pillar") or {}):
+        items = (source.get("beacons") or {}).get(name) or ()
+        if any("interval" in item for item in items if isinstance(item, dict)):
+            return True
+
+    context = loaders.variable(globals(), "__context__")
+    now, key = time.monotonic(), f"{__virtualname__}.{name}"
+    if context is None or now >= context.get(key, 0):
+        if context is not None:
+            context[key] = now + INTERVAL_S
+        return True
+    return False

@@ -13,7 +13,8 @@ In the master's configuration:
       - saltcellar_reactor
 
 The item must be this text, not a map with options: Salt searches the list for text that contains ``reactor``, and adds its
-own reactor otherwise. Rules stay in ``reactor``.
+own reactor otherwise. Rules stay in ``reactor``. If the list that Salt runs has its own reactor all the same, this engine logs
+that as critical and reports it, and the daemon makes no calls.
 
 The engine reports to the daemon every three seconds. It logs which reactor acts, and fires these events:
 
@@ -44,7 +45,7 @@ import salt.utils.event
 import salt.utils.process
 import salt.utils.reactor
 from salt.exceptions import CommandExecutionError
-from saltext.saltcellar.utils import calls, spool, wire
+from saltext.saltcellar.utils import calls, wire
 from saltext.saltcellar.utils import settings as settings_
 
 try:
@@ -69,8 +70,9 @@ TAG = "saltcellar/reactor/"
 
 
 def __virtual__():
-    if spool.UNSUPPORTED:
-        return False, spool.UNSUPPORTED
+    why = settings_.unsupported(__opts__)
+    if why:
+        return False, why
     if __opts__.get("__role") != "master":
         return False, "the reactor of a minion is configured with reactor.minion of the daemon"
     return __virtualname__
@@ -82,10 +84,23 @@ def start():
     """
     opts = dict(__opts__)
     settings = settings_.from_opts(opts)
-    engine = Engine(settings, Fallback(opts, settings.spool_dir), lambda tag, data: _fire(opts, tag, data))
+    fallback = Fallback(opts, settings.spool_dir)
+    engine = Engine(settings, fallback, lambda tag, data: _fire(opts, tag, data), has_salts_reactor(opts))
     while True:
         engine.step(time.monotonic())
         time.sleep(REPORT_INTERVAL_S)
+
+
+def has_salts_reactor(opts):
+    """
+    Whether the master runs Salt's own reactor engine, too.
+
+    ``engines`` is the list that Salt starts: if ``reactor`` has rules, the master adds its engine before, unless it takes
+    an item for one (``Master.start`` in ``salt/master.py``).
+    """
+    engines = opts.get("engines") or ()
+    names = [name for item in engines for name in ([item] if isinstance(item, str) else item)]
+    return "reactor" in names
 
 
 def _fire(opts, tag, data):
@@ -101,7 +116,7 @@ class Engine:
     because it counts from the issue of the token that was received at ``granted_at``.
     """
 
-    def __init__(self, settings, fallback, fire):
+    def __init__(self, settings, fallback, fire, salts_reactor=False):
         # A daemon that hangs must not delay the next report.
         settings.listing_timeout = settings.timeout
         self.enabled = settings.reactor_fallback
@@ -114,11 +129,24 @@ class Engine:
         self._granted_at = time.monotonic()
         self._unreachable = False
         self._shown = None
-        if not self.enabled:
-            fallback.forget()
+        self._salts_reactor = salts_reactor
+        if salts_reactor:
+            log.critical(
+                "saltcellar reactor: this master runs Salt's own reactor as well, so saltcellar makes no calls. Remove "
+                "`reactor` from `engines`, and write saltcellar_reactor there as text, not as a map"
+            )
 
     def step(self, now):
-        """One report and its consequences."""
+        """One report and its consequences. Never raises ``OSError``: Salt would start the engine anew, and nothing would act."""
+        try:
+            self._step(now)
+        except OSError as exc:
+            if self._show(logging.ERROR, f"no reactor acts, the state of the fallback cannot be stored: {exc}"):
+                self._announce("unreachable", {"error": str(exc), "fallback": False})
+
+    def _step(self, now):
+        if not self.enabled:
+            self.fallback.forget()
         try:
             answer = self._report()
         except CommandExecutionError as exc:
@@ -144,6 +172,7 @@ class Engine:
         for _ in range(3):
             acts = self.fallback.runs()
             about = {"token": self._token, "fallback": self.enabled, "acts": acts, **self.fallback.interval()}
+            about["salts_reactor"] = self._salts_reactor
             about = {key: value for key, value in about.items() if value is not None}
             (answer,) = self._link.ask_all([("reactor_lease", about)])
             if isinstance(answer, wire.Refusal):
@@ -183,12 +212,14 @@ class Engine:
             log.error("saltcellar: cannot fire %s%s: %s", TAG, what, exc)
 
     def _show(self, level, text):
-        """Log a state when it changes."""
+        """Log a state when it changes. Returns whether it did."""
         # The part before the reason, which may differ each time.
         state = text.split(":", 1)[0]
-        if state != self._shown:
-            self._shown = state
-            log.log(level, "saltcellar reactor: %s", text)
+        if state == self._shown:
+            return False
+        self._shown = state
+        log.log(level, "saltcellar reactor: %s", text)
+        return True
 
 
 class Fallback:
@@ -201,8 +232,8 @@ class Fallback:
     """
 
     def __init__(self, opts, directory):
-        os.makedirs(directory, mode=0o700, exist_ok=True)
         self._opts = opts
+        self._directory = directory
         self._lock = os.path.join(directory, "reactor.lock")
         self._file = os.path.join(directory, "reactor.json")
         self._process = None
@@ -216,7 +247,7 @@ class Fallback:
     def granted(self):
         """The daemon has granted a lease."""
         if not self.is_granted():
-            self._write(granted=True)
+            self._note(granted=True)
 
     def is_granted(self):
         """Whether the daemon has ever granted a lease."""
@@ -224,8 +255,8 @@ class Fallback:
 
     def forget(self):
         """The fallback is not enabled: a later one needs a new lease."""
-        if self._state.pop("granted", None):
-            self._write()
+        if self.is_granted():
+            self._note(granted=None)
 
     def runs(self):
         """Whether Salt's reactor runs, started by this or an earlier engine."""
@@ -234,7 +265,11 @@ class Fallback:
                 return True
             log.error("saltcellar: Salt's own reactor ended with %s", self._process.exitcode)
             self._ended()
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            # A fallback creates it before it acts.
+            return False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -243,14 +278,13 @@ class Fallback:
             os.close(fd)
         if "began" in self._state and "ended" not in self._state:
             # An earlier engine was killed, and its fallback has ended with it.
-            self._write(ended=time.time_ns() // 1000)
+            self._note(ended=time.time_ns() // 1000)
         return False
 
     def start(self):
-        """Start Salt's reactor."""
-        # Stored before it can act.
-        self._state.pop("ended", None)
-        self._write(began=time.time_ns() // 1000)
+        """Start Salt's reactor. Raises ``OSError`` if its beginning cannot be stored; then it has not started."""
+        # Stored before it can act: events of this time are Salt's.
+        self._write(began=time.time_ns() // 1000, ended=None)
         reads, self._alive = multiprocessing.Pipe(duplex=False)
         self._process = salt.utils.process.SignalHandlingProcess(
             target=_react, args=(self._opts, self._lock, reads, self._alive), name="SaltcellarFallbackReactor"
@@ -273,7 +307,7 @@ class Fallback:
         self._process = None
         self._alive.close()
         self._alive = None
-        self._write(ended=time.time_ns() // 1000)
+        self._note(ended=time.time_ns() // 1000)
 
     def _read(self):
         try:
@@ -286,21 +320,37 @@ class Fallback:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def _note(self, **values):
+        """Store what this engine may also go by from memory, if the disk is full: the next engine then knows less."""
+        try:
+            self._write(**values)
+        except OSError as exc:
+            self._state = _merged(self._state, values)
+            log.error("saltcellar reactor: cannot write %s: %s", self._file, exc)
+
     def _write(self, **values):
-        self._state.update(values)
+        """Store values, ``None`` to remove one, durably. Raises ``OSError``, and then nothing has changed."""
+        state = _merged(self._state, values)
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
         scratch = f"{self._file}.new"
-        with open(scratch, "w", encoding="utf-8") as file:
-            json.dump(self._state, file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(scratch, flags, 0o600), "w", encoding="utf-8") as file:
+            json.dump(state, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, self._file)
+        self._state = state
+
+
+def _merged(state, values):
+    return {key: value for key, value in {**state, **values}.items() if value is not None}
 
 
 def _react(opts, lock, engine_alive, engines_end):
     """Salt's own reactor, until the engine ends."""
     # The engine's end of the pipe: otherwise this process would keep it open.
     engines_end.close()
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

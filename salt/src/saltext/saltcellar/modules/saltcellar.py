@@ -12,7 +12,7 @@ import time
 
 import salt.utils.jid
 from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, client, settings, spool, wire
+from saltext.saltcellar.utils import calls, client, loaders, settings, wire
 
 __virtualname__ = "saltcellar"
 
@@ -21,11 +21,20 @@ PAUSE_S = 0.2
 
 
 def __virtual__():
-    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
+    why = settings.unsupported(__opts__)
+    return (False, why) if why else __virtualname__
+
+
+def _opts():
+    return loaders.variable(globals(), "__opts__")
+
+
+def _functions():
+    return loaders.variable(globals(), "__salt__")
 
 
 def _client():
-    return client.of(__opts__, __salt__)
+    return client.of(_opts(), _functions())
 
 
 def status():
@@ -41,7 +50,7 @@ def status():
 
         salt '*' saltcellar.status
     """
-    used = settings.from_opts(__opts__, __salt__)
+    used = settings.from_opts(_opts(), _functions())
     used.listing_timeout = used.timeout
     answer = {"address": used.address, "reachable": True, "spool": _client().spool.waiting()}
     try:
@@ -76,7 +85,7 @@ def flush(timeout=10):
             time.sleep(PAUSE_S)
     waiting = used.spool.waiting()
     if waiting["entries"]:
-        __context__["retcode"] = 1
+        loaders.variable(globals(), "__context__")["retcode"] = 1
     return waiting
 
 
@@ -98,8 +107,9 @@ def send(fun, value=None, success=True, retcode=None):
     """
     if not isinstance(fun, str) or not fun:
         raise SaltInvocationError(f"the name of a function must be text, not {fun!r}")
-    jid = salt.utils.jid.gen_jid(__opts__)
+    opts = _opts()
+    jid = salt.utils.jid.gen_jid(opts)
     code = retcode if retcode is not None else (0 if success else 1)
-    load = {"id": __opts__["id"], "jid": jid, "fun": fun, "fun_args": [], "return": value}
-    _client().returner(__opts__, {**load, "success": bool(success), "retcode": int(code)})
+    load = {"id": opts["id"], "jid": jid, "fun": fun, "fun_args": [], "return": value}
+    _client().returner(opts, {**load, "success": bool(success), "retcode": int(code)})
     return jid

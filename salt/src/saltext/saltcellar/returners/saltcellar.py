@@ -75,32 +75,23 @@ root writes.
     saltcellar.return_kwargs: [timeout]
 """
 
-from saltext.saltcellar.utils import client, spool
+from saltext.saltcellar.utils import client, loaders, settings
 
 __virtualname__ = "saltcellar"
 
 
 def __virtual__():
-    # Nothing else is checked: a master whose returner is "not found" cannot make a jid.
-    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
+    # Nothing more is checked: a master whose returner is "not found" cannot make a jid.
+    why = settings.unsupported(__opts__)
+    return (False, why) if why else __virtualname__
 
 
 def _opts():
-    """
-    The options of the calling loader.
-
-    Since 3008 all loaders of a process share one module, whose ``__opts__`` are those of the loader that loaded it last,
-    possibly of another configuration.
-    """
-    try:
-        return __salt_loader__.loader().pack["__opts__"]
-    except (NameError, AttributeError, KeyError):
-        # Called from outside any loader.
-        return __opts__
+    return loaders.variable(globals(), "__opts__")
 
 
 def _client(ret=None):
-    return client.of(_opts(), globals().get("__salt__"), ret)
+    return client.of(_opts(), loaders.variable(globals(), "__salt__"), ret)
 
 
 def prep_jid(nocache=False, passed_jid=None):
@@ -114,7 +105,7 @@ def save_load(jid, clear_load, minions=None):
     """
     Store the load of a job. Salt calls this for each return as well; the daemon distinguishes them.
     """
-    _client().save_load(_opts(), jid, clear_load, minions)
+    _client().save_load(jid, clear_load, minions)
 
 
 def save_minions(jid, minions, syndic_id=None):
@@ -154,7 +145,8 @@ def get_load(jid):
 
 def get_jid(jid):
     """
-    The returns of a job, by minion.
+    The returns of a job, by minion, each a map with ``return`` and, if known, ``retcode``, ``success`` and ``out``. Raises
+    ``CommandExecutionError`` if the daemon does not answer: an empty map would mean that no minion has returned.
 
     If saltcellar is not the job cache, a return that was seen on the bus only, and may have been fired by any client, has
     the additional key ``bus_only``.

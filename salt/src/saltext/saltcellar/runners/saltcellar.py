@@ -18,7 +18,7 @@ import subprocess
 
 import salt.utils.path
 from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, settings, spool, transfer
+from saltext.saltcellar.utils import calls, loaders, settings, transfer
 
 __virtualname__ = "saltcellar"
 
@@ -27,11 +27,21 @@ DOCTOR_TIMEOUT_S = 120
 
 
 def __virtual__():
-    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
+    why = settings.unsupported(__opts__)
+    return (False, why) if why else __virtualname__
+
+
+def _opts():
+    return loaders.variable(globals(), "__opts__")
+
+
+def _failed():
+    """Let ``salt-run`` end with 1."""
+    loaders.variable(globals(), "__context__")["retcode"] = 1
 
 
 def _ask(call, **args):
-    return calls.readable(calls.ask(settings.from_opts(__opts__), call, **args))
+    return calls.readable(calls.ask(settings.from_opts(_opts()), call, **args))
 
 
 def _jid(jid):
@@ -66,8 +76,8 @@ def doctor():
     program = salt.utils.path.which("saltcellar")
     if not program:
         raise CommandExecutionError("there is no program `saltcellar` in PATH of this master")
-    command = [program, "--socket", settings.from_opts(__opts__).socket, "--output", "json", "doctor"]
-    command += ["--salt-config", os.path.dirname(__opts__["conf_file"])]
+    command = [program, "--socket", settings.from_opts(_opts()).socket, "--output", "json", "doctor"]
+    command += ["--salt-config", os.path.dirname(_opts()["conf_file"])]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCTOR_TIMEOUT_S, check=False
@@ -79,7 +89,7 @@ def doctor():
         shown = done.stderr.decode("utf-8", "replace")[-1000:]
         raise CommandExecutionError(f"{program} doctor ended with {done.returncode}: {shown}") from exc
     if done.returncode:
-        __context__["retcode"] = 1
+        _failed()
     return answer
 
 
@@ -270,10 +280,10 @@ def import_from(returner, start=None):
 
         salt-run saltcellar.import_from pgjsonb
     """
-    source = transfer.Returner(returner, __opts__, ("get_jids", "get_load", "get_jid"))
-    with source, calls.Link(settings.from_opts(__opts__)) as link:
-        target = transfer.Daemon(link, __opts__)
-        return _ended(transfer.copy(source, target, f"import-{returner}", __opts__, _progress, start))
+    source = transfer.Returner(returner, _opts(), ("get_jids", "get_load", "get_jid"))
+    with source, calls.Link(settings.from_opts(_opts())) as link:
+        target = transfer.Daemon(link, _opts())
+        return _ended(transfer.copy(source, target, f"import-{returner}", _opts(), _progress, start))
 
 
 def export_to(returner, start=None, events=False):  # pylint: disable=redefined-outer-name
@@ -294,19 +304,19 @@ def export_to(returner, start=None, events=False):  # pylint: disable=redefined-
         salt-run saltcellar.export_to pgjsonb events=True
     """
     needed = ("save_load", "returner", "get_load", "get_jid") + (("event_return",) if events else ())
-    target = transfer.Returner(returner, __opts__, needed)
-    with target, calls.Link(settings.from_opts(__opts__)) as link:
-        source = transfer.Daemon(link, __opts__)
-        result = transfer.copy(source, target, f"export-{returner}", __opts__, _progress, start)
+    target = transfer.Returner(returner, _opts(), needed)
+    with target, calls.Link(settings.from_opts(_opts())) as link:
+        source = transfer.Daemon(link, _opts())
+        result = transfer.copy(source, target, f"export-{returner}", _opts(), _progress, start)
         if events:
             name = f"export-events-{returner}"
-            result["events"] = transfer.copy_events(source, target, name, __opts__, _progress)
+            result["events"] = transfer.copy_events(source, target, name, _opts(), _progress)
     return _ended(result)
 
 
 def _ended(result):
     if result["skipped"]:
-        __context__["retcode"] = 1
+        _failed()
     return result
 
 

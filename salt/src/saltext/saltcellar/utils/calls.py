@@ -24,6 +24,10 @@ _TIMES = frozenset(
 _FOREIGN = frozenset("data return load arg fun_args metadata changes counters others".split())
 
 
+class DaemonError(CommandExecutionError):
+    """The daemon did not answer, or refused a call."""
+
+
 class Link:
     """One connection for several calls. A context manager; not to be shared between threads."""
 
@@ -44,10 +48,10 @@ class Link:
             self._connection = None
 
     def ask(self, call, **args):
-        """The answer to a call; arguments that are ``None`` are left out. Raises ``CommandExecutionError``."""
+        """The answer to a call; arguments that are ``None`` are left out. Raises :class:`DaemonError`."""
         (answer,) = self.ask_all([(call, {key: value for key, value in args.items() if value is not None})])
         if isinstance(answer, wire.Refusal):
-            raise CommandExecutionError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
+            raise DaemonError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
         return answer
 
     def ask_all(self, calls):
@@ -58,7 +62,7 @@ class Link:
                 answers += self._window(calls[start : start + WINDOW])
         except (wire.Broken, wire.TimedOut, wire.Refusal) as exc:
             self.close()
-            raise CommandExecutionError(
+            raise DaemonError(
                 f"no answer from the saltcellar daemon at {self._settings.address}: {exc}; is it running?"
             ) from exc
         except BaseException:

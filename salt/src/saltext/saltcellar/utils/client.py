@@ -19,7 +19,7 @@ import time
 import salt.utils.jid
 import salt.utils.job
 from salt.exceptions import CommandExecutionError
-from saltext.saltcellar.utils import fold, jids, peer
+from saltext.saltcellar.utils import jids, logs, peer
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
@@ -41,8 +41,9 @@ WINDOW_RECORDS = 64
 WINDOW_BYTES = 256 * 1024
 #: Cached clients, one per configuration.
 CLIENTS_MAX = 16
-#: Equal messages are logged at most once in this time, in seconds.
-LOG_INTERVAL_S = 60.0
+
+#: The beginning of the note that replaces the value of a return that is too large.
+TOO_LARGE = "saltcellar: this value was too large to be stored"
 
 #: Codes of refusals that a retry does not change.
 FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
@@ -56,7 +57,6 @@ _clients = {}
 _latest = [(None, None)]
 _breakers = {}
 _handover_not_before = {}
-_logged = {}
 
 
 def confirmed(opts):
@@ -92,9 +92,10 @@ def of(opts, functions=None, ret=None):
         client = _clients.get(key) if key else None
         if client is None:
             client = Client(settings_.from_opts(opts, functions, ret))
-    except Exception:  # pylint: disable=broad-except
-        log.exception("saltcellar: invalid configuration, using the defaults")
-        return Client(settings_.Settings())
+    except Exception as exc:  # pylint: disable=broad-except
+        # Whatever this is, the destination is unknown. Entries keep the id and the spool of these options.
+        why = f"invalid configuration: {exc}"
+        return Client(settings_.Settings(opts.get("id"), why, opts.get("cachedir")))
     if key and key not in _clients:
         # A process has few configurations; tests have more.
         if len(_clients) >= CLIENTS_MAX:
@@ -118,7 +119,6 @@ class Client:
         """A jid; never raises. A passed jid needs no round trip: Salt calls this for every return."""
         jid = str(passed_jid) if passed_jid else None
         try:
-            fold.settle()
             if nocache:
                 # Made before the write: an entry in the spool must have its jid.
                 jid = jid or self._new_jid(opts)
@@ -126,7 +126,7 @@ class Client:
                 return jid
             return jid or self._new_jid(opts)
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: prep_jid failed, using a jid of Salt's own")
+            logs.error("prep_jid failed", "saltcellar: prep_jid failed, using a jid of Salt's own", exc_info=True)
             return jid or salt.utils.jid.gen_jid({})
 
     def _new_jid(self, opts):
@@ -135,9 +135,9 @@ class Client:
             self.hand_over()
             if isinstance(answer, str) and answer:
                 return jids.in_form_of(opts, answer)
-            log_throttled("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
+            logs.error("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
         except (Unreachable, wire.Refusal) as exc:
-            log_throttled("prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc)
+            logs.error("prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc)
         return jids.local_jid(opts, self.spool)
 
     def get_load(self, jid):
@@ -149,13 +149,12 @@ class Client:
         3006, 3007 and 3008). ``--static`` fails either way, but shows the reason of an exception. A syndic
         that got ``{}`` would not ask again, and never forward that load.
         """
-        fold.settle()
         try:
             load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
         except (Unreachable, wire.Refusal) as exc:
             load = self._spooled_load(jid)
             if not load:
-                log_throttled("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
+                logs.error("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
                 raise Unavailable(f"saltcellar cannot look up the job {jid}: {exc}") from exc
             return load
         # The daemon may be back while the publish still waits in the spool.
@@ -181,7 +180,7 @@ class Client:
                 if call in ("save_load", "save_minions"):
                     minions.update(args.get("minions") or ())
         except Exception as exc:  # pylint: disable=broad-except
-            log_throttled("spooled_load", "saltcellar: cannot read the spool: %s", exc)
+            logs.error("spooled_load", "saltcellar: cannot read the spool: %s", exc)
         return dict(load, Minions=sorted(minions)) if load else {}
 
     def event_return(self, events):
@@ -203,8 +202,23 @@ class Client:
         self.write("event_return", {"at": batch.at, "events": events})
 
     def get_jid(self, opts, jid):
-        """The returns of a job, by minion."""
-        return self.read("get_jid", self._with_full(opts, {"jid": str(jid)}), {})
+        """
+        The returns of a job, by minion; raises :class:`Unavailable` if they are unknown.
+
+        ``{}`` would mean that no minion has returned. A job of thousands of minions may take longer to read than the
+        other calls, so it has the timeout of listings.
+        """
+        args = self._with_full(opts, {"jid": str(jid)})
+        try:
+            found = self._ask(wire.Call("get_jid", args), self.settings.listing_timeout)
+        except (Unreachable, wire.Refusal) as exc:
+            logs.error("get_jid", "saltcellar: cannot read the returns of job %.100s: %s", jid, exc)
+            if getattr(exc, "code", None) in FINAL_CODES:
+                # Such as a jid that no job can have.
+                return {}
+            raise Unavailable(f"saltcellar cannot read the returns of job {str(jid)[:100]}: {exc}") from exc
+        self.hand_over()
+        return found if isinstance(found, dict) else {}
 
     def get_fun(self, opts, fun):
         """The last jid of a function by minion, or its return."""
@@ -218,54 +232,27 @@ class Client:
         args.update(confirmed(opts))
         return {**args, "full": True} if self.settings.full_ret else args
 
-    def save_load(self, opts, jid, load, minions):
-        """Store the load of a job and its targeted minions. Salt calls this for each return as well, see ``fold.py``."""
-        args = {"at": time.time_ns() // 1000, "jid": str(jid), "load": load, "minions": _names(minions)}
-        if minions is None and fold.returner_follows(opts, args["jid"], load):
-            if fold.take("save_load", load) is None:
-                fold.settle()
-            fold.hold(self, "save_load", args, load)
-            return
-        self.write("save_load", args)
+    def save_load(self, jid, load, minions):
+        """Store the load of a job and its targeted minions. Salt calls this for each return as well; the daemon distinguishes them."""
+        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
 
     def returner(self, opts, load):
-        """Store a minion's return."""
-        args = {"at": time.time_ns() // 1000, "load": load}
-        # The held load is this map: the return replaces it.
-        fold.take("save_load", load)
-        if isinstance(load, dict) and fold.endtime_follows(opts):
-            fold.settle()
-            fold.hold(self, "returner", args, load)
-            return
-        self.write("returner", args)
+        """
+        Store a minion's return.
+
+        A masterless minion passes the results of its startup states with the jid ``req``: such a return gets a new jid,
+        which is written back into ``load`` (``local_cache.returner`` does the same).
+        """
+        if isinstance(load, dict) and load.get("jid") == "req":
+            load["jid"] = self.prep_jid(opts, bool(load.get("nocache")))
+            if load.get("nocache"):
+                # Salt asked for a jid of a job that is not stored.
+                return
+        self.write("returner", {"load": load})
 
     def update_endtime(self, jid, endtime):
-        """Store the end time of a job, together with the return that was held back for it, if any."""
-        args = {"jid": str(jid), "endtime": str(endtime)}
-        held = fold.take("returner", jid=args["jid"])
-        kept = self._write_both(held.args, args["endtime"]) if held else None
-        if held and not kept:
-            self.write("returner", held.args)
-        if kept != "both":
-            self.write("update_endtime", args)
-
-    def _write_both(self, args, endtime):
-        """Send a return and its end time in one message. Returns the stored part: ``both``, ``return``, or ``None``."""
-        # An end time must not overtake others in the spool, see LAST_WINS.
-        if self.spool.pending():
-            return None
-        try:
-            answer = self._ask(wire.Call("returner", {**args, "endtime": endtime}), writes=True)
-        except (Unreachable, wire.Refusal):
-            # The caller sends each on its own, so that each has its own record in the spool, or its own refusal.
-            args["replay"] = True
-            return None
-        except Exception:  # pylint: disable=broad-except
-            log.debug("saltcellar: sending a return and its end time in two messages", exc_info=True)
-            return None
-        self.hand_over()
-        # An older daemon ignores the end time and answers nil.
-        return "both" if answer is True else "return"
+        """Store the end time of a job; the last one wins."""
+        self.write("update_endtime", {"jid": str(jid), "endtime": str(endtime)})
 
     def save_minions(self, jid, minions, syndic_id):
         """Add to the minions that a job targeted."""
@@ -276,7 +263,6 @@ class Client:
 
     def write(self, call, args):
         """Store an entry: in the daemon, or in the spool. Never raises."""
-        fold.settle()
         # The first key, so that readers of the spool find it at the start of a record.
         args = {"at": time.time_ns() // 1000, **args}
         try:
@@ -291,20 +277,36 @@ class Client:
                 self._keep(call, args, packed, exc)
                 return
             except wire.Refusal as exc:
-                halves = _halves(args) if exc.code == "too_large" else ()
-                for half in halves:
-                    self.write(call, half)
-                if not halves and not self._write_readable(call, args, packed, exc):
+                parts = self._smaller(call, args, exc) if exc.code == "too_large" else ()
+                for part in parts:
+                    self.write(call, part)
+                if not parts and not self._write_readable(call, args, packed, exc):
                     self._rejected(call, args, packed, exc)
                 return
             except Exception as exc:  # pylint: disable=broad-except
-                log.exception("saltcellar: %s failed, spooling", call)
+                logs.error(f"failed {call}", "saltcellar: %s failed, spooling", call, exc_info=True)
                 self._keep(call, args, packed, exc)
                 return
             self.hand_over()
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: %s for job %s was NOT stored", call, args.get("jid"))
+            about = f"not stored {call}"
+            logs.error(about, "saltcellar: %s for job %s was NOT stored", call, args.get("jid"), exc_info=True)
             self.spool.count("failed", spool_.entries(call, args))
+
+    def _smaller(self, call, args, refusal):
+        """See :func:`_parts`. Counts and logs a value that is left out."""
+        parts = _parts(args, refusal)
+        # The load of a job that is a return: the `returner` call that follows is counted.
+        if len(parts) == 1 and call != "save_load":
+            self.spool.count("value_too_large")
+            logs.error(
+                "value too large",
+                "saltcellar: %s for job %s is stored without its value: %s",
+                call,
+                _jid_of(args),
+                refusal,
+            )
+        return parts
 
     def _write_readable(self, call, args, packed, refusal):
         """Send a call that was refused for its map keys again, with keys as text. Returns whether it is stored or spooled."""
@@ -321,15 +323,14 @@ class Client:
 
     def read(self, call, args, otherwise, listing=False):
         """The daemon's answer; ``otherwise`` without one. Never raises."""
-        fold.settle()
         try:
             answer = self._ask(wire.Call(call, args), self.settings.listing_timeout if listing else None)
             self.hand_over()
             return answer
         except (Unreachable, wire.Refusal) as exc:
-            log_throttled(call, "saltcellar: no answer to %s: %s", call, exc)
+            logs.error(call, "saltcellar: no answer to %s: %s", call, exc)
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: %s failed", call)
+            logs.error(f"failed {call}", "saltcellar: %s failed", call, exc_info=True)
         return otherwise
 
     def maintain(self, opts):
@@ -340,7 +341,7 @@ class Client:
             if keep_jobs_seconds < 0:
                 raise ValueError(f"{keep_jobs_seconds} is negative")
         except Exception as exc:  # pylint: disable=broad-except
-            log_throttled("keep_jobs", "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s", exc)
+            logs.error("keep_jobs", "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s", exc)
             keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
@@ -353,25 +354,32 @@ class Client:
     def _keep(self, call, args, packed, why):
         try:
             # The daemon may have stored it before it stopped answering, so the record is marked as a replay.
-            self.spool.append_packed(packed.record())
+            self.spool.append_packed(packed.record(), spool_.entries(call, args))
         except spool_.SpoolError as exc:
-            halves = _halves(args) if exc.reason == "too_large" else ()
-            for half in halves:
-                self._keep(call, half, wire.Call(call, half), why)
-            if halves:
+            parts = self._smaller(call, args, exc) if exc.reason == "too_large" else ()
+            for part in parts:
+                self._keep(call, part, wire.Call(call, part), why)
+            if parts:
                 return
             self.spool.count(exc.reason, spool_.entries(call, args))
-            log.error("saltcellar: %s for job %s is LOST: %s (%s)", call, _jid_of(args), exc, why or "spool in use")
+            logs.error(
+                f"lost {exc.reason}",
+                "saltcellar: %s for job %s is LOST: %s (%s)",
+                call,
+                _jid_of(args),
+                exc,
+                why or "spool in use",
+            )
         else:
             if getattr(why, "code", None) == "version":
-                log_throttled("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
+                logs.error("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
             elif why is not None:
-                log_throttled("unreachable", "saltcellar: daemon unreachable, spooling to %s: %s", self.spool.path, why)
+                logs.error("unreachable", "saltcellar: daemon unreachable, spooling to %s: %s", self.spool.path, why)
 
     def _rejected(self, call, args, packed, refusal):
         if refusal.code in FINAL_CODES:
             self.spool.count(refusal.code, spool_.entries(call, args))
-            log_throttled(
+            logs.error(
                 f"refusal {refusal.code}",
                 "saltcellar: %s for job %s was not stored: %s",
                 call,
@@ -390,6 +398,8 @@ class Client:
 
         A pooled connection may be broken because the daemon restarted: then one new connection is tried.
         """
+        if self.settings.error:
+            raise Unreachable(self.settings.error)
         path = self.settings.address
         now = time.monotonic()
         if now < _breakers.get(path, (0, 0))[0]:
@@ -427,7 +437,7 @@ class Client:
         except wire.TimedOut as exc:
             _trip(path)
             if isinstance(exc, peer.Untrusted):
-                log_throttled("untrusted", "saltcellar: %s: %s", path, exc)
+                logs.error("untrusted", "saltcellar: %s: %s", path, exc)
             raise Unreachable(f"{path}: {exc}") from exc
         except wire.Refusal as exc:
             if exc.code in ("unavailable", "internal"):
@@ -438,7 +448,7 @@ class Client:
 
     def hand_over(self, budget=HANDOVER_BUDGET_S):
         """Send spooled entries for about ``budget`` seconds at most, unless another process does. Never raises."""
-        if not self.spool.pending():
+        if self.settings.error or not self.spool.pending():
             return
         path = self.settings.address
         now = time.monotonic()
@@ -460,7 +470,7 @@ class Client:
         except (wire.Broken, wire.Refusal, OSError) as exc:
             log.debug("saltcellar: handover stopped: %s", exc)
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: handover failed")
+            logs.error("handover", "saltcellar: handover failed", exc_info=True)
         finally:
             if connection is not None:
                 connection.close()
@@ -517,63 +527,48 @@ class Client:
 
     def _split(self, record, refusal):
         """
-        Hand a list of events over in parts, because one event in it is too large.
+        Hand a call that is too large over in parts, see :func:`_parts`.
 
-        True if each part is stored, in the spool, or counted; false if it is not a list, or a list of one.
+        True if each part is stored, in the spool, or counted; false if there are none.
         """
         try:
             call, args = record.call()
         except ValueError:
             return False
-        halves = _halves(args) if refusal.code == "too_large" else ()
-        if not halves and self._write_readable(call, args, wire.Call(call, args), refusal):
+        parts = self._smaller(call, args, refusal) if refusal.code == "too_large" else ()
+        if not parts and self._write_readable(call, args, wire.Call(call, args), refusal):
             return True
-        for half in halves:
-            packed = wire.Call(call, half).repeated()
+        for part in parts:
+            packed = wire.Call(call, part).repeated()
             try:
                 self._ask(packed, writes=True)
             except Unreachable as exc:
-                self._keep(call, half, packed, exc)
+                self._keep(call, part, packed, exc)
             except wire.Refusal as exc:
-                part = spool_.Record(None, packed.record())
+                smaller = spool_.Record(None, packed.record(), spool_.entries(call, part))
                 if exc.code not in FINAL_CODES:
-                    self._keep(call, half, packed, exc)
-                elif not self._split(part, exc):
-                    self._refused(part, exc)
-        return bool(halves)
+                    self._keep(call, part, packed, exc)
+                elif not self._split(smaller, exc):
+                    self._refused(smaller, exc)
+        return bool(parts)
 
     def _refused(self, record, refusal):
         """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
-        self.spool.count(refusal.code, _entries_of(record))
-        log_throttled(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
+        self.spool.count(refusal.code, record.entries)
+        logs.error(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
         if refusal.code == "too_large":
             self.spool.dead_letter(record)
 
     def _dead_letter(self, record):
-        log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter", self.spool.path)
+        logs.error(
+            "dead letter", "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter", self.spool.path
+        )
         self.spool.dead_letter(record)
-        self.spool.count("dead_lettered", _entries_of(record))
+        self.spool.count("dead_lettered", record.entries)
         self.spool.advance(record.end)
 
 
 _MISSING = object()
-
-
-def _entries_of(record):
-    try:
-        return spool_.entries(*record.call())
-    except ValueError:
-        return 1
-
-
-def log_throttled(about, message, *args):
-    """Log an error, equal ``about`` at most once per interval: a master makes hundreds of calls a second."""
-    now = time.monotonic()
-    if now >= _logged.get(about, 0):
-        _logged[about] = now + LOG_INTERVAL_S
-        log.error(message, *args)
-    else:
-        log.debug(message, *args)
 
 
 def _names(minions):
@@ -601,17 +596,37 @@ class _Batch:
         return events is self._events and len(events) == count and events[0] is first and events[-1] is last
 
 
-def _halves(args):
-    """The arguments split into two halves of the events; empty if there are fewer than two."""
+def _parts(args, refusal):
+    """
+    The arguments of smaller calls that store what a call that is too large cannot; empty if there are none.
+
+    A list of events becomes two. A return keeps everything but its value, so that the minion has answered.
+    """
     events = args.get("events", ())
     half = len(events) // 2
-    if not half:
-        return []
-    first, second = dict(args, events=events[:half]), dict(args, events=events[half:])
-    # The events of a replayed list have times from its `at` on, a microsecond apart.
-    if isinstance(args.get("at"), int):
-        second["at"] = args["at"] + half
-    return [first, second]
+    if half:
+        first, second = dict(args, events=events[:half]), dict(args, events=events[half:])
+        # The events of a replayed list have times from its `at` on, a microsecond apart.
+        if isinstance(args.get("at"), int):
+            second["at"] = args["at"] + half
+        return [first, second]
+
+    if len(events) == 1:
+        event = events[0]
+        data = _without_value(event.get("data"), refusal) if isinstance(event, dict) else None
+        return [dict(args, events=[dict(event, data=data)])] if data else []
+
+    load = _without_value(args.get("load"), refusal)
+    return [dict(args, load=load)] if load else []
+
+
+def _without_value(load, refusal):
+    """A return with a note in place of its value; ``None`` if it has no value, or the note already."""
+    if not isinstance(load, dict) or "return" not in load:
+        return None
+    if isinstance(load["return"], str) and load["return"].startswith(TOO_LARGE):
+        return None
+    return dict(load, **{"return": f"{TOO_LARGE}: {refusal}"})
 
 
 def _jid_of(args):
@@ -624,6 +639,8 @@ def _jid_of(args):
 
 def connect(settings, deadline):
     """A new connection to the daemon of this machine, or to ``url``."""
+    if settings.error:
+        raise wire.Broken(settings.error)
     if settings.url:
         # Imported on demand: a master needs neither TLS nor HTTP.
         from saltext.saltcellar.utils import https
@@ -670,8 +687,8 @@ def forget():
         connection.close()
     _pool.held = {}
     _pool.batch = None
-    fold.forget()
     _clients.clear()
     _latest[0] = None, None
-    for memory in (_breakers, _handover_not_before, _logged):
+    for memory in (_breakers, _handover_not_before):
         memory.clear()
+    logs.forget()

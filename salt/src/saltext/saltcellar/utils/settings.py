@@ -6,10 +6,13 @@ flat form has precedence. The environment variable ``SALTCELLAR_SOCKET`` overrid
 """
 
 import collections.abc
+import difflib
 import logging
 import os
+import socket
 
 import salt.returners
+from saltext.saltcellar.utils import logs, spool
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,12 @@ KEYS = {
     "reactor_fallback": (bool, False),
 }
 
+#: Keys that decide where entries go. With an invalid one nothing is sent: entries wait in the spool instead.
+DESTINATION = frozenset({"socket", "url", "ca", "pki_dir", "daemon_user", "spool_dir"})
+
+#: Unknown keys that were logged.
+_warned = set()
+
 #: The options that :func:`cache_key` reads.
 _KEY_OPTIONS = (NAME, "__role", "cachedir", *(f"{NAME}.{key}" for key in KEYS))
 
@@ -45,13 +54,15 @@ class Settings:
     """
     Checked settings, one attribute for each of :data:`KEYS`.
 
-    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``, and ``minion_id``, the
-    signer of batches sent there.
+    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``; ``minion_id``, the
+    signer of batches sent there; and ``error``, why the destination is unknown, or ``None``. A client whose settings
+    have an ``error`` connects to nothing.
     """
 
-    def __init__(self, minion_id=None, **values):
+    def __init__(self, minion_id=None, error=None, cachedir=None, **values):
+        self.error = error
         for key, (kind, default) in KEYS.items():
-            setattr(self, key, _checked(key, kind, values.get(key), default))
+            setattr(self, key, self._checked(key, kind, values.get(key), default))
         if self.url and "timeout" not in values:
             self.timeout = URL_TIMEOUT
         self.url = None if os.environ.get("SALTCELLAR_SOCKET") else self.url
@@ -59,7 +70,19 @@ class Settings:
         self.minion_id = str(minion_id or "")
         self.socket = os.environ.get("SALTCELLAR_SOCKET") or self.socket or default_socket()
         self.address = self.url or self.socket
-        self.spool_dir = self.spool_dir or default_spool_dir(None)
+        self.spool_dir = self.spool_dir or default_spool_dir(cachedir)
+        if self.error:
+            logs.error(("settings", self.error), "saltcellar: %s; entries wait in %s", self.error, self.spool_dir)
+
+    def _checked(self, key, kind, value, default):
+        try:
+            return checked(key, kind, value, default)
+        except ValueError as exc:
+            if key in DESTINATION:
+                self.error = self.error or str(exc)
+            else:
+                logs.error(("settings", key), "%s, using the default %r", exc, default)
+            return default
 
 
 def default_socket():
@@ -84,23 +107,78 @@ def default_spool_dir(cachedir):
 
 def from_opts(opts, functions=None, ret=None):
     """
-    The settings in ``opts``; on a minion also those in its pillar and grains.
+    The settings in ``opts``; on a minion also those in its pillar and grains. Never raises: see :class:`Settings`.
 
     ``functions`` is the loader's ``__salt__``, ``ret`` the present return, for its ``ret_config`` and
     ``ret_kwargs``. The sender of the job chooses the latter, and may be allowed to run ``test.ping`` only, so it must
     not control the files that root writes: only keys in ``return_kwargs`` are accepted.
     """
-    section = opts.get(NAME)
-    values = dict(section) if isinstance(section, collections.abc.Mapping) else {}
+    values, error = _section(opts)
     values.update({key: opts[f"{NAME}.{key}"] for key in KEYS if f"{NAME}.{key}" in opts})
+    _warn_of_unknown(opts)
+
     if opts.get("__role") == "minion" and functions is not None:
-        values.update(_minion_values(opts, functions, ret))
+        try:
+            values.update(_minion_values(opts, functions, ret))
+        except Exception as exc:  # pylint: disable=broad-except
+            # Any function of the minion may be behind this. What it would have said about the destination is unknown.
+            error = error or f"cannot read the settings of this minion: {exc}"
         values.update(_kwargs(values.get("return_kwargs"), ret))
-    if not values.get("spool_dir"):
-        values["spool_dir"] = default_spool_dir(opts.get("cachedir"))
+
     if not values.get("pki_dir"):
         values["pki_dir"] = opts.get("pki_dir")
-    return Settings(opts.get("id"), **{key: values[key] for key in KEYS if key in values})
+    return Settings(opts.get("id"), error, opts.get("cachedir"), **{key: values[key] for key in KEYS if key in values})
+
+
+def _section(opts):
+    """The map ``saltcellar`` of the options, and why it is not one."""
+    section = opts.get(NAME)
+    if section is None:
+        return {}, None
+    if not isinstance(section, collections.abc.Mapping):
+        return {}, f"{NAME} must be a map of settings, not {section!r}"
+    return dict(section), None
+
+
+def _warn_of_unknown(opts):
+    """Warn once of keys that do not exist: a mistyped one leaves its default in force."""
+    section = opts.get(NAME)
+    named = [f"{NAME}.{key}" for key in section] if isinstance(section, collections.abc.Mapping) else []
+    named += [key for key in opts if isinstance(key, str) and key.startswith(f"{NAME}.")]
+
+    for name in named:
+        key = name.removeprefix(f"{NAME}.")
+        if key not in KEYS and name not in _warned:
+            _warned.add(name)
+            near = difflib.get_close_matches(key, KEYS, 1)
+            log.warning(
+                "saltcellar: there is no setting %s%s", name, f", did you mean {NAME}.{near[0]}?" if near else ""
+            )
+
+
+def unsupported(opts):
+    """
+    Why this system cannot use the extension, for ``__virtual__``; ``None`` if it can.
+
+    Only Linux shows which user serves a unix socket (``SO_PEERCRED``). Elsewhere a minion reaches a daemon by ``url``.
+    """
+    if spool.UNSUPPORTED:
+        return spool.UNSUPPORTED
+    if hasattr(socket, "SO_PEERCRED") or _names_url(opts):
+        return None
+    return (
+        "saltcellar needs Linux for the daemon's socket: this system does not show which user serves it. "
+        f"Set {NAME}.url on a minion to use a daemon on another machine"
+    )
+
+
+def _names_url(opts):
+    for source in (opts, opts.get("pillar"), opts.get("grains")):
+        if isinstance(source, collections.abc.Mapping):
+            section = source.get(NAME)
+            if source.get(f"{NAME}.url") or (isinstance(section, collections.abc.Mapping) and section.get("url")):
+                return True
+    return False
 
 
 def cache_key(opts):
@@ -128,17 +206,13 @@ def cache_key(opts):
 
 def _minion_values(opts, functions, ret):
     profile = ret.get("ret_config") if isinstance(ret, collections.abc.Mapping) else None
-    try:
-        return salt.returners.get_returner_options(
-            NAME,
-            {"ret_config": profile} if profile else None,
-            {key: key for key in KEYS},
-            __salt__=functions,
-            __opts__=opts,
-        )
-    except Exception as exc:  # pylint: disable=broad-except
-        log.debug("saltcellar: no settings from pillar or grains: %s", exc)
-        return {}
+    return salt.returners.get_returner_options(
+        NAME,
+        {"ret_config": profile} if profile else None,
+        {key: key for key in KEYS},
+        __salt__=functions,
+        __opts__=opts,
+    )
 
 
 def _kwargs(allowed, ret):
@@ -146,7 +220,11 @@ def _kwargs(allowed, ret):
     kwargs = ret.get("ret_kwargs") if isinstance(ret, collections.abc.Mapping) else None
     if not kwargs or not isinstance(kwargs, collections.abc.Mapping):
         return {}
-    allowed = _checked("return_kwargs", list, allowed, ())
+    try:
+        allowed = checked("return_kwargs", list, allowed, ())
+    except ValueError:
+        # Logged by Settings. No key is permitted.
+        allowed = ()
     known = {key: value for key, value in kwargs.items() if key in KEYS and key != "return_kwargs"}
     left = sorted(key for key in known if key not in allowed)
     if left:
@@ -154,23 +232,23 @@ def _kwargs(allowed, ret):
     return {key: value for key, value in known.items() if key in allowed}
 
 
-def _checked(key, kind, value, default):
+def checked(key, kind, value, default):
+    """The value of a setting with its type. Raises ``ValueError`` with the setting's name."""
     if value is None or value == "":
         return default
-    if kind in (bool, list):
-        if isinstance(value, kind):
-            return value
-        log.error("saltcellar.%s: %r is not a %s, using the default %r", key, value, kind.__name__, default)
-        return default
+
+    if kind in (bool, list, str):
+        if not isinstance(value, kind):
+            raise ValueError(f"{NAME}.{key}: {value!r} is not a {kind.__name__}")
+        return value
+
     try:
-        value = kind(value)
+        number = kind(value)
     except (TypeError, ValueError):
-        log.error("saltcellar.%s: invalid value %r, using the default %r", key, value, default)
-        return default
-    if kind is not str and not 0 < value < 1e15:
-        log.error("saltcellar.%s: %r is not above zero, using the default %r", key, value, default)
-        return default
-    return value
+        raise ValueError(f"{NAME}.{key}: {value!r} is not a number") from None
+    if isinstance(value, bool) or not 0 < number < 1e15:
+        raise ValueError(f"{NAME}.{key}: {value!r} is not above zero")
+    return number
 
 
 def _state_home():

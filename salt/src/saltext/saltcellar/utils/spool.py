@@ -4,15 +4,17 @@ The spool: entries that wait while the daemon is unreachable.
 One directory, written by every Salt process of one user (and by root on their behalf).
 
 ``spool``
-    Records, one after the other: u32 length, u32 crc32 of the payload, payload (msgpack
-    ``[call, args]``). Integers are big-endian.
+    Records, one after the other: u32 length of the payload, u32 number of its entries, u32 crc32 of that number
+    and the payload, payload (msgpack ``[call, args]``). Integers are big-endian.
 ``spool.state``
-    u64 offset handed over so far, u64 end of the last good record, u32 failed attempts at the
-    record at ``offset``, u32 crc32 of the former three.
+    u64 offset handed over so far, u64 end of the last good record, u64 entries between the two, u32 failed attempts at
+    the record at ``offset``, u32 crc32 of the former four.
 ``spool.dead-letter``
     Records that the daemon kept failing on, in the same form, for manual inspection.
 ``spool.counters``
     A JSON map of reasons to numbers of entries that were not stored.
+``spool.reported``
+    The same map, as the beacon ``saltcellar_spool`` last reported it.
 ``spool.handover``
     Empty; its lock is held during a handover.
 ``jid``
@@ -41,6 +43,7 @@ import signal
 import stat
 import struct
 import time
+import typing
 import zlib
 
 from saltext.saltcellar.utils import wire
@@ -63,8 +66,9 @@ TRIES_MAX = 20
 #: A last jid further ahead of the clock than this is ignored, in microseconds. The daemon does the same.
 JIDS_AHEAD_US = 3600 * 1000000
 
-_HEADER = struct.Struct(">II")
-_STATE = struct.Struct(">QQI")
+_HEADER = struct.Struct(">III")
+_STATE = struct.Struct(">QQQI")
+_ENTRIES = struct.Struct(">I")
 _CRC = struct.Struct(">I")
 _SIGNALS = {getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)}
 
@@ -89,12 +93,24 @@ class SpoolError(Exception):
         self.reason = reason
 
 
-class Record:
-    """One spooled call: where it ends in the file, and the packed ``[call, args]``."""
+class State(typing.NamedTuple):
+    """Which part of the file waits. ``entries`` are those between ``offset`` and ``end``."""
 
-    def __init__(self, end, payload):
+    offset: int = 0
+    #: The end of the last good record; -1 if it must be searched.
+    end: int = 0
+    entries: int = 0
+    #: Failed attempts at the record at ``offset``.
+    tries: int = 0
+
+
+class Record:
+    """One spooled call: where it ends in the file, the packed ``[call, args]``, and the number of its entries."""
+
+    def __init__(self, end, payload, number):
         self.end = end
         self.payload = payload
+        self.entries = number
 
     def call(self):
         """``(call, args)``. Raises ``ValueError`` if they cannot be decoded."""
@@ -133,55 +149,62 @@ class Spool:
 
     def append(self, call, args):
         """Append a call, durably. Raises only :class:`SpoolError`."""
-        self.append_packed(wire.pack([call, args]))
+        self.append_packed(wire.pack([call, args]), entries(call, args))
 
-    def append_packed(self, payload):
-        """As :meth:`append`, with packed ``[call, args]``."""
+    def append_packed(self, payload, number):
+        """As :meth:`append`, with packed ``[call, args]`` and the number of its entries."""
         if len(payload) > RECORD_BYTES_MAX:
             raise SpoolError("too_large", f"an entry of {len(payload)} bytes")
-        record = _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
         try:
             with self._locked(create=True) as fd:
-                self._append(fd, record)
+                self._append(fd, _framed(payload, number), number)
         except OSError as exc:
             raise SpoolError("spool_failed", f"cannot write {self.path}: {exc}") from exc
 
-    def _append(self, fd, record):
-        offset, end, tries = self._good_end(fd)
-        if self._expire(fd, offset, end):
-            offset, end, tries = self._good_end(fd)
-        if end - offset + len(record) > self.bytes_max or end + len(record) > 2 * self.bytes_max:
-            raise SpoolError("spool_full", f"{self.path} holds {end - offset} of at most {self.bytes_max} bytes")
+    def _append(self, fd, record, number):
+        state = self._good_state(fd)
+        if self._expire(fd, state):
+            state = self._good_state(fd)
+
+        waiting = state.end - state.offset
+        if waiting + len(record) > self.bytes_max or state.end + len(record) > 2 * self.bytes_max:
+            raise SpoolError("spool_full", f"{self.path} holds {waiting} of at most {self.bytes_max} bytes")
+
         try:
-            _write_all(fd, record, end)
+            _write_all(fd, record, state.end)
             os.fsync(fd)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(fd, end)
+                os.ftruncate(fd, state.end)
             raise
-        # If this fails, the entry is safe: the next process reads the whole file.
-        with contextlib.suppress(OSError):
-            self._write_state(offset, end + len(record), tries, durable=end == 0)
 
-    def _good_end(self, fd):
+        # If this fails, the entry is safe: the next process reads the whole file.
+        after = state._replace(end=state.end + len(record), entries=state.entries + number)
+        with contextlib.suppress(OSError):
+            self._write_state(after, durable=state.end == 0)
+
+    def _good_state(self, fd):
         """The state, after cutting the file to its last valid record and correcting a state that does not match."""
         size = os.fstat(fd).st_size
-        offset, end, tries = self._read_state(size)
-        if size == 0 and self._read_raw_state()[0]:
+        state = self._read_state(size)
+        if size == 0 and self._read_raw_state().offset:
             # Left by a crash between emptying the file and writing the state. It must be reset before the
             # file grows past the stale offset.
-            self._write_state(0, 0, 0, durable=True)
-        if end != size:
-            end = offset
+            self._write_state(State(), durable=True)
+
+        if state.end != size:
+            end, number = state.offset, 0
             with open(fd, "rb", buffering=1 << 20, closefd=False) as file:
-                for record in _records(file, offset, size):
+                for record in _records(file, state.offset, size):
                     end = record.end
+                    number += record.entries
             if end < size:
                 log.error("saltcellar: cut a torn record of %d bytes off %s", size - end, self.path)
                 os.ftruncate(fd, end)
                 os.fsync(fd)
                 self.count("torn")
-        return offset, end, tries
+            state = state._replace(end=end, entries=number)
+        return state
 
     # ---- reading
 
@@ -195,20 +218,29 @@ class Spool:
             return
 
     def waiting(self):
-        """The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest), ``lost`` by reason."""
-        count, size, oldest = 0, 0, None
-        for record in self.records():
-            size += len(record.payload)
-            try:
-                call, args = record.call()
-            except ValueError:
-                count += 1
-                continue
-            count += entries(call, args)
-            at = args.get("at")
-            if oldest is None and isinstance(at, int):
-                oldest = max(0.0, time.time() - at / 1e6)
-        return {"entries": count, "bytes": size, "oldest_s": oldest or 0, "lost": self.counters()}
+        """
+        The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest), ``lost`` by reason.
+
+        Reads the state and the first record, without a lock: a minion's main loop calls this.
+        """
+        number, size, oldest = 0, 0, 0.0
+        try:
+            with open(self.path, "rb", buffering=1 << 16) as file:
+                length = os.fstat(file.fileno()).st_size
+                state = self._read_state(length)
+                size = length - state.offset
+                number = state.entries
+                if state.end != length:
+                    # Written a moment ago, or left by a crash: the next append corrects the state.
+                    number = sum(record.entries for record in _records(file, state.offset, length))
+                first = next(_records(file, state.offset, length), None)
+                at = _time_of(first) if first else None
+                if at is not None:
+                    oldest = max(0.0, time.time() - at / 1e6)
+        except OSError:
+            # No spool, or none that this user may read.
+            pass
+        return {"entries": number, "bytes": size, "oldest_s": oldest, "lost": self.counters()}
 
     # ---- expiry
 
@@ -216,35 +248,32 @@ class Spool:
         """Drop and count expired records. Never raises."""
         try:
             with self._locked() as fd:
-                offset, end, _ = self._good_end(fd)
-                self._expire(fd, offset, end)
+                self._expire(fd, self._good_state(fd))
         except OSError as exc:
             log.debug("saltcellar: cannot search %s for expired entries: %s", self.path, exc)
 
-    def _expire(self, fd, offset, end):
+    def _expire(self, fd, state):
         """Drop expired records from the front, at most once per interval. Returns whether any were dropped."""
         now = time.monotonic()
-        if offset >= end or now < _expiry_not_before.get(self.path, 0):
+        if state.offset >= state.end or now < _expiry_not_before.get(self.path, 0):
             return False
         _expiry_not_before[self.path] = now + EXPIRY_INTERVAL_S
+
         oldest = (time.time() - self.age_max) * 1e6
-        start, lost = offset, 0
+        offset, lost = state.offset, 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
-            for record in _records(file, offset, end):
-                try:
-                    call, args = record.call()
-                except ValueError:
-                    break
-                at = args.get("at")
-                if not isinstance(at, int) or at >= oldest:
+            for record in _records(file, state.offset, state.end):
+                at = _time_of(record)
+                if at is None or at >= oldest:
                     break
                 offset = record.end
-                lost += entries(call, args)
-        if offset == start:
+                lost += record.entries
+        if offset == state.offset:
             return False
+
         log.error("saltcellar: %d entries are LOST: daemon unreachable for longer than %s s", lost, self.age_max)
         self.count("spool_expired", lost)
-        self._move(fd, start, offset, end)
+        self._move(fd, state, offset)
         return True
 
     # ---- handing over
@@ -270,56 +299,59 @@ class Spool:
         A record that failed before is returned alone, so that the next failure is certainly its own.
         """
         with self._locked() as fd:
-            offset, end, tries = self._good_end(fd)
-            count = 1 if tries else count
+            state = self._good_state(fd)
+            count = 1 if state.tries else count
             found, taken = [], 0
             with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
-                for record in _records(file, offset, end):
+                for record in _records(file, state.offset, state.end):
                     if found and taken + len(record.payload) > bytes_max:
                         break
                     found.append(record)
                     taken += len(record.payload)
                     if len(found) == count:
                         break
-            if not found and end:
-                self._count_damage(fd, offset, end)
+            if not found and state.end:
+                self._pass(fd, state.offset, state.end)
                 self._empty(fd)
-            return found, tries
+            return found, state.tries
 
     def advance(self, offset):
         """Everything before ``offset`` has been answered. Empties the file once nothing is left."""
         with self._locked() as fd:
-            start, end, _ = self._good_end(fd)
+            state = self._good_state(fd)
             # Another process may have dropped more, for its age.
-            if offset > start:
-                self._move(fd, start, offset, end)
+            if offset > state.offset:
+                self._move(fd, state, offset)
 
-    def _move(self, fd, start, offset, end):
-        self._count_damage(fd, start, min(offset, end))
-        if offset >= end:
+    def _move(self, fd, state, offset):
+        passed = self._pass(fd, state.offset, min(offset, state.end))
+        if offset >= state.end:
             self._empty(fd)
         else:
-            self._write_state(offset, end, 0, durable=True)
+            left = max(0, state.entries - passed)
+            self._write_state(State(offset, state.end, left), durable=True)
 
-    def _count_damage(self, fd, start, end):
-        """Count and log the damaged records between two offsets, which are skipped now."""
-        passed = 0
+    def _pass(self, fd, start, end):
+        """The number of entries between two offsets that are skipped now. Damaged records are counted and logged."""
+        length, number = 0, 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
             for record in _records(file, start, end):
-                passed += _HEADER.size + len(record.payload)
-        if start + passed < end:
-            log.error("saltcellar: skipped %d damaged bytes of %s", end - start - passed, self.path)
+                length += _HEADER.size + len(record.payload)
+                number += record.entries
+        if start + length < end:
+            log.error("saltcellar: skipped %d damaged bytes of %s", end - start - length, self.path)
             self.count("damaged")
+        return number
 
     def count_try(self):
         """Count a failure of the daemon on the first record."""
         with self._locked() as fd:
-            offset, end, tries = self._good_end(fd)
-            self._write_state(offset, end, tries + 1)
+            state = self._good_state(fd)
+            self._write_state(state._replace(tries=state.tries + 1))
 
     def dead_letter(self, record):
         """Append a record that cannot be handed over to ``spool.dead-letter``."""
-        data = _HEADER.pack(len(record.payload), zlib.crc32(record.payload)) + record.payload
+        data = _framed(record.payload, record.entries)
         fd = self._open(f"{self.path}.dead-letter")
         try:
             end = os.fstat(fd).st_size
@@ -332,7 +364,7 @@ class Spool:
     def _empty(self, fd):
         os.ftruncate(fd, 0)
         os.fsync(fd)
-        self._write_state(0, 0, 0, durable=True)
+        self._write_state(State(), durable=True)
 
     # ---- jids
 
@@ -372,17 +404,7 @@ class Spool:
         if not counts:
             return
         try:
-            fd = self._open(f"{self.path}.counters")
-            try:
-                _lock(fd)
-                total = _counters(fd)
-                for name, more in counts.items():
-                    total[name] = total.get(name, 0) + more
-                text = json.dumps(total, sort_keys=True).encode() + b"\n"
-                _write_all(fd, text, 0)
-                os.ftruncate(fd, len(text))
-            finally:
-                _close(fd)
+            self._write_counters("counters", lambda total: _sum(total, counts))
         except OSError as exc:
             self._keep_counts(counts)
             # The last attempt, unless another call succeeds before.
@@ -392,20 +414,29 @@ class Spool:
             log.debug("saltcellar: cannot count in %s: %s", self.directory, exc)
 
     def _keep_counts(self, counts):
-        kept = _uncounted.setdefault(self.directory, {})
-        for name, more in counts.items():
-            kept[name] = kept.get(name, 0) + more
+        _uncounted[self.directory] = _sum(_uncounted.get(self.directory, {}), counts)
 
     def counters(self):
         """The counts by reason."""
+        return _read_counters(f"{self.path}.counters")
+
+    def reported(self):
+        """The counts that :meth:`set_reported` stored last."""
+        return _read_counters(f"{self.path}.reported")
+
+    def set_reported(self, counts):
+        """Remember counts as reported. Raises ``OSError``."""
+        self._write_counters("reported", lambda _: counts)
+
+    def _write_counters(self, name, change):
+        fd = self._open(f"{self.path}.{name}")
         try:
-            fd = os.open(f"{self.path}.counters", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return {}
-        try:
-            return _counters(fd)
+            _lock(fd)
+            text = json.dumps(change(_counters(fd)), sort_keys=True).encode() + b"\n"
+            _write_all(fd, text, 0)
+            os.ftruncate(fd, len(text))
         finally:
-            os.close(fd)
+            _close(fd)
 
     # ---- files
 
@@ -467,21 +498,21 @@ class Spool:
             with open(f"{self.path}.state", "rb") as file:
                 data = file.read(_STATE.size + _CRC.size)
         except OSError:
-            return 0, -1, 0
+            return State(end=-1)
         body, crc = data[: _STATE.size], data[_STATE.size :]
         if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(body):
-            return 0, -1, 0
-        return _STATE.unpack(body)
+            return State(end=-1)
+        return State(*_STATE.unpack(body))
 
     def _read_state(self, size):
-        """``(offset, end, tries)``; the start of the file if the state is missing or does not match the file."""
-        offset, end, tries = self._read_raw_state()
-        if size == 0 or offset > size:
-            return 0, 0 if size == 0 else -1, 0
-        return offset, end, tries
+        """The state; the start of the file if it is missing or does not match the file."""
+        state = self._read_raw_state()
+        if size == 0 or state.offset > size:
+            return State(end=0 if size == 0 else -1)
+        return state
 
-    def _write_state(self, offset, end, tries, durable=False):
-        body = _STATE.pack(offset, end, tries)
+    def _write_state(self, state, durable=False):
+        body = _STATE.pack(*state)
         fd = self._open(f"{self.path}.state")
         try:
             _write_all(fd, body + _CRC.pack(zlib.crc32(body)), 0)
@@ -510,6 +541,41 @@ def entries(call, args):
     return len(events) if isinstance(events, (list, tuple)) else 1
 
 
+def _crc(payload, number):
+    return zlib.crc32(payload, zlib.crc32(_ENTRIES.pack(number)))
+
+
+def _framed(payload, number):
+    """A record as it is in the file."""
+    return _HEADER.pack(len(payload), number, _crc(payload, number)) + payload
+
+
+def _time_of(record):
+    """When a record was spooled, in microseconds since 1970; ``None`` if it cannot be read."""
+    try:
+        _, args = record.call()
+    except ValueError:
+        return None
+    at = args.get("at")
+    return at if isinstance(at, int) else None
+
+
+def _sum(counts, more):
+    """Two counts by reason, added."""
+    return {name: counts.get(name, 0) + more.get(name, 0) for name in {*counts, *more}}
+
+
+def _read_counters(path):
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        return _counters(fd)
+    finally:
+        os.close(fd)
+
+
 def _records(file, offset, size):
     """Valid records from ``offset`` on. Ends at the first incomplete one; skips damaged ones."""
     file.seek(offset)
@@ -517,14 +583,14 @@ def _records(file, offset, size):
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             return
-        length, crc = _HEADER.unpack(header)
+        length, number, crc = _HEADER.unpack(header)
         end = offset + _HEADER.size + length
         # A record is never empty; zeros left by a power failure would otherwise be valid.
         if not 0 < length <= RECORD_BYTES_MAX or end > size:
             return
         payload = file.read(length)
-        if len(payload) == length and zlib.crc32(payload) == crc:
-            yield Record(end, payload)
+        if len(payload) == length and _crc(payload, number) == crc:
+            yield Record(end, payload, number)
         elif end >= size:
             return
         offset = end

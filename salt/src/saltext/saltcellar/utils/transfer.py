@@ -7,8 +7,13 @@ each job and stores only the rest, so it can be repeated. The position of an int
 """
 
 import collections.abc
+import contextlib
 import datetime
 import logging
+import multiprocessing
+import os
+import pathlib
+import signal
 import time
 
 import salt.cache
@@ -22,6 +27,8 @@ log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 5.0
 #: Jobs or events of one page of the daemon.
 PAGE = 1000
+#: Seconds that a returner may take to read one job. ``local_cache`` tries for ever to read a damaged return.
+JOB_TIMEOUT_S = 60.0
 #: Messages about skipped jobs that are returned; the log has all.
 SKIPPED_SHOWN = 20
 
@@ -54,6 +61,76 @@ class Known:
         self.endtime = endtime
 
 
+class Reader:
+    """
+    A process that reads jobs: a returner may never return from a damaged one, and only a process can be ended.
+
+    It is forked, so it has the loaded returner, and its alarm ends it, even if this process was killed meanwhile. The next
+    job gets a new process.
+    """
+
+    def __init__(self, function):
+        self._function = function
+        self._process = None
+        self._pipe = None
+
+    def read(self, jid):
+        """The job. Raises :class:`Skip` if it cannot be read, or not within :data:`JOB_TIMEOUT_S`."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send(jid)
+            job, failure = self._pipe.recv()
+        except (EOFError, OSError) as exc:
+            raise Skip(self._why_ended()) from exc
+        if failure is not None:
+            raise Skip(failure)
+        return job
+
+    def end(self):
+        """End the process."""
+        if self._process is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def _start(self):
+        fork = multiprocessing.get_context("fork")
+        self._pipe, theirs = fork.Pipe()
+        self._process = fork.Process(target=self._serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _why_ended(self):
+        self._process.join()
+        code = self._process.exitcode
+        self.end()
+        if code == -signal.SIGALRM:
+            return f"it could not be read within {JOB_TIMEOUT_S:.0f} s"
+        return f"the process that reads it ended with {code}"
+
+    def _serve(self, pipe):
+        # Closes the copy of the parent's end, which would hide the end of the parent.
+        self._pipe.close()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        while True:
+            try:
+                jid = pipe.recv()
+            except EOFError:
+                os._exit(0)
+
+            signal.setitimer(signal.ITIMER_REAL, JOB_TIMEOUT_S)
+            try:
+                answer = self._function(jid), None
+            except Exception as exc:  # pylint: disable=broad-except
+                # A returner may raise anything about one damaged job.
+                log.debug("saltcellar: job %s cannot be read", jid, exc_info=True)
+                answer = None, str(exc) if isinstance(exc, Skip) else f"{type(exc).__name__}: {exc}"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            pipe.send(answer)
+
+
 class Returner:
     """One of Salt's returners."""
 
@@ -64,6 +141,8 @@ class Returner:
         self.name = name
         self._functions = minion.returners
         self._minion = minion
+        self._opts = opts
+        self._reader = Reader(self._job)
         for function in needed:
             if f"{name}.{function}" not in self._functions:
                 why = self._functions.missing_fun_string(f"{name}.{function}")
@@ -78,6 +157,7 @@ class Returner:
 
     def close(self):
         """Close Salt's loaders. 3008 logs a warning without it; earlier releases cannot."""
+        self._reader.end()
         if hasattr(self._minion, "destroy"):
             self._minion.destroy()
             # 3008.3 warns of a closed one, too, unless these are None.
@@ -91,11 +171,27 @@ class Returner:
 
     def jids(self):
         """All jids, ascending."""
-        # A mapping by jid; some returners give a list.
-        return sorted({str(jid) for jid in self._call("get_jids") or ()})
+        try:
+            # A mapping by jid; some returners give a list.
+            return sorted({str(jid) for jid in self._call("get_jids") or ()})
+        except Exception as exc:  # pylint: disable=broad-except
+            # One job without its jid ends the whole list of local_cache.
+            if self.name != "local_cache":
+                raise CommandExecutionError(f"the returner {self.name} cannot list its jobs: {exc}") from exc
+            log.warning("saltcellar: local_cache cannot list its jobs (%s), reading its directories", exc)
+            return sorted(self._local_jids())
+
+    def _local_jids(self):
+        """The jids in the directories of ``local_cache``: each has a file ``jid``."""
+        for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/jid"):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                yield path.read_text(encoding="utf-8").strip()
 
     def job(self, jid):
-        """The whole job."""
+        """The whole job. Raises :class:`Skip` if the returner cannot read it, or not in time."""
+        return self._reader.read(jid)
+
+    def _job(self, jid):
         load = self._call("get_load", jid)
         load = dict(load) if isinstance(load, collections.abc.Mapping) else {}
         minions = load.pop("Minions", ())
@@ -192,7 +288,7 @@ class Daemon:
         for answer in self._link.ask_all(writes):
             if isinstance(answer, wire.Refusal):
                 if answer.code in ("unavailable", "internal"):
-                    raise CommandExecutionError(f"the daemon cannot store now: {answer.message}; run it again later")
+                    raise calls.DaemonError(f"the daemon cannot store now: {answer.message}; run it again later")
                 raise Skip(f"the daemon refused an entry: {answer.message}")
         return stored
 
@@ -221,7 +317,8 @@ def copy(source, target, name, opts, progress, start=None):
             progress(f"{number} of {len(jids)} jobs, {result['stored']} entries stored, at {jid}")
         try:
             stored = target.store(source.job(jid), target.known(jid))
-        except CommandExecutionError:
+        except calls.DaemonError:
+            # Every other job would fail as well.
             position.write(jid)
             raise
         except Exception as exc:  # pylint: disable=broad-except
