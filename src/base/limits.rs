@@ -280,6 +280,14 @@ pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 /// Memory of sled for the state database.
 pub const STATE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Sequence numbers that a restored or salvaged store leaves out, in addition to [`RENUMBER_PER_SECOND`]: its predecessor may have
+/// assigned them after the backup.
+pub const RENUMBER_AHEAD: u64 = 1 << 32;
+
+/// Sequence numbers that a restored or salvaged store leaves out for each second since its newest entry. More than a daemon can
+/// assign in that time, so that a backup that is restored twice does not assign a number twice.
+pub const RENUMBER_PER_SECOND: u64 = 1 << 20;
+
 /// Bytes that backup and restore copy at once.
 pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 

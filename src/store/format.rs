@@ -23,12 +23,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{StoreError, io_at};
 use super::vfs::{Disk, Fs};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
+use crate::wire::signed::sha256;
 
 /// Format version of the state directory.
 pub const FORMAT_VERSION: u32 = 3;
@@ -173,6 +175,33 @@ impl Lock {
         }
         Ok(Self { _file: file })
     }
+}
+
+const SUM_WORD: &str = "sum ";
+
+/// A text with its checksum as the last line: `sum`, space, xxh3-64 of everything before, 16 hexadecimal digits.
+pub(crate) fn with_sum(text: &str) -> String {
+    format!("{text}{SUM_WORD}{:016x}\n", xxh3_64(text.as_bytes()))
+}
+
+/// The text before the checksum in the last line; `None` if the checksum is missing or does not match.
+pub(crate) fn without_sum(bytes: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(bytes).ok()?;
+    let at = text
+        .trim_end_matches('\n')
+        .rfind('\n')
+        .map_or(0, |at| at + 1);
+    let body = text.get(..at)?;
+    (with_sum(body) == text).then_some(body)
+}
+
+/// Identifies a store without revealing its id, on which the checksums of frames depend.
+pub(crate) fn fingerprint(store_id: u64) -> String {
+    let mut input = b"saltcellar store ".to_vec();
+    input.extend(store_id.to_le_bytes());
+    let hash = sha256(&input);
+    let digits = hash.iter().take(8).map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 const FORMAT_WORDS: &str = "saltcellar store, format ";
@@ -372,6 +401,28 @@ mod tests {
             fs::write(dir.path().join("FORMAT"), &text).unwrap();
         }
         assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
+    }
+
+    #[test]
+    fn a_text_with_a_sum_is_read_as_written_and_any_change_is_detected() {
+        for text in ["", "7\n", "7\nskipped 1 2\n"] {
+            let whole = with_sum(text);
+            assert_eq!(without_sum(whole.as_bytes()), Some(text));
+            for at in 0..whole.len() {
+                let mut bytes = whole.clone().into_bytes();
+                bytes[at] ^= 1;
+                assert_eq!(
+                    without_sum(&bytes),
+                    None,
+                    "{whole:?} with a changed byte {at}"
+                );
+                assert_eq!(
+                    without_sum(&whole.as_bytes()[..at]),
+                    None,
+                    "{whole:?} cut at {at}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -221,6 +221,8 @@ struct StoreInner {
     holds: retain::hold::Holds,
     salt_keeps: retain::salt_keep::SaltKeeps,
     consumers: read::consumer::Consumers,
+    /// Sequence numbers that were never assigned; set once the store is open.
+    skipped: OnceLock<Vec<write::seqno::SkippedNumbers>>,
     guard: retain::free_space::FreeSpaceGuard,
     retention: retain::Retention,
     /// See [`Limits::pin_bytes_max`].
@@ -260,6 +262,16 @@ impl StoreInner {
                 *place = new;
             }
         }
+    }
+
+    /// How many numbers at least `from` and below `to` may have been assigned.
+    fn numbers_between(&self, from: SeqNo, to: SeqNo) -> u64 {
+        let skipped = self.skipped.get().map_or(&[][..], Vec::as_slice);
+        let skipped: u64 = skipped
+            .iter()
+            .map(|range| range.count_between(from, to))
+            .sum();
+        to.0.saturating_sub(from.0).saturating_sub(skipped)
     }
 
     fn heartbeat(&self) {
@@ -337,6 +349,7 @@ impl Store {
             holds: retain::hold::Holds::open(dir, fs.clone())?,
             salt_keeps: retain::salt_keep::SaltKeeps::open(dir, fs.clone())?,
             consumers: read::consumer::Consumers::open(dir, fs.clone())?,
+            skipped: OnceLock::new(),
             guard: retain::free_space::FreeSpaceGuard::new(
                 dir,
                 fs.clone(),
@@ -488,6 +501,8 @@ impl Store {
             }
         }
         let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
+        let skipped = || seqnos.skipped().to_vec();
+        shared.skipped.get_or_init(skipped);
         shared.set_durable(seqnos.next());
         shared.consumers.limit_to(seqnos.next());
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);

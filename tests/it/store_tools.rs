@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, wait_for};
+use crate::http::{LISTENER, address, get, token};
 
 fn store(args: &[&str], paths: &[&Path]) -> Output {
     program()
@@ -202,6 +203,111 @@ fn a_backup_gets_the_state_directory_from_the_daemon() {
         "{}",
         stderr(&output)
     );
+}
+
+/// The commands of the example below a heading of a page of the documentation.
+fn documented(page: &str, heading: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(page);
+    let text = fs::read_to_string(path).unwrap();
+    let (_, section) = text.split_once(heading).unwrap();
+    let example = section.lines().skip_while(|line| !line.starts_with("    "));
+    let lines = example.take_while(|line| line.starts_with("    "));
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_documented_restore_works_word_for_word_and_clients_continue() {
+    let mut cellar = Cellar::start_configured(LISTENER, &[]);
+    let state = cellar.state_dir();
+    let header = token(&cellar, &["ci", "--scope", "read"]);
+    let event = |n: u64| {
+        let data = map(vec![("n", n.into())]);
+        map(vec![("tag", format!("beacon/{n}").into()), ("data", data)])
+    };
+    let send = |cellar: &Cellar, n| {
+        let events = Value::Array(vec![event(n)]);
+        cellar.ask("event_return", vec![("events", events)]);
+    };
+    (0..10).for_each(|n| send(&cellar, n));
+    let events = |cellar: &Cellar| {
+        let answer = get(&address(cellar), "/api/v1/events?limit=100", &header);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let page: Json = serde_json::from_str(&answer.text()).unwrap();
+        let rows = page["events"].as_array().unwrap().clone();
+        let text = |row: &Json, key: &str| row[key].as_str().unwrap().to_owned();
+        rows.iter()
+            .map(|row| (text(row, "id"), text(row, "tag")))
+            .collect::<Vec<_>>()
+    };
+    let backup = cellar.dir.path().join("backup");
+    let bin = cellar.dir.path().join("bin");
+    saltcellar::testkit::program(&bin, "systemctl", "#!/bin/sh\n");
+    fs::create_dir_all(&bin).unwrap();
+    std::os::unix::fs::symlink(program().get_program(), bin.join("saltcellar")).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let run = |line: &str| {
+        let line = line
+            .replace("/var/lib/saltcellar", state.to_str().unwrap())
+            .replace("/backup/saltcellar", backup.to_str().unwrap());
+        let output = std::process::Command::new("sh")
+            .args(["-euc", &line])
+            .env("PATH", &path)
+            .env("SALTCELLAR_STATE_DIR", &state)
+            .output()
+            .unwrap();
+        (line, output)
+    };
+    let well = |line: &str| {
+        let (line, output) = run(line);
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+    };
+    for line in documented("STORE.md", "## Back up") {
+        well(&line);
+    }
+    // Stored after the backup, and lost.
+    (10..15).for_each(|n| send(&cellar, n));
+    let lost = events(&cellar);
+    assert!(cellar.terminate());
+    fs::remove_dir_all(&state).unwrap();
+    // The daemon starts with an empty directory, and the nightly backup runs.
+    cellar.restart();
+    send(&cellar, 100);
+    for delete in ["", " --delete"] {
+        let (line, output) = run(&format!(
+            "saltcellar store backup{delete} /backup/saltcellar"
+        ));
+        assert_eq!(output.status.code(), Some(64), "{line}");
+        assert!(
+            stderr(&output).contains("Nothing was changed"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    assert!(cellar.terminate());
+    for line in documented("STORE.md", "### Restore") {
+        well(&line);
+    }
+    cellar.restart();
+    send(&cellar, 200);
+    let found = events(&cellar);
+    let tags: Vec<_> = found.iter().map(|(_, tag)| tag.as_str()).collect();
+    assert_eq!(tags.len(), 12, "{tags:?}");
+    assert_eq!(
+        tags[..3],
+        ["beacon/200", "saltcellar/gap/restore", "beacon/9"]
+    );
+    // No id of an event that was lost names another one.
+    for (id, tag) in &lost {
+        assert!(
+            found.iter().all(|(other, now)| id != other || tag == now),
+            "{id}"
+        );
+    }
+    for line in documented("STORE.md", "## Back up") {
+        well(&line);
+    }
 }
 
 #[test]

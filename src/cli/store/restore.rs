@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::tool::{config, count, field};
+use super::tool::{config, count, field, numbers};
 use crate::base::clock::{Clock, Micros};
 use crate::cli::{Bar, Global, Unit, bytes, show};
 use crate::store::tools::backup::restore;
@@ -25,8 +25,10 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Verifies every file against the hash in the backup's MANIFEST, then builds the indexes. Before starting the daemon, \
-change the owner of the directory to the daemon's user.
+Verifies every file against the hash in the backup's MANIFEST, then builds the indexes. Tokens, consumers, holds and dead letters \
+are restored, the reactor's checkpoint is not: it begins with the next event. Sequence numbers continue far behind those of the \
+backup, after a gap record, so that no event id names two events. Before starting the daemon, change the owner of the directory to \
+the daemon's user.
 
 Examples:
   saltcellar store restore /backup/saltcellar /srv/saltcellar-new
@@ -35,7 +37,8 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("restore", Unit::Bytes);
-    let report = restore::restore(&args.from, &args.to, &mut bar).context("restore the backup")?;
+    let report = restore::restore(&args.from, &args.to, Clock::real().now(), &mut bar)
+        .context("restore the backup")?;
     let mut seconds = bar.seconds();
     drop(bar);
     if !args.no_index {
@@ -58,6 +61,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "state_dir": args.to.to_string_lossy(),
         "segments": segments,
         "bytes": report.bytes,
+        "next_seq": report.skipped.end.0,
     });
     show(global.output, &document, |out| {
         field(
@@ -70,10 +74,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             count(segments, "segment", "segments"),
             bytes(report.bytes)
         );
-        Ok(field(
+        field(
             out,
             "store",
             &format!("{}: {all} in {seconds:.1} s", args.to.display()),
-        )?)
+        )?;
+        Ok(field(out, "numbers", &numbers(report.skipped))?)
     })
 }

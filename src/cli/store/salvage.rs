@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::tool::{count, field};
+use super::tool::{count, field, numbers};
 use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
@@ -69,6 +69,7 @@ fn document(args: &Args, report: &SalvageReport) -> Json {
         "doubles": report.doubles,
         "entries_lost": report.entries_lost(),
         "losses": report.losses.iter().map(loss).collect::<Json>(),
+        "next_seq": report.skipped.map(|skipped| skipped.end.0),
         "foreign": report.foreign.iter().map(|path| path.to_string_lossy()).collect::<Json>(),
     })
 }
@@ -113,6 +114,9 @@ fn table(
                 count(report.doubles, "entry", "entries")
             ),
         )?;
+    }
+    if let Some(skipped) = report.skipped {
+        field(out, "numbers", &numbers(skipped))?;
     }
     if report.losses.is_empty() {
         field(out, "lost", "nothing")?;

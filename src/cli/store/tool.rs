@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use crate::api::status::Status;
 use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
+use crate::store::write::seqno::SkippedNumbers;
 
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
@@ -29,6 +30,16 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
     let (status, _): (Status, _) =
         ask::call_as(&mut client, "status", ()).context("query the daemon's state directory")?;
     Ok(status.state_dir.into())
+}
+
+/// States where the sequence numbers of a new store continue.
+pub(super) fn numbers(skipped: SkippedNumbers) -> String {
+    format!(
+        "continue with {}; no event has {} to {}, which the lost store may have used",
+        skipped.end.0,
+        skipped.first.0,
+        skipped.end.0.saturating_sub(1)
+    )
 }
 
 /// Line width without a terminal.

@@ -102,11 +102,13 @@ fn padded(size: u64) -> u64 {
     size.next_multiple_of(ALIGN as u64)
 }
 
-/// The end of the frames in a log that may be appended to concurrently. The file may be preallocated past it.
-pub fn end(log: &LogFile) -> Result<u64, StoreError> {
+/// The end of the frames in a log that may be appended to concurrently, and its last sequence number. The file may be preallocated past
+/// it.
+pub(crate) fn end(log: &LogFile) -> Result<(u64, SeqNo), StoreError> {
     let size = log.size()?;
     let walked = walk(log, Bounds::of_log(size), false, |_, _| None)?;
-    Ok(walked.tail.map_or(walked.end, |tail| tail.end()).min(size))
+    let end = walked.tail.map_or(walked.end, |tail| tail.end());
+    Ok((end.min(size), walked.last_seq))
 }
 
 /// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With `bodies`, their

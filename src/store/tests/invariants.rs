@@ -4,12 +4,20 @@ use super::*;
 use crate::store::log::builder::{BlockBuilder, Packed, Packer};
 use crate::store::log::frame;
 
+fn write_sequence(dir: &Path, end: u64) {
+    let file = crate::store::write::seqno::SequenceFile {
+        end: SeqNo(end),
+        ..Default::default()
+    };
+    fs::write(dir.join("SEQUENCE"), file.text()).unwrap();
+}
+
 #[test]
 fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
     let (dir, rig) = Rig::new(Limits::default());
     rig.put(batch_of(0..10)).unwrap();
     rig.close();
-    fs::write(dir.path().join("SEQUENCE"), format!("{}\n", u64::MAX - 3)).unwrap();
+    write_sequence(dir.path(), u64::MAX - 3);
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 10..30 {
         let outcome = rig.put(batch_of([n]));
@@ -40,7 +48,7 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
     rig.put(load(1)).unwrap();
     rig.close();
     let far = (1_u64 << 32) + 1_000;
-    fs::write(dir.path().join("SEQUENCE"), format!("{far}\n")).unwrap();
+    write_sequence(dir.path(), far);
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(load(2)).unwrap();
     let check = |rig: &Rig| {

@@ -24,6 +24,17 @@ pub(crate) enum ToolError {
     /// The target directory is not empty.
     #[error("{} is not empty: choose a new or an empty directory", path.display())]
     NotEmpty { path: PathBuf },
+    /// The target has a backup of another store, or of a later state of this one.
+    #[error(
+        "{} holds a backup that this store must not replace: {found}. Nothing was changed. If the store was lost, restore it first: \
+         `saltcellar store restore {} DIR`. To keep both, choose another directory for the new backup",
+        path.display(), path.display()
+    )]
+    OtherStore {
+        path: PathBuf,
+        /// Which store is where.
+        found: String,
+    },
     /// The file system of the target lacks space.
     #[error("not enough space for {}: {needed} bytes are needed, {free} are free", path.display())]
     NoSpace {

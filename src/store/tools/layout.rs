@@ -11,49 +11,127 @@ use crate::store::format::name_of;
 use crate::store::log::frame::LogId;
 use crate::store::segment::rewrite::SEALED;
 use crate::store::vfs::open_to_read;
+use crate::store::write::seqno::SEQUENCE;
 use crate::store::{StoreError, format};
 
-/// Files in a state directory that are copied whole: neither derived from the log nor part of it. So are the dead letters of sinks.
-pub(crate) const SMALL_FILES: [&str; 4] = ["FORMAT", "HOLDS", "KEEP_JOBS", "CONSUMERS"];
+/// What a name directly within a state directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The log.
+    Log,
+    /// Derived from the log, or without value after a stop.
+    Derived,
+    /// Cannot be rebuilt: part of backups and of salvaged stores.
+    Kept,
+    /// Cannot be rebuilt, and true only at this time: part of salvaged stores, not of backups.
+    Present,
+}
+
+/// Everything that a state directory may hold, and what it is. The one list: verify, backup, salvage and permissions use it.
+pub(crate) const ITEMS: [(&str, Role); 16] = [
+    ("FORMAT", Role::Kept),
+    ("HOLDS", Role::Kept),
+    ("KEEP_JOBS", Role::Kept),
+    ("CONSUMERS", Role::Kept),
+    (TOKENS_FILE, Role::Kept),
+    (SINKS_DIR, Role::Kept),
+    // Events of a restored backup are old, and their later records are lost: they must not cause reactions again.
+    ("REACTOR", Role::Present),
+    // The newest entry supplies the time.
+    ("CLOCK", Role::Present),
+    // Events that the store has not accepted yet.
+    (SPILL_DIR, Role::Present),
+    // A new store continues with other numbers.
+    (SEQUENCE, Role::Derived),
+    ("LOCK", Role::Derived),
+    ("log", Role::Log),
+    ("state", Role::Derived),
+    ("state.damaged", Role::Derived),
+    ("trash", Role::Derived),
+    // Created by the file system if the directory is a mount point.
+    (LOST_AND_FOUND, Role::Derived),
+];
 
 /// The directory of dead letters.
 pub(crate) const SINKS_DIR: &str = "sinks";
 
-/// Whether a name within a state directory is that of a small file.
+/// The directory of events that the store has not accepted yet.
+pub(crate) const SPILL_DIR: &str = "spill";
+
+/// The tokens of the HTTP listener: hashes, from which no token can be made.
+pub(crate) const TOKENS_FILE: &str = "TOKENS";
+
+/// Exists at the root of some file systems.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
+
+fn role(name: &str) -> Option<Role> {
+    ITEMS
+        .iter()
+        .find(|(item, _)| *item == name)
+        .map(|(_, role)| *role)
+}
+
+/// The name of the sink whose dead letters are in a file of the directory `sinks`.
+fn sink_of(file: &str) -> Option<&str> {
+    let sink = file.strip_suffix(".dead")?;
+    (!sink.is_empty() && !sink.contains(['/', '.', ' '])).then_some(sink)
+}
+
+/// Whether a name within a state directory is that of a file that backups copy whole.
 pub(crate) fn is_small_file(name: &str) -> bool {
-    let is_dead_letters = || {
-        let sink = name
-            .strip_prefix("sinks/")
-            .and_then(|file| file.strip_suffix(".dead"));
-        sink.is_some_and(|sink| !sink.is_empty() && !sink.contains(['/', '.', ' ']))
-    };
-    SMALL_FILES.contains(&name) || is_dead_letters()
+    match name.split_once('/') {
+        Some((SINKS_DIR, file)) => sink_of(file).is_some(),
+        Some(_) => false,
+        None => name != SINKS_DIR && role(name) == Some(Role::Kept),
+    }
+}
+
+/// Whether a name directly within a state directory is one of saltcellar's.
+pub(crate) fn is_known(name: &str) -> bool {
+    role(name).is_some()
+}
+
+/// The name of a small file in a backup, without its number.
+pub(crate) fn copy_name(name: &str) -> String {
+    name.replace('/', "-")
+}
+
+/// The small file whose copies in a backup have this name, see [`copy_name`].
+pub(crate) fn name_of_copy(copy: &str) -> Option<String> {
+    [copy.to_owned(), copy.replacen('-', "/", 1)]
+        .into_iter()
+        .find(|name| is_small_file(name))
+}
+
+/// The names of the files that a salvaged store gets unchanged.
+pub(crate) fn salvaged_files(dir: &Path) -> Result<Vec<String>, StoreError> {
+    let mut names = small_files(dir)?;
+    let present = ITEMS.iter().filter(|(_, role)| *role == Role::Present);
+    names.extend(present.map(|(name, _)| (*name).to_owned()));
+    names.retain(|name| name != SPILL_DIR);
+    Ok(names)
 }
 
 /// The names of the small files that may exist in a state directory: all fixed ones, and the existing dead letters.
 pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
-    let mut names: Vec<String> = SMALL_FILES.map(ToOwned::to_owned).to_vec();
-    let sinks = dir.join(SINKS_DIR);
-    if sinks.is_dir() {
-        let found = files::list(&sinks)?
-            .into_iter()
-            .map(|path| format!("{SINKS_DIR}/{}", name_of(&path)));
-        names.extend(found.filter(|name| is_small_file(name)));
-    }
+    let fixed = ITEMS.iter().map(|(name, _)| (*name).to_owned());
+    let mut names: Vec<String> = fixed.filter(|name| is_small_file(name)).collect();
+    let found = files::list(&dir.join(SINKS_DIR))?;
+    let letters = found
+        .iter()
+        .map(|path| format!("{SINKS_DIR}/{}", name_of(path)));
+    names.extend(letters.filter(|name| is_small_file(name)));
     Ok(names)
 }
 
 /// Writes a small file into a state directory.
-pub(crate) fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
+pub(crate) fn write_small_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let path = dir.join(name);
     if name.contains('/') {
         files::make_dir(&dir.join(SINKS_DIR))?;
     }
-    files::write_small(&path, text)
+    files::write_small(&path, bytes)
 }
-
-/// The tokens of the HTTP listener. Backups do not have them: a copy of a store is not a copy of its access.
-pub(crate) const TOKENS_FILE: &str = "TOKENS";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentFiles {
@@ -262,32 +340,21 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     Ok(found)
 }
 
+/// Whether a file is the incomplete form of a small file.
+fn is_incomplete(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "tmp")
+}
+
 /// Files and directories that saltcellar does not create.
 pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let known = |path: &PathBuf| {
-        let name = name_of(path);
-        let known = [
-            "FORMAT",
-            "LOCK",
-            "SEQUENCE",
-            "HOLDS",
-            "KEEP_JOBS",
-            "CONSUMERS",
-            TOKENS_FILE,
-            "REACTOR",
-            "CLOCK",
-            "state",
-            "log",
-            "trash",
-            "spill",
-            "state.damaged",
-        ];
-        known.contains(&name) || Path::new(name).extension().is_some_and(|end| end == "tmp")
-    };
+    let known = |path: &PathBuf| role(name_of(path)).is_some() || is_incomplete(path);
     let mut found: Vec<PathBuf> = files::list(dir)?
         .into_iter()
         .filter(|path| !known(path))
         .collect();
+    let sinks = files::list(&dir.join(SINKS_DIR))?;
+    let is_letters = |path: &PathBuf| sink_of(name_of(path)).is_some() || is_incomplete(path);
+    found.extend(sinks.into_iter().filter(|path| !is_letters(path)));
     for class_dir in files::list(&dir.join("log"))? {
         let name = name_of(&class_dir);
         if !class_dir.is_dir() || !is_class_name(name) {

@@ -9,11 +9,13 @@
 //! the file that makes it valid (`FORMAT`, `MANIFEST`) is written last.
 
 pub mod backup;
+mod class_writer;
 pub mod error;
 pub mod files;
 pub mod layout;
 pub mod rebuild;
 pub mod redact;
+mod renumber;
 pub mod salvage;
 pub mod verify;
 

@@ -2,24 +2,26 @@
 //!
 //! Every file is searched for frames, regardless of its name. Good frames are copied with content and sequence numbers
 //! unchanged. Of duplicate entries, such as in a segment and in its interrupted replacement, the first one found is kept. A
-//! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block.
+//! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block. New entries get
+//! numbers far behind (`renumber`), because those of lost entries are unknown.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::class_writer::ClassWriter;
+use super::renumber::Renumbering;
 use super::{ToolError, Watch, files, layout};
 use crate::base::clock::Micros;
-use crate::base::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::name_of;
-use crate::store::log::block::BlockView;
-use crate::store::log::builder::{BlockBuilder, Packer};
-use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, file_header};
+use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
-use crate::store::log::writer::LogWriter;
+use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::Disk;
+use crate::store::write::seqno::{SequenceFile, SkippedNumbers};
 use crate::store::{StoreError, format};
 
 /// A damaged range of a file.
@@ -42,6 +44,8 @@ pub(crate) struct SalvageReport {
     pub(crate) losses: Vec<Loss>,
     /// Files without data of saltcellar.
     pub(crate) foreign: Vec<PathBuf>,
+    /// The sequence numbers that the new store leaves out.
+    pub(crate) skipped: Option<SkippedNumbers>,
 }
 
 impl SalvageReport {
@@ -115,7 +119,12 @@ pub(crate) fn salvage(
     }
     let total = sizes.iter().sum::<u64>();
     files::check_free_space(to, total)?;
-    let store_id = match small(from, "FORMAT")?.map(|text| format::read_format(&text)) {
+    let smalls = small_files(from)?;
+    let format_text = match smalls.get("FORMAT") {
+        Some(path) => files::text(path)?,
+        None => None,
+    };
+    let store_id = match format_text.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(found)) if !found.contains("damaged") => {
             let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
@@ -134,6 +143,8 @@ pub(crate) fn salvage(
         sources,
         seqs: SeqSet::default(),
         by_class: Vec::new(),
+        newest: None,
+        now,
         report: SalvageReport::default(),
     };
     let mut done = 0;
@@ -154,43 +165,86 @@ pub(crate) fn salvage(
         )?;
         work.report.classes.push((class_name, entries));
     }
-    finish(from, to, work.seqs.last().unwrap_or_default(), store_id)?;
+    let numbers = numbers_of(from)?;
+    let used = work.seqs.last().unwrap_or_default().next().max(numbers.end);
+    // Without an entry nobody can remember a number.
+    let since = work.newest.unwrap_or(now);
+    let renumbering = Renumbering::new("salvage", used, since, now)?;
+    renumbering.write(to, store_id, &numbers.skipped)?;
+    work.report.skipped = Some(renumbering.skipped);
+    copy_tree(&from.join(layout::SPILL_DIR), &to.join(layout::SPILL_DIR))?;
+    finish(&smalls, to, store_id)?;
     files::inherit_owner(to)?;
     watch.step(total * 2, total * 2, "");
     Ok(work.report)
 }
 
-/// Whether a name is that of a small file of a store or a backup.
+/// Whether a name is that of a small file of a store or a backup, or of a copy of one.
 fn is_small(name: &str) -> bool {
     let name = name.split(['-', '.']).next().unwrap_or_default();
-    [
-        "LOCK",
-        "SEQUENCE",
-        "CLOCK",
-        "MANIFEST",
-        "UNFINISHED",
-        layout::SINKS_DIR,
-    ]
-    .contains(&name)
-        || layout::SMALL_FILES.contains(&name)
+    matches!(name, "MANIFEST" | "UNFINISHED") || layout::is_known(name)
 }
 
-/// The content of a small file of a store, or of a backup, where the name has a numeric suffix.
-fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
-    if let Some(text) = files::text(&from.join(name))? {
-        return Ok(Some(text));
+/// The files that a salvaged store gets unchanged, by their names in a store. Those of a backup have a number at their end; the
+/// highest is the newest.
+fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
+    let mut found = BTreeMap::new();
+    for name in layout::salvaged_files(from)? {
+        let path = from.join(&name);
+        if path.is_file() {
+            found.insert(name, path);
+        }
     }
-    let is_copy = |path: &PathBuf| {
-        let found = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|found| found.strip_prefix(name));
-        found.is_some_and(|end| end.starts_with('-'))
+    let mut copies: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
+    for path in files::list(from)? {
+        let copy = name_of(&path)
+            .rsplit_once('-')
+            .and_then(|(name, n)| Some((layout::name_of_copy(name)?, n.parse().ok()?)));
+        let Some((name, number)) = copy.filter(|_| path.is_file()) else {
+            continue;
+        };
+        if copies.get(&name).is_none_or(|(known, _)| *known < number) {
+            copies.insert(name, (number, path));
+        }
+    }
+    for (name, (_, path)) in copies {
+        found.entry(name).or_insert(path);
+    }
+    Ok(found)
+}
+
+/// The sequence numbers that a store or a backup may have assigned, as far as it is known.
+fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
+    let of_store = SequenceFile::read(from)?.flatten();
+    let of_backup = || {
+        let manifest = Manifest::read(from).ok().flatten()?;
+        let (end, skipped) = (SeqNo(manifest.sequence), manifest.skipped);
+        Some(SequenceFile { end, skipped })
     };
-    files::list(from)?
-        .iter()
-        .rfind(|path| is_copy(path))
-        .map_or(Ok(None), |path| files::text(path))
+    Ok(of_store.or_else(of_backup).unwrap_or_default())
+}
+
+/// Copies the files of a directory, if it exists, and of those in it.
+fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
+    for path in files::list(from)? {
+        let target = to.join(path.file_name().unwrap_or_default());
+        let kind = std::fs::symlink_metadata(&path)
+            .map_err(io_at("read the metadata of", &path))?
+            .file_type();
+        if kind.is_dir() {
+            copy_tree(&path, &target)?;
+        } else if kind.is_file() {
+            files::make_dir(to)?;
+            let mut file = std::fs::File::open(&path).map_err(io_at("open", &path))?;
+            let len = file
+                .metadata()
+                .map_err(io_at("read the metadata of", &path))?
+                .len();
+            let out = std::fs::File::create_new(&target).map_err(io_at("create", &target))?;
+            files::copy(&mut file, &path, out, &target, len, |_| ())?;
+        }
+    }
+    Ok(())
 }
 
 /// Lists all files except those of sled and in the trash.
@@ -203,7 +257,8 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
         if kind.is_dir() {
             let is_sled = matches!(name, "index" | "index.tmp")
                 || path.join("conf").is_file() && path.join("db").is_file();
-            if !is_sled && name != "trash" && !(dir == root && name == layout::SINKS_DIR) {
+            let is_copied = dir == root && matches!(name, layout::SINKS_DIR | layout::SPILL_DIR);
+            if !is_sled && name != "trash" && !is_copied {
                 collect(root, &path, found)?;
             }
             continue;
@@ -273,6 +328,9 @@ struct Salvager {
     sources: Vec<InputFile>,
     seqs: SeqSet,
     by_class: Vec<(String, Vec<FoundFrame>)>,
+    /// The arrival of the newest entry that is not in the future.
+    newest: Option<Micros>,
+    now: Micros,
     report: SalvageReport,
 }
 
@@ -321,10 +379,13 @@ impl Salvager {
             .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let (mut found, mut doubles) = (Vec::new(), 0);
         let (seqs, store_id) = (&mut self.seqs, self.store_id);
+        let (now, mut newest) = (self.now, self.newest);
         let mut class_of_rows = None;
         let mut scanned = walk::walk(&log, Bounds { from, size }, true, |meta, view| {
             watch.step(at.0 + meta.end(), at.1, &name);
             let rows = view.rows();
+            // A time in the future is wrong.
+            newest = newest.max(Some(meta.at_max).filter(|at| *at <= now));
             if let Err(what) = rows.body(0) {
                 return Some(what);
             }
@@ -354,6 +415,7 @@ impl Salvager {
         if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
             range.what = format!("belongs to the store with id {:016x}", id.store_id);
         }
+        self.newest = newest;
         self.report.files += 1;
         self.report.doubles += doubles;
         let is_log = header.is_some() || scanned.frames > 0 || !scanned.damaged.is_empty();
@@ -476,116 +538,12 @@ impl Salvager {
     }
 }
 
-/// Writes the segments of a class.
-struct ClassWriter {
-    to: PathBuf,
-    class_name: String,
-    id: LogId,
-    now: Micros,
-    out: Option<LogWriter>,
-    in_segment: u64,
-    entries: u64,
-    builder: BlockBuilder,
-    packer: Packer,
-}
-
-impl ClassWriter {
-    fn new(to: &Path, class_name: &str, store_id: u64, now: Micros) -> Result<Self, StoreError> {
-        let packer = Packer::new().map_err(io_at("start zstd for", to))?;
-        Ok(Self {
-            to: to.to_owned(),
-            class_name: class_name.to_owned(),
-            id: LogId {
-                store_id,
-                first_seq: SeqNo::default(),
-            },
-            now,
-            out: None,
-            in_segment: 0,
-            entries: 0,
-            builder: BlockBuilder::default(),
-            packer,
-        })
-    }
-
-    fn put(&mut self, frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
-        let is_full =
-            |out: &LogWriter| out.end() >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX;
-        if self.out.as_ref().is_some_and(is_full) {
-            self.close()?;
-        }
-        if self.out.is_none() {
-            let dir =
-                format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
-            files::make_dir(&dir)?;
-            self.id.first_seq = first_seq;
-            let mut out = LogWriter::create(&Disk, &dir.join("log"), self.id)?;
-            out.append(&file_header(&self.class_name, self.id, self.now))?;
-            self.out = Some(out);
-        }
-        if let Some(out) = &mut self.out {
-            out.append_frame(frame)?;
-        }
-        self.in_segment += count;
-        self.entries += count;
-        Ok(())
-    }
-
-    fn entry(&mut self, seq: SeqNo, view: &BlockView, at: usize) -> Result<(), StoreError> {
-        let rows = view.rows();
-        let (tag, jid) = (rows.tag(at), rows.jid(at));
-        let body = rows
-            .body(at)
-            .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", seq.0)))?;
-        let entry = rows.entry(at, &tag, &jid, body);
-        // Entries from another file may have lower sequence numbers; within a block they must ascend.
-        let descends = !self.builder.is_empty() && seq <= self.builder.seqs().1;
-        if descends || self.builder.is_full_for(&entry) {
-            self.flush_block()?;
-        }
-        self.builder.push(seq, &entry)
-    }
-
-    fn flush_block(&mut self) -> Result<(), StoreError> {
-        if self.builder.is_empty() {
-            return Ok(());
-        }
-        let mut frame = Vec::new();
-        let meta = self.builder.write(&mut self.packer, &mut frame)?;
-        self.put(frame, meta.first_seq, u64::from(meta.count))
-    }
-
-    fn close(&mut self) -> Result<(), StoreError> {
-        if let Some(out) = self.out.take() {
-            let dir = format::class_dir(&self.to, &self.class_name)
-                .join(format::segment_name(self.id.first_seq));
-            out.finish()?;
-            files::sync_dir(&dir)?;
-        }
-        self.in_segment = 0;
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<u64, StoreError> {
-        self.flush_block()?;
-        self.close()?;
-        Ok(self.entries)
-    }
-}
-
 /// Writes the small files; `FORMAT` last, because it makes the directory a store.
-fn finish(from: &Path, to: &Path, last: SeqNo, store_id: u64) -> Result<(), StoreError> {
-    let reserved =
-        files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
-    let next = reserved.unwrap_or(0).max(last.next().0);
-    files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
-    for name in layout::small_files(from)?
-        .iter()
-        .filter(|name| *name != "FORMAT")
-    {
-        if let Some(text) = small(from, name)? {
-            layout::write_small_file(to, name, &text)?;
+fn finish(smalls: &BTreeMap<String, PathBuf>, to: &Path, store_id: u64) -> Result<(), StoreError> {
+    for (name, path) in smalls.iter().filter(|(name, _)| *name != "FORMAT") {
+        if let Some(bytes) = format::read_if_exists(path)? {
+            layout::write_small_file(to, name, &bytes)?;
         }
     }
-    files::write_small(&to.join("FORMAT"), &format::format_text(store_id))
+    files::write_small(&to.join("FORMAT"), format::format_text(store_id))
 }

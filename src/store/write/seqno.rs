@@ -4,10 +4,15 @@
 //! therefore reserved on disk in batches of [`NUMBERS_AHEAD`](crate::base::limits::NUMBERS_AHEAD) before use, and a start after a
 //! crash continues after the reserved batch. If the file is missing or malformed, a start skips one batch.
 //!
+//! A restored or salvaged store continues far behind the numbers that its predecessor may have assigned. Those in between are
+//! `skipped`: no entry of this store has them, and none was lost under them.
+//!
 //! # On disk
 //!
 //! ```text
-//! SEQUENCE    decimal digits, newline: all numbers below may have been assigned
+//! SEQUENCE    decimal digits: all numbers below may have been assigned
+//!             skipped <first> <end>      numbers from `first` to before `end` that were never assigned; any number of lines
+//!             sum <xxh3-64 of the lines above, hex>
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,8 +20,63 @@ use std::sync::Arc;
 
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::read_if_exists;
+use crate::store::format::{read_if_exists, with_sum, without_sum};
 use crate::store::vfs::Fs;
+
+/// The name of the file.
+pub(crate) const SEQUENCE: &str = "SEQUENCE";
+
+/// Sequence numbers that were never assigned, from `first` to before `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SkippedNumbers {
+    pub(crate) first: SeqNo,
+    pub(crate) end: SeqNo,
+}
+
+impl SkippedNumbers {
+    /// How many of them are at least `from` and below `to`.
+    pub(crate) fn count_between(self, from: SeqNo, to: SeqNo) -> u64 {
+        let end = self.end.0.min(to.0);
+        end.saturating_sub(self.first.0.max(from.0))
+    }
+}
+
+/// The content of the file `SEQUENCE`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SequenceFile {
+    /// All numbers below may have been assigned.
+    pub(crate) end: SeqNo,
+    pub(crate) skipped: Vec<SkippedNumbers>,
+}
+
+impl SequenceFile {
+    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed.
+    pub(crate) fn read(state_dir: &Path) -> Result<Option<Option<Self>>, StoreError> {
+        let bytes = read_if_exists(&state_dir.join(SEQUENCE))?;
+        Ok(bytes.map(|bytes| Self::parse(&bytes)))
+    }
+
+    /// Parses the file; `None` if it is malformed or its checksum does not match.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut lines = without_sum(bytes)?.lines();
+        let end = SeqNo(lines.next()?.parse().ok()?);
+        let skipped = lines.map(|line| {
+            let (first, end) = line.strip_prefix("skipped ")?.split_once(' ')?;
+            Some(SkippedNumbers {
+                first: SeqNo(first.parse().ok()?),
+                end: SeqNo(end.parse().ok()?),
+            })
+        });
+        let skipped = skipped.collect::<Option<_>>()?;
+        Some(Self { end, skipped })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let skipped = self.skipped.iter();
+        let lines = skipped.map(|range| format!("skipped {} {}\n", range.first.0, range.end.0));
+        with_sum(&format!("{}\n{}", self.end.0, lines.collect::<String>()))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct SeqNos {
@@ -27,6 +87,7 @@ pub(crate) struct SeqNos {
     end: SeqNo,
     /// Size of a batch.
     ahead: u64,
+    skipped: Vec<SkippedNumbers>,
 }
 
 impl SeqNos {
@@ -37,16 +98,10 @@ impl SeqNos {
         used: SeqNo,
         ahead: u64,
     ) -> Result<Self, StoreError> {
-        let path = state_dir.join("SEQUENCE");
-        let number = |bytes: Vec<u8>| {
-            str::from_utf8(&bytes)
-                .ok()?
-                .trim_end()
-                .parse()
-                .ok()
-                .map(SeqNo)
-        };
-        let stored = read_if_exists(&path)?.map(number);
+        let path = state_dir.join(SEQUENCE);
+        let file = SequenceFile::read(state_dir)?;
+        let stored = file.as_ref().map(|file| file.as_ref().map(|file| file.end));
+        let skipped = file.flatten().unwrap_or_default().skipped;
         let next = match stored {
             Some(Some(stored)) => {
                 if used > stored {
@@ -75,11 +130,17 @@ impl SeqNos {
             next,
             end: next,
             ahead,
+            skipped,
         })
     }
 
     pub(crate) fn next(&self) -> SeqNo {
         self.next
+    }
+
+    /// The numbers that were never assigned.
+    pub(crate) fn skipped(&self) -> &[SkippedNumbers] {
+        &self.skipped
     }
 
     /// Reserves at least `count` numbers on disk.
@@ -117,9 +178,12 @@ impl SeqNos {
     }
 
     fn write_end(&mut self, end: SeqNo) -> Result<(), StoreError> {
-        let text = format!("{}\n", end.0);
+        let file = SequenceFile {
+            end,
+            skipped: self.skipped.clone(),
+        };
         self.fs
-            .write_whole(&self.path, text.as_bytes())
+            .write_whole(&self.path, file.text().as_bytes())
             .map_err(io_at("write", &self.path))?;
         self.end = end;
         Ok(())
@@ -152,6 +216,39 @@ mod tests {
     }
 
     #[test]
+    fn skipped_numbers_stay_in_the_file_and_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, end) = (SeqNo(10), SeqNo(1000));
+        let file = SequenceFile {
+            end,
+            skipped: vec![SkippedNumbers { first, end }],
+        };
+        std::fs::write(dir.path().join(SEQUENCE), file.text()).unwrap();
+        let mut numbers = open(dir.path(), 10);
+        assert_eq!(
+            (numbers.next(), numbers.skipped()),
+            (end, &file.skipped[..])
+        );
+        numbers.reserve(1).unwrap();
+        let found = SequenceFile::read(dir.path()).unwrap().flatten().unwrap();
+        assert_eq!(
+            (found.end, found.skipped),
+            (SeqNo(1101), file.skipped.clone())
+        );
+        let count = |from, to| file.skipped[0].count_between(SeqNo(from), SeqNo(to));
+        assert_eq!(
+            [
+                count(0, 10),
+                count(5, 11),
+                count(990, 2000),
+                count(1000, 2000),
+                count(0, 5000)
+            ],
+            [0, 1, 10, 0, 990]
+        );
+    }
+
+    #[test]
     fn without_the_file_one_batch_is_skipped() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(open(dir.path(), 1).next(), SeqNo(1), "a new store");
@@ -161,7 +258,17 @@ mod tests {
     #[test]
     fn exhausted_sequence_numbers_are_rejected() {
         for last in [u64::MAX, u64::MAX - 1, u64::MAX - 100] {
-            for file in [None, Some(last.to_string()), Some("many".to_owned())] {
+            for file in [
+                None,
+                Some(
+                    SequenceFile {
+                        end: SeqNo(last),
+                        ..SequenceFile::default()
+                    }
+                    .text(),
+                ),
+                Some("many".to_owned()),
+            ] {
                 let dir = tempfile::tempdir().unwrap();
                 if let Some(text) = file {
                     std::fs::write(dir.path().join("SEQUENCE"), text).unwrap();

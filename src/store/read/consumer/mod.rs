@@ -261,10 +261,10 @@ impl Store {
 
     /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
     pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let entries = from
-            .0
-            .checked_sub(asked.0.max(SeqNo::FIRST.0))
-            .filter(|entries| *entries > 0)?;
+        let entries = self.0.numbers_between(asked.max(SeqNo::FIRST), from);
+        if entries == 0 {
+            return None;
+        }
         let lost = LostEntries {
             first: asked.max(SeqNo::FIRST),
             last: SeqNo(from.0 - 1),

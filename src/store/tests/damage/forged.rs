@@ -155,7 +155,9 @@ fn salvage_ignores_forged_frames_and_copies_genuine_ones() {
         let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
         assert_eq!(report.entries(), 19, "{report:#?}");
         let rig = Rig::open(&new, Limits::default());
-        assert_eq!(rig.tags(), plain_tags(1..20));
+        let mut tags = rig.tags();
+        tags.retain(|tag| tag != "saltcellar/gap/salvage");
+        assert_eq!(tags, plain_tags(1..20));
         rig.close();
         fs::remove_dir_all(&new).unwrap();
     }

@@ -36,6 +36,8 @@ impl Model {
                     .map(|e| (e.seq.0, e)),
             );
         }
+        // The gap record of the new store.
+        all.retain(|_, entry| entry.kind != Kind::Gap);
         copy.check_entries(&all, true);
     }
 

@@ -552,7 +552,7 @@ impl Simulated {
             "an item was rejected, but the disk had no fault"
         );
         let copy = self.dir.path().join("restored");
-        restore(&self.backup(), &copy, &mut ()).unwrap();
+        restore(&self.backup(), &copy, Micros(1), &mut ()).unwrap();
         self.check_copy(&copy, &known);
     }
 

@@ -4,17 +4,20 @@
 //!
 //! ```text
 //! MANIFEST        text, one item per line, written last and replaced atomically
-//!   saltcellar backup, format 1
+//!   saltcellar backup, format 2
 //!   store format <version>
+//!   store <fingerprint of the store id>
 //!   made <microseconds since 1970 UTC> by saltcellar <version>
 //!   sequence <number>                                all sequence numbers below may have been assigned
-//!   log <class> <first-seq> <file> <bytes> <xxh3-128, hex> <size> <mtime, ns> <inode> <sealed|growing|dropped>
+//!   skipped <first> <end>                            numbers from `first` to before `end` were never assigned; any number of lines
+//!   log <class> <first-seq> <last-seq> <file> <bytes> <xxh3-128, hex> <size> <mtime, ns> <inode> <sealed|growing|dropped>
 //!   small <name> <file> <bytes> <xxh3-128, hex>
 //!   end <lines above> <xxh3-128 of all bytes above, hex>
 //! ```
 //!
 //! File names are relative to the backup's directory. Size, mtime and inode are those of the source: an unchanged file is not
-//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default.
+//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default. The fingerprint is one-way: it reveals
+//! nothing of the store id.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,9 +27,10 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::model::{SeqNo, is_class_name};
 use crate::store::tools::files::{self, Hash};
 use crate::store::tools::{ToolError, layout};
+use crate::store::write::seqno::SkippedNumbers;
 
 /// The first line.
-const TITLE: &str = "saltcellar backup, format 1";
+const TITLE: &str = "saltcellar backup, format 2";
 
 /// The state of a segment at the last backup that saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +72,8 @@ pub(crate) struct FileVersion {
 pub struct LogCopy {
     pub(crate) class_name: String,
     pub(crate) first_seq: SeqNo,
+    /// The last sequence number in the copy; that before `first_seq` if it has no entries.
+    pub(crate) last_seq: SeqNo,
     /// Name in the backup.
     pub file: String,
     pub(crate) bytes: u64,
@@ -95,10 +101,13 @@ pub struct SmallFile {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     pub(crate) store_format: u32,
+    /// The fingerprint of the store id (`format::fingerprint`).
+    pub(crate) store: String,
     /// Time of the backup, microseconds since 1970.
     pub(crate) made: i64,
     /// All sequence numbers below may have been assigned.
     pub(crate) sequence: u64,
+    pub(crate) skipped: Vec<SkippedNumbers>,
     /// The logs.
     pub logs: Vec<LogCopy>,
     /// The small files.
@@ -149,20 +158,30 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The last sequence number in the backup.
+    pub(crate) fn last_seq(&self) -> SeqNo {
+        let last = self.logs.iter().map(|log| log.last_seq).max();
+        last.unwrap_or_default()
+    }
+
     /// Writes the manifest, durably and atomically.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), ToolError> {
-        Ok(files::write_small(&dir.join("MANIFEST"), &self.text())?)
+        Ok(files::write_small(&dir.join("MANIFEST"), self.text())?)
     }
 
     fn text(&self) -> String {
         let mut text = format!(
-            "{TITLE}\nstore format {}\nmade {} by saltcellar {}\nsequence {}\n",
+            "{TITLE}\nstore format {}\nstore {}\nmade {} by saltcellar {}\nsequence {}\n",
             self.store_format,
+            self.store,
             self.made,
             env!("CARGO_PKG_VERSION"),
             self.sequence
         );
         // Writing to a String cannot fail.
+        for range in &self.skipped {
+            let _ = writeln!(text, "skipped {} {}", range.first.0, range.end.0);
+        }
         for log in &self.logs {
             let FileVersion {
                 size,
@@ -171,9 +190,10 @@ impl Manifest {
             } = log.version;
             let _ = writeln!(
                 text,
-                "log {} {} {} {} {:032x} {size} {mtime_ns} {inode} {}",
+                "log {} {} {} {} {} {:032x} {size} {mtime_ns} {inode} {}",
                 log.class_name,
                 log.first_seq.0,
+                log.last_seq.0,
                 log.file,
                 log.bytes,
                 log.hash,
@@ -198,12 +218,18 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
     let hash = |hex: &str| Hash::from_str_radix(hex, 16).ok();
     match fields.as_slice() {
         ["store", "format", version] => manifest.store_format = version.parse().ok()?,
+        ["store", fingerprint] => (*fingerprint).clone_into(&mut manifest.store),
+        ["skipped", first, end] => manifest.skipped.push(SkippedNumbers {
+            first: SeqNo(first.parse().ok()?),
+            end: SeqNo(end.parse().ok()?),
+        }),
         ["made", at, "by", ..] => manifest.made = at.parse().ok()?,
         ["sequence", number] => manifest.sequence = number.parse().ok()?,
         [
             "log",
             class,
             first_seq,
+            last_seq,
             file,
             bytes,
             hex,
@@ -215,6 +241,7 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
             let log = LogCopy {
                 class_name: (*class).to_owned(),
                 first_seq: SeqNo(first_seq.parse().ok()?),
+                last_seq: SeqNo(last_seq.parse().ok()?),
                 file: (*file).to_owned(),
                 bytes: bytes.parse().ok()?,
                 hash: hash(hex)?,
@@ -262,6 +289,7 @@ mod tests {
         let log = LogCopy {
             class_name: "jobs".to_owned(),
             first_seq: SeqNo(7),
+            last_seq: SeqNo(11),
             file: "log/jobs/00000000000000000007-0".to_owned(),
             bytes: 64,
             hash: 5,
@@ -280,8 +308,13 @@ mod tests {
         };
         Manifest {
             store_format: 2,
+            store: "0123456789abcdef".to_owned(),
             made: 1,
             sequence: 12,
+            skipped: vec![SkippedNumbers {
+                first: SeqNo(3),
+                end: SeqNo(5),
+            }],
             logs: vec![log],
             smalls: vec![small],
         }
@@ -298,7 +331,7 @@ mod tests {
         for (from, to, fields) in [
             ("sequence 12", "sequence 13", "checksum"),
             ("\nend", "\nlog\nend", "checksum"),
-            ("backup, format 1", "backup, format 2", "format 2"),
+            ("backup, format 2", "backup, format 3", "format 3"),
             ("saltcellar", "pepper", "not a manifest"),
         ] {
             let error = Manifest::parse(&text.replacen(from, to, 1)).unwrap_err();

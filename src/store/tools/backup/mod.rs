@@ -12,6 +12,9 @@
 //! Files named in the manifest are never modified. New copies get new names; the new manifest replaces the old one after they
 //! are synced, and unnamed files are removed after that. An interrupted backup therefore leaves the previous one intact.
 //!
+//! A backup belongs to one store. A directory with a backup of another store, or of a later state of this one, is left as it is: the
+//! backup may be all that is left of a lost store.
+//!
 //! The backup contains every entry acknowledged before it began: active logs are opened and measured first, and copied up to
 //! their last complete frame.
 
@@ -29,6 +32,7 @@ use super::files;
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::clock::Micros;
+use crate::model::SeqNo;
 use crate::store::error::io_at;
 use crate::store::format::name_of;
 use crate::store::log::file::LogFile;
@@ -37,6 +41,7 @@ use crate::store::tools::backup::manifest::{
     FileVersion, LogCopy, Manifest, SegmentState, SmallFile,
 };
 use crate::store::tools::files::tree::Tree;
+use crate::store::write::seqno::SequenceFile;
 use crate::store::{StoreError, format};
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,6 +74,8 @@ struct SourceLog {
     /// Open if the log is active: the daemon may replace the file.
     file: Option<File>,
     version: FileVersion,
+    /// The last sequence number of an active log; of a finished one possibly only the number before its first one.
+    last_seq: SeqNo,
 }
 
 /// Creates or updates a backup in `to`.
@@ -97,12 +104,17 @@ pub(crate) fn backup(
             path: to.to_owned(),
         });
     }
-    let before = before.unwrap_or_default();
-    let sources = measure(from, store_id)?;
+    let has_numbers = SequenceFile::read(from)?.flatten().is_some();
+    let sources = measure(from, store_id, !has_numbers)?;
     // Read after the logs are measured, so it is above every number in them.
-    let sequence = files::text(&from.join("SEQUENCE"))?
-        .and_then(|text| text.trim_end().parse().ok())
-        .unwrap_or(0);
+    let numbers = SequenceFile::read(from)?.flatten().unwrap_or_default();
+    let store = format::fingerprint(store_id);
+    if let Some(before) = &before {
+        let logged = sources.iter().map(|source| source.last_seq.next()).max();
+        let end = numbers.end.max(logged.unwrap_or_default());
+        check_store(before, to, (&store, end), from)?;
+    }
+    let before = before.unwrap_or_default();
     let known = |source: &SourceLog| {
         before
             .logs
@@ -122,8 +134,10 @@ pub(crate) fn backup(
     let mut report = BackupReport::default();
     let mut manifest = Manifest {
         store_format,
+        store,
         made: now.0,
-        sequence,
+        sequence: numbers.end.0,
+        skipped: numbers.skipped,
         ..Manifest::default()
     };
     let mut done = 0;
@@ -185,6 +199,36 @@ pub(crate) fn backup(
     Ok(report)
 }
 
+/// Fails if the backup in `to` is of another store than `from`, or of a later state of it: `end` is the number after its last entry.
+fn check_store(
+    before: &Manifest,
+    to: &Path,
+    (store, end): (&str, SeqNo),
+    from: &Path,
+) -> Result<(), ToolError> {
+    let made = Micros(before.made).iso();
+    let (theirs, last) = (&before.store, before.last_seq().0);
+    let found = if theirs != store {
+        format!(
+            "the backup, made {made} with entries up to number {last}, is of the store {theirs}; {} is the store {store}",
+            from.display()
+        )
+    } else if end.0 <= last {
+        format!(
+            "the backup, made {made}, has entries up to number {last}; {} has entries up to number {} only: \
+             it is an earlier state of the same store, {store}",
+            from.display(),
+            end.0.saturating_sub(1)
+        )
+    } else {
+        return Ok(());
+    };
+    Err(ToolError::OtherStore {
+        path: to.to_owned(),
+        found,
+    })
+}
+
 fn is_of(log: &LogCopy, segment: &SegmentFiles) -> bool {
     log.class_name == segment.class_name && log.first_seq == segment.first_seq
 }
@@ -206,8 +250,8 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
 /// Exists until the first manifest is written: marks an interrupted backup.
 const UNFINISHED: &str = "UNFINISHED";
 
-/// Opens active logs and measures all logs before any copy.
-fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
+/// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence number of finished ones is read, too.
+fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
     for mut segment in layout::segments(from)? {
         // `None`: retention has dropped it.
@@ -216,15 +260,21 @@ fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
         };
         let path = segment.log();
         let mut version = file_version(&file, &path)?;
-        if !segment.is_sealed {
+        let mut last_seq = SeqNo(segment.first_seq.0.saturating_sub(1));
+        if !segment.is_sealed || numbers {
             let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
-            version.size = walk::end(&LogFile::of(&path, same, segment.id(store_id)))?;
+            let (end, last) = walk::end(&LogFile::of(&path, same, segment.id(store_id)))?;
+            last_seq = last;
+            if !segment.is_sealed {
+                version.size = end;
+            }
         }
         let file = (!segment.is_sealed).then_some(file);
         sources.push(SourceLog {
             segment,
             file,
             version,
+            last_seq,
         });
     }
     Ok(sources)
@@ -255,6 +305,7 @@ fn take(
         mut segment,
         file,
         mut version,
+        ..
     } = source;
     let Some(mut file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
@@ -327,6 +378,7 @@ fn take(
     Ok(Some(LogCopy {
         class_name,
         first_seq,
+        last_seq: scanned.last_seq,
         file: name,
         bytes,
         hash,
@@ -364,10 +416,10 @@ fn small(
     before: &Manifest,
 ) -> Result<Option<SmallFile>, ToolError> {
     let path = from.join(name);
-    let Some(text) = files::text(&path)? else {
+    let Some(bytes) = format::read_if_exists(&path)? else {
         return Ok(None);
     };
-    let hash = xxhash_rust::xxh3::xxh3_128(text.as_bytes());
+    let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
     let known = before
         .smalls
         .iter()
@@ -375,12 +427,12 @@ fn small(
     if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
         return Ok(Some(known.clone()));
     }
-    let file = new_name(to, &name.replace('/', "-"), before);
-    files::write_small(&to.join(&file), &text)?;
+    let file = new_name(to, &layout::copy_name(name), before);
+    files::write_small(&to.join(&file), &bytes)?;
     Ok(Some(SmallFile {
         name: name.to_owned(),
         file,
-        bytes: text.len() as u64,
+        bytes: bytes.len() as u64,
         hash,
     }))
 }
@@ -415,8 +467,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         let Some((base, n)) = name.rsplit_once('-') else {
             return name == UNFINISHED;
         };
-        let ours = format::segment_seq(base).is_some()
-            || layout::is_small_file(&base.replacen('-', "/", 1));
+        let ours = format::segment_seq(base).is_some() || layout::name_of_copy(base).is_some();
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
     for dir in dirs(tree)? {

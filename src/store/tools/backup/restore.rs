@@ -1,11 +1,18 @@
 //! `restore`: creates a store from a backup.
+//!
+//! Its sequence numbers continue far behind those of the backup (`renumber`). The reactor's checkpoint is not restored: events of the
+//! backup are old, and must not cause reactions again.
 
 use std::fs::File;
 use std::path::Path;
 
-use super::manifest::Manifest;
+use super::manifest::{Manifest, SmallFile};
+use crate::base::clock::Micros;
+use crate::model::SeqNo;
 use crate::store::error::io_at;
+use crate::store::tools::renumber::Renumbering;
 use crate::store::tools::{ToolError, Watch, files, layout};
+use crate::store::write::seqno::SkippedNumbers;
 use crate::store::{StoreError, format};
 
 #[derive(Debug)]
@@ -14,12 +21,15 @@ pub(crate) struct RestoreReport {
     pub(crate) bytes: u64,
     /// Time of the backup, microseconds since 1970.
     pub(crate) made: i64,
+    /// The sequence numbers that the new store leaves out.
+    pub(crate) skipped: SkippedNumbers,
 }
 
 /// Restores a backup into an empty directory, and verifies its files against the manifest.
 pub(crate) fn restore(
     from: &Path,
     to: &Path,
+    now: Micros,
     watch: &mut dyn Watch,
 ) -> Result<RestoreReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
@@ -53,6 +63,8 @@ pub(crate) fn restore(
         .into());
     }
     files::check_disjoint(from, to)?;
+    let used = SeqNo(manifest.sequence).max(manifest.last_seq().next());
+    let renumbering = Renumbering::new("restore", used, Micros(manifest.made), now)?;
     // Check that all files exist before writing any.
     for (file, bytes) in named(&manifest) {
         let path = from.join(file);
@@ -86,25 +98,27 @@ pub(crate) fn restore(
         .smalls
         .iter()
         .partition(|small| small.name == "FORMAT");
-    if manifest.sequence > 0 {
-        files::write_small(&to.join("SEQUENCE"), &format!("{}\n", manifest.sequence))?;
-    }
     // FORMAT last: it makes the directory a store.
-    for small in others.into_iter().chain(last) {
-        let source = from.join(&small.file);
-        let text = files::text(&source)?.unwrap_or_default();
-        check(
-            &source,
-            xxhash_rust::xxh3::xxh3_128(text.as_bytes()),
-            small.hash,
-        )?;
-        layout::write_small_file(to, &small.name, &text)?;
+    for small in others {
+        let bytes = checked(from, small)?;
+        layout::write_small_file(to, &small.name, &bytes)?;
     }
+    let store_format = last
+        .first()
+        .ok_or_else(|| not("it has no copy of FORMAT"))?;
+    let text = checked(from, store_format)?;
+    let store_id = format::read_format(&String::from_utf8_lossy(&text)).map_err(|found| {
+        let path = from.join(&store_format.file);
+        ToolError::Damaged { path, what: found }
+    })?;
+    renumbering.write(to, store_id, &manifest.skipped)?;
+    layout::write_small_file(to, &store_format.name, &text)?;
     files::inherit_owner(to)?;
     Ok(RestoreReport {
         segments: manifest.logs.len() as u64,
         bytes: total,
         made: manifest.made,
+        skipped: renumbering.skipped,
     })
 }
 
@@ -119,6 +133,14 @@ fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
             .iter()
             .map(|small| (small.file.as_str(), small.bytes)),
     )
+}
+
+/// The content of a small file of the backup.
+fn checked(from: &Path, small: &SmallFile) -> Result<Vec<u8>, ToolError> {
+    let source = from.join(&small.file);
+    let bytes = format::read_if_exists(&source)?.unwrap_or_default();
+    check(&source, xxhash_rust::xxh3::xxh3_128(&bytes), small.hash)?;
+    Ok(bytes)
 }
 
 fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), ToolError> {

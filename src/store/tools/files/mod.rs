@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::ToolError;
+use super::layout::LOST_AND_FOUND;
 use crate::base::limits::TOOL_COPY_BYTES;
 use crate::store::error::io_at;
 use crate::store::vfs::{Disk, Fs as _};
@@ -127,7 +128,9 @@ fn real(path: &Path) -> Result<PathBuf, StoreError> {
 pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
     match fs::read_dir(path) {
         Ok(mut items) => {
-            if items.next().is_some() {
+            // A new file system is empty, too.
+            let counts = |item: &io::Result<fs::DirEntry>| !matches!(item, Ok(item) if item.file_name() == LOST_AND_FOUND);
+            if items.any(|item| counts(&item)) {
                 return Err(ToolError::NotEmpty {
                     path: path.to_owned(),
                 });
@@ -160,8 +163,8 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Writes a small file atomically and durably.
-pub(crate) fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
-    Disk.write_whole(path, text.as_bytes())
+pub(crate) fn write_small(path: &Path, content: impl AsRef<[u8]>) -> Result<(), StoreError> {
+    Disk.write_whole(path, content.as_ref())
         .map_err(io_at("write", path))
 }
 

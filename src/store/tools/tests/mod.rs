@@ -15,11 +15,12 @@ use crate::base::limits::BLOCK_RAW_BYTES;
 use crate::model::{Batch, EventFilter, Source};
 use crate::store::tests::Rig;
 use crate::store::tests::damage::forged::frames;
-use crate::store::tools::backup::restore::restore;
+use crate::store::tools::backup::restore;
 use crate::store::*;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
+mod identity;
 mod swap;
 mod table;
 
@@ -91,12 +92,16 @@ fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
     }
 }
 
+fn restore(from: &Path, to: &Path, watch: &mut dyn super::Watch) -> Result<(), ToolError> {
+    restore::restore(from, to, Micros(10), watch).map(drop)
+}
+
 /// Creates a store with these events in several segments.
 fn make(dir: &Path, numbers: std::ops::Range<u64>) {
     with_store(dir, |_, intake| put(intake, numbers));
 }
 
-/// The content of a store: the tag by sequence number.
+/// The content of a store: the tag by sequence number. Without gap records of a restore, whose numbers are checked elsewhere.
 fn content(dir: &Path) -> BTreeMap<u64, String> {
     with_store(dir, |store, _| {
         let found = store
@@ -118,7 +123,8 @@ fn content(dir: &Path) -> BTreeMap<u64, String> {
             assert_eq!(event(n), (tag.clone(), entry.body), "garbage");
             (entry.seq.0, tag)
         };
-        found.into_iter().map(each).collect()
+        let is_event = |entry: &StoredEntry| entry.kind != crate::model::Kind::Gap;
+        found.into_iter().filter(is_event).map(each).collect()
     })
 }
 
@@ -719,12 +725,7 @@ fn a_backup_omits_preallocated_bytes() {
     assert_eq!(copied.bytes, on_disk());
     let again = dir.path().join("again");
     restore(to.path(), &again, &mut ()).unwrap();
-    assert_eq!(
-        verify(&again, verify::VerifyOptions::default(), &mut ())
-            .unwrap()
-            .entries,
-        5
-    );
+    assert_eq!(content(&again).len(), 5);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layout::{self, SegmentFiles};
-use super::{ToolError, Watch, files};
+use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
 use crate::store::format::{self, FORMAT_VERSION};
@@ -24,6 +24,7 @@ use crate::store::segment::removal::{left_in_trash, was_dropped};
 use crate::store::segment::{Index, Segment};
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
+use crate::store::write::seqno::{SEQUENCE, SequenceFile};
 use crate::store::{Class, StoreError};
 use compare::CatalogueDifference;
 
@@ -128,7 +129,7 @@ pub(crate) fn verify(
         let size = if segment.is_sealed {
             log.size()?
         } else {
-            walk::end(&log)?
+            walk::end(&log)?.0
         };
         total += size;
         // Keep only active logs open, to limit open files; finished ones can be reopened.
@@ -386,23 +387,26 @@ fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
 
 /// Checks that the reserved sequence numbers are not behind the log.
 fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
-    let path = dir.join("SEQUENCE");
-    let Some(text) = files::text(&path)? else {
+    let path = dir.join(SEQUENCE);
+    let Some(file) = SequenceFile::read(dir)? else {
         return Ok(());
     };
     let last = last.unwrap_or_default();
-    match text.trim_end().parse::<u64>() {
-        Ok(end) if end > last.0 => {}
-        Ok(end) => {
-            let what = format!("the file has {end}, the log has entry {}", last.0);
+    match file {
+        Some(file) if file.end > last => {}
+        Some(file) => {
+            let what = format!("the file has {}, the log has entry {}", file.end.0, last.0);
             report
                 .notes
                 .push(about(&path, what, "the next start continues after the log"));
         }
-        Err(_) => {
-            let means = "sequence numbers of lost entries may be assigned again. \
-                         Write a number larger than any assigned one into the file";
-            report.damage(about(&path, "malformed number", means));
+        None => {
+            let means = "the next start skips numbers after the last one in the log; those of lost entries may be assigned again";
+            report.damage(about(
+                &path,
+                "malformed, or its checksum does not match",
+                means,
+            ));
         }
     }
     Ok(())
