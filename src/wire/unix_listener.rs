@@ -5,17 +5,25 @@
 //!
 //! A live socket, or a file that is not a socket, is never removed. The stale socket of a killed daemon
 //! is removed. New directories are closed to others.
+//!
+//! A socket that the service manager passed is used only if connections to the path reach it ([`Passed`]). A bound socket keeps its name
+//! when its file is removed or replaced, so the name proves nothing.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
 };
+use std::os::unix::net as std_net;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -54,6 +62,80 @@ pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
     kept: bool,
+    /// Connections that were accepted before [`Listener::serve`], which serves them first.
+    waiting: VecDeque<UnixStream>,
+}
+
+/// The sockets that the service manager passed: the one that clients reach, and the connections that waited at any of them.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    live: Option<std_net::UnixListener>,
+    waiting: Vec<std_net::UnixStream>,
+}
+
+impl Passed {
+    /// Whether a passed socket is in use.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Keeps `socket` if connections to `path` reach it. Otherwise it is closed: its file was removed or replaced, and no client could
+    /// connect to it again. Connections that wait at it are kept in both cases.
+    pub(crate) fn offer(&mut self, socket: std_net::UnixListener, path: &Path) -> io::Result<bool> {
+        socket.set_nonblocking(true)?;
+        let is_reached = is_reached(&socket, path, &mut self.waiting)?;
+        if is_reached {
+            self.live = Some(socket);
+        }
+        Ok(is_reached)
+    }
+}
+
+/// Whether connections to `path` arrive at `listener`, proved by one. Moves the connections that wait there into `waiting`.
+fn is_reached(
+    listener: &std_net::UnixListener,
+    path: &Path,
+    waiting: &mut Vec<std_net::UnixStream>,
+) -> io::Result<bool> {
+    let probe = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    // The kernel chooses a unique abstract name, by which the other end is recognised.
+    rustix::net::bind(&probe, &SocketAddrUnix::new_unnamed())?;
+    let probe = std_net::UnixStream::from(probe);
+    let own = probe.local_addr()?;
+    let target = SocketAddrUnix::new(path)?;
+
+    let before = waiting.len();
+    let mut is_waiting_for_room = true;
+    loop {
+        if is_waiting_for_room {
+            match rustix::net::connect(&probe, &target) {
+                Ok(()) => is_waiting_for_room = false,
+                // The queue at the path is full. If it is that of `listener`, accepting makes room.
+                Err(Errno::AGAIN) => {}
+                // Nothing listens there, or nothing is there. What waited before is accepted all the same.
+                Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR) => {
+                    is_waiting_for_room = false;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match listener.accept() {
+            Ok((_, peer)) if peer.as_abstract_name() == own.as_abstract_name() => return Ok(true),
+            Ok((stream, _)) => waiting.push(stream),
+            // Its queue is empty, so the probe is in another one, or in none.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        // More connections than its queue held at the start: clients reach it now, faster than the probe.
+        if waiting.len() - before > 2 * LISTEN_BACKLOG as usize {
+            return Ok(true);
+        }
+    }
 }
 
 /// Path, permissions and group of a socket, and their configuration keys.
@@ -111,14 +193,35 @@ impl Listener {
             socket,
             path: path.to_owned(),
             kept: false,
+            waiting: VecDeque::new(),
         })
     }
 
-    /// Uses a socket that is bound to the path and listens already. The service manager keeps it open, so its file stays on drop.
-    /// Requires a tokio runtime.
-    pub(crate) fn inherit(
+    /// Uses the passed socket that clients reach; the service manager keeps it open, so its file stays on drop. Without one, binds the
+    /// socket anew. Connections that waited at any passed socket are served in both cases. Requires a tokio runtime.
+    pub(crate) fn open_or_inherit(
         spec: &ListenerSpec<'_>,
-        passed: std::os::unix::net::UnixListener,
+        passed: Passed,
+    ) -> Result<Self, SocketError> {
+        let Passed { live, waiting } = passed;
+        let mut listener = match live {
+            Some(socket) => Self::inherit(spec, socket)?,
+            None => Self::open(spec)?,
+        };
+        for stream in waiting {
+            let stream = stream
+                .set_nonblocking(true)
+                .and_then(|()| UnixStream::from_std(stream));
+            listener
+                .waiting
+                .push_back(stream.map_err(io("accept connections at", spec.path))?);
+        }
+        Ok(listener)
+    }
+
+    fn inherit(
+        spec: &ListenerSpec<'_>,
+        passed: std_net::UnixListener,
     ) -> Result<Self, SocketError> {
         let gid = prepare(spec)?;
         set_access(spec, gid)?;
@@ -130,6 +233,7 @@ impl Listener {
             socket,
             path: spec.path.to_owned(),
             kept: true,
+            waiting: VecDeque::new(),
         })
     }
 
@@ -141,7 +245,7 @@ impl Listener {
     /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
     /// `reject`. The socket is removed first; returns when all peers are done, or after [`PEER_TIMEOUT`].
     pub(crate) async fn serve<F>(
-        self,
+        mut self,
         permits_max: usize,
         mut stop: watch::Receiver<bool>,
         reject: impl Fn(UnixStream),
@@ -151,12 +255,15 @@ impl Listener {
     {
         let permits = Arc::new(Semaphore::new(permits_max));
         loop {
-            let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
-                _ = stop.wait_for(|stop| *stop) => break,
+            let accepted = match self.waiting.pop_front() {
+                Some(stream) => Ok(stream),
+                None => tokio::select! {
+                    accepted = self.socket.accept() => accepted.map(|(stream, _)| stream),
+                    _ = stop.wait_for(|stop| *stop) => break,
+                },
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let Ok(permit) = permits.clone().try_acquire_owned() else {
                         reject(stream);
                         continue;
@@ -509,15 +616,13 @@ mod tests {
             key: "socket",
             group_key: "socket_group",
         };
-        let passed = std::os::unix::net::UnixListener::bind(path).unwrap();
-        let client = std::os::unix::net::UnixStream::connect(path).unwrap();
-        let listener = Listener::inherit(&spec, passed).unwrap();
+        let socket = std_net::UnixListener::bind(path).unwrap();
+        let client = std_net::UnixStream::connect(path).unwrap();
+        let mut passed = Passed::default();
+        assert!(passed.offer(socket, path).unwrap() && passed.is_live());
+        let mut listener = Listener::open_or_inherit(&spec, passed).unwrap();
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o7777, 0o660);
-        let (served, _) = listener.socket.accept().await.unwrap();
-        served.try_write(b"waited").unwrap();
-        let mut received = [0; 6];
-        io::Read::read_exact(&mut &client, &mut received).unwrap();
-        assert_eq!(&received, b"waited");
+        answer_the_one_that_waited(&mut listener, &client);
         drop(listener);
         assert!(path.exists());
         let mut listener = Listener::open(&spec).unwrap();
@@ -526,6 +631,66 @@ mod tests {
         assert!(path.exists());
         drop(Listener::open(&spec).unwrap());
         assert!(!path.exists());
+    }
+
+    fn answer_the_one_that_waited(listener: &mut Listener, client: &std_net::UnixStream) {
+        let served = listener.waiting.pop_front().unwrap();
+        assert!(listener.waiting.is_empty());
+        io::Write::write_all(&mut served.into_std().unwrap(), b"waited").unwrap();
+        let mut received = [0; 6];
+        io::Read::read_exact(&mut &*client, &mut received).unwrap();
+        assert_eq!(&received, b"waited");
+    }
+
+    #[tokio::test]
+    async fn a_passed_socket_that_no_client_reaches_is_bound_anew_and_loses_no_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("s.sock");
+        let spec = ListenerSpec {
+            path,
+            mode: 0o660,
+            group: None,
+            key: "socket",
+            group_key: "socket_group",
+        };
+        let bind = || std_net::UnixListener::bind(path).unwrap();
+
+        // Its file was removed, and nothing is in its place.
+        let removed = bind();
+        let client = std_net::UnixStream::connect(path).unwrap();
+        fs::remove_file(path).unwrap();
+        assert_eq!(
+            removed.local_addr().unwrap().as_pathname(),
+            Some(path.as_path()),
+            "the name proves nothing"
+        );
+        let mut passed = Passed::default();
+        assert!(!passed.offer(removed, path).unwrap() && !passed.is_live());
+        let mut listener = Listener::open_or_inherit(&spec, passed).unwrap();
+        assert!(std_net::UnixStream::connect(path).is_ok());
+        fs::remove_file(path).unwrap();
+
+        // Another socket is in its place, dead or alive.
+        for is_alive in [false, true] {
+            let replaced = bind();
+            fs::remove_file(path).unwrap();
+            let other = bind();
+            let _other = is_alive.then_some(other);
+            let mut passed = Passed::default();
+            assert!(!passed.offer(replaced, path).unwrap(), "{is_alive}");
+            fs::remove_file(path).unwrap();
+        }
+
+        // A full queue is emptied, and all of it served.
+        let full = bind();
+        rustix::net::listen(&full, 2).unwrap();
+        let clients: Vec<_> = (0..3)
+            .map(|_| std_net::UnixStream::connect(path).unwrap())
+            .collect();
+        let mut passed = Passed::default();
+        assert!(passed.offer(full, path).unwrap());
+        assert_eq!(passed.waiting.len(), clients.len());
+        answer_the_one_that_waited(&mut listener, &client);
     }
 
     #[test]

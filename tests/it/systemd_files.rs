@@ -92,10 +92,7 @@ fn the_units_agree_with_the_program() {
             assert!(unit.contains(&format!("\n{directory}={name}\n")), "{name}");
         }
         assert!(unit.contains("\nFileDescriptorStoreMax=1\n"), "{name}");
-        assert!(
-            unit.contains("\nRuntimeDirectoryPreserve=restart\n"),
-            "{name}"
-        );
+        assert!(unit.contains("\nRuntimeDirectoryPreserve=yes\n"), "{name}");
     }
     // A killed child must not end the daemon, and a stop must not end children first.
     assert!(UNIT.contains("\nOOMPolicy=continue\n") && UNIT.contains("\nKillMode=mixed\n"));

@@ -201,7 +201,7 @@ def test_tmpfiles_leave_the_directories_to_user_salt(daemon, salt_s_own_user):
 
 
 def test_a_minion_s_reactor_beside_the_master_s(daemon, salt):
-    minion = Unit(salt, "saltcellar-minion", "/etc/saltcellar/minion.yaml",
+    minion = Unit(salt, "saltcellar-minion", "/etc/saltcellar/minion/saltcellar.yaml",
                   {"bus": ["/var/run/salt/minion"], "reactor": {"minion": "/etc/salt/minion"}})
     minion.configure()
     try:

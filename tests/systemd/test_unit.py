@@ -113,12 +113,110 @@ def test_a_restart_refuses_no_connection(daemon, service, socket_unit, refused):
     assert bool(seen) == refused, seen
 
 
-def test_a_stopped_daemon_leaves_no_socket(daemon):
+def test_a_stopped_daemon_leaves_no_socket_that_answers(daemon):
     daemon.sh("systemctl stop saltcellar")
     daemon.changed = True
-    assert daemon.sh("ls -d /run/saltcellar", check=False).returncode
     failed = daemon.cli("status", check=False)
     assert failed.returncode and "/run/saltcellar/saltcellar.sock" in failed.stderr, failed
+
+
+SERVICE, SOCKET = "saltcellar.service", "saltcellar.socket"
+#: Units to start, or to stop, one after the other.
+ORDERS = [(SERVICE,), (SOCKET,), (SERVICE, SOCKET), (SOCKET, SERVICE)]
+
+
+@pytest.fixture
+def both_units(daemon):
+    """The daemon with its socket unit, without systemd's limit of starts."""
+    for unit in (SERVICE, SOCKET):
+        daemon.host.write(f"/etc/systemd/system/{unit}.d/often.conf", "[Unit]\nStartLimitIntervalSec=0\n")
+    daemon.sh(f"systemctl daemon-reload; systemctl stop {SOCKET} {SERVICE}")
+    daemon.changed = True
+    yield daemon
+    daemon.changed = True
+    daemon.sh(f"rm -r /etc/systemd/system/{SOCKET}.d /etc/systemd/system/{SERVICE}.d/often.conf; systemctl stop {SOCKET} {SERVICE};"
+              f"systemctl daemon-reload; systemctl reset-failed {SOCKET} {SERVICE} || true")
+
+
+def is_active(daemon, unit):
+    return daemon.sh(f"systemctl is-active {unit}", check=False).stdout.strip() == "active"
+
+
+def answers(daemon, after):
+    """A client reaches the daemon as long as one of the units is active, and without them none."""
+    expected = is_active(daemon, SERVICE) or is_active(daemon, SOCKET)
+    status = daemon.cli("status", check=False)
+    reached = "REFUSED" not in status.stderr.upper() and "failed to" not in status.stderr
+    assert reached == expected, (after, status)
+
+
+@pytest.mark.parametrize("started", ORDERS)
+def test_the_socket_answers_after_every_order_of_stops_and_starts(both_units, started):
+    daemon = both_units
+    for stopped in ORDERS:
+        for again in ORDERS:
+            daemon.sh(f"systemctl stop {SOCKET} {SERVICE}")
+            for verb, units in (("start", started), ("stop", stopped), ("start", again), ("restart", (SERVICE,))):
+                for unit in units:
+                    # systemd refuses to start a socket unit while its service runs.
+                    refused = verb == "start" and unit == SOCKET and is_active(daemon, SERVICE)
+                    done = daemon.sh(f"systemctl {verb} {unit}", check=False)
+                    assert refused or done.returncode == 0, (started, stopped, again, verb, unit, done)
+                answers(daemon, (started, stopped, again, verb, units))
+
+
+@pytest.mark.parametrize("started", ORDERS)
+def test_a_failed_start_leaves_a_socket_that_works(both_units, started):
+    daemon = both_units
+    for unit in started:
+        daemon.sh(f"systemctl start {unit}", check=unit == SERVICE or SERVICE not in started)
+    daemon.configure(restart=False, busses=[])
+    for verb in ("restart", "stop", "start"):
+        daemon.sh(f"systemctl {verb} {SERVICE}", check=False)
+    assert not is_active(daemon, SERVICE)
+    daemon.configure(restart=False)
+    daemon.sh(f"systemctl reset-failed {SOCKET} {SERVICE}; systemctl start {SERVICE}")
+    answers(daemon, started)
+    daemon.sh(f"systemctl stop {SERVICE}")
+    answers(daemon, started)
+    daemon.sh(f"systemctl restart {SERVICE}")
+    answers(daemon, started)
+    assert is_active(daemon, SERVICE)
+
+
+def test_another_state_directory_needs_a_line_that_the_error_names(daemon):
+    cursor = daemon.cursor()
+    daemon.sh("install -d -m 700 /srv/data")
+    daemon.configure(restart=False, state_dir="/srv/data")
+    assert daemon.sh("systemctl restart saltcellar", check=False).returncode
+    daemon.changed = True
+    assert "Read-only file system" in daemon.log(cursor) and "`ReadWritePaths=DIR` below [Service]" in daemon.log(cursor), daemon.log(cursor)
+    daemon.configure(["ReadWritePaths=/srv/data"], state_dir="/srv/data")
+    assert daemon.json("status")["state_dir"] == "/srv/data"
+
+
+def test_planned_restarts_log_no_warning(daemon, salt):
+    daemon.wait_for_bus()
+    cursor = daemon.cursor()
+    daemon.restart()
+    daemon.wait_for_bus()
+    daemon.sh("systemctl restart salt-master")
+    daemon.wait_for_log("event bus closed by Salt, reconnecting", cursor)
+    daemon.wait_for_log('the bus was not read during a restart', cursor)
+    eventually("the end of the master's restart", lambda: daemon.log(cursor).count("the bus was not read during a restart") >= 2)
+    warnings = [line for line in daemon.log(cursor).splitlines() if "WARN" in line and "bus" in line]
+    assert not warnings, warnings
+
+
+def test_a_socket_whose_file_was_removed_is_bound_anew(daemon):
+    cursor = daemon.cursor()
+    daemon.sh("rm /run/saltcellar/saltcellar.sock; systemctl restart saltcellar")
+    daemon.cli("status")
+    assert "the socket that systemd kept is not used: its file was removed or replaced" in daemon.log(cursor)
+    cursor = daemon.cursor()
+    daemon.sh("systemctl restart saltcellar")
+    daemon.cli("status")
+    assert "is not used" not in daemon.log(cursor)
 
 
 def test_a_reload_applies_the_reactor_and_names_keys_that_need_a_restart(daemon):
@@ -131,6 +229,16 @@ def test_a_reload_applies_the_reactor_and_names_keys_that_need_a_restart(daemon)
     assert 'changed configuration keys take effect after a restart keys="socket_peers"' in log, log
     assert "reactor configuration reloaded" in log, log
     assert daemon.show("ActiveState") == "active"
+
+
+def test_a_change_beside_the_configuration_file_is_seen_within_seconds(daemon):
+    assert daemon.json("reactor", "list")["shadow"] is False
+    daemon.host.write("/etc/saltcellar/conf.d/50-shadow.yaml", "reactor.shadow: true\n")
+    eventually("the new file", lambda: daemon.json("reactor", "list")["shadow"])
+    daemon.host.write("/etc/saltcellar/conf.d/50-shadow.yaml", "reactor.shadow: maybe\n")
+    eventually("the error", lambda: "/etc/saltcellar/conf.d/50-shadow.yaml:1: reactor.shadow" in daemon.json("reactor", "list")["refused"]["why"])
+    daemon.sh("rm -r /etc/saltcellar/conf.d")
+    eventually("the removal", lambda: not daemon.json("reactor", "list")["shadow"])
 
 
 def test_a_reload_of_an_invalid_file_fails_and_changes_nothing(daemon):

@@ -122,13 +122,13 @@ impl Daemon {
                 key: "--socket",
                 group_key: "socket_group",
             };
-            if let Some(socket) = inherited {
-                Listener::inherit(&spec, socket).context("use the socket that systemd keeps")?
-            } else {
-                let mut source = Listener::open(&spec).context("open the local socket")?;
+            let is_inherited = inherited.is_live();
+            let mut source =
+                Listener::open_or_inherit(&spec, inherited).context("open the local socket")?;
+            if !is_inherited {
                 watchdog::store_socket(&mut source);
-                source
             }
+            source
         };
         let store_threads = vec![
             threads::spawn_critical("sc-append", move || appender.run())

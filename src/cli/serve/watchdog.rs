@@ -2,7 +2,6 @@
 //! restarts (docs/decisions/systemd-unit.md). No-ops without systemd.
 
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +9,11 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use crate::config::Config;
-use crate::wire::unix_listener::Listener;
+use crate::wire::unix_listener::{Listener, Passed};
 
 /// The socket's name in systemd's store of file descriptors.
-const STORED_AS: NotifyState<'static> = NotifyState::FdName("socket");
+const STORED_NAME: &str = "socket";
+const STORED_AS: NotifyState<'static> = NotifyState::FdName(STORED_NAME);
 
 /// Reports that the daemon accepts calls.
 pub(super) fn ready(config: &Config) {
@@ -37,14 +37,17 @@ pub(super) fn reloading() {
     }
 }
 
-/// The listening socket at `path` that systemd passed: that of the previous daemon, or of a socket unit.
+/// The listening socket at `path` that systemd passed, that of the previous daemon or of a socket unit, if clients reach it.
 ///
 /// Changes environment variables, so it must run before any thread reads them.
-pub(super) fn inherited(path: &Path) -> Option<UnixListener> {
-    let mut passed = listenfd::ListenFd::from_env();
-    let mut found = None;
-    for n in 0..passed.len() {
-        let socket = match passed.take_unix_listener(n) {
+pub(super) fn inherited(path: &Path) -> Passed {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut sockets = listenfd::ListenFd::from_env();
+    let mut passed = Passed::default();
+    for n in 0..sockets.len() {
+        let name = names.next().unwrap_or_default();
+        let socket = match sockets.take_unix_listener(n) {
             Ok(Some(socket)) => socket,
             Ok(None) => continue,
             Err(error) => {
@@ -52,25 +55,42 @@ pub(super) fn inherited(path: &Path) -> Option<UnixListener> {
                 continue;
             }
         };
-        let bound = socket
-            .local_addr()
-            .ok()
-            .and_then(|address| address.as_pathname().map(Path::to_owned));
-        if found.is_none() && bound.as_deref() == Some(path) && is_socket(path) {
-            found = Some(socket);
-            continue;
+        match accepts(&mut passed, socket, path) {
+            Ok(()) => {}
+            // The daemon binds the socket anew, and hands that one to systemd.
+            Err(problem) if name == STORED_NAME => {
+                tracing::warn!(socket = %path.display(), "the socket that systemd kept is not used: {problem}");
+                notify(&[NotifyState::FdStoreRemove, STORED_AS]);
+            }
+            Err(problem) => tracing::warn!(
+                unit = name, socket = %path.display(),
+                "the socket of a systemd unit is not used: {problem}; stop saltcellar.service, and restart the socket unit or disable it"
+            ),
         }
-        tracing::warn!(
-            passed = %bound.unwrap_or_default().display(), socket = %path.display(),
-            "systemd passed a socket that is not the file at `socket`, closed"
-        );
-        notify(&[NotifyState::FdStoreRemove, STORED_AS]);
     }
-    found
+    passed
 }
 
-fn is_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+/// Takes a passed socket, or says why it is of no use.
+fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(), String> {
+    if passed.is_live() {
+        return Err("another one is in use".to_owned());
+    }
+    let bound = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_pathname().map(Path::to_owned));
+    if bound.as_deref() != Some(path) {
+        return Err(format!(
+            "it listens at {}, which is not `socket`",
+            bound.unwrap_or_default().display()
+        ));
+    }
+    match passed.offer(socket, path) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("its file was removed or replaced, so no client reaches it".to_owned()),
+        Err(error) => Err(format!("cannot connect to it: {error}")),
+    }
 }
 
 /// Hands a copy of the socket to systemd, which passes it to the next daemon: connections wait while the daemon restarts.
