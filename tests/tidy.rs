@@ -308,6 +308,42 @@ fn every_source_file_keeps_the_conventions() {
     assert!(report.is_empty(), "\n{report}");
 }
 
+/// Files that make a `Command` of a program's path, each with the reason why nobody else can choose that program. All others get theirs from
+/// `base/trusted.rs`, so that root runs no program which another user made it find.
+const RUN_PROGRAMS: [(&str, &str); 5] = [
+    ("base/trusted.rs", "after a check of every step of the path"),
+    (
+        "reactor/helper/account.rs",
+        "absolute paths of `setpriv` and `getent`",
+    ),
+    ("engines/program/mod.rs", "the configuration names it"),
+    ("cli/serve/zeromq/mod.rs", "the program that runs already"),
+    (
+        "cli/format/output/sink.rs",
+        "the pager of the person who runs the command line",
+    ),
+];
+
+#[test]
+fn programs_that_were_found_are_run_only_after_a_check() {
+    let may_run = |file: &str| RUN_PROGRAMS.iter().any(|(known, _)| *known == file);
+    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
+        let name = file.strip_prefix("src/").unwrap_or(file);
+        let is_test = ["tests", "bench", "testkit"]
+            .iter()
+            .any(|part| name.contains(part));
+        let source = read(file);
+        let code = source
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        assert!(
+            is_test || may_run(name) || !code.contains("Command::new("),
+            "src/{name}: `Command::new` of a program: use base::trusted::TrustedProgram"
+        );
+    }
+}
+
 #[test]
 fn lib_rs_and_the_architecture_page_have_the_same_layers() {
     let mut lib: Vec<(String, Vec<String>)> = Vec::new();
@@ -372,6 +408,7 @@ fn keys_of(sources: &str, name: &str, prefix: &str) -> String {
         .unwrap_or_else(|| panic!("{name}"));
     let (fields, _) = fields.split_once("\n}\n").unwrap();
     let (mut keys, mut comment, mut renamed) = (String::new(), String::new(), None);
+    let mut is_skipped = false;
     for line in fields.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix("///") {
             // Lines of a paragraph or of an item are joined.
@@ -381,12 +418,14 @@ fn keys_of(sources: &str, name: &str, prefix: &str) -> String {
             comment.push_str(if text.is_empty() { "\n" } else { "" });
         } else if let Some(attribute) = line.strip_prefix("#[serde(rename = \"") {
             renamed = attribute.split('"').next();
+        } else if line == "#[serde(skip)]" {
+            is_skipped = true;
         } else if let Some((field, kind)) = line.trim_end_matches(',').split_once(": ") {
             let field = renamed.take().unwrap_or(field.trim_start_matches("pub "));
             let comment = std::mem::take(&mut comment);
             if kind.ends_with("Config") {
                 keys += &keys_of(sources, kind, &format!("{field}."));
-            } else if !["origins", "given", "lines"].contains(&field) {
+            } else if !std::mem::take(&mut is_skipped) {
                 let comment = comment.trim().replace("\n\n\n", "\n\n");
                 writeln!(keys, "\n## `{prefix}{field}`\n\n{comment}").unwrap();
             }

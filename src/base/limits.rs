@@ -53,6 +53,8 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
 /// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Files in the directory `conf.d` beside the configuration file.
+pub const CONFIG_FILES_MAX: usize = 1000;
 
 /// Nesting depth of a configuration file; the deepest known key has two levels.
 pub const CONFIG_DEPTH_MAX: usize = 16;
@@ -224,6 +226,9 @@ pub const FIRE_PROBE_PAUSE: Duration = Duration::from_millis(100);
 pub const BUS_RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// See [`BUS_RECONNECT_MIN`].
 pub const BUS_RECONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// Longest time without reading a bus that is logged as a restart, not as a loss: a master with many workers stops and starts in half of it.
+pub const BUS_RESTART_MAX: Duration = Duration::from_secs(60);
 
 /// Interval at which a sleeping thread checks for shutdown.
 pub const STOP_CHECK: Duration = Duration::from_millis(200);

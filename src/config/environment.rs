@@ -13,6 +13,8 @@ pub const SYSTEM_STATE_DIR: &str = "/var/lib/saltcellar";
 pub const SYSTEM_SOCKET: &str = "/run/saltcellar/saltcellar.sock";
 /// Configuration file of the system's daemon.
 pub const SYSTEM_CONFIG: &str = "/etc/saltcellar/saltcellar.yaml";
+/// Directory beside the configuration file, with further files of the same form.
+pub const CONFIG_DIR: &str = "conf.d";
 
 /// Names of environment variables that set a key.
 pub(super) const ENV_STATE_DIR: &str = "SALTCELLAR_STATE_DIR";
@@ -70,19 +72,16 @@ impl Environment {
         }
     }
 
-    /// The default configuration file, if it exists.
+    /// The default configuration file, which may be missing.
     pub(super) fn default_config_file(&self) -> Option<PathBuf> {
-        let path = if self.root || self.service_state_dir.is_some() {
-            PathBuf::from(SYSTEM_CONFIG)
-        } else {
-            let home = self
-                .xdg_config_home
-                .clone()
-                .or_else(|| Some(self.home.as_ref()?.join(".config")))?;
-            home.join("saltcellar/saltcellar.yaml")
-        };
-        // An unreadable file is reported when it is opened.
-        path.try_exists().unwrap_or(true).then_some(path)
+        if self.root || self.service_state_dir.is_some() {
+            return Some(PathBuf::from(SYSTEM_CONFIG));
+        }
+        let home = self
+            .xdg_config_home
+            .clone()
+            .or_else(|| Some(self.home.as_ref()?.join(".config")))?;
+        Some(home.join("saltcellar/saltcellar.yaml"))
     }
 
     pub(super) fn default_state_dir(&self) -> Result<PathBuf, ConfigError> {

@@ -9,6 +9,8 @@
 //! [`limits::CONFIG_DEPTH_MAX`] deep.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde_json::{Map, Value as Json};
@@ -35,6 +37,34 @@ impl Lines {
                 (Some(line), _) => return *line,
                 (None, Some(end)) => path = path.get(..end).unwrap_or_default(),
                 (None, None) => return 1,
+            }
+        }
+    }
+}
+
+/// File and line by path, of several files whose values were merged.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Places(HashMap<String, (Arc<PathBuf>, usize)>);
+
+impl Places {
+    /// File and line of `path`, or else of what contains it.
+    pub(super) fn of(&self, mut path: &str) -> Option<(&Path, usize)> {
+        loop {
+            if let Some((file, line)) = self.0.get(path) {
+                return Some((file, *line));
+            }
+            path = path.get(..path.rfind(['.', '['])?).unwrap_or_default();
+        }
+    }
+
+    /// Adds the lines of the value at `from` in a file, which is at `to` in the merged values.
+    pub(super) fn add(&mut self, file: &Arc<PathBuf>, lines: &Lines, from: &str, to: &str) {
+        for (path, line) in &lines.0 {
+            let Some(rest) = path.strip_prefix(from) else {
+                continue;
+            };
+            if rest.is_empty() || rest.starts_with(['.', '[']) {
+                self.0.insert(format!("{to}{rest}"), (file.clone(), *line));
             }
         }
     }

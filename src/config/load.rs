@@ -1,18 +1,25 @@
-//! Merges flags, environment, file and defaults.
+//! Merges flags, environment, files and defaults.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
-use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
+use super::environment::{CONFIG_DIR, ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
 use super::error::Invalid;
-use super::file::{self, Lines};
+use super::file::{self, Lines, Places};
 use super::{Config, ConfigError, Environment, Origin, fits_a_socket, render};
 use crate::base::limits;
+
+/// Lists of directories, to which each file adds its own.
+const ADDED_LISTS: [&str; 2] = ["bus", "spools"];
+/// Mappings of names, to which each file adds its own.
+const ADDED_MAPPINGS: [&str; 2] = ["scripts", "sinks"];
 
 /// Settings from the command line.
 #[derive(Debug, Clone, Default)]
@@ -69,14 +76,7 @@ pub(super) fn config(
     }
     default_socket(&mut config, environment)?;
     config.given = given.clone();
-    match combined(&config) {
-        Ok(()) => Ok(config),
-        Err(Invalid { path: key, problem }) => Err(ConfigError {
-            origin: config.origin(&key).clone(),
-            key,
-            problem,
-        }),
-    }
+    checked(config)
 }
 
 /// Checks what concerns several keys. A client needs only the socket, and does not check it.
@@ -106,12 +106,12 @@ fn combined(config: &Config) -> Result<(), Invalid> {
 /// The explicit settings; paths that depend on the user are empty unless set.
 fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
-    if let Some(path) = given
-        .config
-        .clone()
-        .or_else(|| environment.default_config_file())
-    {
-        settings.read_file(&path)?;
+    if let Some(path) = &given.config {
+        settings.read_file(path)?;
+        settings.read_directory(path, None)?;
+    } else if let Some(path) = environment.default_config_file() {
+        settings.read_file_if_there(&path)?;
+        settings.read_directory(&path, None)?;
     }
     let buses: Json = given.bus.iter().map(|path| path_json(path)).collect();
     let environment = [
@@ -159,6 +159,30 @@ fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, Con
     settings.config()
 }
 
+/// The files alone, one of them with other contents.
+pub(super) fn files_with(
+    main: &Path,
+    replaced: &Path,
+    text: Option<&str>,
+) -> Result<Config, ConfigError> {
+    let mut settings = Settings::default();
+    settings.read_file_if_there(main)?;
+    settings.read_directory(main, Some((replaced, text)))?;
+    let config = settings.config()?;
+    checked(config)
+}
+
+fn checked(config: Config) -> Result<Config, ConfigError> {
+    match combined(&config) {
+        Ok(()) => Ok(config),
+        Err(Invalid { path: key, problem }) => Err(ConfigError {
+            origin: config.origin(&key).clone(),
+            key,
+            problem,
+        }),
+    }
+}
+
 fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), ConfigError> {
     if *config.origin("socket") == Origin::Default {
         config.socket = environment.default_socket()?;
@@ -187,7 +211,9 @@ fn path_json(path: &Path) -> Json {
 struct Settings {
     values: Map<String, Json>,
     origins: BTreeMap<String, Origin>,
-    lines: Lines,
+    files: Vec<PathBuf>,
+    expected: Vec<PathBuf>,
+    places: Places,
 }
 
 impl Settings {
@@ -208,18 +234,50 @@ impl Settings {
         }
     }
 
+    fn read_file_if_there(&mut self, path: &Path) -> Result<(), ConfigError> {
+        // An unreadable file is reported when it is opened.
+        if path.try_exists().unwrap_or(true) {
+            self.read_file(path)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the files in [`CONFIG_DIR`] beside the configuration file, in the order of their names. `replaced` is one with other contents,
+    /// or one to leave out.
+    fn read_directory(
+        &mut self,
+        main: &Path,
+        replaced: Option<(&Path, Option<&str>)>,
+    ) -> Result<(), ConfigError> {
+        let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
+        let mut files = list(&dir, main)?;
+        self.expected.extend([main.to_owned(), dir]);
+        if let Some((path, _)) = replaced
+            && !files.iter().any(|file| file == path)
+        {
+            files.push(path.to_owned());
+        }
+        files.sort_unstable();
+        for file in files {
+            match replaced {
+                Some((path, None)) if path == file => {}
+                Some((path, Some(text))) if path == file => self.read_text(&file, text)?,
+                _ => self.read_file(&file)?,
+            }
+        }
+        Ok(())
+    }
+
     fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let error = |line: usize, key: &str, problem: String| ConfigError {
-            origin: Origin::File {
-                path: path.to_owned(),
-                line,
-            },
-            key: key.to_owned(),
-            problem,
-        };
-        let text = read_text(path).map_err(|problem| error(1, "", problem))?;
-        let document = file::parse(&text).map_err(|bad| error(bad.line, "", bad.problem))?;
-        self.lines = document.lines;
+        let text = read_text(path).map_err(|problem| in_file(path, 1, "", problem))?;
+        self.read_text(path, &text)
+    }
+
+    fn read_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let error = |line, key: &str, problem| in_file(path, line, key, problem);
+        self.files.push(path.to_owned());
+        let document = file::parse(text).map_err(|bad| error(bad.line, "", bad.problem))?;
+        let lines = document.lines;
         let entries = match document.value {
             Json::Null => return Ok(()),
             Json::Object(entries) => entries,
@@ -257,13 +315,14 @@ impl Settings {
                         .collect::<Vec<_>>()
                         .join(", ");
                     let problem = format!("{other} where keys are expected; give {keys}");
-                    return Err(error(self.lines.of(&name), &name, problem));
+                    return Err(error(lines.of(&name), &name, problem));
                 }
                 value => keys.push((name, value)),
             }
         }
+        let file = Arc::new(path.to_owned());
         for (key, value) in keys {
-            let line = self.lines.of(&key);
+            let line = lines.of(&key);
             if !known.contains(&key) {
                 let problem = format!(
                     "unknown key; the nearest known key is {}",
@@ -271,29 +330,149 @@ impl Settings {
                 );
                 return Err(error(line, &key, problem));
             }
-            self.set(
-                &key,
-                value,
-                Origin::File {
-                    path: path.to_owned(),
-                    line,
-                },
-            );
+            self.add(&file, &lines, &key, value)?;
         }
+        Ok(())
+    }
+
+    /// Adds a key of a file. Two files may both have it only if one does not contradict the other.
+    fn add(
+        &mut self,
+        file: &Arc<PathBuf>,
+        lines: &Lines,
+        key: &str,
+        value: Json,
+    ) -> Result<(), ConfigError> {
+        let Self {
+            values,
+            origins,
+            places,
+            ..
+        } = self;
+        if origins.contains_key(key) {
+            let earlier = match key.split_once('.') {
+                Some((section, name)) => values.get_mut(section).and_then(|s| s.get_mut(name)),
+                None => values.get_mut(key),
+            };
+            match (earlier, value) {
+                (Some(Json::Array(all)), Json::Array(more)) if ADDED_LISTS.contains(&key) => {
+                    for (n, item) in more.into_iter().enumerate() {
+                        if !all.contains(&item) {
+                            let to = format!("{key}[{}]", all.len());
+                            places.add(file, lines, &format!("{key}[{n}]"), &to);
+                            all.push(item);
+                        }
+                    }
+                }
+                (Some(Json::Object(all)), Json::Object(more)) if ADDED_MAPPINGS.contains(&key) => {
+                    for (name, item) in more {
+                        let path = format!("{key}.{name}");
+                        match all.get(&name) {
+                            Some(same) if *same == item => {}
+                            Some(_) => return Err(duplicate(file, lines, places, &path)),
+                            None => {
+                                places.add(file, lines, &path, &path);
+                                all.insert(name, item);
+                            }
+                        }
+                    }
+                }
+                (Some(earlier), value) if *earlier == value => {}
+                _ => return Err(duplicate(file, lines, places, key)),
+            }
+            return Ok(());
+        }
+        places.add(file, lines, key, key);
+        let origin = Origin::File {
+            path: file.to_path_buf(),
+            line: lines.of(key),
+        };
+        self.set(key, value, origin);
         Ok(())
     }
 
     fn config(self) -> Result<Config, ConfigError> {
         let values = Json::Object(self.values);
         let mut config: Config = read_options(&values)
-            .map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
+            .map_err(|bad| invalid(&self.origins, &self.places, bad.path, bad.problem))?;
         config
             .check()
-            .map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
+            .map_err(|bad| invalid(&self.origins, &self.places, bad.path, bad.problem))?;
         config.origins = self.origins;
-        config.lines = self.lines;
+        config.files = self.files;
+        config.expected = self.expected;
+        config.places = self.places;
         Ok(config)
     }
+}
+
+fn in_file(path: &Path, line: usize, key: &str, problem: String) -> ConfigError {
+    ConfigError {
+        origin: Origin::File {
+            path: path.to_owned(),
+            line,
+        },
+        key: key.to_owned(),
+        problem,
+    }
+}
+
+/// The error for a key that an earlier file has with another value.
+fn duplicate(file: &Path, lines: &Lines, places: &Places, key: &str) -> ConfigError {
+    let earlier = places.of(key).map_or_else(
+        || "an earlier file".to_owned(),
+        |(file, line)| format!("{}:{line}", file.display()),
+    );
+    let problem = format!("duplicate key, with another value than in {earlier}; keep one of them");
+    in_file(file, lines.of(key), key, problem)
+}
+
+/// The files with settings in a directory, which may be missing. Names that begin with a dot and other endings than `.yaml` are skipped, as
+/// editors and packages leave such files behind.
+fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let error = |problem: String| in_file(dir, 1, "", problem);
+    let cannot = |why: std::io::Error| error(format!("cannot read the directory: {why}"));
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(why)
+            if matches!(
+                why.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(why) => return Err(cannot(why)),
+    };
+    // A configuration file may be in /tmp, where anyone can make a directory beside it.
+    let found = std::fs::metadata(dir).map_err(cannot)?;
+    let main_owner = std::fs::metadata(main).ok().map(|main| main.uid());
+    let own = rustix::process::geteuid().as_raw();
+    let is_ours = [Some(0), Some(own), main_owner].contains(&Some(found.uid()));
+    if !is_ours || found.mode() & 0o002 != 0 {
+        let problem = format!(
+            "it belongs to uid {} and has mode {:04o}; give it to root or to the owner of {}, closed to others",
+            found.uid(),
+            found.mode() & 0o7777,
+            main.display()
+        );
+        return Err(error(problem));
+    }
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(cannot)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| !name.starts_with('.') && name.ends_with(".yaml")) {
+            files.push(path);
+        }
+        if files.len() > limits::CONFIG_FILES_MAX {
+            return Err(error(format!(
+                "more than {} files with settings",
+                limits::CONFIG_FILES_MAX
+            )));
+        }
+    }
+    Ok(files)
 }
 
 /// Reads settings from values as in a configuration file.
@@ -309,7 +488,7 @@ pub fn read_options<T: DeserializeOwned>(values: &Json) -> Result<T, Invalid> {
 /// The error for the value at `path`, with its exact line.
 pub(super) fn invalid(
     origins: &BTreeMap<String, Origin>,
-    lines: &Lines,
+    places: &Places,
     path: String,
     problem: String,
 ) -> ConfigError {
@@ -322,10 +501,13 @@ pub(super) fn invalid(
         .find(contains)
         .and_then(|key| origins.get(key))
     {
-        Some(Origin::File { path: file, .. }) => Origin::File {
-            path: file.clone(),
-            line: lines.of(&path),
-        },
+        Some(Origin::File { path: file, line }) => {
+            let (file, line) = places.of(&path).unwrap_or((file, *line));
+            Origin::File {
+                path: file.to_owned(),
+                line,
+            }
+        }
         Some(origin) => origin.clone(),
         None => Origin::Default,
     };
@@ -572,6 +754,130 @@ mod tests {
                 .contains("has 121 bytes, too long for a unix socket; give an absolute path")
         );
         assert!(problem(&"#".repeat(1024 * 1024 + 1)).contains("longer than"));
+    }
+
+    /// Loads `c.yaml` and files of `conf.d` with these texts; errors and paths without the directory.
+    fn with_files(files: &[(&str, &str)]) -> Result<(Config, Vec<String>), String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("conf.d")).unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let given = CliOverrides {
+            config: Some(dir.path().join("c.yaml")),
+            ..CliOverrides::default()
+        };
+        let short = |text: String| text.replace(&format!("{}/", dir.path().display()), "");
+        let config =
+            Config::load(&given, &user(dir.path())).map_err(|error| short(error.to_string()))?;
+        let read = config
+            .files()
+            .iter()
+            .map(|file| short(file.display().to_string()))
+            .collect();
+        Ok((config, read))
+    }
+
+    #[test]
+    fn files_beside_the_configuration_file_are_read_in_the_order_of_their_names() {
+        let (config, read) = with_files(&[
+            (
+                "conf.d/20-b.yaml",
+                "bus: [/b, /a]\nsinks: {two: {match: []}}\nlog.level: debug\n",
+            ),
+            (
+                "conf.d/10-a.yaml",
+                "bus: [/a]\nlog:\n  level: debug\n  format: json\n",
+            ),
+            ("c.yaml", "bus:\n  - /c\nsinks:\n  one: {match: []}\n"),
+            ("conf.d/.hidden.yaml", "nonsense"),
+            ("conf.d/saved.yaml~", "nonsense"),
+            ("conf.d/x.yaml.dpkg-old", "nonsense"),
+        ])
+        .unwrap();
+        assert_eq!(read, ["c.yaml", "conf.d/10-a.yaml", "conf.d/20-b.yaml"]);
+        assert_eq!(config.bus, ["/c", "/a", "/b"].map(PathBuf::from));
+        assert_eq!(config.sinks.keys().collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(config.log.level.0, "debug");
+        assert_eq!(config.log.format, crate::config::LogFormat::Json);
+        let at = |path: &str| {
+            let error = config
+                .error_at(path.to_owned(), "bad".to_owned())
+                .to_string();
+            error.rsplit_once('/').unwrap().1.to_owned()
+        };
+        assert_eq!(at("sinks.one"), "c.yaml:4: sinks.one: bad");
+        assert_eq!(at("sinks.two.match"), "20-b.yaml:2: sinks.two.match: bad");
+        assert_eq!(at("bus[2]"), "20-b.yaml:1: bus[2]: bad");
+        assert_eq!(at("log.format"), "10-a.yaml:4: log.format: bad");
+    }
+
+    #[test]
+    fn a_contradiction_between_two_files_names_both_places() {
+        let error = |files: &[(&str, &str)]| with_files(files).map(drop).unwrap_err();
+        let files = [
+            ("c.yaml", "log:\n  level: info\n"),
+            ("conf.d/a.yaml", "\nlog.level: debug\n"),
+        ];
+        assert_eq!(
+            error(&files),
+            "conf.d/a.yaml:2: log.level: duplicate key, with another value than in c.yaml:2; keep one of them"
+        );
+        let files = [
+            ("c.yaml", "sinks: {s: {encoder: json}}\n"),
+            ("conf.d/a.yaml", "sinks:\n  t: {}\n  s: {encoder: states}\n"),
+        ];
+        assert_eq!(
+            error(&files),
+            "conf.d/a.yaml:3: sinks.s: duplicate key, with another value than in c.yaml:1; keep one of them"
+        );
+        let files = [("c.yaml", ""), ("conf.d/a.yaml", "bus: [/a]\nbuss: 1\n")];
+        assert_eq!(
+            error(&files),
+            "conf.d/a.yaml:2: buss: unknown key; the nearest known key is bus"
+        );
+        let files = [
+            ("c.yaml", "bus: [/a]\n"),
+            ("conf.d/a.yaml", "bus:\n  - /b\n  - c\n"),
+        ];
+        assert_eq!(
+            error(&files),
+            "conf.d/a.yaml:3: bus[2]: \"c\" is not accepted; give an absolute path"
+        );
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_not_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (dir, given) = with_file("");
+        let beside = dir.path().join("conf.d");
+        std::fs::create_dir(&beside).unwrap();
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = Config::load(&given, &user(dir.path()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("conf.d:1: it belongs to uid") && error.contains("mode 0777"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_can_be_tried_before_it_is_written() {
+        let (dir, _) = with_file("bus: [/a]\n");
+        let main = dir.path().join("c.yaml");
+        let draft = dir.path().join("conf.d/draft.yaml");
+        let load = |text| Config::load_files_with(&main, &draft, text);
+        assert_eq!(load(Some("bus: [/b]\n")).unwrap().bus.len(), 2);
+        assert_eq!(load(None).unwrap().bus.len(), 1);
+        assert!(
+            load(Some("buss: 1\n"))
+                .unwrap_err()
+                .to_string()
+                .contains("draft.yaml:1: buss")
+        );
+        std::fs::remove_file(&main).unwrap();
+        assert_eq!(load(Some("bus: [/b]\n")).unwrap().bus.len(), 1);
     }
 
     #[test]

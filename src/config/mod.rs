@@ -1,12 +1,13 @@
-//! The configuration: flags, environment and file merged into one validated [`Config`].
+//! The configuration: flags, environment and files merged into one validated [`Config`].
 //!
-//! A flag overrides the environment, the environment the file, the file the default. Each value remembers its origin.
+//! A flag overrides the environment, the environment the files, the files the default. Each value remembers its origin. The files are the
+//! configuration file and those in [`CONFIG_DIR`] beside it; no file overrides another.
 //! A key is a field of [`Config`] or of one of its sections. `docs/CONFIG.md` is generated from the fields' comments.
 //!
 //! # Invariant
 //!
 //! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::base::limits`].
-//! Loading one reads the configuration file and no other file.
+//! Loading one reads these files and no other.
 
 mod environment;
 mod error;
@@ -27,9 +28,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 use tracing_subscriber::EnvFilter;
 
-pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR};
+pub use self::environment::{
+    CONFIG_DIR, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR,
+};
 pub use self::error::{ConfigError, Invalid, Origin, within};
-use self::file::Lines;
+use self::file::Places;
 pub use self::file::read_yaml;
 pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{CliOverrides, SocketChoice, read_options};
@@ -143,9 +146,15 @@ pub struct Config {
     /// The flags.
     #[serde(skip)]
     given: CliOverrides,
-    /// The lines of the file.
+    /// The files that were read, in this order.
     #[serde(skip)]
-    lines: Lines,
+    files: Vec<PathBuf>,
+    /// Where further ones would appear: the configuration file, and the directory beside it.
+    #[serde(skip)]
+    expected: Vec<PathBuf>,
+    /// The places of all values in them.
+    #[serde(skip)]
+    places: Places,
 }
 
 /// A mapping whose items may all be commented out. The part that uses the values checks them, see [`Config::error_at`].
@@ -277,7 +286,9 @@ impl Default for Config {
             sinks: Map::new(),
             origins: BTreeMap::new(),
             given: CliOverrides::default(),
-            lines: Lines::default(),
+            files: Vec::new(),
+            expected: Vec::new(),
+            places: Places::default(),
         }
     }
 }
@@ -311,6 +322,16 @@ impl Config {
         load::config(given, environment)
     }
 
+    /// Loads a configuration file and the files in [`CONFIG_DIR`] beside it, with `text` as the contents of one of these; `None` leaves it
+    /// out. The file itself may be missing. Neither flags nor the environment count.
+    pub fn load_files_with(
+        main: &Path,
+        replaced: &Path,
+        text: Option<&str>,
+    ) -> Result<Self, ConfigError> {
+        load::files_with(main, replaced, text)
+    }
+
     /// Loads the configuration again, with the same flags and the environment of this process.
     pub fn reread(&self) -> Result<Self, ConfigError> {
         Self::load(&self.given, &Environment::of_process())
@@ -334,14 +355,27 @@ impl Config {
         }
     }
 
-    /// The origin of the value of key `name`.
+    /// The files that were read: the configuration file, then those in [`CONFIG_DIR`] beside it.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// The files and the directory whose changes change the configuration; some may be missing.
+    pub fn watched(&self) -> impl Iterator<Item = &Path> {
+        self.files
+            .iter()
+            .chain(&self.expected)
+            .map(PathBuf::as_path)
+    }
+
+    /// The origin of the value of key `name`; of values from several files, that of the first.
     pub fn origin(&self, name: &str) -> &Origin {
         self.origins.get(name).unwrap_or(&Origin::Default)
     }
 
     /// The error for a value at `path`, such as `sinks.audit.encoder`, that the part which uses it does not accept; with its line.
     pub fn error_at(&self, path: String, problem: String) -> ConfigError {
-        load::invalid(&self.origins, &self.lines, path, problem)
+        load::invalid(&self.origins, &self.places, path, problem)
     }
 
     /// The effective configuration as YAML, each value with its origin in a comment.

@@ -20,7 +20,7 @@ use crate::base::limits::REACTOR_RELOAD;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::config::salt_master::{Role, same_file};
-use crate::config::{Config, Environment, Origin, ReactorConfig};
+use crate::config::{Config, Origin, ReactorConfig};
 use crate::reactor::master::Master;
 use crate::store::{Intake, Store, StoreError};
 use crate::wire::python::value::Map;
@@ -89,10 +89,8 @@ impl ReactorService {
             return Ok(None);
         };
         let path = path.to_owned();
-        let own = match config.origin(key) {
-            Origin::File { path, .. } => Some((path.clone(), file_state(path))),
-            _ => None,
-        };
+        let own =
+            matches!(config.origin(key), Origin::File { .. }).then(|| Own::of(config.clone()));
         let (master, files) = read(role, &path, &Vec::new());
         let Built {
             pipeline,
@@ -191,8 +189,8 @@ struct Current {
     handle: Handle,
     executor: Arc<MasterExecutor>,
     config: ReactorConfig,
-    /// The daemon's own configuration file.
-    own: Option<(PathBuf, FileState)>,
+    /// The daemon's own configuration files, if one of them configures the reactor.
+    own: Option<Own>,
     source: (Role, PathBuf, &'static str),
     /// Salt's Python.
     python: Option<PathBuf>,
@@ -200,6 +198,20 @@ struct Current {
     runs_as: Option<Map>,
     files: Followed,
     pipeline: Arc<Pipeline>,
+}
+
+/// The daemon's own configuration, and the state of its files before they were read.
+struct Own {
+    running: Config,
+    files: Followed,
+}
+
+impl Own {
+    fn of(running: Config) -> Self {
+        let with_state = |file: &Path| (file.to_owned(), file_state(file));
+        let files = running.watched().map(with_state).collect();
+        Self { running, files }
+    }
 }
 
 impl Reloader {
@@ -221,7 +233,8 @@ impl Reloader {
 impl Current {
     fn is_changed(&self) -> bool {
         let differs = |(file, known): &(PathBuf, FileState)| file_state(file) != *known;
-        self.own.iter().any(differs) || self.files.iter().any(differs)
+        let own = self.own.iter().flat_map(|own| &own.files);
+        own.chain(&self.files).any(differs)
     }
 
     /// Reloads everything. An invalid configuration changes nothing.
@@ -258,19 +271,21 @@ impl Current {
         }
     }
 
-    /// The reactor's part of the daemon's own configuration file.
+    /// The reactor's part of the daemon's own configuration.
     fn own_config(&mut self) -> Result<ReactorConfig, String> {
-        let Some((path, known)) = &mut self.own else {
+        let Some(own) = &mut self.own else {
             return Ok(self.config.clone());
         };
-        *known = file_state(path);
-        let given = crate::config::CliOverrides {
-            config: Some(path.clone()),
-            ..crate::config::CliOverrides::default()
-        };
-        let config = Config::load(&given, &Environment::of_process())
-            .map_err(|error| error.to_string())?
-            .reactor;
+        loop {
+            // Their state before reading. An invalid file is watched, too.
+            *own = Own::of(own.running.clone());
+            own.running = own.running.reread().map_err(|error| error.to_string())?;
+            let is_known = |file: &Path| own.files.iter().any(|(known, _)| known == file);
+            if own.running.watched().all(is_known) {
+                break;
+            }
+        }
+        let config = own.running.reactor.clone();
         let (role, path, key) = &self.source;
         if config.of_whom() != Some((*role, path, key)) {
             return Err(format!(
