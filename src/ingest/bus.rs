@@ -81,7 +81,8 @@ struct Gathered {
 }
 
 enum ConnectionEnd {
-    Closed(String),
+    ClosedBySalt,
+    Failed(String),
     Unreadable(FrameError),
     Stopping,
 }
@@ -227,7 +228,12 @@ impl Bus {
     fn ended(&mut self, path: &Path, connection: &Connection, end: ConnectionEnd) {
         let cause = match end {
             ConnectionEnd::Stopping => return,
-            ConnectionEnd::Closed(why) => {
+            // A master that stops closes it. If it stays away, `status` says so, and the gap is logged when it is back.
+            ConnectionEnd::ClosedBySalt => {
+                tracing::info!(bus = %path.display(), "event bus closed by Salt, reconnecting");
+                Cause::Disconnect
+            }
+            ConnectionEnd::Failed(why) => {
                 tracing::warn!(bus = %path.display(), why, "event bus disconnected, reconnecting");
                 Cause::Disconnect
             }
@@ -262,10 +268,10 @@ impl Bus {
                 STOP_CHECK
             };
             if let Err(error) = stream.set_read_timeout(Some(timeout)) {
-                return ConnectionEnd::Closed(error.to_string());
+                return ConnectionEnd::Failed(error.to_string());
             }
             match stream.read(&mut buffer) {
-                Ok(0) => return ConnectionEnd::Closed("closed by Salt".to_owned()),
+                Ok(0) => return ConnectionEnd::ClosedBySalt,
                 Ok(n) => {
                     splitter.feed(buffer.get(..n).unwrap_or_default());
                     if let Err(error) = self.take(&mut splitter, n, connection) {
@@ -289,7 +295,7 @@ impl Bus {
                     self.read_until(connection, self.deps.clock.now());
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return ConnectionEnd::Closed(error.to_string()),
+                Err(error) => return ConnectionEnd::Failed(error.to_string()),
             }
         }
         ConnectionEnd::Stopping

@@ -18,6 +18,7 @@
 use std::path::Path;
 
 use crate::base::clock::Micros;
+use crate::base::limits::BUS_RESTART_MAX;
 use crate::model::{Batch, Entry, Flags, GAP_TAG, Kind, Source};
 use crate::wire::msgpack::Writer;
 
@@ -71,6 +72,15 @@ impl Gap {
         Batch::of(&entry(tag.as_bytes(), &body, self.end))
     }
 
+    /// Whether it is as short as a restart of the daemon or of the master, in which the master fires little or nothing.
+    pub(crate) fn is_of_a_restart(&self) -> bool {
+        let seconds = |begin: Micros| self.end.0.saturating_sub(begin.0) / 1_000_000;
+        matches!(self.cause, Cause::StartUp | Cause::Disconnect)
+            && self.begin.is_some_and(|begin| {
+                u64::try_from(seconds(begin)).is_ok_and(|gap| gap <= BUS_RESTART_MAX.as_secs())
+            })
+    }
+
     fn body(&self, bus: &Path) -> Vec<u8> {
         let mut w = Writer::new();
         w.map(6)
@@ -114,6 +124,28 @@ pub(super) fn entry<'a>(tag: &'a [u8], body: &'a [u8], at: Micros) -> Entry<'a> 
 mod tests {
     use super::*;
     use crate::wire::msgpack::{as_text, get};
+
+    #[test]
+    fn only_a_short_gap_of_a_restart_is_expected() {
+        let is_expected = |cause, begin: Option<i64>, seconds: i64| {
+            Gap {
+                begin: begin.map(Micros),
+                end: Micros(seconds * 1_000_000),
+                cause,
+                lost: None,
+            }
+            .is_of_a_restart()
+        };
+        assert!(is_expected(Cause::StartUp, Some(0), 5));
+        assert!(is_expected(Cause::Disconnect, Some(0), 60));
+        assert!(!is_expected(Cause::StartUp, Some(0), 61));
+        assert!(!is_expected(Cause::StartUp, None, 5), "unknown");
+        assert!(
+            !is_expected(Cause::StartUp, Some(9_000_000), 5),
+            "a clock that was set back"
+        );
+        assert!(!is_expected(Cause::Overflow, Some(0), 5));
+    }
 
     #[test]
     fn a_gap_record_contains_begin_end_and_cause() {

@@ -105,6 +105,9 @@ fn is_no_space(why: &io::Error) -> bool {
 fn remedy(why: &io::Error) -> &'static str {
     if is_no_space(why) {
         ". Nothing is damaged; free space on that file system, for example with `saltcellar store prune`"
+    } else if why.kind() == io::ErrorKind::ReadOnlyFilesystem {
+        ". The systemd unit may write below /var/lib/saltcellar only: name another `state_dir` in a line `ReadWritePaths=DIR` below [Service] \
+         (`systemctl edit saltcellar`)"
     } else {
         ""
     }

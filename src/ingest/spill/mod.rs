@@ -219,10 +219,13 @@ impl Shared {
     fn gap_batch(&self, state: &mut SpillState, gap: &Gap) -> Batch {
         state.gaps += 1;
         self.metrics.bus_gaps.add(1);
-        tracing::warn!(
-            bus = %self.bus.display(), cause = gap.cause.name(), begin = gap.begin.map(Micros::iso),
-            end = gap.end.iso(), lost = gap.lost, "bus events may be missing"
-        );
+        let (bus, cause) = (self.bus.display(), gap.cause.name());
+        let (begin, end, lost) = (gap.begin.map(Micros::iso), gap.end.iso(), gap.lost);
+        if gap.is_of_a_restart() {
+            tracing::info!(%bus, cause, begin, end, "the bus was not read during a restart");
+        } else {
+            tracing::warn!(%bus, cause, begin, end, lost, "bus events may be missing");
+        }
         gap.batch(&self.bus)
     }
 
