@@ -1,9 +1,11 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, unreadable files, users and groups.
+//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, unreadable files, users and groups,
+//! programs that may be run as root.
 
 pub mod clock;
 pub(crate) mod file_fault;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;
+pub mod trusted;
 pub mod units;
 pub(crate) mod users;

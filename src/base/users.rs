@@ -62,6 +62,27 @@ impl User {
     }
 }
 
+/// Whether a group is known, and no user but these is in it.
+pub(crate) fn has_no_members_but(gid: u32, uids: &[u32]) -> bool {
+    members(gid, &read("/etc/group"), &read("/etc/passwd"))
+        .is_some_and(|members| members.iter().all(|uid| uids.contains(uid)))
+}
+
+/// The users in a group; `None` if the group, or a user that it lists, is in neither text.
+fn members(gid: u32, groups: &str, passwd: &str) -> Option<Vec<u32>> {
+    let (.., listed) = groups
+        .lines()
+        .filter_map(group)
+        .find(|(_, id, _)| *id == gid)?;
+    let mut found = Vec::new();
+    for name in listed.split(',').filter(|name| !name.is_empty()) {
+        found.push(User::find(passwd, |user| user.name == name)?.uid);
+    }
+    let own = passwd.lines().filter_map(User::of);
+    found.extend(own.filter(|user| user.gid == gid).map(|user| user.uid));
+    Some(found)
+}
+
 /// The id of a group.
 pub(crate) fn group_id(name: &str) -> Option<u32> {
     read("/etc/group")
@@ -101,6 +122,10 @@ mod tests {
         assert_eq!(salt.gids_in(groups), [981, 990]);
         assert_eq!((find("broken"), find("sal")), (None, None));
         assert_eq!(find("odd").unwrap().home, "");
+        assert_eq!(members(0, groups, passwd), Some(vec![0]));
+        assert_eq!(members(981, groups, passwd), Some(vec![980]));
+        assert_eq!(members(990, groups, passwd), None, "ann has no line");
+        assert_eq!(members(7, groups, passwd), None);
         assert_eq!(User::find(passwd, |user| user.uid == 980), Some(salt));
         assert_eq!(
             (User::named("root").unwrap().uid, group_id("root")),

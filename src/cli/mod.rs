@@ -13,6 +13,7 @@ mod format;
 mod import;
 mod jobs;
 mod reactor;
+mod salt_python;
 pub mod serve;
 mod store;
 

@@ -30,7 +30,7 @@ pub use master::Client;
 pub use rules::matcher::Matcher;
 
 pub(crate) use dispatch::call::Call;
-pub(crate) use helper::account::Account;
+pub(crate) use helper::account::{Account, SaltPython};
 pub(crate) use helper::encode::{decode, encode, encode_map};
 pub(crate) use helper::process::memory_file;
 pub(crate) use helper::salt::{NO_SALT, NoSalt};

@@ -261,7 +261,8 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
 #[test]
 fn the_reactor_is_handed_over_beside_other_engines_and_back() {
     let shop = shop();
-    let rules = "root_dir: DIR\nreactor: [{'a/*': [/a.sls]}]\n";
+    let rules = "root_dir: DIR\nreactor: [{'a/*': [DIR/a.sls]}]\n";
+    shop.put("a.sls", "say: {local.test.ping: [{tgt: web1}]}\n");
     shop.put("salt/master", &format!("{rules}engines: [logs, reactor]\n"));
     let output = setup(&shop, &["--reactor", "--yes"]);
     assert_eq!(code(&output), 1);
@@ -273,11 +274,18 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
     shop.put("salt/master", &format!("{rules}engines: [logs]\n"));
     let output = setup(&shop, &["--reactor", "--yes"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let handed_over = written(&shop);
     assert!(
-        written(&shop).contains("\nengines: [logs, saltcellar_reactor]\n"),
-        "{}",
-        written(&shop)
+        handed_over.contains("\nengines: [logs, saltcellar_reactor]\n"),
+        "{handed_over}"
     );
+    // A plain run keeps what was chosen, until it is undone.
+    let output = setup(&shop, &["--yes"]);
+    assert_eq!((code(&output), written(&shop)), (0, handed_over.clone()));
+    assert_eq!(code(&setup(&shop, &["--no-reactor", "--yes"])), 0);
+    assert!(!written(&shop).contains("engines"), "{}", written(&shop));
+    assert_eq!(code(&setup(&shop, &["--reactor", "--yes"])), 0);
+    assert_eq!(written(&shop), handed_over);
 
     shop.put("salt/master.d/own.conf", "engines: [saltcellar_reactor]\n");
     let output = setup(&shop, &["--remove", "--yes"]);
@@ -300,6 +308,97 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
         text.contains("run `saltcellar export`") && text.contains("next      these stay"),
         "{text}"
     );
+}
+
+#[test]
+fn a_reactor_whose_files_would_fail_is_not_handed_over() {
+    let shop = shop();
+    shop.put(
+        "salt/master",
+        "root_dir: DIR\nreactor: [{'a/*': [DIR/a.sls, DIR/none.sls]}, {'b/*': [DIR/b.sls]}]\n",
+    );
+    shop.put("a.sls", "say: {local.test.ping: [{tgt: web1}]}\n");
+    shop.put("b.sls", "{% if %}\n");
+    for act in ["--yes", "--dry-run"] {
+        let output = setup(&shop, &["--reactor", act]);
+        assert_eq!(code(&output), 1, "{}", stdout(&output));
+        let text = stderr(&output);
+        assert!(
+            text.starts_with("saltcellar: failed to hand the reactor over: reactions would fail;"),
+            "{text}"
+        );
+        for (file, is_named) in [("none.sls", true), ("b.sls", true), ("a.sls", false)] {
+            let path = shop.path(file);
+            assert_eq!(
+                text.contains(&format!("{} (", path.display())),
+                is_named,
+                "{text}"
+            );
+        }
+        assert!(!shop.path("salt/master.d").exists());
+    }
+}
+
+#[test]
+fn a_removal_can_be_shown_first() {
+    let shop = shop();
+    assert_eq!(code(&setup(&shop, &["--yes"])), 0);
+    let before = written(&shop);
+    let output = setup(&shop, &["--remove", "--dry-run"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("will      remove "),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(written(&shop), before);
+}
+
+/// A process of another user that looks like a master: root must not run the interpreter that it names.
+#[test]
+fn root_runs_no_interpreter_that_another_user_made_it_find() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return saltcellar::testkit::missing("root");
+    }
+    let theirs = tempfile::tempdir_in("/tmp").unwrap();
+    let python = saltcellar::testkit::program(
+        theirs.path(),
+        "python3",
+        &format!("#!/bin/sh\ntouch {}/ran\n", theirs.path().display()),
+    );
+    fs::write(theirs.path().join("salt-master"), "").unwrap();
+    for path in [theirs.path(), &python] {
+        std::os::unix::fs::chown(path, Some(NOBODY), None).unwrap();
+    }
+    let mut process = std::process::Command::new("tail");
+    std::os::unix::process::CommandExt::arg0(&mut process, &python);
+    std::os::unix::process::CommandExt::uid(&mut process, NOBODY);
+    let mut process = process
+        .arg("-f")
+        .arg(theirs.path().join("salt-master"))
+        .spawn()
+        .unwrap();
+
+    let shop = shop();
+    shop.put("share/returners/saltcellar.py", "");
+    let share = shop.path("share");
+    let flags = ["--extension", share.to_str().unwrap(), "--yes"];
+    setup(&shop, &flags);
+    let salt = shop.path("salt");
+    let doctor = ["doctor", "--salt-config", salt.to_str().unwrap()];
+    program().args(doctor).output().unwrap();
+    // Not even if a person names it.
+    let named = [&flags[..], &["--salt-python", python.to_str().unwrap()]].concat();
+    let output = setup(&shop, &named);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let expected = format!(
+        "{} is not used, because others than root can replace it: ",
+        python.display()
+    );
+    assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+    assert!(!theirs.path().join("ran").exists());
 }
 
 #[test]

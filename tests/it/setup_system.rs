@@ -64,7 +64,9 @@ impl Drop for Machine {
 impl Machine {
     fn new() -> Self {
         let shop = Shop::new();
-        shop.put("salt/master", "root_dir: DIR\n");
+        // Its request port answers with the request, as Salt's `ping` does.
+        let port = saltcellar::testkit::master::serve(<[u8]>::to_vec).unwrap();
+        shop.put("salt/master", &format!("root_dir: DIR\nret_port: {port}\n"));
         shop.put(
             "bin/systemctl",
             &SYSTEMCTL.replace("PROGRAM", env!("CARGO_BIN_EXE_saltcellar")),
@@ -176,7 +178,7 @@ fn setup_installs_everything_once_and_removes_it() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(
         text.contains("done      saltcellar.service runs\n")
-            && text.contains("done      salt-master.service runs with it\n"),
+            && text.contains("done      salt-master.service answers with it\n"),
         "{text}"
     );
     assert!(
@@ -186,21 +188,18 @@ fn setup_installs_everything_once_and_removes_it() {
     assert_eq!(
         machine.changes(),
         [
-            "enable saltcellar.socket saltcellar.service",
-            "stop saltcellar.service",
-            "start saltcellar.socket",
+            "enable saltcellar.service",
             "restart saltcellar.service",
             "stop salt-master.service",
             "start salt-master.service",
         ]
     );
-    assert_eq!(
-        machine.read("c.yaml"),
-        format!(
-            "bus: [{}]\n",
-            machine.shop.path("var/run/salt/master").display()
-        )
+    let bus = format!(
+        "\nbus: [{}]\n",
+        machine.shop.path("var/run/salt/master").display()
     );
+    assert!(machine.read("conf.d/setup.yaml").ends_with(&bus));
+    assert_eq!(machine.read("c.yaml"), "{}", "it stays as it was packaged");
     let conf = machine.read("salt/master.d/saltcellar.conf");
     assert!(conf.contains("\nmaster_job_cache: saltcellar\n"), "{conf}");
     assert!(
@@ -229,6 +228,7 @@ fn setup_installs_everything_once_and_removes_it() {
         "12345678901234567890",
     );
     let shown = machine.setup(&["--remove", "--dry-run"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
     assert!(
         machine.changes().is_empty() && machine.exists("salt/master.d/saltcellar.conf"),
         "{}",
@@ -256,12 +256,13 @@ fn setup_installs_everything_once_and_removes_it() {
     );
     assert!(text.contains(&stays), "{text}");
     assert!(!machine.exists("salt/master.d/saltcellar.conf") && machine.exists("state"));
+    assert!(!machine.exists("conf.d/setup.yaml") && machine.exists("c.yaml"));
     assert_eq!(
         machine.changes(),
         [
             "stop salt-master.service",
             "start salt-master.service",
-            "disable --now saltcellar.socket saltcellar.service"
+            "disable --now saltcellar.service"
         ]
     );
     let again = machine.setup(&["--remove", "--yes"]);
@@ -269,6 +270,139 @@ fn setup_installs_everything_once_and_removes_it() {
         (again.status.code(), machine.changes()),
         (Some(0), Vec::new())
     );
+}
+
+#[test]
+fn a_master_that_does_not_answer_with_the_new_options_gets_its_old_ones_back() {
+    let machine = Machine::new();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    machine.shop.put(
+        "salt/master",
+        &format!("root_dir: DIR\nret_port: {}\n", nobody.port()),
+    );
+    // It ends right after its start.
+    let systemctl = machine.read("bin/systemctl");
+    let ends = systemctl.replace(
+        "    touch active/$1\n",
+        "    [ $1 = salt-master.service ] || touch active/$1\n",
+    );
+    assert_ne!(systemctl, ends);
+    machine.shop.put("bin/systemctl", &ends);
+    let output = machine.setup(&["--yes"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let printed = stderr(&output);
+    assert!(
+        printed.contains("its previous configuration is restored: wait for salt-master.service (`journalctl -u salt-master.service` has the cause)"),
+        "{printed}"
+    );
+    assert!(
+        !machine.exists("salt/master.d/saltcellar.conf") && !machine.exists("conf.d/setup.yaml")
+    );
+}
+
+#[test]
+fn a_passive_setup_leaves_the_master_alone_and_a_later_one_keeps_the_page() {
+    let machine = Machine::new();
+    // The page's usual address may be in use on the machine of the test.
+    machine.shop.put("c.yaml", "http.listen: \"127.0.0.1:0\"\n");
+    let output = machine.setup(&["--passive", "--yes"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert!(
+        text.contains("note      the master is neither changed nor restarted\n"),
+        "{text}"
+    );
+    assert_eq!(
+        machine.changes(),
+        ["enable saltcellar.service", "restart saltcellar.service"]
+    );
+    assert!(!machine.exists("salt/master.d"));
+    assert!(machine.read("conf.d/setup.yaml").contains("\nbus: ["));
+    machine.shop.put("c.yaml", "{}");
+    let shown = stdout(&machine.setup(&["--passive", "--dry-run"]));
+    assert!(
+        shown.contains("and to serve the page at http://127.0.0.1:4581/"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn without_the_job_cache_nothing_of_the_master_changes() {
+    let machine = Machine::new();
+    let output = machine.setup(&["--no-job-cache", "--yes"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert!(!machine.exists("salt/master.d"), "{text}");
+    assert_eq!(
+        machine.changes(),
+        ["enable saltcellar.service", "restart saltcellar.service"]
+    );
+    // A plain run keeps the choice.
+    let again = machine.setup(&["--yes"]);
+    assert!(
+        stdout(&again).ends_with("everything is in place, nothing was changed\n"),
+        "{}",
+        stdout(&again)
+    );
+    assert_eq!(
+        machine.setup(&["--job-cache", "--yes"]).status.code(),
+        Some(0)
+    );
+    assert!(
+        machine
+            .read("salt/master.d/saltcellar.conf")
+            .contains("\nmaster_job_cache: saltcellar\n")
+    );
+    // Back again: the file goes, and the master is restarted.
+    machine.changes();
+    assert_eq!(
+        machine.setup(&["--no-job-cache", "--yes"]).status.code(),
+        Some(0)
+    );
+    assert!(!machine.exists("salt/master.d/saltcellar.conf"));
+    assert!(
+        machine
+            .changes()
+            .contains(&"start salt-master.service".to_owned())
+    );
+}
+
+#[test]
+fn examples_of_the_packaged_configuration_work_after_setup() {
+    let sample = include_str!("../../systemd/saltcellar.yaml");
+    // A paragraph of lines that are commented out without a space is one example.
+    let examples: Vec<String> = sample
+        .split("\n\n")
+        .map(|paragraph| {
+            let lines = paragraph.lines().filter_map(|line| line.strip_prefix('#'));
+            lines
+                .filter(|line| !line.starts_with(' ') || line.starts_with("  "))
+                .map(|line| format!("{line}\n"))
+                .collect()
+        })
+        .filter(|example: &String| !example.is_empty())
+        .collect();
+    assert!(examples.len() > 3, "{examples:?}");
+    let written = "bus: [/var/run/salt/master]\nreactor.master: /etc/salt/master\nhttp.listen: \"127.0.0.1:4581\"\n";
+    let check = |main: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("conf.d")).unwrap();
+        fs::write(dir.path().join("conf.d/setup.yaml"), written).unwrap();
+        fs::write(dir.path().join("c.yaml"), main).unwrap();
+        let output = program()
+            .arg("--config")
+            .arg(dir.path().join("c.yaml"))
+            .arg("check")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{main}{}", stderr(&output));
+    };
+    check(sample);
+    examples.iter().for_each(|example| check(example));
+    check(&examples.concat());
 }
 
 #[test]
@@ -296,11 +430,12 @@ fn a_failed_step_leaves_nothing_behind() {
         assert!(
             printed.contains(&format!(
                 "undone    restore {}\n",
-                machine.shop.path("c.yaml").display()
+                machine.shop.path("conf.d/setup.yaml").display()
             )),
             "{printed}"
         );
         assert_eq!(machine.read("c.yaml"), "log.level: debug\n");
+        assert!(!machine.exists("conf.d/setup.yaml"));
         assert!(!machine.exists("salt/master.d/saltcellar.conf"));
         assert!(
             !machine.exists("enabled/saltcellar.service")
@@ -317,8 +452,8 @@ fn a_failed_step_leaves_nothing_behind() {
 fn a_running_daemon_continues_with_its_old_configuration_if_a_step_fails() {
     let machine = Machine::new();
     machine.shop.put("c.yaml", "log.level: debug\n");
-    machine.systemctl(&["enable", "saltcellar.service", "saltcellar.socket"]);
-    machine.systemctl(&["start", "saltcellar.socket", "saltcellar.service"]);
+    machine.systemctl(&["enable", "saltcellar.service"]);
+    machine.systemctl(&["start", "saltcellar.service"]);
     machine.shop.put("fail", "restart saltcellar.service");
     let output = machine.setup(&["--yes"]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
@@ -328,6 +463,7 @@ fn a_running_daemon_continues_with_its_old_configuration_if_a_step_fails() {
         stderr(&output)
     );
     assert_eq!(machine.read("c.yaml"), "log.level: debug\n");
+    assert!(!machine.exists("conf.d/setup.yaml"));
     assert_eq!(
         machine.changes().last().unwrap(),
         "restart saltcellar.service"
@@ -454,7 +590,7 @@ fn missing_files_and_programs_are_named_with_the_remedy() {
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains(
-            "run `systemctl cat saltcellar.service`: is systemd running here? Without it, use --master-only"
+            "run `systemctl cat saltcellar.service`: systemctl: not found in PATH: is systemd running here? Without it, use --master-only"
         ),
         "{}",
         stderr(&output)

@@ -74,13 +74,12 @@ def test_setup_upgrade_removal_and_purge(installed):
     assert jid in installed.jids()
     assert installed.salt("salt-run", "jobs.lookup_jid", jid)["web1"]["args"] == ["before"]
 
-    # The sample configuration differs in the new version: `setup` edited the installed one, which stays.
-    configuration = installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
-    assert "\nbus: [/var/run/salt/master]\n" in configuration
+    # The sample configuration differs in the new version. `setup` did not touch it, so dpkg has nothing to ask.
+    assert "\nbus: [/var/run/salt/master]\n" in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
     before, since = installed.show("MainPID"), cursor(installed)
-    installed.sh("DEBIAN_FRONTEND=noninteractive dpkg --force-confdef -i /packages/2.deb")
-    assert installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout == configuration
-    assert exists(installed, "/etc/saltcellar/saltcellar.yaml.dpkg-dist")
+    installed.sh("dpkg -i /packages/2.deb < /dev/null")
+    configuration = installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
+    assert configuration.endswith("# A new line.\n")
     assert installed.show("MainPID") != before and started(installed, since) == 1
     assert jid in installed.jids()
     after = installed.job("test.arg", "after")
@@ -104,7 +103,8 @@ def test_setup_upgrade_removal_and_purge(installed):
     installed.sh("dpkg -i /packages/2.deb; systemctl start saltcellar")
     assert {jid, after} <= installed.jids()
     installed.sh("dpkg -P saltcellar")
-    assert not exists(installed, "/var/lib/saltcellar") and not exists(installed, "/etc/saltcellar")
+    for directory in ("/var/lib/saltcellar", "/var/log/saltcellar", "/etc/saltcellar"):
+        assert not exists(installed, directory)
 
 
 def test_removal_while_salt_has_the_extension_elsewhere_warns(installed):

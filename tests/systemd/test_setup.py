@@ -13,8 +13,8 @@ with open(os.path.join(REPO, "Cargo.toml")) as manifest:
 PLAN = f"""\
 will      load the extension from /usr/share/saltcellar in Salt's Python, {PYTHON}
 in place  install saltcellar.service
-will      configure the daemon to read the bus in /var/run/salt/master, in /etc/saltcellar/saltcellar.yaml: bus: [/var/run/salt/master]
-will      enable saltcellar.socket and saltcellar.service and start it
+will      configure the daemon to read the bus in /var/run/salt/master, in /etc/saltcellar/conf.d/setup.yaml: bus: [/var/run/salt/master]
+will      enable saltcellar.service and start it
 will      stop salt-master.service, write /etc/salt/master.d/saltcellar.conf, and start it
           | # Written by `saltcellar setup`, sum 6e260ef0
           | # Options for saltcellar. To undo: `saltcellar setup --remove`.
@@ -51,8 +51,8 @@ def test_setup_makes_every_change_once(installed):
     made = installed.cli("setup", "--yes").stdout
     release = installed.salt_release()
     assert made.startswith(PLAN), made
-    for line in (f"done      Salt {release} loads it", "done      /etc/saltcellar/saltcellar.yaml is written", "done      saltcellar.service runs",
-                 "done      salt-master.service runs with it"):
+    for line in (f"done      Salt {release} loads it", "done      /etc/saltcellar/conf.d/setup.yaml is written", "done      saltcellar.service runs",
+                 "done      salt-master.service answers with it"):
         assert f"\n{line}\n" in made, made
     jid = installed.job("test.arg", "kept")
     assert jid in installed.jids()
@@ -64,8 +64,10 @@ def test_setup_makes_every_change_once(installed):
     assert again.endswith("\neverything is in place, nothing was changed\n") and "will " not in again, again
     assert (installed.show("MainPID"), installed.show("MainPID", "salt-master.service")) == before
     installed.cli("setup", "--check")
-    # The machine's target wants no services; the socket unit starts the daemon.
+    assert installed.show("UnitFileState", "saltcellar.socket") == "disabled"
     installed.reboot()
+    # The machine's target wants no services.
+    installed.sh("systemctl start saltcellar")
     assert jid in installed.jids()
 
 
@@ -75,7 +77,7 @@ def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(inst
     installed.cli("setup", "--yes", "--import")
     assert imported in installed.jids()
     assert installed.salt("salt-run", "jobs.lookup_jid", imported)["web1"]["args"] == ["before saltcellar"]
-    installed.sh("systemctl stop saltcellar.socket saltcellar.service")
+    installed.sh("systemctl stop saltcellar.service")
     jid = installed.job("test.arg", "spooled")
     # A stopped master does not deliver the spool itself.
     installed.sh("systemctl stop salt-master; systemctl start saltcellar")
@@ -89,6 +91,8 @@ def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(inst
         "...       remove /etc/salt/master.d/saltcellar.conf",
         "done      done",
         "...       stop and disable saltcellar.service",
+        "done      done",
+        "...       remove /etc/saltcellar/conf.d/setup.yaml",
         "done      done",
         "next      restart the master: its processes read the option only at start",
         "next      these stay, and can be deleted once nothing in them is needed: /var/lib/saltcellar, /etc/saltcellar/saltcellar.yaml, "
@@ -119,7 +123,9 @@ def test_the_reactor_is_handed_over_and_back(installed):
 
     fire("salt")
     installed.cli("setup", "--yes", "--reactor")
-    assert "reactor.master: /etc/salt/master\n" in installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
+    assert "reactor.master: /etc/salt/master\n" in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
+    again = installed.cli("setup", "--yes").stdout
+    assert again.endswith("\neverything is in place, nothing was changed\n"), again
     eventually("the minion is back", installed.publishes)
     fire("saltcellar")
     assert "act/saltcellar" in installed.cli("reactor", "history").stdout
@@ -135,7 +141,7 @@ def test_the_reactor_is_handed_over_and_back(installed):
 
     removed = installed.cli("setup", "--remove", "--yes").stdout
     assert "note      Salt uses its own job cache (local_cache) and reactor again\n" in removed, removed
-    assert "done      salt-master.service runs with it\n" in removed, removed
+    assert "done      salt-master.service answers with it\n" in removed, removed
     eventually("the minion is back", installed.publishes)
     fire("salt-again")
 
@@ -159,7 +165,7 @@ def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
     assert installed.cli("setup", "--yes").stdout.endswith("\neverything is in place, nothing was changed\n")
 
     removed = installed.cli("setup", "--remove", "--yes").stdout
-    assert "done      salt-master.service runs with it\n" in removed, removed
+    assert "done      salt-master.service answers with it\n" in removed, removed
     assert "next      salt stays in the group saltcellar; to remove it: gpasswd -d salt saltcellar\n" in removed, removed
     again = installed.job("test.arg", "without")
     assert installed.salt("salt-run", "jobs.lookup_jid", again)["web1"]["args"] == ["without"]
@@ -186,6 +192,7 @@ def test_a_release_without_package_installs_its_units(fresh):
     assert fresh.sh("stat -c '%U %G %a' /run/saltcellar /run/saltcellar/saltcellar.sock").stdout == "root saltcellar 750\nroot saltcellar 660\n"
     jid = fresh.job("test.arg", "kept")
     fresh.reboot()
+    fresh.sh("systemctl start saltcellar")
     assert jid in fresh.jids()
     fresh.cli("setup", "--remove", "--yes")
     assert (fresh.show("ActiveState"), fresh.show("UnitFileState")) == ("inactive", "disabled")
@@ -203,6 +210,53 @@ def test_pip_installs_the_wheel_without_a_network(installed):
     assert again.endswith("\neverything is in place, nothing was changed\n"), again
 
 
+def test_pip_runs_nothing_of_the_current_directory(installed):
+    installed.start_salt()
+    for name in ("pip", "json", "salt"):
+        installed.write(f"/home/u/{name}.py", f"open('/root/imported', 'a').write('{name} ')\n")
+    installed.sh("cd /home/u && PYTHONPATH=/home/u saltcellar setup --yes --install package")
+    assert installed.sh("cat /root/imported", check=False).stdout == ""
+
+
+def test_a_passive_setup_leaves_the_master_running(installed):
+    installed.start_salt()
+    before = installed.show("MainPID", "salt-master.service")
+    made = installed.cli("setup", "--yes", "--passive").stdout
+    assert "note      the master is neither changed nor restarted\n" in made, made
+    assert installed.show("MainPID", "salt-master.service") == before
+    assert installed.sh("ls -A /etc/salt/master.d", check=False).stdout == ""
+    jid = installed.job("test.arg", "watched")
+    eventually("the job from the bus", lambda: jid in installed.jids())
+    assert "ready" in installed.sh(f"{PYTHON} -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:4581/readyz\").read())'").stdout
+    # A later setup keeps the page.
+    installed.cli("setup", "--yes")
+    assert 'http.listen: "127.0.0.1:4581"\n' in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
+
+
+def test_a_stopped_master_in_a_venv_outside_of_path_is_found_by_its_unit(installed):
+    """Its reactor needs Salt's Python, which the daemon would not find: setup names it."""
+    installed.configure_salt(reactor=[{"act/*": ["/srv/reactor/py.sls"]}])
+    installed.write("/srv/reactor/py.sls", "#!py\ndef run():\n    return {'act': {'local.cmd.run': [{'tgt': 'web1'}, {'arg': ['echo py >> /root/acted']}]}}\n")
+    installed.sh(f"mkdir /srv/venv; mount --bind {SALT} /srv/venv; umount {SALT} && rmdir {SALT}; rm -f /usr/bin/salt* /usr/local/bin/salt*;"
+                 "sed -i 's:/opt/saltstack/salt/:/srv/venv/:g' /etc/systemd/system/salt-*.service; systemctl daemon-reload")
+    made = installed.cli("setup", "--yes", "--reactor", check=False)
+    assert "load the extension from /usr/share/saltcellar in Salt's Python, /srv/venv/bin/python3\n" in made.stdout, made
+    assert "reactor.python: /srv/venv/bin/python3\n" in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
+
+
+def test_root_runs_no_python_that_another_user_made_it_find(installed):
+    installed.start_salt()
+    installed.write("/home/u/python3", "#!/bin/sh\ntouch /root/owned\n")
+    installed.sh("useradd u; touch /home/u/salt-master; chmod 755 /home/u/python3; chown -R u /home/u")
+    installed.sh("systemd-run --uid=u --unit=fake bash -c 'exec -a /home/u/python3 tail -f /home/u/salt-master'; systemctl stop salt-master")
+    installed.cli("setup", "--yes", check=False)
+    installed.cli("doctor", check=False)
+    assert installed.sh("test -e /root/owned", check=False).returncode
+    refused = installed.cli("setup", "--yes", "--salt-python", "/home/u/python3", "--install", "package", check=False)
+    assert "/home/u/python3 is not used, because others than root can replace it" in refused.stderr, refused
+    assert installed.sh("test -e /root/owned", check=False).returncode
+
+
 def test_pip_that_fails_leaves_nothing_behind(installed):
     installed.write("/etc/salt/master", "disable_returners: [saltcellar]\n")
     site = installed.sh(f"{PYTHON} -c 'import site; print(site.getsitepackages()[0])'").stdout.strip()
@@ -214,7 +268,7 @@ def test_pip_that_fails_leaves_nothing_behind(installed):
         assert (failed.returncode, failed.stderr) == (1, f"saltcellar: failed to {message}\n"), failed
         # pip leaves the empty directory of the name space.
         assert not installed.sh(f"find {site} -type f -ipath '*saltext*'").stdout
-        assert installed.sh("cat /etc/saltcellar/saltcellar.yaml; ls -A /etc/salt/master.d", check=False).stdout == configuration
+        assert installed.sh("cat /etc/saltcellar/saltcellar.yaml; ls -A /etc/saltcellar/conf.d /etc/salt/master.d", check=False).stdout == configuration
         assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
 
     run = f"run `{PYTHON} -m pip install --no-index --no-deps --force-reinstall {{}}`: exit status: 1: {{}}; `--install file` needs no pip"

@@ -31,8 +31,8 @@ use crate::api::status::{
 };
 use crate::base::clock::Clock;
 use crate::base::users;
-use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain};
-use crate::config::salt_master::{SaltMaster, python as salt_python};
+use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain, salt_python};
+use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, Environment, SocketChoice};
 use crate::ingest::spool::Spool;
 use crate::wire::unix_listener;
@@ -257,7 +257,7 @@ fn check_master(
     socket: &Path,
     args: &Args,
 ) {
-    let running = salt_python::of_running_master();
+    let running = salt_python::running(salt_master);
     if let Some(running) = running
         .as_deref()
         .filter(|running| args.salt_python.is_none() && !running.exists())
@@ -271,13 +271,7 @@ fn check_master(
             "`systemctl restart salt-master`",
         );
     }
-    let running = running.filter(|running| running.exists());
-    let python = match args
-        .salt_python
-        .clone()
-        .or(running)
-        .or_else(|| salt_python::find(None))
-    {
+    let python = match salt_python::find(args.salt_python.as_deref(), salt_master) {
         Some(path) => python::ask(&path, salt_master)
             .map_err(|why| format!("cannot query {}: {why}", path.display())),
         None => Err(

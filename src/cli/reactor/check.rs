@@ -57,51 +57,81 @@ impl State {
     }
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Chosen {
-        master,
-        rules,
-        salt,
-    } = args.salt.choose(global)?;
-    let pipeline = Pipeline::new(&master, salt.clone());
-    if let Some(rules) = &rules {
-        pipeline.set_rules(rules);
-    }
-    let mut notes = master.notes.clone();
-    if !master.files.contains(&master.conf_file) {
-        let path = master.conf_file.display();
-        notes.push(Note::error(
-            "saltcellar",
-            format!("{path} does not exist: set the master's file"),
-        ));
-    }
-    let mut rows = Vec::new();
-    let mut rules_count = 0;
-    match pipeline.rules() {
-        Ok(rules) => {
-            notes.extend(rules.notes.iter().cloned());
-            rules_count = rules.len();
-            rows = check_files(&pipeline, &rules, &*salt);
+/// What a check of a master's rules and their files found.
+pub(super) struct Checked {
+    rules: usize,
+    notes: Vec<Note>,
+    files: Vec<FileResult>,
+}
+
+impl Checked {
+    pub(super) fn of(chosen: &Chosen) -> Self {
+        let Chosen {
+            master,
+            rules,
+            salt,
+        } = chosen;
+        let pipeline = Pipeline::new(master, salt.clone());
+        if let Some(rules) = rules {
+            pipeline.set_rules(rules);
         }
-        Err(note) => notes.push(note),
+        let mut notes = master.notes.clone();
+        if !master.files.contains(&master.conf_file) {
+            let path = master.conf_file.display();
+            notes.push(Note::error(
+                "saltcellar",
+                format!("{path} does not exist: set the master's file"),
+            ));
+        }
+        let mut files = Vec::new();
+        let mut count = 0;
+        match pipeline.rules() {
+            Ok(rules) => {
+                notes.extend(rules.notes.iter().cloned());
+                count = rules.len();
+                files = check_files(&pipeline, &rules, &**salt);
+            }
+            Err(note) => notes.push(note),
+        }
+        if let Some(beyond) = &pipeline.files().0.beyond_roots {
+            let which = if beyond.roots_first {
+                "`salt://` files outside file_roots"
+            } else {
+                "`salt://` files"
+            };
+            let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
+            notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
+        }
+        Self {
+            rules: count,
+            notes,
+            files,
+        }
     }
-    if let Some(beyond) = &pipeline.files().0.beyond_roots {
-        let which = if beyond.roots_first {
-            "`salt://` files outside file_roots"
-        } else {
-            "`salt://` files"
-        };
-        let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
-        notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
-    }
-    let faults = notes
-        .iter()
-        .filter(|note| note.level == NoteLevel::Error)
-        .count()
-        + rows
+
+    /// A line for each error in the configuration or a file.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let notes = self
+            .notes
             .iter()
-            .filter(|row| matches!(row.state, State::Broken(_)))
-            .count();
+            .filter(|note| note.level == NoteLevel::Error)
+            .map(ToString::to_string);
+        let broken = self.files.iter().filter_map(|row| match &row.state {
+            State::Broken(why) => Some(format!("{} ({}): {why}", row.file, row.rule)),
+            State::Good | State::NotNative(_) => None,
+        });
+        notes.chain(broken).collect()
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let checked = Checked::of(&args.salt.choose(global)?);
+    let faults = checked.faults().len();
+    let Checked {
+        rules: rules_count,
+        notes,
+        files: rows,
+    } = checked;
     let named = |note: &Note| json!({"level": note.level.name(), "message": note.to_string()});
     let file = |row: &FileResult| {
         json!({

@@ -10,7 +10,7 @@ mod show;
 mod test;
 mod why;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -133,6 +133,28 @@ impl SaltArgs {
             .filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))
     }
+}
+
+/// A line for each error in a master's rules and their files, as `reactor check` finds them with this Python of Salt.
+pub(super) fn faults(
+    master: &SaltMaster,
+    config: &ReactorConfig,
+    python: Option<&Path>,
+) -> Vec<String> {
+    let python = PythonArgs {
+        salt_python: python.map(Path::to_owned),
+    };
+    let args = SaltArgs {
+        master_config: None,
+        minion_config: None,
+        python,
+    };
+    let chosen = Chosen {
+        master: master.clone(),
+        rules: config.rules(),
+        salt: args.salt(master, config),
+    };
+    check::Checked::of(&chosen).faults()
 }
 
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {

@@ -4,9 +4,10 @@
 //! helper processes: `setpriv` sets uid, gid and supplementary groups before it executes Python.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::base::trusted::{TrustedPath, TrustedProgram, Untrusted, clean_environment};
 use crate::base::users::User;
 
 /// Absolute paths, because `PATH` is not trusted.
@@ -47,8 +48,9 @@ impl Account {
         Ok(Some(Self(account)))
     }
 
-    /// A command that runs `program` as this user. As in Salt's daemons, variables about the user are changed if they are set.
-    pub(in crate::reactor) fn command(&self, program: &Path) -> Command {
+    /// A command that runs `program` as this user, in the directory `/`. As in Salt's daemons, variables about the user are changed if they
+    /// are set.
+    fn command(&self, program: &Path) -> Command {
         let User {
             name,
             gid,
@@ -65,7 +67,7 @@ impl Account {
             "--init-groups",
             "--",
         ]);
-        command.arg(program);
+        command.arg(program).current_dir("/");
         for (variable, value) in [
             ("HOME", home),
             ("SHELL", shell),
@@ -93,6 +95,99 @@ impl Account {
             String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         ))
     }
+}
+
+/// Salt's Python, which nobody but root and the user that runs it can replace, and that user.
+#[derive(Debug, Clone)]
+pub(crate) struct SaltPython {
+    program: TrustedProgram,
+    /// The user to switch to; `None` for that of this process.
+    account: Option<Account>,
+}
+
+impl SaltPython {
+    /// Checks that Python, to be run as `user`, or as the user of this process. A name without a directory is searched in `PATH`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another user can replace it or its libraries, if there is no such user, or if this process cannot switch to it.
+    pub(crate) fn new(python: &Path, user: Option<&str>) -> Result<Self, String> {
+        let own = rustix::process::geteuid().as_raw();
+        let account = match user {
+            Some(user) => {
+                Account::switch(user, own).map_err(|why| format!("{}: {why}", python.display()))?
+            }
+            None => None,
+        };
+        let uid = account.as_ref().map_or(own, |Account(user)| user.uid);
+        let checked = match python.to_str() {
+            Some(name) if python.components().count() == 1 => TrustedProgram::in_path(name, uid),
+            _ => TrustedProgram::check(python, uid),
+        };
+        let program = checked
+            .and_then(|program| {
+                libraries(program.path())
+                    .iter()
+                    .try_for_each(|dir| TrustedPath::check(dir, uid).map(drop))?;
+                Ok(program)
+            })
+            .map_err(|error: Untrusted| error.to_string())?;
+        Ok(Self { program, account })
+    }
+
+    /// For checks by the command line, which send nothing: as the Salt daemon's user if this process can switch, otherwise as its own.
+    pub(crate) fn to_ask(python: &Path, user: Option<&str>) -> Result<Self, String> {
+        let user = user.filter(|_| rustix::process::geteuid().is_root());
+        Self::new(python, user)
+    }
+
+    /// The user to switch to.
+    pub(in crate::reactor) fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+
+    /// A command in the directory `/`, with the environment of this process.
+    pub(in crate::reactor) fn command(&self) -> Command {
+        match &self.account {
+            Some(account) => account.command(self.program.path()),
+            None => self.program.command(),
+        }
+    }
+
+    /// A command in the directory `/`, without the environment of this process, and with Python's `-I`: no module of the current
+    /// directory or of the user's home is imported.
+    pub(crate) fn isolated(&self) -> Command {
+        let mut command = self.command();
+        let home = match &self.account {
+            Some(Account(user)) => Some(PathBuf::from(&user.home)),
+            None => std::env::var_os("HOME").map(PathBuf::from),
+        };
+        clean_environment(&mut command, home.as_deref());
+        command.args(["-I", "-W", "ignore"]);
+        command
+    }
+}
+
+/// The directories from which an interpreter imports at its start: `lib/python3.*` with `site-packages`, of its virtual environment and of the
+/// installation that its link leads to.
+fn libraries(python: &Path) -> Vec<PathBuf> {
+    let is_version = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("python3.")) && path.is_dir()
+    };
+    let programs = [Some(python.to_owned()), python.canonicalize().ok()];
+    programs
+        .iter()
+        .flatten()
+        .filter_map(|program| program.parent()?.parent())
+        .filter_map(|prefix| std::fs::read_dir(prefix.join("lib")).ok())
+        .flatten()
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(is_version)
+        .flat_map(|dir| [dir.join("site-packages"), dir])
+        .filter(|dir| dir.is_dir())
+        .collect()
 }
 
 fn setpriv() -> Option<&'static str> {

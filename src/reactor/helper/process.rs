@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value as Json, json};
 
-use super::account::Account;
+use super::account::{Account, SaltPython};
 use super::{HelperOptions, LOGGERS};
 use crate::base::limits;
 use crate::config::salt_master::Role;
@@ -67,8 +67,10 @@ impl Process {
     pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
-        let account = account(options).map_err(|why| failed(&why))?;
-        let mut command = command(options, account.as_ref());
+        let salt_python = SaltPython::new(&options.python, options.user.as_deref())
+            .map_err(StartError::Failed)?;
+        let account = salt_python.account().cloned();
+        let mut command = command(&salt_python);
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
         let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
         stderr
@@ -221,19 +223,8 @@ impl Process {
     }
 }
 
-/// The user to switch to.
-fn account(options: &HelperOptions) -> Result<Option<Account>, String> {
-    match &options.user {
-        Some(user) => Account::switch(user, rustix::process::geteuid().as_raw()),
-        None => Ok(None),
-    }
-}
-
-fn command(options: &HelperOptions, account: Option<&Account>) -> Command {
-    let mut command = match account {
-        Some(account) => account.command(&options.python),
-        None => Command::new(&options.python),
-    };
+fn command(python: &SaltPython) -> Command {
+    let mut command = python.command();
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PYTHON"))
     {
@@ -244,7 +235,6 @@ fn command(options: &HelperOptions, account: Option<&Account>) -> Command {
         .args(["-s", "-B", "-u", "-", "saltcellar-helper"])
         .env("PYTHONHASHSEED", "0")
         .env("PYTHONSAFEPATH", "1")
-        .current_dir("/")
         // Control-C in a terminal is for the daemon only.
         .process_group(0);
     command

@@ -31,6 +31,8 @@ use key::MasterKeyFile;
 
 use crate::base::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::base::metrics::Metrics;
+use crate::config::salt_master::SaltMaster;
+use crate::wire::msgpack::Writer;
 
 /// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips such events.
 pub(crate) const REACTOR_USER: &str = "Reactor";
@@ -49,6 +51,19 @@ pub(crate) struct MasterAddress {
 }
 
 impl MasterAddress {
+    /// That of a master with this configuration.
+    pub(crate) fn of(master: &SaltMaster) -> Self {
+        Self {
+            host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
+            port: master
+                .int("ret_port")
+                .and_then(|port| u16::try_from(port).ok())
+                .unwrap_or(4506),
+            cachedir: master.cachedir.clone(),
+            user: master.user.clone(),
+        }
+    }
+
     /// The address to connect to: loopback for a master that listens on all addresses.
     fn address(&self) -> (&str, u16) {
         let host = match self.host.as_str() {
@@ -198,6 +213,23 @@ impl Master {
             "the master accepts runners and wheels under its own user's name only; their events do not show that they are reactions"
         );
         *self.own_name_only.lock() = Some(key);
+    }
+
+    /// Waits for an answer of one of the master's workers, which needs no key.
+    pub(crate) fn ping(&self, timeout: Duration) -> Result<(), MasterError> {
+        let mut w = Writer::new();
+        w.map(3)
+            .str("enc")
+            .str("clear")
+            .str("version")
+            .int(3)
+            .str("load")
+            .map(1)
+            .str("cmd")
+            .str("ping");
+        // Any answer will do: it comes from a worker that has read its configuration.
+        self.exchange(&w.into_bytes(), Instant::now() + timeout)
+            .map(drop)
     }
 
     /// Ensures that a connection is open, without sending a request.

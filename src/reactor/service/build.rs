@@ -10,7 +10,7 @@ use crate::config::ReactorConfig;
 use crate::config::salt_master::{AcceptedKeys, Role, SaltMaster, python};
 use crate::model::{Note, NoteLevel, ReactorSettings, RunnerLimits};
 use crate::reactor::master::MasterAddress;
-use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, acting};
+use crate::reactor::{Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltPython, acting};
 use crate::wire::python::Value;
 use crate::wire::python::value::Map;
 
@@ -96,9 +96,8 @@ pub(super) fn build(
             grains, `caller` reactions, and runners and wheel functions without `args` will fail"
         );
     }
-    if python.is_some()
-        && let Some(user) = master.configured_user()
-        && let Err(why) = Account::switch(user, rustix::process::geteuid().as_raw())
+    if let Some(python) = &python
+        && let Err(why) = SaltPython::new(python, master.configured_user())
     {
         tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
     }
@@ -151,15 +150,7 @@ pub(super) fn build(
             `saltcellar_reactor`"
         );
     }
-    let place = (role == Role::Master).then(|| MasterAddress {
-        host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
-        port: master
-            .int("ret_port")
-            .and_then(|port| u16::try_from(port).ok())
-            .unwrap_or(4506),
-        cachedir: master.cachedir.clone(),
-        user: master.user.clone(),
-    });
+    let place = (role == Role::Master).then(|| MasterAddress::of(master));
     let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
     if let Some(why) = &unsupported {
         tracing::error!(master = %path.display(), "reactions are not executed: {why}");

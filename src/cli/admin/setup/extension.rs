@@ -4,15 +4,15 @@
 //! either program keeps it (docs/decisions/setup-extension.md).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail};
 
 use super::plan::{Done, Plan};
-use crate::config::salt_master::python;
-use crate::wire::unix_listener::parent_problems;
+use crate::base::trusted::TrustedPath;
+use crate::config::salt_master::SaltMaster;
+use crate::reactor::{SaltPython, encode_map, memory_file};
 
 /// Method of installing Salt's extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +56,7 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             .map(|name| dir.join(name))
             .find(|file| file.is_file())
     };
-    let Some((dir, file)) = share.iter().find_map(|dir| Some((dir, file(dir)?))) else {
+    let Some(dir) = share.iter().find(|dir| file(dir).is_some()) else {
         bail!(
             "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension",
             RETURNER[0],
@@ -66,20 +66,17 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let dir = dir
         .canonicalize()
         .with_context(|| format!("find {}", dir.display()))?;
-    let uid = rustix::process::geteuid().as_raw();
-    let problems = parent_problems(&file, "the extension", uid)
-        .with_context(|| format!("inspect {}", file.display()))?;
-    let found = fs::metadata(&file).with_context(|| format!("inspect {}", file.display()))?;
-    ensure!(
-        [0, uid].contains(&found.uid()) && found.mode() & 0o022 == 0 && problems.is_empty(),
-        "use the extension in {}, because others than root can change it ({}); copy the directory to a place of root's and name it with --extension",
-        dir.display(),
-        problems.first().map_or_else(
-            || format!("owner {}, mode {:04o}", found.uid(), found.mode() & 0o7777),
-            ToString::to_string
+    TrustedPath::check_tree(&dir, own_uid()).with_context(|| {
+        format!(
+            "use the extension in {}; copy the directory to a place of root's and name it with --extension",
+            dir.display()
         )
-    );
+    })?;
     Ok(dir)
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
@@ -103,7 +100,11 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     };
     let found: Vec<_> = share.iter().flat_map(wheels).collect();
     match found.as_slice() {
-        [one] => Ok(one.clone()),
+        [one] => {
+            // pip runs what it has.
+            TrustedPath::check(one, own_uid()).with_context(|| format!("use {}", one.display()))?;
+            Ok(one.clone())
+        }
         [] => bail!(
             "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension; \
              `--install file` needs no wheel",
@@ -119,20 +120,16 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Salt's Python: `given`, that of the running master, or of the installed one.
-pub(super) fn salt_python(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let running = || python::of_running_master().filter(|python| python.is_file());
-    given.map(Path::to_owned).or_else(running).or_else(|| python::find(None)).context(
-        "find Salt's Python: no salt-master runs or is installed in PATH, /usr/bin, /usr/local/bin or /opt/saltstack/salt; name it with --salt-python",
-    )
-}
-
 /// A program for Salt's Python that loads the returners as a master does. Its arguments are the master's main file and directories that
-/// it will have in `module_dirs`.
+/// it will have in `module_dirs`; its standard input has the configured options, because the master's user may lack the permission to read
+/// the files.
 const LOAD: &str = r#"
-import sys
+import json, sys
 import salt.config, salt.loader, salt.version
-opts = salt.config.master_config(sys.argv[1])
+def is_plain(value):
+    return not (isinstance(value, dict) and any(key.startswith("$") for key in value))
+given = {key: value for key, value in json.load(sys.stdin).items() if is_plain(value)}
+opts = salt.config.apply_master_config({**given, "conf_file": sys.argv[1]}, salt.config.DEFAULT_MASTER_OPTS)
 opts["module_dirs"] = [*opts.get("module_dirs", []), *sys.argv[2:]]
 returners = salt.loader.returners(opts, {})
 if "saltcellar.prep_jid" not in returners:
@@ -147,16 +144,22 @@ const DELIVER: &str = "returners['saltcellar.clean_old_jobs']()\n";
 #[derive(Clone)]
 pub(super) struct Salt {
     pub(super) python: PathBuf,
-    /// The master's main file.
-    pub(super) main: PathBuf,
+    pub(super) master: SaltMaster,
 }
 
 impl Salt {
+    /// As the master's user, whose modules Salt's loader imports: root would run what that user wrote.
     fn run(&self, what: &str, module_dir: Option<&Path>) -> anyhow::Result<String> {
-        let output = Command::new(&self.python)
-            .args(["-I", "-W", "ignore", "-c", &format!("{LOAD}{what}")])
-            .arg(&self.main)
+        let python = SaltPython::to_ask(&self.python, self.master.configured_user())
+            .map_err(|why| anyhow!("run Salt's Python: {why}"))?;
+        let options = encode_map(self.master.given()).to_string();
+        let options = memory_file(options.as_bytes()).context("pass the master's options")?;
+        let output = python
+            .isolated()
+            .args(["-c", &format!("{LOAD}{what}")])
+            .arg(&self.master.conf_file)
             .args(module_dir)
+            .stdin(Stdio::from(options))
             .output()
             .with_context(|| format!("run {}", self.python.display()))?;
         let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -240,7 +243,12 @@ impl Salt {
 
     fn pip(&self, args: &[&str]) -> anyhow::Result<()> {
         let what = format!("run `{} -m pip {}`", self.python.display(), args.join(" "));
-        let output = Command::new(&self.python)
+        // Salt's packages give the directory to the user salt: pip then runs as that user.
+        let python = SaltPython::new(&self.python, None)
+            .or_else(|why| SaltPython::new(&self.python, Some(&self.master.user)).map_err(|_| why))
+            .map_err(|why| anyhow!("run pip in Salt's Python: {why}"))?;
+        let output = python
+            .isolated()
             .args(["-m", "pip"])
             .args(args)
             .output()
@@ -293,16 +301,17 @@ mod tests {
             );
             fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o664))
                 .unwrap();
-            let error = module_dir(&share).unwrap_err().to_string();
+            let error = format!("{:#}", module_dir(&share).unwrap_err());
             assert!(
-                error.contains("others than root can change it (owner ")
-                    && error.contains("mode 0664"),
+                error.starts_with("use the extension in ")
+                    && error.contains("anyone can write to")
+                    && error.contains("saltcellar.py"),
                 "{error}"
             );
             fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644))
                 .unwrap();
             fs::set_permissions(&sub, fs::Permissions::from_mode(0o777)).unwrap();
-            let error = module_dir(&share).unwrap_err().to_string();
+            let error = format!("{:#}", module_dir(&share).unwrap_err());
             assert!(error.contains("anyone can write to"), "{error}");
             fs::remove_dir_all(dir.path().join("share")).unwrap();
         }

@@ -1,9 +1,10 @@
 //! `saltcellar setup`: sets up a Salt master, or a minion of another machine, to use saltcellar, and undoes it.
 //!
-//! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension ([`extension`]), the daemon's configuration
+//! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension ([`extension`]), the daemon's settings
 //! ([`daemon`]), its units ([`service`]), and a file in `master.d` ([`options`], [`managed`]). Each step is needed or in place, so a second
-//! run changes nothing.
+//! run changes nothing. It keeps the choices of earlier runs ([`choices`]).
 
+mod choices;
 mod daemon;
 mod extension;
 mod managed;
@@ -14,22 +15,25 @@ mod retention;
 mod service;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value as Json, json};
 
+use self::choices::Choices;
 use self::extension::{Install, Salt};
 use self::managed::{Before, FileState, refuse_foreign, state_of};
 use self::options::{ENGINE, MasterOptions, NAME, minion_text};
 use self::plan::{Done, Plan};
-use self::service::MASTER_UNIT;
 use crate::api::status::Status;
 use crate::cli::doctor::{self, SALT_CONFIG};
-use crate::cli::{Global, ask, finding, import};
+use crate::cli::salt_python::{self, MASTER_UNIT};
+use crate::cli::{Global, ask, finding, import, reactor};
 use crate::config::python_glob::has_magic;
-use crate::config::salt_master::{SaltMaster, same_file};
+use crate::config::salt_master::{SaltMaster, python, same_file};
 use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketChoice};
+use crate::reactor::master::{Master, MasterAddress};
 use crate::wire::python::Value;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -43,43 +47,57 @@ Examples:
   saltcellar setup --dry-run                         only show the plan
   sudo saltcellar setup --yes --reactor --import     take over Salt's reactor, and its job cache, without a question
   saltcellar setup --check --output json             check that everything is in place and in effect
+  sudo saltcellar setup --passive                    only watch: read the bus, serve the page, leave the master as it is
   sudo saltcellar setup --remove                     undo it; no data is deleted
   sudo saltcellar setup --master-only --install none only the file in master.d, without systemd
   saltcellar setup --minion https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
 
-/// Time for a restarted master to open its bus.
-const MASTER_START_TIME: Duration = Duration::from_secs(60);
+const NO_SALT_PYTHON: &str = "find Salt's Python: no salt-master runs, is a unit of systemd, or is installed in PATH, /usr/bin, \
+    /usr/local/bin or /opt/saltstack/salt; name it with --salt-python";
+/// Time for a restarted master to answer.
+const MASTER_START_TIME: Duration = Duration::from_secs(120);
+/// The address of HTTP and the page with `--passive`.
+const PAGE_ADDRESS: &str = "127.0.0.1:4581";
 
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(in crate::cli) struct Args {
     /// Show the plan and change nothing
-    #[arg(long, group = "act")]
+    #[arg(long, conflicts_with = "check")]
     dry_run: bool,
     /// Check that everything is in place and in effect
-    #[arg(long, group = "act")]
+    #[arg(long, conflicts_with = "remove")]
     check: bool,
-    /// Undo the setup; stored data and the daemon's configuration stay
-    #[arg(long, group = "act")]
+    /// Undo the setup; stored data and the daemon's other settings stay
+    #[arg(long)]
     remove: bool,
     /// Make the changes without a question
     #[arg(long, conflicts_with_all = ["dry_run", "check"])]
     yes: bool,
+    /// Only watch: read the bus, serve the page on a loopback address, and leave the master as it is, without a restart
+    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "install", "minion", "master_only"])]
+    passive: bool,
     /// Also import the jobs of Salt's own job cache
     #[arg(long, conflicts_with_all = ["check", "remove", "minion", "master_only"])]
     import: bool,
     /// Also hand the master's reactor over to saltcellar
     #[arg(long, conflicts_with = "minion")]
     reactor: bool,
-    /// Source of events: the bus, Salt's event_return, or none
-    #[arg(long, value_enum, default_value_t = Events::Bus)]
-    events: Events,
+    /// Hand the reactor back to Salt, after `--reactor` in an earlier run
+    #[arg(long, conflicts_with_all = ["reactor", "minion"])]
+    no_reactor: bool,
+    /// Source of events: the bus, Salt's event_return, or none [default: as in the last run, or the bus]
+    #[arg(long, value_enum)]
+    events: Option<Events>,
+    /// Make saltcellar the master's job cache, after `--no-job-cache` in an earlier run
+    #[arg(long, conflicts_with = "no_job_cache")]
+    job_cache: bool,
     /// Do not change the master's job cache
     #[arg(long)]
     no_job_cache: bool,
-    /// Method of installing Salt's extension
-    #[arg(long, value_enum, default_value_t = Install::File)]
-    install: Install,
+    /// Method of installing Salt's extension [default: as in the last run, or file]
+    #[arg(long, value_enum)]
+    install: Option<Install>,
     /// Directory of the extension: `returners/saltcellar.py`, or its wheel [default: /usr/share/saltcellar, or ../share/saltcellar
     /// beside this program]
     #[arg(long, value_name = "DIR")]
@@ -88,7 +106,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, conflicts_with = "minion")]
     master_only: bool,
     /// Manage the file for minions of other machines; URL is that of the daemon's HTTPS source
-    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "no_job_cache", "install", "extension"])]
+    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "job_cache", "no_job_cache", "install", "extension"])]
     minion: Option<String>,
     /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
     #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
@@ -96,7 +114,7 @@ pub(in crate::cli) struct Args {
     /// Salt's configuration directory, as for Salt's own -c
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
     salt_config: PathBuf,
-    /// Salt's Python [default: that of the running salt-master, or of the installed one]
+    /// Salt's Python [default: that of the running salt-master, of its unit, or of the installed one]
     #[arg(long, value_name = "PROGRAM")]
     salt_python: Option<PathBuf>,
     /// Directory below which system files are found, for tests
@@ -148,9 +166,7 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if !changed {
         return Ok(());
     }
-    if args.events == Events::Bus {
-        wait_for_bus(global)?;
-    }
+    wait_for_bus(global)?;
     doctor::run(
         global,
         &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()),
@@ -173,15 +189,18 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let path = directory(&master, &args.salt_config)?.join(NAME);
     let mut options = MasterOptions::new(&main, path);
     let share = extension::share(&args.root, args.extension.as_deref());
-    let salt = extension::salt_python(args.salt_python.as_deref()).map(|python| Salt {
-        python,
-        main: main.clone(),
-    });
     let (overrides, environment) = (global.overrides(), Environment::of_process());
     let config = Config::load(&overrides, &environment).context("read the configuration")?;
     let socket = SocketChoice::find(&overrides, &environment)
         .context("read the configuration")?
         .path;
+    let settings = daemon::Settings::read(&config_file)?;
+    let salt = salt_python::find(args.salt_python.as_deref().or(settings.python()), &master)
+        .map(|python| Salt {
+            python,
+            master: master.clone(),
+        })
+        .context(NO_SALT_PYTHON);
     if args.remove {
         let found = state_of(&options.path, None)?;
         let spool = master.cachedir.join("saltcellar");
@@ -199,62 +218,111 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         remove::plan(plan, removal)?;
         return Ok(json!({ "path": options.path.display().to_string() }));
     }
-    let module_dir = match args.install {
-        Install::File => Some(extension::module_dir(&share)?),
-        Install::Package | Install::None => None,
+    let recorded = match std::fs::read_to_string(&options.path) {
+        Ok(text) => Choices::recorded(&text),
+        // Whatever is wrong with the file is reported below.
+        Err(_) => settings.recorded(),
     };
-    wanted(
-        plan,
-        args,
-        &mut options,
-        &config,
-        &socket,
-        module_dir.as_deref(),
-    )?;
-    if !args.no_job_cache {
+    let choices = Choices::of(args, recorded);
+    let mut keys = daemon::Keys {
+        bus: (choices.events == Events::Bus || args.passive).then(|| master.sock_dir.clone()),
+        reactor: choices.reactor.then(|| main.clone()),
+        listen: settings.listen(),
+        python: None,
+    };
+    if choices.reactor
+        && let Ok(salt) = &salt
+        && python::found_by_a_service().as_ref() != Some(&salt.python)
+    {
+        keys.python = Some(salt.python.clone());
+    }
+    if args.passive {
+        keys.listen = keys.listen.or_else(|| Some(PAGE_ADDRESS.to_owned()));
+        service::units(plan, &args.root, &share)?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, &choices)?;
+        service::start(plan, reconfigured)?;
+        plan.remarks
+            .push("the master is neither changed nor restarted".to_owned());
+        plan.afterwards
+            .push("open the page: `saltcellar page` prints a link that signs in".to_owned());
+        return Ok(json!({ "path": settings.path.display().to_string() }));
+    }
+
+    wanted(plan, args, &choices, &mut options, &config);
+    if choices.job_cache {
         plan.remarks
             .extend(retention::remark(global, &config, &master));
     }
-    let text = options.text();
-    let found = state_of(&options.path, Some(&text))?;
+    let needs_options = !options.is_empty();
+    let module_dir = match choices.install {
+        Install::File if needs_options => Some(extension::module_dir(&share)?),
+        Install::File | Install::Package | Install::None => None,
+    };
+    if let Some(dir) = &module_dir {
+        options.add("module_dirs", &dir.display().to_string());
+    }
+    // The default is the system's socket for root, but may be another for other users.
+    if needs_options && (socket != Path::new(SYSTEM_SOCKET) || master.user != "root") {
+        options.set("saltcellar.socket", socket.display().to_string());
+    }
+    let text = needs_options.then(|| options.text(&choices.comment()));
+    let found = state_of(&options.path, text.as_deref())?;
     refuse_foreign(&options.path, found)?;
     options.ensure_effective()?;
-    if args.reactor {
-        options.ensure_no_salt_reactor()?;
-    }
     let changes = found != FileState::InPlace;
-    match (args.install, module_dir) {
-        (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
-        (Install::Package, _) => {
-            let (salt, wheel) = (salt?, extension::wheel(&share)?);
-            let installed = doctor::installed_extension(&salt.python, &master);
-            let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
-            salt.install(plan, &wheel, ours);
+    if choices.reactor {
+        options.ensure_no_salt_reactor()?;
+        if changes {
+            ensure_rules(&master, &config, salt.as_ref().ok())?;
         }
-        (Install::File | Install::None, _) => {}
+    }
+    if needs_options {
+        match (choices.install, module_dir) {
+            (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
+            (Install::Package, _) => {
+                let (salt, wheel) = (salt?, extension::wheel(&share)?);
+                let installed = doctor::installed_extension(&salt.python, &master);
+                let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
+                salt.install(plan, &wheel, ours);
+            }
+            (Install::File | Install::None, _) => {}
+        }
     }
     if !args.master_only {
-        let has_socket = service::units(plan, &args.root, &share)?;
-        let bus = (args.events == Events::Bus).then_some(master.sock_dir.as_path());
-        let reactor = args.reactor.then_some(main.as_path());
-        let reconfigured = daemon::configure(plan, &config_file, &daemon::Keys { bus, reactor })?;
-        service::start(plan, has_socket, reconfigured)?;
-        service::membership(plan, &master.user)?;
+        service::units(plan, &args.root, &share)?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, &choices)?;
+        service::start(plan, reconfigured)?;
+        if needs_options {
+            service::membership(plan, &master.user)?;
+        }
     }
-    master_file(plan, args, &options, &text, found)?;
+    master_file(plan, args, &options, text.as_deref(), found)?;
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
 }
 
+/// Refuses to hand over a reactor whose rules or files would fail, with all that is wrong.
+fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> anyhow::Result<()> {
+    let python = salt.map(|salt| salt.python.as_path());
+    let faults = reactor::faults(master, &config.reactor, python);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "hand the reactor over: reactions would fail; repair these, then `saltcellar reactor check` finds no fault:\n  {}",
+        faults.join("\n  ")
+    )
+}
+
+/// The options of the master; none if it stays as it is.
 fn wanted(
     plan: &mut Plan,
     args: &Args,
+    choices: &Choices,
     options: &mut MasterOptions,
     config: &Config,
-    socket: &Path,
-    module_dir: Option<&Path>,
-) -> anyhow::Result<()> {
+) {
     let master = options.without();
-    if !args.no_job_cache {
+    if choices.job_cache {
         let now = master.text("master_job_cache").unwrap_or("local_cache");
         if !matches!(now, "saltcellar" | "local_cache") {
             plan.remarks.push(format!(
@@ -267,7 +335,7 @@ fn wanted(
         .bus
         .iter()
         .any(|dir| same_file(dir, &master.sock_dir));
-    match args.events {
+    match choices.events {
         Events::EventReturn => {
             options.add("event_return", "saltcellar");
             options.set("event_return_queue", Value::Int(1000));
@@ -285,52 +353,71 @@ fn wanted(
         )),
         Events::Bus | Events::None => {}
     }
-    if args.reactor {
+    if choices.reactor {
         if !master.flag("reactor") {
             plan.remarks
                 .push("the master has no rules (`reactor`) yet".to_owned());
         }
         options.add("engines", ENGINE);
     }
-    if options.is_empty() {
-        bail!("write a file: these flags leave it without options");
-    }
-    if let Some(dir) = module_dir {
-        options.add("module_dirs", &dir.display().to_string());
-    }
-    // The default is the system's socket for root, but may be another for other users.
-    if socket != Path::new(SYSTEM_SOCKET) || master.user != "root" {
-        options.set("saltcellar.socket", socket.display().to_string());
-    }
-    Ok(())
 }
 
-/// Plans the file in `master.d`, and the master's restart.
+/// Plans the file in `master.d`, or without text its removal, and the master's restart.
 fn master_file(
     plan: &mut Plan,
     args: &Args,
     options: &MasterOptions,
-    text: &str,
+    text: Option<&str>,
     found: FileState,
 ) -> anyhow::Result<()> {
-    let (path, text) = (options.path.clone(), text.to_owned());
-    let does = format!("write {}", path.display());
-    if found == FileState::InPlace {
-        plan.in_place("master", does);
-        return Ok(());
+    let path = options.path.clone();
+    let does = match text {
+        Some(_) => format!("write {}", path.display()),
+        None => format!("remove {}", path.display()),
+    };
+    match (text, found) {
+        (Some(_), FileState::InPlace) => {
+            plan.in_place("master", does);
+            return Ok(());
+        }
+        // The master stays as it is.
+        (None, FileState::Absent) => return Ok(()),
+        _ => {}
     }
+    let text = text.map(str::to_owned);
     if !args.master_only && service::is("is-active", MASTER_UNIT)? {
+        let address = waited_for(&options.without());
         plan.step(
             "master",
             format!("stop {MASTER_UNIT}, {does}, and start it"),
-            move || restarted_around(&path, |path| managed::write(path, text.as_bytes())),
+            move || {
+                restarted_around(&path, address, |path| {
+                    write_or_remove(path, text.as_deref())
+                })
+            },
         );
         return Ok(());
     }
     plan.afterwards
         .push("restart the master: its processes read the options only at start".to_owned());
-    plan.step("master", does, move || write_file(path, &text));
+    plan.step("master", does, move || {
+        let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
+        write_or_remove(&path, text.as_deref())
+            .with_context(|| format!("change {} (run setup as root)", path.display()))?;
+        let does = format!("restore {}", path.display());
+        let done = if text.is_some() { "written" } else { "removed" };
+        Ok(Done::new()
+            .with_result(format!("{} is {done}", path.display()))
+            .undone_by(does, move || Ok(before.restore(&path)?)))
+    });
     Ok(())
+}
+
+fn write_or_remove(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+    match text {
+        Some(text) => managed::write(path, text.as_bytes()),
+        None => managed::remove(path),
+    }
 }
 
 fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
@@ -343,17 +430,50 @@ fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
         .undone_by(does, move || Ok(before.restore(&path)?)))
 }
 
-/// Changes a file while the master is stopped, so that never two reactors act. If the master does not start with it, the file is
+/// The address at which a restarted master has to answer; `None` if its transport is one that only Salt speaks.
+fn waited_for(master: &SaltMaster) -> Option<MasterAddress> {
+    let is_spoken = master
+        .text("transport")
+        .is_none_or(|transport| transport == "zeromq");
+    is_spoken.then(|| MasterAddress::of(master))
+}
+
+/// Starts the master, and waits until it answers.
+fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
+    service::systemctl("start", &[MASTER_UNIT])?;
+    let Some(address) = address else {
+        return Ok(());
+    };
+    let master = Master::new(address.clone(), Arc::default());
+    let until = Instant::now() + MASTER_START_TIME;
+    loop {
+        let error = match master.ping(Duration::from_secs(10)) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        // A master that ended will not answer.
+        let has_ended = !service::is("is-active", MASTER_UNIT)?;
+        if has_ended || Instant::now() > until {
+            return Err(error).with_context(|| {
+                format!("wait for {MASTER_UNIT} (`journalctl -u {MASTER_UNIT}` has the cause)")
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Changes a file while the master is stopped, so that never two reactors act. If the master does not answer with it, the file is
 /// restored, and the master started as before.
 fn restarted_around(
     path: &Path,
+    address: Option<MasterAddress>,
     change: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> anyhow::Result<Done> {
     let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
     service::systemctl("stop", &[MASTER_UNIT])?;
     let changed = change(path)
         .with_context(|| format!("change {} (run setup as root)", path.display()))
-        .and_then(|()| service::systemctl("start", &[MASTER_UNIT]));
+        .and_then(|()| start_master(address.as_ref()));
     let path = path.to_owned();
     let back = move || {
         before
@@ -365,7 +485,7 @@ fn restarted_around(
         Ok(()) => {
             let does = "restore the master's configuration, and restart it";
             Ok(Done::new()
-                .with_result(format!("{MASTER_UNIT} runs with it"))
+                .with_result(format!("{MASTER_UNIT} answers with it"))
                 .undone_by(does, back))
         }
         Err(error) => {

@@ -44,7 +44,7 @@ impl MasterOptions {
 
     /// The master's configuration with this file.
     pub(super) fn with(&self) -> SaltMaster {
-        SaltMaster::read_with(&self.main, &self.path, Some(&self.text()))
+        SaltMaster::read_with(&self.main, &self.path, Some(&self.text("")))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,14 +71,15 @@ impl MasterOptions {
         self.wanted.push((option, Value::List(list)));
     }
 
-    pub(super) fn text(&self) -> String {
+    /// The whole file, with a comment after its first lines.
+    pub(super) fn text(&self, comment: &str) -> String {
         let head = "# Options for saltcellar. To undo: `saltcellar setup --remove`.\n";
         let lines: String = self
             .wanted
             .iter()
             .map(|(option, value)| line(option, value))
             .collect();
-        marked(&format!("{head}{lines}"))
+        marked(&format!("{head}{comment}{lines}"))
     }
 
     /// Fails if an option would have no effect, because a later file overrides it.
@@ -237,7 +238,7 @@ mod tests {
         let check = |files: &[(&str, &str)], expected: &str, in_effect: &str| {
             let (_dir, mut options) = place(files);
             options.add("engines", ENGINE);
-            let text = options.text();
+            let text = options.text("");
             let line = text
                 .lines()
                 .find(|line| line.starts_with("engines"))

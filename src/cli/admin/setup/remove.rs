@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use super::daemon;
 use super::extension::Salt;
 use super::managed::{self, Before, FileState, refuse_foreign};
 use super::options::MasterOptions;
 use super::plan::{Done, Plan};
-use super::service::{self, GROUP, MASTER_UNIT, SOCKET_UNIT, UNIT};
+use super::service::{self, GROUP, SOCKET_UNIT, UNIT};
+use crate::cli::salt_python::MASTER_UNIT;
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::ingest::spool::Spool;
@@ -52,6 +54,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     let is_there = matches!(found, FileState::InPlace | FileState::Outdated);
     let does = format!("remove {}", options.path.display());
     let path = options.path.clone();
+    let address = super::waited_for(&after);
     if services {
         deliver(plan, spool.clone(), salt)?;
     }
@@ -60,7 +63,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         (true, true) => plan.step(
             "master",
             format!("stop {MASTER_UNIT}, {does}, and start it"),
-            move || super::restarted_around(&path, managed::remove),
+            move || super::restarted_around(&path, address, managed::remove),
         ),
         (true, false) => {
             plan.afterwards
@@ -79,6 +82,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     }
     if services {
         stop(plan)?;
+        daemon::remove(plan, config_file)?;
         let user = &after.user;
         // A user that does not exist is in no group.
         if user != "root" && matches!(service::is_member(user), Ok(true)) {

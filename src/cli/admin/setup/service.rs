@@ -1,16 +1,16 @@
-//! systemd: the units of the daemon and of Salt, through `systemctl` in `PATH`.
+//! systemd: the units of the daemon and of Salt, through `systemctl` in `PATH`, which only root may be able to replace.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 
 use super::managed;
 use super::plan::{Done, Plan};
+use crate::base::trusted::{TrustedPath, TrustedProgram, Untrusted};
 
 pub(super) const UNIT: &str = "saltcellar.service";
 pub(super) const SOCKET_UNIT: &str = "saltcellar.socket";
-pub(super) const MASTER_UNIT: &str = "salt-master.service";
 /// The group that may use the daemon's socket.
 pub(super) const GROUP: &str = "saltcellar";
 
@@ -30,9 +30,17 @@ const FILES: [(&str, &str); 4] = [
 
 fn output(program: &str, args: &[&str]) -> anyhow::Result<Output> {
     let what = || format!("run `{program} {}`", args.join(" "));
-    Command::new(program).args(args).output().with_context(|| {
-        format!("{}: is systemd running here? Without it, use --master-only and start `saltcellar serve` by other means", what())
-    })
+    let without = "is systemd running here? Without it, use --master-only and start `saltcellar serve` by other means";
+    let found = TrustedProgram::in_path(program, own_uid()).map_err(|error| match error {
+        Untrusted::Unknown { .. } => anyhow!("{}: {error}: {without}", what()),
+        _ => anyhow!("{}: {error}", what()),
+    })?;
+    let mut command = found.command();
+    command.args(args).output().with_context(what)
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Whether a question of `systemctl` has a positive answer.
@@ -64,11 +72,11 @@ pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
     })
 }
 
-/// Plans the installation of the units that a package would have installed. True if there is a socket unit.
-pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::Result<bool> {
+/// Plans the installation of the units that a package would have installed.
+pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::Result<()> {
     if is("cat", UNIT)? {
         plan.in_place("units", format!("install {UNIT}"));
-        return is("cat", SOCKET_UNIT);
+        return Ok(());
     }
     let Some(dir) = share
         .iter()
@@ -84,8 +92,13 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             dirs.join(" or ")
         );
     };
+    // systemd will run both as root at each start of the machine.
+    let unsafe_units = "install units that start this program; copy it to a place of root's";
+    TrustedPath::check_tree(&dir, own_uid()).context(unsafe_units)?;
     let program = std::env::current_exe().context("find this program")?;
+    let program = TrustedProgram::check(&program, own_uid()).context(unsafe_units)?;
     let program = program
+        .path()
         .to_str()
         .context("find this program: its path is not UTF-8")?
         .to_owned();
@@ -100,7 +113,6 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             }
         }
     }
-    let has_socket = files.iter().any(|(to, _)| to.ends_with(SOCKET_UNIT));
     let names: Vec<_> = files
         .iter()
         .map(|(to, _)| to.display().to_string())
@@ -127,7 +139,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             }
         }
     });
-    Ok(has_socket)
+    Ok(())
 }
 
 fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
@@ -142,30 +154,25 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 
 /// Plans that the daemon is enabled and runs. `changed`: it has to read a new configuration; the step that changed it restarts the daemon
 /// when it is undone.
-pub(super) fn start(plan: &mut Plan, has_socket: bool, changed: bool) -> anyhow::Result<()> {
-    let units = if has_socket {
-        vec![SOCKET_UNIT, UNIT]
-    } else {
-        vec![UNIT]
-    };
-    let mut is_enabled = true;
-    for unit in &units {
-        is_enabled &= is("is-enabled", unit)?;
-    }
+///
+/// The socket unit is not enabled: systemd keeps the daemon's own socket over a restart, and a socket unit would start a daemon that was
+/// stopped on purpose (docs/decisions/systemd-unit.md). One that an administrator enabled is left alone.
+pub(super) fn start(plan: &mut Plan, changed: bool) -> anyhow::Result<()> {
+    let is_enabled = is("is-enabled", UNIT)?;
     let was_active = is("is-active", UNIT)?;
-    let does = format!("enable {} and start it", units.join(" and "));
+    let does = format!("enable {UNIT} and start it");
     if is_enabled && was_active && !changed {
         plan.in_place("service", does);
         return Ok(());
     }
     let does = if was_active {
-        format!("enable {} and restart it", units.join(" and "))
+        format!("enable {UNIT} and restart it")
     } else {
         does
     };
     plan.step("service", does, move || {
-        let started = systemctl("enable", &units).and_then(|()| restart(has_socket));
-        let stop = move || systemctl("disable", &[&["--now"], units.as_slice()].concat());
+        let started = systemctl("enable", &[UNIT]).and_then(|()| systemctl("restart", &[UNIT]));
+        let stop = || systemctl("disable", &["--now", UNIT]);
         match started {
             Ok(()) if was_active => Ok(Done::new().with_result(format!("{UNIT} is restarted"))),
             Ok(()) => {
@@ -181,15 +188,6 @@ pub(super) fn start(plan: &mut Plan, has_socket: bool, changed: bool) -> anyhow:
         }
     });
     Ok(())
-}
-
-/// Starts or restarts the daemon. systemd refuses to start a socket unit while its service runs.
-fn restart(has_socket: bool) -> anyhow::Result<()> {
-    if has_socket && !is("is-active", SOCKET_UNIT)? {
-        systemctl("stop", &[UNIT])?;
-        systemctl("start", &[SOCKET_UNIT])?;
-    }
-    systemctl("restart", &[UNIT])
 }
 
 /// After the daemon's configuration was restored: restarts a daemon that setup did not start itself.

@@ -5,13 +5,13 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
 use crate::config::salt_master::SaltMaster;
-use crate::reactor::{encode_map, memory_file};
+use crate::reactor::{SaltPython, encode_map, memory_file};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a file that are searched for its version.
@@ -77,13 +77,14 @@ pub(super) struct Installed {
     pub(super) warnings: Vec<String>,
 }
 
-/// Runs [`QUERY`] in that Python. An error is the reason, without a subject.
+/// Runs [`QUERY`] in that Python, as the master's user. An error is the reason, without a subject.
 pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, String> {
+    let salt_python = SaltPython::to_ask(python, master.configured_user())?;
     let options = encode_map(master.given()).to_string();
     let options = memory_file(options.as_bytes()).map_err(|error| error.to_string())?;
-    // -I: ignores the current directory and PYTHONPATH.
-    let mut child = Command::new(python)
-        .args(["-I", "-W", "ignore", "-c", QUERY])
+    let mut child = salt_python
+        .isolated()
+        .args(["-c", QUERY])
         .stdin(Stdio::from(options))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,95 +1,240 @@
-//! The daemon's configuration file: `bus`, and `reactor.master`.
+//! The daemon's settings: a file of setup's own, which the daemon reads beside its configuration file.
 //!
-//! Keys are appended to the file, which otherwise stays as it is, with its comments. A key that has another value is a person's decision:
-//! the plan fails and names it.
+//! # Invariant
+//!
+//! The configuration file, which may be that of a package, is never changed. A key that a person gave another value is a person's decision:
+//! the plan fails and names the place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::managed::{self, Before};
+use super::choices::Choices;
+use super::managed::{self, Before, FileState, marked, refuse_foreign, state_of};
 use super::plan::{Done, Plan};
 use super::service;
 use crate::config::salt_master::same_file;
-use crate::config::{CliOverrides, Config, Environment};
+use crate::config::{CONFIG_DIR, Config};
 
-pub(super) struct Keys<'a> {
+/// The file's name.
+const NAME: &str = "setup.yaml";
+
+/// The settings that setup makes.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
     /// The master's `sock_dir`, to read its bus.
-    pub(super) bus: Option<&'a Path>,
+    pub(super) bus: Option<PathBuf>,
     /// The master's main file, to be its reactor.
-    pub(super) reactor: Option<&'a Path>,
+    pub(super) reactor: Option<PathBuf>,
+    /// Salt's Python, if the daemon would not find it itself.
+    pub(super) python: Option<PathBuf>,
+    /// The address of HTTP and the page.
+    pub(super) listen: Option<String>,
+}
+
+/// The file of setup beside the configuration file.
+pub(super) fn file_beside(config_file: &Path) -> PathBuf {
+    let dir = config_file.parent().unwrap_or(Path::new("/"));
+    dir.join(CONFIG_DIR).join(NAME)
+}
+
+/// The daemon's settings before this run.
+pub(super) struct Settings {
+    /// The file of setup.
+    pub(super) path: PathBuf,
+    main: PathBuf,
+    /// Its text; empty if there is none.
+    text: String,
+    /// Those of all files but setup's.
+    others: Config,
+}
+
+impl Settings {
+    pub(super) fn read(config_file: &Path) -> anyhow::Result<Self> {
+        let path = file_beside(config_file);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("read {}", path.display()))?,
+        };
+        let others =
+            Config::load_files_with(config_file, &path, None).context("read the configuration")?;
+        Ok(Self {
+            path,
+            main: config_file.to_owned(),
+            text,
+            others,
+        })
+    }
+
+    pub(super) fn recorded(&self) -> Choices {
+        Choices::recorded(&self.text)
+    }
+
+    /// The address of HTTP that an earlier run set.
+    pub(super) fn listen(&self) -> Option<String> {
+        let line = |line: &str| line.strip_prefix("http.listen: ").map(str::to_owned);
+        self.text
+            .lines()
+            .find_map(line)
+            .map(|text| text.trim_matches('"').to_owned())
+    }
+
+    /// Salt's Python, if a person named it.
+    pub(super) fn python(&self) -> Option<&Path> {
+        self.others.reactor.python.as_deref()
+    }
+
+    /// The settings of other files that are not setup's to repeat.
+    pub(super) fn others(&self) -> &Config {
+        &self.others
+    }
+
+    fn lines(&self, wanted: &Keys) -> Vec<String> {
+        let others = &self.others;
+        let mut lines = Vec::new();
+        if let Some(bus) = &wanted.bus
+            && !others.bus.iter().any(|dir| same_file(dir, bus))
+        {
+            lines.push(format!("bus: [{}]", bus.display()));
+        }
+        if let Some(master) = &wanted.reactor {
+            let named = others.reactor.master.as_deref();
+            if !named.is_some_and(|file| same_file(file, master)) {
+                lines.push(format!("reactor.master: {}", master.display()));
+            }
+            if let Some(python) = &wanted.python
+                && others.reactor.python.is_none()
+            {
+                lines.push(format!("reactor.python: {}", python.display()));
+            }
+        }
+        if let Some(listen) = &wanted.listen
+            && others.http.listen.is_none()
+        {
+            lines.push(format!("http.listen: \"{listen}\""));
+        }
+        lines
+    }
 }
 
 /// Plans the change of the file. True if there is one.
-pub(super) fn configure(plan: &mut Plan, path: &Path, wanted: &Keys<'_>) -> anyhow::Result<bool> {
-    let config = load(path)?;
-    let mut lines = Vec::new();
-    if let Some(bus) = wanted.bus
-        && !config.bus.iter().any(|dir| same_file(dir, bus))
-    {
-        if !config.bus.is_empty() {
-            bail!(
-                "configure the bus: `bus` in {} has other directories; add {} to it",
-                path.display(),
-                bus.display()
-            );
-        }
-        lines.push(format!("bus: [{}]", bus.display()));
+pub(super) fn configure(
+    plan: &mut Plan,
+    settings: &Settings,
+    wanted: &Keys,
+    choices: &Choices,
+) -> anyhow::Result<bool> {
+    let (path, others) = (&settings.path, settings.others());
+    if wanted.reactor.is_some() && others.reactor.shadow {
+        bail!(
+            "hand the reactor over: `reactor.shadow` is true in {}; remove it",
+            others.origin("reactor.shadow")
+        );
     }
-    if let Some(master) = wanted.reactor {
-        let reactor = &config.reactor;
-        if !reactor
-            .master
-            .as_deref()
-            .is_some_and(|file| same_file(file, master))
-        {
-            lines.push(format!("reactor.master: {}", master.display()));
-        }
-        if reactor.shadow {
-            bail!(
-                "hand the reactor over: `reactor.shadow` is true in {}; remove it",
-                path.display()
-            );
-        }
-    }
-    let wishes = match (wanted.bus, wanted.reactor) {
-        (None, None) => return Ok(false),
-        (Some(bus), None) => format!("to read the bus in {}", bus.display()),
-        (None, Some(master)) => format!("to be the reactor of {}", master.display()),
-        (Some(bus), Some(master)) => {
-            format!(
-                "to read the bus in {}, and to be the reactor of {}",
-                bus.display(),
-                master.display()
-            )
-        }
-    };
-    let does = format!("configure the daemon {wishes}, in {}", path.display());
-    if lines.is_empty() {
-        plan.in_place("configuration", does);
-        return Ok(false);
-    }
-    let old = match fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read.with_context(|| format!("read {}", path.display()))?,
-    };
-    let text = appended(&old, &lines);
-    check(path, &text, wanted, &lines)?;
-    let path = path.to_owned();
-    plan.step(
-        "configuration",
-        format!("{does}: {}", lines.join(", ")),
-        move || write(path, &text),
+    let lines = settings.lines(wanted);
+    let head = "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
+    let record = choices.comment();
+    let text = (!lines.is_empty() || !record.is_empty()).then(|| {
+        marked(&format!(
+            "{head}{record}{}",
+            lines
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>()
+        ))
+    });
+    let found = state_of(path, text.as_deref())?;
+    refuse_foreign(path, found)?;
+
+    let does = format!(
+        "configure the daemon{}, in {}",
+        wishes(wanted),
+        path.display()
     );
+    match (&text, found) {
+        (None, FileState::Absent) | (Some(_), FileState::InPlace) => {
+            if !wishes(wanted).is_empty() {
+                plan.in_place("configuration", does);
+            }
+            return Ok(false);
+        }
+        _ => {}
+    }
+    // As the daemon will read it: a person's other value for the same key is an error with both places.
+    Config::load_files_with(&settings.main, path, text.as_deref())
+        .context("configure the daemon")?;
+    let step = path.clone();
+    match text {
+        Some(text) => {
+            let shown = if lines.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", lines.join(", "))
+            };
+            plan.step("configuration", format!("{does}{shown}"), move || {
+                change(
+                    step,
+                    |path| managed::write(path, text.as_bytes()),
+                    "written",
+                )
+            });
+        }
+        None => plan.step(
+            "configuration",
+            format!("remove {}", path.display()),
+            move || change(step, managed::remove, "removed"),
+        ),
+    }
     Ok(true)
 }
 
-fn write(path: PathBuf, text: &str) -> anyhow::Result<Done> {
+/// Plans the removal of the file.
+pub(super) fn remove(plan: &mut Plan, config_file: &Path) -> anyhow::Result<()> {
+    let path = file_beside(config_file);
+    let does = format!("remove {}", path.display());
+    let found = state_of(&path, None)?;
+    match found {
+        FileState::Absent => plan.in_place("configuration", format!("{does}: it does not exist")),
+        FileState::Changed | FileState::Foreign => plan.afterwards.push(format!(
+            "{} stays, because it is {}",
+            path.display(),
+            found.name()
+        )),
+        FileState::InPlace | FileState::Outdated => plan.step("configuration", does, move || {
+            managed::remove(&path).with_context(|| format!("remove {}", path.display()))?;
+            Ok(Done::new())
+        }),
+    }
+    Ok(())
+}
+
+fn wishes(wanted: &Keys) -> String {
+    let mut wishes = Vec::new();
+    if let Some(bus) = &wanted.bus {
+        wishes.push(format!("to read the bus in {}", bus.display()));
+    }
+    if let Some(master) = &wanted.reactor {
+        wishes.push(format!("to be the reactor of {}", master.display()));
+    }
+    if let Some(listen) = &wanted.listen {
+        wishes.push(format!("to serve the page at http://{listen}/"));
+    }
+    if wishes.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", wishes.join(", and "))
+    }
+}
+
+fn change(
+    path: PathBuf,
+    write: impl FnOnce(&Path) -> std::io::Result<()>,
+    done: &str,
+) -> anyhow::Result<Done> {
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
-    managed::write(&path, text.as_bytes())
-        .with_context(|| format!("write {} (run setup as root)", path.display()))?;
-    let result = format!("{} is written", path.display());
+    write(&path).with_context(|| format!("change {} (run setup as root)", path.display()))?;
+    let result = format!("{} is {done}", path.display());
     let does = format!("restore {}", path.display());
     let back = move || {
         before
@@ -98,62 +243,6 @@ fn write(path: PathBuf, text: &str) -> anyhow::Result<Done> {
         service::restart_if_enabled()
     };
     Ok(Done::new().with_result(result).undone_by(does, back))
-}
-
-/// The file's text with these lines, and without a line that is only an empty mapping.
-fn appended(old: &str, lines: &[String]) -> String {
-    let mut text = if old.trim() == "{}" {
-        String::new()
-    } else {
-        old.to_owned()
-    };
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    for line in lines {
-        text += line;
-        text.push('\n');
-    }
-    text
-}
-
-fn load(path: &Path) -> anyhow::Result<Config> {
-    // A missing file is an empty one.
-    let config = path.exists().then(|| path.to_owned());
-    let overrides = CliOverrides {
-        config,
-        ..CliOverrides::default()
-    };
-    Config::load(
-        &overrides,
-        &Environment {
-            home: Some("/nonexistent".into()),
-            ..Environment::default()
-        },
-    )
-    .context("read the configuration")
-}
-
-/// Checks that the new text is a valid configuration with the wanted keys.
-fn check(path: &Path, text: &str, wanted: &Keys<'_>, lines: &[String]) -> anyhow::Result<()> {
-    let draft = tempfile::NamedTempFile::new().context("make a temporary file")?;
-    fs::write(draft.path(), text).context("write a temporary file")?;
-    let is_right = load(draft.path()).is_ok_and(|config| {
-        wanted
-            .bus
-            .is_none_or(|bus| config.bus.iter().any(|dir| same_file(dir, bus)))
-            && wanted
-                .reactor
-                .is_none_or(|master| config.reactor.master.as_deref() == Some(master))
-    });
-    if is_right {
-        return Ok(());
-    }
-    bail!(
-        "change {}: its keys cannot be appended to; add by hand, and run setup again: {}",
-        path.display(),
-        lines.join(", ")
-    )
 }
 
 #[cfg(test)]

@@ -1,28 +1,39 @@
 //! Tests of the plan's steps for the daemon.
 
 use super::*;
+use crate::cli::{Form, Global};
 
-fn planned(text: Option<&str>, reactor: bool) -> (Result<String, String>, Option<String>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("etc/c.yaml");
-    if let Some(text) = text {
-        fs::create_dir(dir.path().join("etc")).unwrap();
-        fs::write(&path, text).unwrap();
+fn wanted(reactor: bool) -> Keys {
+    Keys {
+        bus: Some("/run/m".into()),
+        reactor: reactor.then(|| "/etc/salt/master".into()),
+        ..Keys::default()
     }
+}
+
+/// Plans and makes the change in a directory with these files. The steps, or the error without the directory, and the file of setup.
+fn planned(
+    files: &[(&str, &str)],
+    wanted: &Keys,
+    choices: &Choices,
+) -> (Result<String, String>, Option<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let main = dir.path().join("c.yaml");
     let mut plan = Plan::default();
-    let keys = Keys {
-        bus: Some(Path::new("/run/m")),
-        reactor: reactor.then_some(Path::new("/etc/salt/master")),
-    };
-    let outcome = configure(&mut plan, &path, &keys);
-    let outcome = outcome.map(|_| plan.needed().join(",")).map_err(|error| {
-        format!("{error:#}").replace(&format!("{}/etc/", dir.path().display()), "")
-    });
-    let global = crate::cli::Global {
+    let outcome = Settings::read(&main)
+        .and_then(|settings| configure(&mut plan, &settings, wanted, choices))
+        .map(|_| plan.needed().join(","))
+        .map_err(|error| format!("{error:#}").replace(&format!("{}/", dir.path().display()), ""));
+    let global = Global {
         socket: None,
         state_dir: None,
         config: None,
-        output: crate::cli::Form::Json,
+        output: Form::Json,
         utc: false,
         no_pager: false,
     };
@@ -30,17 +41,34 @@ fn planned(text: Option<&str>, reactor: bool) -> (Result<String, String>, Option
         plan.carry_out(&global, true, &serde_json::Value::Null)
             .unwrap();
     }
-    (outcome, fs::read_to_string(&path).ok())
+    for (name, text) in files.iter().filter(|(name, _)| *name == "c.yaml") {
+        assert_eq!(
+            fs::read_to_string(dir.path().join(name)).unwrap(),
+            *text,
+            "it stays"
+        );
+    }
+    (outcome, fs::read_to_string(file_beside(&main)).ok())
 }
 
+const HEAD: &str =
+    "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
+
 #[test]
-fn keys_are_appended_and_the_rest_stays() {
-    let done = |text: Option<&str>, reactor, expected: &str| {
-        let (outcome, written) = planned(text, reactor);
-        assert_eq!(outcome.as_deref(), Ok("configuration"), "{text:?}");
-        assert_eq!(written.as_deref(), Some(expected));
+fn settings_are_written_to_a_file_of_their_own() {
+    let choices = Choices::default();
+    let done = |main: Option<&str>, reactor, expected: &str| {
+        let files: Vec<_> = main.map(|text| ("c.yaml", text)).into_iter().collect();
+        let (outcome, written) = planned(&files, &wanted(reactor), &choices);
+        assert_eq!(outcome.as_deref(), Ok("configuration"), "{main:?}");
         assert_eq!(
-            planned(written.as_deref(), reactor),
+            written.as_deref(),
+            Some(marked(&format!("{HEAD}{expected}")).as_str())
+        );
+        let again = written.clone().unwrap();
+        let files = [files, vec![("conf.d/setup.yaml", again.as_str())]].concat();
+        assert_eq!(
+            planned(&files, &wanted(reactor), &choices),
             (Ok(String::new()), written),
             "the second time"
         );
@@ -48,36 +76,65 @@ fn keys_are_appended_and_the_rest_stays() {
     let both = "bus: [/run/m]\nreactor.master: /etc/salt/master\n";
     done(None, false, "bus: [/run/m]\n");
     done(Some("{}\n"), true, both);
+    done(Some("bus: [/other]\nreactor: {depth_max: 3}\n"), true, both);
     done(
-        Some("# mine\nlog.level: debug"),
+        Some("bus: [/run/m]\n"),
         true,
-        &format!("# mine\nlog.level: debug\n{both}"),
+        "reactor.master: /etc/salt/master\n",
     );
-    done(
-        Some("reactor:\n  depth_max: 3\n"),
-        true,
-        &format!("reactor:\n  depth_max: 3\n{both}"),
+
+    let all = [(
+        "c.yaml",
+        "bus: [/run/m]\nreactor: {master: /etc/salt/master}\n",
+    )];
+    assert_eq!(
+        planned(&all, &wanted(true), &choices),
+        (Ok(String::new()), None)
+    );
+    let reactor = Choices {
+        reactor: true,
+        ..choices
+    };
+    let (_, written) = planned(&all, &wanted(true), &reactor);
+    assert_eq!(
+        written,
+        Some(marked(&format!("{HEAD}# Choices: --reactor\n")))
+    );
+}
+
+#[test]
+fn settings_that_are_no_longer_wanted_are_removed() {
+    let text = marked(&format!("{HEAD}bus: [/run/m]\n"));
+    let files = [("conf.d/setup.yaml", text.as_str())];
+    let none = Choices::default();
+    assert_eq!(
+        planned(&files, &Keys::default(), &none),
+        (Ok("configuration".to_owned()), None)
     );
 }
 
 #[test]
 fn a_persons_values_are_not_changed() {
-    let error = |text: &str| planned(Some(text), true).0.unwrap_err();
+    let error = |files: &[(&str, &str)]| {
+        planned(files, &wanted(true), &Choices::default())
+            .0
+            .unwrap_err()
+    };
     assert_eq!(
-        error("bus: [/other]\n"),
-        "configure the bus: `bus` in c.yaml has other directories; add /run/m to it"
+        error(&[("c.yaml", "reactor: {master: /srv/master}\n")]),
+        "configure the daemon: conf.d/setup.yaml:4: reactor.master: duplicate key, with another value than in c.yaml:1; keep one of them"
     );
     assert_eq!(
-        error("{log: {level: debug}}\n"),
-        "change c.yaml: its keys cannot be appended to; add by hand, and run setup again: bus: [/run/m], reactor.master: /etc/salt/master"
-    );
-    assert_eq!(
-        error("reactor: {shadow: true}\n"),
-        "hand the reactor over: `reactor.shadow` is true in c.yaml; remove it"
+        error(&[("c.yaml", "reactor: {shadow: true}\n")]),
+        "hand the reactor over: `reactor.shadow` is true in c.yaml:1; remove it"
     );
     assert!(
-        error("buss: 1\n").contains("read the configuration: c.yaml:1: buss: unknown key"),
-        "{}",
-        error("buss: 1\n")
+        error(&[("c.yaml", "buss: 1\n")])
+            .contains("read the configuration: c.yaml:1: buss: unknown key")
+    );
+    let changed = format!("{}log.level: debug\n", marked("bus: [/run/m]\n"));
+    assert_eq!(
+        error(&[("conf.d/setup.yaml", changed.as_str())]),
+        "change conf.d/setup.yaml: it is changed by hand; move it away first, or keep it and do not use setup"
     );
 }
