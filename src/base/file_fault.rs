@@ -11,6 +11,8 @@ pub(crate) struct FileFault {
     pub(crate) path: PathBuf,
     /// A sentence: what is ignored, the consequence, and the remedy.
     pub(crate) problem: String,
+    /// Whether a part of the daemon does not work because of it.
+    pub(crate) is_serious: bool,
 }
 
 impl FileFault {
@@ -18,6 +20,15 @@ impl FileFault {
         Self {
             path: path.to_owned(),
             problem: problem.into(),
+            is_serious: false,
+        }
+    }
+
+    /// As [`Self::new`], for a part of the daemon that does not work because of it.
+    pub(crate) fn serious(path: &Path, problem: impl Into<String>) -> Self {
+        Self {
+            is_serious: true,
+            ..Self::new(path, problem)
         }
     }
 

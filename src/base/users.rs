@@ -92,6 +92,15 @@ pub(crate) fn group_id(name: &str) -> Option<u32> {
         .map(|(_, gid, _)| gid)
 }
 
+/// The name of a group.
+pub(crate) fn group_name(gid: u32) -> Option<String> {
+    read("/etc/group")
+        .lines()
+        .filter_map(group)
+        .find(|(_, known, _)| *known == gid)
+        .map(|(name, ..)| name.to_owned())
+}
+
 /// Name, id and members of a line of `/etc/group`.
 fn group(line: &str) -> Option<(&str, u32, &str)> {
     let fields: Vec<&str> = line.split(':').collect();

@@ -43,25 +43,109 @@ pub struct SocketChoice {
     pub path: PathBuf,
     /// The origin of the path.
     pub origin: Origin,
+    /// The error of the configuration file, of which only the key `socket` was used.
+    pub ignored: Option<ConfigError>,
 }
 
 impl SocketChoice {
     /// The socket that a daemon with these flags, environment and file would listen on.
     ///
     /// Without an explicit path, and if the user's own socket does not exist, this is the system daemon's socket if
-    /// that exists.
+    /// that exists, or may exist: its directory is closed to users outside the socket's group.
+    ///
+    /// An error of the configuration file is no reason to leave a running daemon alone: of such a file only the key `socket` is used.
     pub fn find(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
-        let mut config = merged(given, environment)?;
+        Self::find_beside(Path::new(SYSTEM_SOCKET), given, environment)
+    }
+
+    fn find_beside(
+        system: &Path,
+        given: &CliOverrides,
+        environment: &Environment,
+    ) -> Result<Self, ConfigError> {
+        // A flag or the environment has the last word, so the file is not needed.
+        let is_named = given.socket.is_some() || environment.socket.is_some();
+        let file = MainFile::find(given, environment).filter(|_| !is_named);
+        let (merged, ignored) = match merged(file.as_ref(), given, environment) {
+            Ok(config) => (Ok(config), None),
+            Err(error) => match &file {
+                Some(file) => (lenient(&file.path, given, environment), Some(error)),
+                None => (Err(error), None),
+            },
+        };
+        let mut config = merged?;
         default_socket(&mut config, environment)?;
+
         let origin = config.origin("socket").clone();
-        let system = Path::new(SYSTEM_SOCKET);
-        if origin == Origin::Default && !config.socket.exists() && system.exists() {
+        let may_exist = |path: &Path| path.try_exists().unwrap_or(true);
+        if origin == Origin::Default && !config.socket.exists() && may_exist(system) {
             system.clone_into(&mut config.socket);
         }
         Ok(Self {
             path: config.socket,
             origin,
+            ignored,
         })
+    }
+}
+
+/// The settings without those of files of which one has an error, but with their `socket`, if that line can be read.
+fn lenient(
+    main: &Path,
+    given: &CliOverrides,
+    environment: &Environment,
+) -> Result<Config, ConfigError> {
+    let mut settings = Settings::default();
+    let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
+    let mut others = list(&dir, main).unwrap_or_default();
+    others.sort_unstable();
+    for path in std::iter::once(main.to_owned()).chain(others) {
+        if let Ok(text) = read_text(&path)
+            && let Some((line, socket)) = socket_line(&text)
+        {
+            settings.set("socket", socket, Origin::File { path, line });
+        }
+    }
+    settings.add_overrides(given, environment);
+    settings.config()
+}
+
+/// The last line of a text that is the key `socket` with an acceptable path, and its number.
+fn socket_line(text: &str) -> Option<(usize, Json)> {
+    let lines: Vec<(usize, &str)> = (1..).zip(text.lines()).collect();
+    lines.into_iter().rev().find_map(|(number, line)| {
+        // The rest of the file may be no YAML, but this line is.
+        let value = file::parse(line.strip_prefix("socket:").map(|_| line)?)
+            .ok()?
+            .value
+            .get("socket")?
+            .clone();
+        let socket = PathBuf::from(value.as_str()?);
+        let is_usable = socket.is_absolute() && fits_a_socket("socket", &socket).is_ok();
+        is_usable.then_some((number, value))
+    })
+}
+
+/// The configuration file. Other files are read beside it.
+struct MainFile {
+    path: PathBuf,
+    /// It was named; the default one may be missing.
+    must_exist: bool,
+}
+
+impl MainFile {
+    fn find(given: &CliOverrides, environment: &Environment) -> Option<Self> {
+        let named = given.config.clone().map(|path| Self {
+            path,
+            must_exist: true,
+        });
+        let default = || {
+            environment.default_config_file().map(|path| Self {
+                path,
+                must_exist: false,
+            })
+        };
+        named.or_else(default)
     }
 }
 
@@ -70,7 +154,8 @@ pub(super) fn config(
     given: &CliOverrides,
     environment: &Environment,
 ) -> Result<Config, ConfigError> {
-    let mut config = merged(given, environment)?;
+    let file = MainFile::find(given, environment);
+    let mut config = merged(file.as_ref(), given, environment)?;
     if *config.origin("state_dir") == Origin::Default {
         config.state_dir = environment.default_state_dir()?;
     }
@@ -104,15 +189,29 @@ fn combined(config: &Config) -> Result<(), Invalid> {
 }
 
 /// The explicit settings; paths that depend on the user are empty unless set.
-fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
+fn merged(
+    file: Option<&MainFile>,
+    given: &CliOverrides,
+    environment: &Environment,
+) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
-    if let Some(path) = &given.config {
-        settings.read_file(path)?;
+    if let Some(MainFile { path, must_exist }) = file {
+        if *must_exist {
+            settings.read_file(path)?;
+        } else {
+            settings.read_file_if_there(path)?;
+        }
         settings.read_directory(path, None)?;
-    } else if let Some(path) = environment.default_config_file() {
-        settings.read_file_if_there(&path)?;
-        settings.read_directory(&path, None)?;
     }
+    settings.add_overrides(given, environment);
+    settings.config()
+}
+
+/// The settings of environment and flags by key, with their origins; the latter ones win.
+fn overrides(
+    given: &CliOverrides,
+    environment: &Environment,
+) -> impl Iterator<Item = (&'static str, Origin, Json)> + use<> {
     let buses: Json = given.bus.iter().map(|path| path_json(path)).collect();
     let environment = [
         (
@@ -151,12 +250,9 @@ fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, Con
     let flags = flags
         .into_iter()
         .map(|(key, name, value)| (key, Origin::Flag(name), value));
-    for (key, origin, value) in environment.chain(flags) {
-        if let Some(value) = value {
-            settings.set(key, value, origin);
-        }
-    }
-    settings.config()
+    environment
+        .chain(flags)
+        .filter_map(|(key, origin, value)| Some((key, origin, value?)))
 }
 
 /// The files alone, one of them with other contents.
@@ -266,6 +362,12 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    fn add_overrides(&mut self, given: &CliOverrides, environment: &Environment) {
+        for (key, origin, value) in overrides(given, environment) {
+            self.set(key, value, origin);
+        }
     }
 
     fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
@@ -596,6 +698,62 @@ mod tests {
                 ..CliOverrides::default()
             },
         )
+    }
+
+    #[test]
+    fn a_client_uses_the_socket_of_a_file_that_has_an_error() {
+        let check = |text: &str, expected: Option<(usize, &str)>| {
+            let (dir, given) = with_file(text);
+            let none = dir.path().join("no-system-socket");
+            let found = SocketChoice::find_beside(&none, &given, &user(dir.path())).unwrap();
+            let problem = found.ignored.expect("the error is reported").to_string();
+            assert!(problem.contains("c.yaml:"), "{problem}");
+            let line = match found.origin {
+                Origin::File { line, .. } => Some((line, found.path.to_str().unwrap().to_owned())),
+                _ => None,
+            };
+            let expected = expected.map(|(line, path)| (line, path.to_owned()));
+            assert_eq!(line, expected, "{text}");
+        };
+        check(
+            "socket: /a.sock\nsokcet_mode: '0660'\n",
+            Some((1, "/a.sock")),
+        );
+        check("http: [\nsocket: /a.sock # mine\n", Some((2, "/a.sock")));
+        check("socket: '/a.sock'\nsocket: /b.sock\n", Some((2, "/b.sock")));
+        check(
+            "socket: /a.sock\nhttp: {listen: everywhere}\n",
+            Some((1, "/a.sock")),
+        );
+        check("store:\n  socket: /a.sock\n", None);
+        check("socket: relative\n", None);
+        check("\u{0}\n", None);
+
+        // A path that is given needs no file.
+        let (dir, mut given) = with_file("nonsense: [\n");
+        given.socket = Some("/flag.sock".into());
+        let none = dir.path().join("no-system-socket");
+        let found = SocketChoice::find_beside(&none, &given, &user(dir.path())).unwrap();
+        assert_eq!(
+            (found.path.to_str(), found.ignored),
+            (Some("/flag.sock"), None)
+        );
+    }
+
+    #[test]
+    fn the_system_socket_in_a_closed_directory_is_found() {
+        let (dir, given) = with_file("");
+        let around = user(dir.path());
+        let find = |system: &Path| {
+            SocketChoice::find_beside(system, &given, &around)
+                .unwrap()
+                .path
+        };
+        let own = around.default_socket().unwrap();
+        assert_eq!(find(&dir.path().join("absent")), own);
+        // What cannot be looked at may exist. Root can look everywhere, but not below a file.
+        let closed = dir.path().join("c.yaml/saltcellar.sock");
+        assert_eq!(find(&closed), closed);
     }
 
     fn problem(text: &str) -> String {

@@ -25,6 +25,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::Event;
 use crate::base::clock::Micros;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
 use crate::model::SeqNo;
 use crate::store::vfs::{Fs, FsFile};
@@ -122,6 +123,8 @@ struct State {
     letters: BTreeMap<(u64, String), DeadLetter>,
     /// Lines whose checksum does not match.
     damaged: Vec<String>,
+    /// Their numbers at the start.
+    damaged_lines: Vec<usize>,
     /// `None` before the first change, and after an error: the file is rewritten then.
     file: Option<Box<dyn FsFile>>,
     bytes: u64,
@@ -152,6 +155,7 @@ impl DeadLetters {
             } else {
                 tracing::error!(path = %path.display(), line = number, "damaged dead letter, keeping its line");
                 state.damaged.push(line.to_owned());
+                state.damaged_lines.push(number);
             }
         }
         state.bytes = whole as u64;
@@ -160,6 +164,16 @@ impl DeadLetters {
             path,
             state: Mutex::new(state),
         })
+    }
+
+    /// The lines of the file that are no dead letters.
+    pub(crate) fn fault(&self) -> Option<FileFault> {
+        let state = self.state.lock();
+        if state.damaged.is_empty() {
+            return None;
+        }
+        let meaning = "their events cannot be delivered again; they are kept until all dead letters of the sink are dropped";
+        FileFault::of_lines(&self.path, &state.damaged_lines, meaning)
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -231,6 +231,8 @@ struct StoreInner {
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
     last_failed: Mutex<Option<FailedReturn>>,
+    /// See [`Store::report_file`].
+    faults_at_start: Mutex<Vec<FileFault>>,
     _lock: format::Lock,
 }
 
@@ -274,6 +276,12 @@ impl StoreInner {
         to.0.saturating_sub(from.0).saturating_sub(skipped)
     }
 
+    /// See [`Store::report_file`].
+    fn report_file(&self, name: &str, problem: impl Into<String>) {
+        let fault = FileFault::new(&self.dir.join(name), problem);
+        self.faults_at_start.lock().push(fault);
+    }
+
     fn heartbeat(&self) {
         self.heartbeat
             .store(heartbeat_of(&self.clock), Ordering::Relaxed);
@@ -292,12 +300,21 @@ impl Store {
         self.0.guard.refusal()
     }
 
-    /// Small files of the store with content that is ignored.
+    /// Small files of the state directory with content that is or was ignored.
     pub(crate) fn file_faults(&self) -> Vec<FileFault> {
-        [self.0.holds.fault(), self.0.salt_keeps.fault()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let shared = &self.0;
+        let present = [
+            shared.holds.fault(),
+            shared.salt_keeps.fault(),
+            shared.consumers.fault(),
+        ];
+        let at_start = shared.faults_at_start.lock().clone();
+        present.into_iter().flatten().chain(at_start).collect()
+    }
+
+    /// Reports a file that was malformed when it was read at the start, and is replaced since. It stays reported until the next start.
+    pub(crate) fn report_file(&self, name: &str, problem: impl Into<String>) {
+        self.0.report_file(name, problem);
     }
 
     pub(crate) fn last_failed_return(&self) -> Option<FailedReturn> {
@@ -361,6 +378,7 @@ impl Store {
             rates: read::stats::Rates::default(),
             written,
             last_failed: Mutex::default(),
+            faults_at_start: Mutex::default(),
             _lock: lock,
         });
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
@@ -503,6 +521,9 @@ impl Store {
         let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
         let skipped = || seqnos.skipped().to_vec();
         shared.skipped.get_or_init(skipped);
+        if let Some(problem) = seqnos.problem_at_start() {
+            shared.report_file("SEQUENCE", problem);
+        }
         shared.set_durable(seqnos.next());
         shared.consumers.limit_to(seqnos.next());
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);

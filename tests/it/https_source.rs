@@ -93,8 +93,11 @@ impl Server {
         self.cellar.ask("status", vec![])["https"][field].clone()
     }
 
+    /// `open`, or why it is not, or not as configured.
     fn state(&self) -> String {
-        self.status("state").as_str().unwrap().to_owned()
+        let status = ["problem", "state"].map(|field| self.status(field));
+        let text = status.iter().find_map(rmpv::Value::as_str);
+        text.unwrap().to_owned()
     }
 
     fn port(&self) -> u16 {
@@ -103,8 +106,12 @@ impl Server {
     }
 
     fn address(&self) -> Address {
+        // Also with its previous certificate.
         wait_for("the source", || {
-            self.state().starts_with("open").then_some(())
+            let state = self.status("state");
+            ["open", "impaired"]
+                .contains(&state.as_str()?)
+                .then_some(())
         });
         Address::new(
             ([127, 0, 0, 1], self.port()).into(),
@@ -1415,7 +1422,10 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     assert!(server.cellar.terminate());
     server.cellar.restart();
     wait_for("the reason in the status", || {
-        server.state().starts_with("no certificate: ").then_some(())
+        server
+            .state()
+            .starts_with("rejects every connection, for lack of a certificate: ")
+            .then_some(())
     });
     let mut stream =
         TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();

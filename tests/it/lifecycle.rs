@@ -177,7 +177,7 @@ fn sighup_names_changed_keys_that_need_a_restart() {
         ("socket_peers: everything\n", "c.yaml:1: socket_peers"),
         (
             "socket_peers: read\nreactor: {master: /etc/salt/master}\n",
-            "changed configuration keys take effect after a restart keys=\"socket_peers, reactor.master\"",
+            "some changed keys take effect after a restart changed=\"none\" needs_restart=\"socket_peers, reactor.master\"",
         ),
     ] {
         fs::write(&file, text).unwrap();

@@ -69,6 +69,9 @@ mod bus_source;
 /// Findings of `doctor`.
 mod doctor;
 
+/// `status` and `doctor` tell what is wrong; client commands beside a broken configuration.
+mod told;
+
 /// Permissions of state directories and exports, and symbolic links.
 mod permissions;
 

@@ -105,6 +105,10 @@ fn a_reaction_that_cannot_be_rendered_is_failed() {
     );
     let counted = ["reactions_done", "reactions_failed"].map(|name| lab.cellar.counter(name));
     assert_eq!(counted, [0, 1]);
+    let (printed, _) = run(&lab.cellar, &["status"]);
+    let words: Vec<_> = printed.split_whitespace().collect();
+    let expected = "warning reactor: 1 reactions of the last day failed, the latest to b/1 by b/*";
+    assert!(words.join(" ").contains(expected), "{printed}");
     // Reported by all of these.
     let number = record["seq"].to_string();
     let place = format!("{dir}/bad.sls:3");

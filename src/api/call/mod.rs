@@ -4,6 +4,7 @@
 //! durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
+pub(crate) mod config;
 pub(crate) mod consumers;
 pub(crate) mod jobs;
 mod lists;
@@ -69,6 +70,7 @@ pub struct Ctx {
     pub(crate) started: Micros,
     pub(crate) state_dir: PathBuf,
     pub(crate) socket: PathBuf,
+    pub(crate) config: Arc<config::RunningConfig>,
 }
 
 pub(crate) enum CallHandler {
@@ -276,6 +278,12 @@ pub const CALLS: &[Call] = &[
         "Show the status of the daemon, its sources and its store",
         Read,
         lists::status,
+    ),
+    read(
+        "config_show",
+        "Show the configuration that the daemon runs with, without sinks and scripts",
+        Read,
+        config::show,
     ),
     read(
         "events_list",

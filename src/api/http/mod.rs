@@ -30,8 +30,8 @@ use std::sync::Arc;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-pub use self::listener::ListenerMonitor;
 use self::listener::{ConnectionServer, NetworkListener};
+pub use self::listener::{ListenerMonitor, ListenerState, ListenerStatus};
 use self::minions::Minions;
 use self::server::HttpServer;
 use super::call::Ctx;

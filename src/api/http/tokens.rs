@@ -24,6 +24,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::api::call::{Ctx, document, typed};
 use crate::base::clock::Micros;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Glob, Right};
 use crate::store::tools::layout::TOKENS_FILE;
@@ -144,6 +145,18 @@ impl Tokens {
             path,
             state: Mutex::new(state),
         }
+    }
+
+    /// What is wrong with the file.
+    pub(crate) fn fault(&self) -> Option<FileFault> {
+        let state = self.state.lock();
+        let problem = state.problem.as_ref()?;
+        Some(FileFault::serious(
+            &self.path,
+            format!(
+                "cannot be used, every token is rejected: {problem}; correct or remove the file, and restart the daemon"
+            ),
+        ))
     }
 
     /// Whether no token exists.

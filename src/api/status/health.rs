@@ -6,7 +6,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BusRow, ClassRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
+use super::{
+    BusRow, ClassRow, ConsumerRow, ListenerRow, ReactorRow, ReloadRow, SinkRow, SpoolRow, Status,
+};
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
@@ -173,10 +175,34 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .spools
         .iter()
         .for_each(|row| spool(&mut found, row, now));
+    if let Some(http) = &status.http {
+        listener(&mut found, "http", http, now);
+    }
+    // With `http.minions`, it is the same address.
+    let is_same = |row: &&ListenerRow| {
+        status
+            .http
+            .as_ref()
+            .is_some_and(|http| http.listen == row.listen)
+    };
+    if let Some(https) = status.https.as_ref().filter(|row| !is_same(row)) {
+        listener(&mut found, "https", https, now);
+    }
+    for row in status.zeromq.iter() {
+        // At the start, and for a moment between two processes, there is none.
+        if row.process.is_some() || row.restarts == 0 {
+            continue;
+        }
+        let message = format!(
+            "no process serves it, after {} restarts: see the daemon's log",
+            row.restarts
+        );
+        found.add(Problem, format!("zeromq {}", row.path), message);
+    }
     status
-        .https
+        .reload
         .iter()
-        .for_each(|row| https(&mut found, row, now));
+        .for_each(|row| configuration(&mut found, row));
     status
         .reactions
         .iter()
@@ -200,7 +226,11 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     }
     status.classes.iter().for_each(|row| class(&mut found, row));
     for file in &status.files {
-        found.add(Warning, format!("file {}", file.path), file.problem.clone());
+        found.add(
+            file.level,
+            format!("file {}", file.path),
+            file.problem.clone(),
+        );
     }
     if !status.master_keys.unreadable.is_empty() {
         let files = status.master_keys.unreadable.join(", ");
@@ -330,10 +360,15 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     }
 }
 
-fn https(found: &mut Reasons, row: &HttpsRow, now: Micros) {
-    let part = format!("https {}", row.listen);
-    if row.state != "open" {
-        found.add(Problem, part.clone(), row.state.clone());
+fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
+    let part = format!("{kind} {}", row.listen);
+    if let Some(problem) = &row.problem {
+        let level = if row.state == "impaired" {
+            Warning
+        } else {
+            Problem
+        };
+        found.add(level, part.clone(), problem.clone());
     }
     let left = row
         .certificate_until
@@ -347,6 +382,26 @@ fn https(found: &mut Reasons, row: &HttpsRow, now: Micros) {
             ),
         };
         found.add(if left > 0 { Warning } else { Problem }, part, message);
+    }
+}
+
+fn configuration(found: &mut Reasons, row: &ReloadRow) {
+    if let Some(problem) = &row.problem {
+        found.add(
+            Warning,
+            "configuration",
+            format!(
+                "the last reload was rejected, the previous configuration is in use: {problem}"
+            ),
+        );
+    }
+    if !row.restart_keys.is_empty() {
+        let keys = row.restart_keys.join(", ");
+        found.add(
+            Warning,
+            "configuration",
+            format!("changed keys take effect after a restart: {keys}"),
+        );
     }
 }
 
@@ -368,6 +423,14 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
             "reactor",
             format!("the new configuration is not in use: {why}"),
         );
+    }
+    if row.failed > 0 && !row.shadow {
+        let message = format!(
+            "{} reactions of the last day failed, the latest to {}: see `saltcellar reactor history --state failed,partial,dead`",
+            row.failed,
+            row.failed_last.as_deref().unwrap_or("an unknown event")
+        );
+        found.add(Warning, "reactor", message);
     }
     if row.behind > REACTOR_BEHIND_MAX {
         found.add(
@@ -594,11 +657,11 @@ mod tests {
     fn a_certificate_warns_before_it_expires() {
         let https = |days: i64| {
             let until = Some(NOW.0 + days * 86_400 * 1_000_000);
-            let row = HttpsRow {
+            let row = ListenerRow {
                 listen: "a:1".to_owned(),
                 state: "open".to_owned(),
                 certificate_until: until,
-                peers: 0,
+                ..ListenerRow::default()
             };
             Status {
                 disk: ample(),
@@ -614,6 +677,15 @@ mod tests {
         check(
             &https(0),
             &[(Problem, "https a:1", "the certificate has expired")],
+        );
+        // As that of the HTTP listener.
+        let http = Status {
+            http: https(0).https,
+            ..https(15)
+        };
+        check(
+            &http,
+            &[(Problem, "http a:1", "the certificate has expired")],
         );
     }
 
@@ -675,6 +747,91 @@ mod tests {
                     "the master is unreachable, reactions wait",
                 ),
                 (Warning, "reactor", "it has 10001 entries to read"),
+            ],
+        );
+    }
+
+    #[test]
+    fn an_address_that_serves_nobody_is_a_problem_on_each_listener() {
+        let row = |state: &str, problem: Option<&str>| ListenerRow {
+            listen: "a:1".to_owned(),
+            state: state.to_owned(),
+            problem: problem.map(str::to_owned),
+            ..ListenerRow::default()
+        };
+        let refusing = row("refusing", Some("cannot listen: in use"));
+        let status = Status {
+            disk: ample(),
+            http: Some(refusing.clone()),
+            ..Status::default()
+        };
+        check(&status, &[(Problem, "http a:1", "cannot listen: in use")]);
+        // `http.minions`: one address, one reason.
+        let status = Status {
+            https: Some(refusing.clone()),
+            ..status
+        };
+        check(&status, &[(Problem, "http a:1", "cannot listen: in use")]);
+        let status = Status {
+            http: Some(row("opening", None)),
+            https: Some(ListenerRow {
+                listen: "b:2".to_owned(),
+                ..row("impaired", Some("serves with its previous certificate: x"))
+            }),
+            ..status
+        };
+        check(
+            &status,
+            &[(
+                Warning,
+                "https b:2",
+                "serves with its previous certificate: x",
+            )],
+        );
+    }
+
+    #[test]
+    fn failed_reactions_a_pending_restart_and_ignored_files_are_reasons() {
+        let reactions = ReactorRow {
+            failed: 2,
+            failed_last: Some("t/1 by r".to_owned()),
+            ..ReactorRow::default()
+        };
+        let file = |level, problem: &str| crate::api::status::FileRow {
+            path: "/s/TOKENS".to_owned(),
+            problem: problem.to_owned(),
+            level,
+        };
+        let status = Status {
+            disk: ample(),
+            reactions: Some(reactions),
+            reload: Some(ReloadRow {
+                problem: Some("c.yaml:3: bus: no".to_owned()),
+                restart_keys: vec!["bus".to_owned(), "http.listen".to_owned()],
+            }),
+            files: vec![file(Problem, "cannot be used"), file(Warning, "line 3")],
+            ..Status::default()
+        };
+        check(
+            &status,
+            &[
+                (Problem, "file /s/TOKENS", "cannot be used"),
+                (
+                    Warning,
+                    "configuration",
+                    "the last reload was rejected, the previous configuration is in use: c.yaml:3: bus: no",
+                ),
+                (
+                    Warning,
+                    "configuration",
+                    "changed keys take effect after a restart: bus, http.listen",
+                ),
+                (
+                    Warning,
+                    "reactor",
+                    "2 reactions of the last day failed, the latest to t/1 by r: see `saltcellar reactor history --state failed,partial,dead`",
+                ),
+                (Warning, "file /s/TOKENS", "line 3"),
             ],
         );
     }

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
+use super::call::config::Reload;
 use super::call::{Ctx, no_events};
+use super::http::{ListenerMonitor, ListenerState, ListenerStatus};
 use crate::api::zeromq::ZmqSocketStatus;
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
@@ -58,9 +60,11 @@ answers! {
         master_keys: MasterKeys,
         spools: Vec<SpoolRow>,
         /// The address that serves minions, if configured.
-        https: Option<HttpsRow>,
+        https: Option<ListenerRow>,
         /// The HTTP listener, if it has an address.
-        http: Option<HttpRow>,
+        http: Option<ListenerRow>,
+        /// A reload that was rejected, or that left a restart pending.
+        reload: Option<ReloadRow>,
         zeromq: Vec<ZeromqRow>,
         /// Counters since the start, by name.
         counters: BTreeMap<String, u64>,
@@ -137,6 +141,10 @@ answers! {
         refused: Option<String>,
         /// Finished reactions since the start, by state.
         ended: BTreeMap<String, u64>,
+        /// Reactions of the last day, since the start, that failed and were not replayed.
+        failed: u64,
+        /// The latest of them: the event's tag, and the rules.
+        failed_last: Option<String>,
     }
     /// A consumer.
     ConsumerRow {
@@ -188,19 +196,22 @@ answers! {
         lost: BTreeMap<String, u64>,
         problem: Option<String>,
     }
-    /// The address that serves minions.
-    HttpsRow {
+    /// A network address.
+    ListenerRow {
         listen: String,
-        /// `open`, or why it is not.
+        /// `opening`, `open`, `impaired`, `refusing` or `stopping`.
         state: String,
+        /// Why it is impaired or refuses connections.
+        problem: Option<String>,
         peers: u64,
         certificate_until: Option<i64>,
     }
-    /// The HTTP listener.
-    HttpRow {
-        listen: String,
-        /// `open`, or why it is not.
-        state: String,
+    /// The configuration file, if it differs from what the daemon runs with.
+    ReloadRow {
+        /// Why the file was rejected.
+        problem: Option<String>,
+        /// Changed keys that take effect after a restart.
+        restart_keys: Vec<String>,
     }
     /// A ZeroMQ socket.
     ZeromqRow {
@@ -215,6 +226,7 @@ answers! {
         path: String,
         /// What is ignored, the consequence, and the remedy.
         problem: String,
+        level: Level,
     }
     /// A class of the store.
     ClassRow {
@@ -286,8 +298,9 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             .iter()
             .filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)))
             .collect(),
-        https: https(ctx),
-        http: http(ctx),
+        https: ctx.https.as_ref().map(listener),
+        http: ctx.http.as_ref().map(listener),
+        reload: reload(ctx.config.last_reload()),
         zeromq: zeromq(ctx),
         counters: ctx
             .metrics
@@ -341,11 +354,36 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
 }
 
 fn files(ctx: &Ctx) -> Vec<FileRow> {
-    let row = |FileFault { path, problem }| FileRow {
+    let row = |FileFault {
+                   path,
+                   problem,
+                   is_serious,
+               }| FileRow {
         path: path.to_string_lossy().into_owned(),
         problem,
+        level: if is_serious {
+            Level::Problem
+        } else {
+            Level::Warning
+        },
     };
-    ctx.store.file_faults().into_iter().map(row).collect()
+    let of_store = ctx.store.file_faults().into_iter();
+    of_store
+        .chain(ctx.tokens.fault())
+        .chain(ctx.engines.file_faults())
+        .map(row)
+        .collect()
+}
+
+fn reload(last: Reload) -> Option<ReloadRow> {
+    let Reload {
+        problem,
+        restart_keys,
+    } = last;
+    (problem.is_some() || !restart_keys.is_empty()).then_some(ReloadRow {
+        problem,
+        restart_keys,
+    })
 }
 
 fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
@@ -389,7 +427,13 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
     let handle = ctx.reactor.as_ref()?;
     let status = handle.status();
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+    let failed = handle.recently_failed();
+    let last = failed
+        .as_ref()
+        .map(|(_, last)| format!("{} by {}", last.tag, last.rules.join(", ")));
     Some(ReactorRow {
+        failed: failed.map_or(0, |(count, _)| count),
+        failed_last: last,
         behind: status.behind,
         waiting: status.waiting as u64,
         open: status.open as u64,
@@ -472,22 +516,27 @@ fn spool(dir: &Path, spool: std::io::Result<Spool>) -> SpoolRow {
     }
 }
 
-fn https(ctx: &Ctx) -> Option<HttpsRow> {
-    let source = ctx.https.as_ref()?.status();
-    Some(HttpsRow {
-        listen: source.listen,
-        state: source.state,
-        peers: source.peers as u64,
-        certificate_until: source.certificate_until.map(|until| until.0),
-    })
-}
-
-fn http(ctx: &Ctx) -> Option<HttpRow> {
-    let listener = ctx.http.as_ref()?.status();
-    Some(HttpRow {
-        listen: listener.listen,
-        state: listener.state,
-    })
+fn listener(monitor: &ListenerMonitor) -> ListenerRow {
+    let ListenerStatus {
+        listen,
+        state,
+        certificate_until,
+        peers,
+    } = monitor.status();
+    let (state, problem) = match state {
+        ListenerState::Opening => ("opening", None),
+        ListenerState::Open => ("open", None),
+        ListenerState::Impaired(why) => ("impaired", Some(why)),
+        ListenerState::Refusing(why) => ("refusing", Some(why)),
+        ListenerState::Stopping => ("stopping", None),
+    };
+    ListenerRow {
+        listen,
+        state: state.to_owned(),
+        problem,
+        peers: peers as u64,
+        certificate_until: certificate_until.map(|until| until.0),
+    }
 }
 
 fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {

@@ -207,3 +207,8 @@ pub const REACTOR_FOREIGN_CALL_GRACE: Duration = Duration::from_secs(30);
 
 /// Time for which a call by another reactor counts as evidence that it is running.
 pub const REACTOR_FOREIGN_CALL_TTL: Duration = Duration::from_secs(3_600);
+
+/// Failed reactions that `status` counts.
+pub const REACTIONS_FAILED_KEPT: usize = 1000;
+/// Age of a failed reaction up to which `status` reports it, in microseconds.
+pub const REACTIONS_FAILED_AGE: i64 = 86_400_000_000;

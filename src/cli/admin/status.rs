@@ -271,7 +271,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     if let Some(https) = &status.https {
         let peers = format!("{} connections", https.peers);
         add(
-            https.state != "open",
+            https.problem.is_some(),
             "https",
             &https.listen,
             &https.state,
@@ -280,7 +280,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     }
     if let Some(http) = &status.http {
         add(
-            http.state != "open",
+            http.problem.is_some(),
             "http",
             &http.listen,
             &http.state,

@@ -22,18 +22,19 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
 
 use crate::api::call::store::{Space, StoreState};
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{
-    BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX, Status,
+    BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status,
 };
 use crate::base::clock::Clock;
 use crate::base::users;
 use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain, salt_python};
 use crate::config::salt_master::SaltMaster;
-use crate::config::{Config, Environment, SocketChoice};
+use crate::config::{Config, ConfigError, Environment, Invalid, SocketChoice, read_options};
 use crate::ingest::spool::Spool;
 use crate::wire::unix_listener;
 
@@ -72,6 +73,8 @@ fn summary(problems: usize, checks: usize) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Ok,
+    /// Not checked, because this user may not read what it needs.
+    Skipped,
     Warning,
     Problem,
 }
@@ -80,6 +83,7 @@ impl CheckResult {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Skipped => "skipped",
             Self::Warning => "warning",
             Self::Problem => "problem",
         }
@@ -123,6 +127,14 @@ struct Check<'a> {
 impl Check<'_> {
     fn ok(&mut self, message: impl Into<String>) {
         self.add(CheckResult::Ok, message);
+    }
+
+    /// The check needs rights that this user lacks. It says nothing about what it could not read.
+    fn needs_root(&mut self, what: impl std::fmt::Display) {
+        self.add(
+            CheckResult::Skipped,
+            format!("not checked: needs root, {what} cannot be read"),
+        );
     }
 
     fn warn(&mut self, message: impl Into<String>) {
@@ -196,12 +208,18 @@ impl Args {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let (overrides, environment) = (global.overrides(), Environment::of_process());
     let choice = SocketChoice::find(&overrides, &environment).context("read the configuration")?;
-    let config = Config::load(&overrides, &environment).context("read the configuration")?;
     let mut found = Findings::default();
+    let file = Config::load(&overrides, &environment);
+    let mut daemon = ask_daemon(&choice.path);
+    let running = daemon.as_mut().ok().map(|(client, _)| running(client));
+    // A file that is named on the command line is the one to check.
+    let running = running.filter(|_| global.config.is_none() || file.is_err());
+    let config = check_configuration(&mut found, file, running)?;
     check_socket(&mut found, &choice.path, &config);
-    let status = check_daemon(&mut found, &choice.path);
+    let status = check_daemon(&mut found, daemon);
     let unreachable = status.is_none();
     if let Some((mut client, status)) = status {
+        check_reasons(&mut found, &status);
         reactor::check(&mut found, &mut client, &config);
         sinks::check(&mut found, &mut client);
         check_store(&mut found, &mut client);
@@ -234,12 +252,17 @@ pub(super) fn installed_extension(salt_python: &Path, master: &SaltMaster) -> Op
 /// Whether a master is configured here. A missing configuration is a problem only if its directory was passed.
 fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
     let mut found = found.of("master_config");
+    let is_default = args.salt_config == Path::new(SALT_CONFIG);
+    if let Some(what) = closed_to_this_user(salt_master, is_default) {
+        found.needs_root(what);
+        return false;
+    }
     // A master may have only `master.d`.
     if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
         return true;
     }
     let name = salt_master.conf_file.display();
-    if args.salt_config == Path::new(SALT_CONFIG) {
+    if is_default {
         let message = format!(
             "no Salt master is configured here: {name} does not exist (--salt-config sets another directory)"
         );
@@ -248,6 +271,26 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
         found.problem(format!("{name} does not exist"));
     }
     false
+}
+
+/// What of the master this user cannot read. Checks of the rest would find what is not so: half a configuration has Salt's defaults in
+/// its other half, and keys, modules and sockets that exist would be missing.
+fn closed_to_this_user(master: &SaltMaster, is_default: bool) -> Option<String> {
+    let own = rustix::process::geteuid();
+    if own.is_root() {
+        return None;
+    }
+    let denied = |path: &Path| {
+        std::fs::File::open(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    if denied(&master.conf_file) || master.files.iter().any(|file| denied(file)) {
+        return Some(master.conf_file.display().to_string());
+    }
+    // The files of another user's master are closed even if its configuration is not.
+    let is_own = users::User::numbered(own.as_raw()).is_some_and(|user| user.name == master.user);
+    (is_default && master.conf_file.exists() && !is_own)
+        .then(|| format!("what the master of user {} keeps", master.user))
 }
 
 fn check_master(
@@ -425,13 +468,108 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     }
 }
 
+fn ask_daemon(socket: &Path) -> Result<(Client, Status), ClientError> {
+    let mut client = Client::connect(socket)?;
+    let (status, _) = ask::call_as(&mut client, "status", ())?;
+    Ok((client, status))
+}
+
+/// The configuration that the daemon runs with. Its file may be another than this program's, or not readable.
+fn running(client: &mut Client) -> Result<Config, String> {
+    #[derive(Deserialize)]
+    struct Running {
+        config: Json,
+    }
+    let (mut running, _): (Running, _) =
+        ask::call_as(client, "config_show", ()).map_err(|error| error.to_string())?;
+    remove_unset(&mut running.config);
+    read_options(&running.config).map_err(|Invalid { path, problem }| format!("{path}: {problem}"))
+}
+
+/// Keys without a value cannot be written in a configuration.
+fn remove_unset(value: &mut Json) {
+    if let Json::Object(map) = value {
+        map.retain(|_, value| !value.is_null());
+        map.values_mut().for_each(remove_unset);
+    }
+}
+
+/// The configuration for the other checks: that of the running daemon, or else that of the file.
+fn check_configuration(
+    found: &mut Findings,
+    file: Result<Config, ConfigError>,
+    running: Option<Result<Config, String>>,
+) -> anyhow::Result<Config> {
+    let mut found = found.of("configuration");
+    if let Err(error) = &file {
+        found.problem_because(
+            error.to_string(),
+            "a running daemon keeps its previous configuration, and its next start fails",
+            "correct that line; `saltcellar check` shows whether the file is accepted",
+        );
+    }
+    match (running, file) {
+        (Some(Ok(running)), file) => {
+            if file.is_ok() {
+                found.ok("accepted; the checks below use what the running daemon uses");
+            }
+            Ok(running)
+        }
+        (Some(Err(why)), Ok(file)) => {
+            found.warn(format!(
+                "the running daemon's configuration is unknown, the checks below use that of this program: {why}"
+            ));
+            Ok(file)
+        }
+        (None, Ok(file)) => {
+            found.ok("accepted");
+            Ok(file)
+        }
+        // Nothing is known about the daemon's paths.
+        (_, Err(error)) => Err(anyhow::Error::new(error).context("read the configuration")),
+    }
+}
+
+/// Parts of the daemon that have checks of their own, with more detail than the reasons of `status`.
+const CHECKED_PARTS: [&str; 8] = [
+    "disk",
+    "bus ",
+    "spool ",
+    "reactor",
+    "sink ",
+    "clock",
+    "master keys",
+    "since the start",
+];
+
+/// The reasons of `status` why not all is well, so that `doctor` never finds less than `status`.
+fn check_reasons(found: &mut Findings, status: &Status) {
+    let mut found = found.of("status");
+    let reasons = status.health.iter().flat_map(|health| &health.reasons);
+    for Reason {
+        level,
+        part,
+        message,
+    } in reasons
+    {
+        if CHECKED_PARTS.iter().any(|known| part.starts_with(known)) {
+            continue;
+        }
+        let verdict = match level {
+            Level::Problem => CheckResult::Problem,
+            Level::Warning => CheckResult::Warning,
+            Level::Ok => CheckResult::Ok,
+        };
+        found.add(verdict, format!("{part}: {message}"));
+    }
+}
+
 /// Checks that the daemon is reachable and has the version of this program.
-fn check_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Status)> {
+fn check_daemon(
+    found: &mut Findings,
+    answer: Result<(Client, Status), ClientError>,
+) -> Option<(Client, Status)> {
     let mut found = found.of("daemon");
-    let answer = Client::connect(socket).and_then(|mut client| {
-        let (status, _) = ask::call_as(&mut client, "status", ())?;
-        Ok((client, status))
-    });
     let (client, status): (_, Status) = match answer {
         Ok(answer) => answer,
         Err(ClientError::Refused { code, message }) if code == "version" => {
@@ -558,6 +696,11 @@ fn check_counters(found: &mut Findings, status: &Status) {
     }
 }
 
+/// Whether this user may not read something that root may.
+fn is_denied(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root()
+}
+
 fn check_spools(
     found: &mut Findings,
     configured: &[PathBuf],
@@ -572,6 +715,7 @@ fn check_spools(
             }
             Ok(None) => {}
             Ok(Some(spool)) => check_spool(found, &spool, daemon_answers),
+            Err(error) if is_denied(&error) => found.of("spool").needs_root(name),
             Err(error) => found
                 .of("spool")
                 .warn(format!("cannot read {name}: {error}")),

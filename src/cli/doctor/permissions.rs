@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{CheckResult, Findings};
+use super::{CheckResult, Findings, is_denied};
 use crate::config::Config;
 use crate::wire::unix_listener;
 
@@ -59,6 +59,7 @@ impl PrivatePath<'_> {
         let (file, replaced) = match looked {
             // The daemon creates its directory; `saltcellar check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) if is_denied(&error) => return found.of(check).needs_root(name),
             Err(error) => {
                 return found
                     .of(check)

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use anyhow::Context as _;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -12,8 +14,8 @@ use super::fields::Fields as _;
 use super::output::{Form, Format, Output, show};
 use super::when::iso_in;
 use crate::api::client::{Client, ClientError};
-use crate::base::limits;
-use crate::cli::Global;
+use crate::base::{limits, users};
+use crate::cli::{Global, print_error};
 use crate::config::{Environment, Origin, SocketChoice};
 use crate::wire::json::to_json;
 use crate::wire::msgpack::encode;
@@ -30,8 +32,7 @@ impl NoDaemon {
     /// The remedy.
     pub(in crate::cli) fn hint(&self) -> String {
         if self.source.kind() == io::ErrorKind::PermissionDenied {
-            return "this user has no access to the socket; add it to the group named by socket_group in the configuration"
-                .to_owned();
+            return no_access(&self.choice.path);
         }
         let flag = match self.choice.origin {
             Origin::Default => String::new(),
@@ -41,6 +42,29 @@ impl NoDaemon {
             "start one with `saltcellar serve{flag}`, or the installed service with `systemctl start saltcellar`; \
              if it listens elsewhere, set --socket or SALTCELLAR_SOCKET"
         )
+    }
+}
+
+/// The remedy for a socket that this user may not open: the group that may is that of the socket, or of the closed directory above it.
+fn no_access(socket: &Path) -> String {
+    let user = users::User::numbered(rustix::process::geteuid().as_raw())
+        .map_or_else(|| "USER".to_owned(), |user| user.name);
+    let group = socket
+        .ancestors()
+        .find_map(|path| std::fs::metadata(path).ok())
+        .map(|file| file.gid());
+    match group {
+        // The daemon of root without `socket_group`.
+        None | Some(0) => "only root has access to the socket: use sudo, or set `socket_group` in the daemon's configuration, \
+             restart it, and add this user to that group"
+            .to_owned(),
+        Some(gid) => {
+            let group = users::group_name(gid).unwrap_or_else(|| gid.to_string());
+            format!(
+                "user {user} is not in the group {group}, whose members have access to the socket: use sudo, or run \
+                 `sudo usermod -aG {group} {user}` and sign in again"
+            )
+        }
     }
 }
 
@@ -55,6 +79,11 @@ fn origin_text(origin: &Origin) -> String {
 pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
+    if let Some(error) = &choice.ignored {
+        print_error(&format!(
+            "warning: the configuration has an error, only its key `socket` is used: {error}"
+        ));
+    }
     Client::connect(&choice.path).map_err(|error| match error {
         ClientError::Unreachable { source, .. } => NoDaemon { choice, source }.into(),
         other => other.into(),

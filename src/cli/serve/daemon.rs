@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{engines, permissions, reload, threads, watchdog, zeromq};
+use crate::api::call::config::RunningConfig;
 use crate::api::call::{Ctx, JidMaker, Rights};
 use crate::api::http;
 use crate::api::socket::serve;
@@ -61,6 +62,8 @@ struct Daemon {
     scripts: Arc<Scripts>,
     store_threads: Vec<JoinHandle<()>>,
     signals: UnixSignals,
+    /// The configuration in effect, which `status` and `doctor` ask for.
+    running: Arc<RunningConfig>,
 }
 
 /// Signal handlers, installed before the sockets open: an unhandled SIGHUP ends a process.
@@ -233,7 +236,12 @@ impl Daemon {
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
+            config: Arc::new(RunningConfig::new(
+                config,
+                reactor.as_ref().map(ReactorService::reloader),
+            )),
         });
+        let running = ctx.config.clone();
         let scripts = engines::start_scripts(config, scripts, &ctx);
         let (stop, stopping) = watch::channel(false);
         let http = start_http(config, &ctx, &intake, &stopping)?;
@@ -257,11 +265,12 @@ impl Daemon {
             scripts,
             store_threads,
             signals,
+            running,
         })
     }
 
     /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
-    fn wait_for_signal(&mut self, running: &Config) {
+    fn wait_for_signal(&mut self, started_with: &Config) {
         let Self {
             runtime,
             store,
@@ -269,6 +278,7 @@ impl Daemon {
             engines,
             scripts,
             signals,
+            running,
             ..
         } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
@@ -276,17 +286,18 @@ impl Daemon {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
                     watchdog::reloading();
-                    let (config, reactor) = (
-                        running.clone(),
-                        reactor.as_ref().map(ReactorService::reloader),
-                    );
-                    let (engines, scripts) = (engines.clone(), scripts.clone());
-                    let work =
-                        move || reload::reload(&config, reactor.as_ref(), &engines, &scripts);
+                    let parts = reload::Parts {
+                        started_with: started_with.clone(),
+                        running: running.clone(),
+                        reactor: reactor.as_ref().map(ReactorService::reloader),
+                        engines: engines.clone(),
+                        scripts: scripts.clone(),
+                    };
+                    let work = move || reload::reload(&parts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
                         tracing::error!(%error, "reload failed");
                     }
-                    watchdog::ready(running);
+                    watchdog::ready(started_with);
                 }
                 std::future::pending::<()>().await;
             };

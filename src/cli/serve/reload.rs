@@ -1,54 +1,114 @@
 //! SIGHUP: applies changed `reactor`, `scripts` and `sinks` sections, and reports changes of other keys, which need a restart.
+//!
+//! A reload logs one line, with what changed, what was rejected and what needs a restart; `status` has the same until the next one. Other
+//! lines are logged only for what is new.
 
+use std::sync::Arc;
+
+use crate::api::call::config::{Reload, RunningConfig};
 use crate::config::Config;
 use crate::engines::program::script::{self, Scripts};
 use crate::engines::runtime::Engines;
 use crate::engines::settings::of_config;
 use crate::reactor::service::Reloader;
 
-/// Rereads the configuration of the `running` daemon. Returns when the change is in effect, or rejected.
-pub(super) fn reload(
-    running: &Config,
-    reactor: Option<&Reloader>,
-    engines: &Engines,
-    scripts: &Scripts,
-) {
-    match running.reread() {
-        Ok(new) => {
-            let mut changed = running.changed_keys(&new);
-            // The reactor compares its own keys, and rejects a change of the master or minion.
-            changed.retain(|key| {
-                !matches!(key.as_str(), "scripts" | "sinks")
-                    && (reactor.is_none() || !key.starts_with("reactor."))
-            });
-            // All sinks or none: also unchanged ones open their files and connections anew.
-            match of_config(&new) {
-                Ok(sinks) => engines.apply(sinks),
-                Err(error) => {
-                    tracing::error!(%error, "changed sinks are invalid, keeping the previous ones");
-                }
+/// What a reload changes.
+pub(super) struct Parts {
+    pub(super) started_with: Config,
+    pub(super) running: Arc<RunningConfig>,
+    pub(super) reactor: Option<Reloader>,
+    pub(super) engines: Arc<Engines>,
+    pub(super) scripts: Arc<Scripts>,
+}
+
+/// Rereads the configuration of the running daemon. Returns when the change is in effect, or rejected.
+pub(super) fn reload(parts: &Parts) {
+    let new = match parts.started_with.reread() {
+        Ok(new) => new,
+        Err(error) => {
+            // The reactor rejects it, too, and counts that.
+            if let Some(Err(reason)) = parts.reactor.as_ref().map(Reloader::reload) {
+                tracing::debug!(reason, "the reactor keeps its configuration, too");
             }
-            match script::of_config(&new) {
-                Ok(settings) => scripts.apply(settings),
-                Err(error) => {
-                    tracing::error!(%error, "changed scripts are invalid, keeping the old ones");
-                }
-            }
-            if !changed.is_empty() {
-                let keys = changed.join(", ");
-                tracing::warn!(
-                    keys,
-                    "changed configuration keys take effect after a restart"
-                );
-            }
-        }
-        // With a reactor, it reports the error.
-        Err(error) if reactor.is_none() => {
             tracing::error!(%error, "changed configuration is invalid, keeping the previous one");
+            let problem = Some(error.to_string());
+            return parts.running.reloaded(
+                None,
+                Reload {
+                    problem,
+                    ..parts.running.last_reload()
+                },
+            );
         }
-        Err(_) => {}
+    };
+
+    let before = parts.running.config();
+    let mut in_effect = before.clone();
+    let mut problems = Vec::new();
+
+    // All sinks or none: also unchanged ones open their files and connections anew.
+    match of_config(&new) {
+        Ok(sinks) => {
+            parts.engines.apply(sinks);
+            in_effect.sinks = new.sinks.clone();
+        }
+        Err(error) => problems.push(error.to_string()),
     }
-    if let Some(reactor) = reactor {
-        reactor.reload();
+    match script::of_config(&new) {
+        Ok(settings) => {
+            parts.scripts.apply(settings);
+            in_effect.scripts = new.scripts.clone();
+        }
+        Err(error) => problems.push(error.to_string()),
+    }
+    // The reactor compares its own keys, and rejects a change of the master or minion.
+    if let Some(reactor) = &parts.reactor {
+        match reactor.reload() {
+            Ok(()) => in_effect.reactor = new.reactor.clone(),
+            Err(error) => problems.push(error),
+        }
+    }
+
+    let changed = before.changed_keys(&in_effect);
+    let mut restart_keys = parts.started_with.changed_keys(&new);
+    restart_keys.retain(|key| {
+        !matches!(key.as_str(), "scripts" | "sinks")
+            && (parts.reactor.is_none() || !key.starts_with("reactor."))
+    });
+    report(&changed, &restart_keys, &problems);
+
+    let problem = (!problems.is_empty()).then(|| problems.join("; "));
+    parts.running.reloaded(
+        Some(in_effect),
+        Reload {
+            problem,
+            restart_keys,
+        },
+    );
+}
+
+/// The line of a reload.
+fn report(changed: &[String], restart_keys: &[String], problems: &[String]) {
+    let list = |names: &[String]| match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    };
+    let (changed, restart) = (list(changed), list(restart_keys));
+    if !problems.is_empty() {
+        let rejected = problems.join("; ");
+        tracing::error!(
+            rejected,
+            changed,
+            needs_restart = restart,
+            "configuration reloaded in part, the previous one of the rejected parts stays in use"
+        );
+    } else if !restart_keys.is_empty() {
+        tracing::warn!(
+            changed,
+            needs_restart = restart,
+            "configuration reloaded, some changed keys take effect after a restart"
+        );
+    } else {
+        tracing::info!(changed, "configuration reloaded");
     }
 }

@@ -33,6 +33,7 @@ use super::feed::{Feed, FeedError, Position, Progress};
 use super::settings::SinkSettings;
 use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::SINK_STOP_TIMEOUT;
 use crate::model::{Entry, RedactRule};
 use crate::store::vfs::Fs;
@@ -242,6 +243,15 @@ impl Engines {
                 },
                 dead_letters: parts.map_or(0, |parts| parts.dead_letters.count()),
             })
+            .collect()
+    }
+
+    /// Files of dead letters with content that is ignored.
+    pub(crate) fn file_faults(&self) -> Vec<FileFault> {
+        let running = self.running.lock();
+        let opened = running.values().filter_map(|one| one.parts.as_ref().ok());
+        opened
+            .filter_map(|parts| parts.dead_letters.fault())
             .collect()
     }
 

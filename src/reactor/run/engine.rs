@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::checkpoint::Checkpoint;
 use super::checkpoint::file::{self, CheckpointFile, Update};
 use super::depths::{ForeignCalls, JobDepths};
+use super::failed::{FailedReaction, FailedReactions};
 use super::record::recorder::{Clean, Recorder};
 use super::record::{self, Record, option_of};
 use super::scheduler::{Scheduler, Task};
@@ -104,6 +105,7 @@ pub(super) struct Shared {
     lease_blocked: AtomicBool,
     pub(super) drain: Drain,
     pub(super) starts: Mutex<Starts>,
+    pub(super) failed: Mutex<FailedReactions>,
     checkpoint_file: Mutex<CheckpointFile>,
 }
 
@@ -136,6 +138,10 @@ impl Reactor {
             Some(Ok((checkpoint, ignored))) => {
                 if ignored > 0 {
                     let cursor = checkpoint.cursor.0;
+                    store.report_file(
+                        "REACTOR",
+                        "its end was incomplete or damaged at the start: the log was read again from the last valid position",
+                    );
                     tracing::warn!(
                         ignored,
                         cursor,
@@ -150,6 +156,10 @@ impl Reactor {
                     "file REACTOR is invalid, starting with the next event"
                 );
                 metrics.reactor_keeps_failed.add(1);
+                let what = format!(
+                    "{problem}; the reactor began with the next event: reactions that were open then were not made"
+                );
+                store.report_file("REACTOR", what);
                 Checkpoint::at(durable)
             }
         };
@@ -184,6 +194,7 @@ impl Reactor {
             lease_blocked: AtomicBool::new(false),
             drain: Drain::new(),
             starts: Mutex::default(),
+            failed: Mutex::default(),
             checkpoint_file: Mutex::default(),
         });
         // Saved first: an event that is open when the daemon is killed must be known after the next start.
@@ -611,6 +622,11 @@ impl Handle {
             .blocked_by()
             .or_else(|| shared.executor.blocked_by())
             .or_else(|| shared.recorder.is_full().then(full))
+    }
+
+    /// The number of failed reactions of the last day that were not replayed, and the latest.
+    pub(crate) fn recently_failed(&self) -> Option<(u64, FailedReaction)> {
+        self.0.failed.lock().recent(self.0.clock.now())
     }
 
     /// Number of reactions since the start, by final state: done, failed, partial, dead.

@@ -20,6 +20,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod depths;
 pub(crate) mod engine;
+pub(crate) mod failed;
 pub(crate) mod follower;
 pub(crate) mod native;
 pub(crate) mod record;

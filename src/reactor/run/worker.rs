@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
+use super::failed::FailedReaction;
 use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, mark};
 use super::scheduler::queues::{QueueItem, RuleSet};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
@@ -533,6 +534,7 @@ impl Shared {
             state
         };
         let now = self.clock.now();
+        self.note_result(&task, &state, now);
         let record = Record {
             event: task.event,
             rules: task.rules,
@@ -546,6 +548,25 @@ impl Shared {
             depth: task.depth,
         };
         self.recorder.write(record.batch(now));
+    }
+}
+
+impl Shared {
+    /// Keeps the failed reactions for `status`.
+    fn note_result(&self, task: &Task, state: &ReactionState, now: Micros) {
+        let mut failed = self.failed.lock();
+        match state {
+            ReactionState::Done => failed.succeeded(task.event.seq, &task.rules),
+            ReactionState::Partial | ReactionState::Failed | ReactionState::Dead => {
+                failed.add(FailedReaction {
+                    at: now,
+                    event: task.event.seq,
+                    tag: task.event.tag.clone(),
+                    rules: task.rules.clone(),
+                });
+            }
+            ReactionState::Skipped(_) => {}
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The parts of the reactor that follow from Salt's configuration, and the files to watch for changes of it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -64,13 +65,39 @@ pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Fo
     }
 }
 
+/// What was said about the configuration in effect, so that a reload repeats nothing: it would hide what is new.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// About the configuration in effect.
+    before: HashSet<String>,
+    /// About the one that is being built.
+    now: HashSet<String>,
+}
+
+impl Said {
+    /// The configuration that was built is in effect.
+    fn accept(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
+
+    /// Whether a remark was not made about the configuration before.
+    fn is_new(&mut self, remark: impl Into<String>) -> bool {
+        let remark = remark.into();
+        let is_new = !self.before.contains(&remark);
+        self.now.insert(remark);
+        is_new
+    }
+}
+
 pub(super) fn build(
     master: &SaltMaster,
     path: &Path,
     key: &str,
     config: &ReactorConfig,
     metrics: &Arc<Metrics>,
+    said: &mut Said,
 ) -> Result<Built, String> {
+    said.now.clear();
     let role = master.role;
     if !path.is_file() {
         return Err(format!("{key}: there is no file {}", path.display()));
@@ -84,12 +111,17 @@ pub(super) fn build(
         return Err(format!("{key}: {first}"));
     }
     for note in &master.notes {
+        if !said.is_new(note.to_string()) {
+            continue;
+        }
         tracing::warn!(file = %path.display(), "{note}");
     }
     let python = python::find(config.python.as_deref());
     if let Some(python) = &python {
-        tracing::info!(python = %python.display(), "using Salt's Python");
-    } else {
+        if said.is_new(format!("python {}", python.display())) {
+            tracing::info!(python = %python.display(), "using Salt's Python");
+        }
+    } else if said.is_new("no python") {
         tracing::warn!(
             file = %path.display(),
             "reactor.python is not set, and no salt-master is installed whose Python could be used: files that are not rendered natively, \
@@ -98,6 +130,7 @@ pub(super) fn build(
     }
     if let Some(python) = &python
         && let Err(why) = SaltPython::new(python, master.configured_user())
+        && said.is_new(&why)
     {
         tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
     }
@@ -121,15 +154,21 @@ pub(super) fn build(
     }
     let rules = pipeline.rules().map_err(|note| note.to_string())?;
     for note in &rules.notes {
+        if !said.is_new(note.to_string()) {
+            continue;
+        }
         tracing::error!(file = %path.display(), "{note}");
     }
-    tracing::info!(rules = rules.len(), file = %path.display(), "loaded the reactor's rules");
+    if said.is_new(format!("{} rules", rules.len())) {
+        tracing::info!(rules = rules.len(), file = %path.display(), "loaded the reactor's rules");
+    }
     let mut settings = config.effective();
     settings.salts = acting::of_master(master);
     settings.runners = runner_limits(master);
     // Salt starts its own reactor regardless of other settings; two reactors would do everything twice.
     if settings.salts.runs && !settings.shadow {
         match role {
+            _ if !said.is_new("Salt's own reactor runs") => {}
             Role::Master => tracing::error!(
                 master = %path.display(),
                 "Salt's own reactor runs on this master, because its configuration has `reactor` (or lists it under `engines`); \
@@ -143,7 +182,10 @@ pub(super) fn build(
             ),
         }
         settings.shadow = true;
-    } else if role == Role::Master && !master.sends_reactor_requests() {
+    } else if role == Role::Master
+        && !master.sends_reactor_requests()
+        && said.is_new("no reactor requests")
+    {
         tracing::info!(
             master = %path.display(),
             "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \
@@ -152,7 +194,9 @@ pub(super) fn build(
     }
     let place = (role == Role::Master).then(|| MasterAddress::of(master));
     let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
-    if let Some(why) = &unsupported {
+    if let Some(why) = &unsupported
+        && said.is_new(why)
+    {
         tracing::error!(master = %path.display(), "reactions are not executed: {why}");
     }
     let sock_dir = master.sock_dir.clone();
@@ -163,6 +207,7 @@ pub(super) fn build(
         AcceptedKeys::Files(dir) if !orders => Some(dir.join("minions")),
         AcceptedKeys::Files(_) | AcceptedKeys::Driver(_) => None,
     };
+    said.accept();
     Ok(Built {
         pipeline: Arc::new(pipeline),
         settings,

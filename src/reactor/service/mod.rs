@@ -9,7 +9,7 @@ use std::thread::{Builder, JoinHandle};
 
 use parking_lot::{Mutex, RwLock};
 
-use self::build::{Built, FileState, Followed, build, callers, file_state, read, runs_as};
+use self::build::{Built, FileState, Followed, Said, build, callers, file_state, read, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
 use super::Pipeline;
 use super::run::engine::{Handle, Parts, Reactor};
@@ -92,6 +92,7 @@ impl ReactorService {
         let own =
             matches!(config.origin(key), Origin::File { .. }).then(|| Own::of(config.clone()));
         let (master, files) = read(role, &path, &Vec::new());
+        let mut said = Said::default();
         let Built {
             pipeline,
             settings,
@@ -100,7 +101,8 @@ impl ReactorService {
             unsupported,
             python,
             sock_dir,
-        } = build(&master, &path, key, &config.reactor, metrics).map_err(ServiceError::Config)?;
+        } = build(&master, &path, key, &config.reactor, metrics, &mut said)
+            .map_err(ServiceError::Config)?;
         let shadow = settings.shadow;
         if let Some(place) = &place {
             tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
@@ -147,6 +149,7 @@ impl ReactorService {
             runs_as: runs_as(&master),
             files,
             pipeline,
+            said,
         })));
         let (follower, stops) = (reloader.clone(), drain.clone());
         let work = move || follower.follow(&stops);
@@ -198,6 +201,7 @@ struct Current {
     runs_as: Option<Map>,
     files: Followed,
     pipeline: Arc<Pipeline>,
+    said: Said,
 }
 
 /// The daemon's own configuration, and the state of its files before they were read.
@@ -215,16 +219,28 @@ impl Own {
 }
 
 impl Reloader {
-    /// Reloads the configuration, changed or not; returns when it is in effect, or rejected.
-    pub(crate) fn reload(&self) {
-        self.0.lock().reload();
+    /// Reloads the configuration, changed or not; returns when it is in effect, or the reason for rejecting it.
+    pub(crate) fn reload(&self) -> Result<(), String> {
+        self.0.lock().reload()
+    }
+
+    /// The settings in effect.
+    pub(crate) fn config(&self) -> ReactorConfig {
+        self.0.lock().config.clone()
     }
 
     fn follow(&self, stops: &Drain) {
         while !stops.wait(REACTOR_RELOAD) {
             let mut current = self.0.lock();
-            if current.is_changed() {
-                current.reload();
+            if !current.is_changed() {
+                continue;
+            }
+            match current.reload() {
+                Ok(()) => tracing::info!("reactor configuration reloaded"),
+                Err(error) => tracing::error!(
+                    error,
+                    "changed reactor configuration is invalid, keeping the previous one"
+                ),
             }
         }
     }
@@ -238,14 +254,17 @@ impl Current {
     }
 
     /// Reloads everything. An invalid configuration changes nothing.
-    fn reload(&mut self) {
+    fn reload(&mut self) -> Result<(), String> {
         let config = self.own_config();
         let (role, path, key) = &self.source;
         let metrics = &self.executor.metrics;
         // Invalid files are watched, too, because the correction will be made there.
         let (master, files) = read(*role, path, &self.files);
         self.files = files;
-        match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
+        let said = &mut self.said;
+        match config
+            .and_then(|config| Ok((build(&master, path, key, &config, metrics, said)?, config)))
+        {
             Ok((built, config)) => {
                 built.pipeline.take_over(&self.pipeline);
                 self.executor.apply(&built);
@@ -259,14 +278,11 @@ impl Current {
                 self.pipeline = built.pipeline;
                 let rules = Arc::new(Native::new(self.pipeline.clone()));
                 self.handle.change(rules, built.settings);
-                tracing::info!("reactor configuration reloaded");
+                Ok(())
             }
             Err(error) => {
-                tracing::error!(
-                    error,
-                    "changed reactor configuration is invalid, keeping the previous one"
-                );
-                self.handle.refuse(error);
+                self.handle.refuse(error.clone());
+                Err(error)
             }
         }
     }

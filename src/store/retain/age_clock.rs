@@ -47,6 +47,8 @@ pub(in crate::store) struct AgeClock {
     fs: Arc<dyn Fs>,
     path: PathBuf,
     state: Mutex<ClockState>,
+    /// Whether the file was malformed at the start.
+    was_malformed: bool,
 }
 
 #[derive(Debug)]
@@ -72,9 +74,11 @@ impl AgeClock {
     ) -> Result<Self, StoreError> {
         let path = state_dir.join("CLOCK");
         let (wall, monotonic) = (clock.now(), clock.monotonic());
+        let mut is_malformed = false;
         let file = read_if_exists(&path)?.and_then(|bytes| {
             let read = parse(&String::from_utf8_lossy(&bytes));
-            if read.is_none() {
+            is_malformed = read.is_none();
+            if is_malformed {
                 tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");
             }
             read
@@ -106,6 +110,7 @@ impl AgeClock {
             fs,
             path,
             state,
+            was_malformed: is_malformed,
         };
         this.compare(&mut this.state.lock(), metrics);
         Ok(this)
@@ -278,6 +283,12 @@ impl StoreInner {
         };
         let (clock, fs) = (self.clock.clone(), self.fs.clone());
         let opened = AgeClock::open(clock, fs, &self.dir, &self.metrics, newest)?;
+        if opened.was_malformed {
+            self.report_file(
+                "CLOCK",
+                "malformed at the start: the newest entry supplied the time of the last run; see `saltcellar store prune` if the clock is right",
+            );
+        }
         self.age_clock
             .set(opened)
             .map_err(|_| StoreError::Broken("the age clock was opened twice"))

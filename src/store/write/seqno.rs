@@ -88,6 +88,7 @@ pub(crate) struct SeqNos {
     /// Size of a batch.
     ahead: u64,
     skipped: Vec<SkippedNumbers>,
+    problem_at_start: Option<&'static str>,
 }
 
 impl SeqNos {
@@ -102,9 +103,13 @@ impl SeqNos {
         let file = SequenceFile::read(state_dir)?;
         let stored = file.as_ref().map(|file| file.as_ref().map(|file| file.end));
         let skipped = file.flatten().unwrap_or_default().skipped;
+        let mut problem = None;
         let next = match stored {
             Some(Some(stored)) => {
                 if used > stored {
+                    problem = Some(
+                        "older than the log: numbers of lost entries may be assigned again; was an older file put back?",
+                    );
                     tracing::error!(
                         path = %path.display(), stored = stored.0, next = used.0,
                         "file older than the log, sequence numbers of lost entries may be assigned again"
@@ -117,6 +122,9 @@ impl SeqNos {
             None | Some(None) => {
                 // Saturates at the last number, where `reserve` fails.
                 let next = SeqNo(used.0.saturating_add(ahead));
+                problem = Some(
+                    "missing or malformed at the start: numbers that may have been assigned were skipped, nothing is lost",
+                );
                 tracing::error!(
                     path = %path.display(), next = next.0,
                     "file missing or malformed, skipping sequence numbers that may have been assigned"
@@ -131,7 +139,13 @@ impl SeqNos {
             end: next,
             ahead,
             skipped,
+            problem_at_start: problem,
         })
+    }
+
+    /// What was wrong with the file when it was read.
+    pub(crate) fn problem_at_start(&self) -> Option<&'static str> {
+        self.problem_at_start
     }
 
     pub(crate) fn next(&self) -> SeqNo {

@@ -97,13 +97,29 @@ pub(super) static MINIONS: ListenerKind = ListenerKind {
     },
 };
 
+/// Whether an address serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ListenerState {
+    /// Not bound yet.
+    #[default]
+    Opening,
+    /// It serves as configured.
+    Open,
+    /// It serves, but not as configured, for this reason.
+    Impaired(String),
+    /// It serves nobody, for this reason.
+    Refusing(String),
+    /// The daemon stops.
+    Stopping,
+}
+
 /// The status of an address, for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
 pub struct ListenerStatus {
     /// Address and port.
     pub listen: String,
-    /// `open`, or the reason why not.
-    pub state: String,
+    /// Whether it serves.
+    pub state: ListenerState,
     /// The expiry of the certificate.
     pub certificate_until: Option<Micros>,
     /// Open connections.
@@ -125,8 +141,8 @@ impl ListenerMonitor {
         }
     }
 
-    fn set(&self, state: impl Into<String>) {
-        self.0.lock().0.state = state.into();
+    fn set(&self, state: ListenerState) {
+        self.0.lock().0.state = state;
     }
 }
 
@@ -182,7 +198,7 @@ impl NetworkListener {
             () = self.accept() => {}
             () = server.stopped() => {}
         }
-        monitor.set("stopping");
+        monitor.set(ListenerState::Stopping);
         permits.all_free(PEER_TIMEOUT).await;
     }
 
@@ -221,12 +237,12 @@ impl NetworkListener {
                 Ok(listener) => {
                     // With TLS it is open once it has a certificate.
                     if self.tls.is_none() {
-                        self.monitor.set("open");
+                        self.monitor.set(ListenerState::Open);
                     }
                     return listener;
                 }
                 Err(error) => {
-                    let state = format!("cannot listen: {error}");
+                    let state = ListenerState::Refusing(format!("cannot listen: {error}"));
                     if self.monitor.status().state != state {
                         let name = self.server.kind.name;
                         tracing::error!(listener = name, address = %self.listen, %error, "cannot listen, retrying");
@@ -279,7 +295,7 @@ impl CertificateState {
             CertificateChange::New(certificate) => {
                 let until = certificate.not_after.map(Micros::iso);
                 tracing::info!(listener, until, "certificate loaded");
-                monitor.set("open");
+                monitor.set(ListenerState::Open);
                 monitor.0.lock().0.certificate_until = certificate.not_after;
                 (self.current, self.logged_at) = (Some(certificate), None);
             }
@@ -291,14 +307,18 @@ impl CertificateState {
                         why,
                         "cannot use the new certificate, keeping the previous one"
                     );
-                    monitor.set(format!("open, with its previous certificate: {why}"));
+                    monitor.set(ListenerState::Impaired(format!(
+                        "serves with its previous certificate: {why}"
+                    )));
                 } else {
                     tracing::error!(
                         listener,
                         why,
                         "no usable certificate, rejecting all connections"
                     );
-                    monitor.set(format!("no certificate: {why}"));
+                    monitor.set(ListenerState::Refusing(format!(
+                        "rejects every connection, for lack of a certificate: {why}"
+                    )));
                 }
             }
         }

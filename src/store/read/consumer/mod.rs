@@ -31,6 +31,7 @@ use file::ConsumerFile;
 use lost::{LOST_TAG, gap_record};
 use record::{Consumer, Lease};
 
+use crate::base::file_fault::FileFault;
 use crate::base::limits::{
     CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX,
     CONSUMER_NAME_BYTES_MAX, CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
@@ -70,6 +71,11 @@ impl Consumers {
             file,
             synced: Duration::ZERO,
         })))
+    }
+
+    /// What is wrong with the file.
+    pub(in crate::store) fn fault(&self) -> Option<FileFault> {
+        self.0.lock().file.fault()
     }
 
     /// Moves cursors back to the end of the log, as in a store that was restored from a backup.

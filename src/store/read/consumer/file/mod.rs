@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ConsumerRecord;
+use crate::base::file_fault::FileFault;
 use crate::base::limits::CONSUMER_FILE_GROWTH;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::read_if_exists;
@@ -40,6 +41,8 @@ pub(super) struct ConsumerFile {
     base: u64,
     /// Lines of another release.
     foreign: Vec<String>,
+    /// Numbers of the lines that were ignored at the start.
+    malformed: Vec<usize>,
 }
 
 #[derive(Deserialize)]
@@ -71,13 +74,16 @@ impl ConsumerFile {
             });
         }
         let (mut records, mut foreign) = (BTreeMap::new(), BTreeMap::new());
+        let mut malformed = Vec::new();
         for (number, line) in (2..).zip(lines) {
             let Some(json) = checked(line) else {
                 tracing::error!(path = %path.display(), line = number, "line of the consumers ignored: checksum mismatch");
+                malformed.push(number);
                 continue;
             };
             let Ok(Line { name, deleted }) = serde_json::from_str(json) else {
                 foreign.insert(format!("line {number}"), line.to_owned());
+                malformed.push(number);
                 continue;
             };
             foreign.remove(&name);
@@ -92,6 +98,7 @@ impl ConsumerFile {
                 Err(error) => {
                     tracing::error!(path = %path.display(), line = number, consumer = name, %error, "consumer unreadable, keeping its line");
                     foreign.insert(name, line.to_owned());
+                    malformed.push(number);
                 }
             }
         }
@@ -103,8 +110,15 @@ impl ConsumerFile {
             len: 0,
             base: 0,
             foreign: foreign.into_values().collect(),
+            malformed,
         };
         Ok((file, records))
+    }
+
+    /// The lines that were ignored at the start.
+    pub(super) fn fault(&self) -> Option<FileFault> {
+        let meaning = "their consumers are missing, or continue at an earlier position; see `saltcellar consumers list`";
+        FileFault::of_lines(&self.path, &self.malformed, meaning)
     }
 
     /// Saves changes: `record` is the new state of `name`, `None` for a deleted consumer; `all` are the consumers before the change. With
