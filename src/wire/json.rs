@@ -139,6 +139,32 @@ fn append_map(
     Some(())
 }
 
+/// The JSON form as Python's `json` writes the same maps: keys are the texts of scalars, without the mark of this form. Values with a tag stay as
+/// they are; Python cannot write them.
+pub fn as_python(json: Json) -> Json {
+    match json {
+        Json::Array(items) => items.into_iter().map(as_python).collect(),
+        Json::Object(object) if !is_tagged(&object) => {
+            let pair = |(key, value): (String, Json)| (python_key(key), as_python(value));
+            object.into_iter().map(pair).collect::<Map<_, _>>().into()
+        }
+        other => other,
+    }
+}
+
+/// The key of an object for a key of this form: `$5` is `5`, `$$bin` is `$bin`.
+fn python_key(key: String) -> String {
+    match key.strip_prefix('$') {
+        Some(form)
+            if form.starts_with('$')
+                || serde_json::from_str::<Json>(form).is_ok_and(|value| !value.is_object()) =>
+        {
+            form.to_owned()
+        }
+        _ => key,
+    }
+}
+
 /// The JSON is not the form of a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the JSON form of a value: {0}")]
@@ -321,6 +347,25 @@ mod tests {
         let json = to_json(value);
         assert_eq!(json.to_string(), expected);
         assert_eq!(&from_json(&json).unwrap(), value, "{expected}");
+    }
+
+    #[test]
+    fn keys_are_those_that_python_writes() {
+        let value = Value::Map(vec![
+            (Value::from(1), Value::from("int")),
+            (Value::from("$bin"), Value::from("text")),
+            (Value::from("$5"), Value::Nil),
+            (Value::Nil, Value::Boolean(true)),
+            (
+                Value::F64(1.5),
+                Value::Map(vec![(Value::Boolean(true), Value::from(2))]),
+            ),
+            (Value::from("blob"), Value::Binary(vec![0])),
+        ]);
+        let expected = r#"{"1":"int","$bin":"text","$5":null,"null":true,"1.5":{"true":2},"blob":{"$bin":"AA=="}}"#;
+        assert_eq!(as_python(to_json(&value)).to_string(), expected);
+        let only = Value::Map(vec![(Value::from("$bin"), Value::from("text"))]);
+        assert_eq!(as_python(to_json(&only)).to_string(), r#"{"$bin":"text"}"#);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
+use saltcellar::wire::json::from_json;
 use serde_json::{Value as Json, json};
 
 use crate::harness::{Cellar, map};
@@ -152,6 +153,206 @@ fn the_requests_of_saltgui_are_answered() {
     );
 }
 
+/// A job whose return has keys that are no text, and one without a load.
+fn put_more_jobs(cellar: &Cellar) {
+    let load = json!({
+        "fun": "test.kwarg", "jid": MORE[0], "tgt": ["web1", "db1"], "tgt_type": "list", "user": "anna", "arg": [],
+        "metadata": { "ticket": 7, "team": "a" }, "cmd": "publish",
+    });
+    let load = from_json(&load).unwrap();
+    let minions = Value::Array(vec!["web1".into(), "db1".into()]);
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", MORE[0].into()),
+            ("load", load),
+            ("minions", minions),
+        ],
+    );
+    for (jid, id) in [(MORE[0], "web1"), (MORE[1], "db1")] {
+        let value = json!({ "$1": "int", "$$bin": "text", "text": [{ "$null": 1 }] });
+        let load = json!({ "jid": jid, "id": id, "return": value, "retcode": 0 });
+        cellar.ask("returner", vec![("load", from_json(&load).unwrap())]);
+    }
+}
+
+const MORE: [&str; 2] = ["20261121060000123456", "20261121070000123456"];
+
+#[test]
+fn every_parameter_is_applied_or_rejected_by_its_name() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put_job(&cellar);
+    put_more_jobs(&cellar);
+    let token = secret(&token(&cellar, &["gui", "--scope", "read"]));
+    let jids = |more: Json| {
+        let mut chunk = json!({ "client": "runner", "fun": "jobs.list_jobs" });
+        chunk
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let list = run(&address, &token, &chunk);
+        let mut jids: Vec<_> = list.as_object().unwrap().keys().cloned().collect();
+        jids.sort_unstable();
+        jids
+    };
+    assert_eq!(jids(json!({})), [JID, MORE[0], MORE[1]]);
+    for (filter, expected) in [
+        (json!({ "search_target": "db*" }), vec![MORE[0], MORE[1]]),
+        (
+            json!({ "search_target": ["db1", "\\*"] }),
+            vec![MORE[0], MORE[1]],
+        ),
+        (json!({ "search_target": "nothing,web1" }), vec![MORE[0]]),
+        (
+            json!({ "search_function": "state.*,test.*" }),
+            vec![JID, MORE[0]],
+        ),
+        (
+            json!({ "search_metadata": { "ticket": 7, "other": 1 } }),
+            vec![MORE[0]],
+        ),
+        (json!({ "search_metadata": { "ticket": "7" } }), vec![]),
+        (
+            json!({ "start_time": "2026, Nov 21 05:50" }),
+            vec![MORE[0], MORE[1]],
+        ),
+        (
+            json!({ "end_time": "2026-11-21T06:00:00.123456" }),
+            vec![JID, MORE[0]],
+        ),
+        (
+            json!({ "kwarg": { "start_time": "2026-11-21 05:50:00", "end_time": "2026-11-21 06:50" } }),
+            vec![MORE[0]],
+        ),
+        (
+            json!({ "arg": [null, null, null, "test.*"] }),
+            vec![MORE[0]],
+        ),
+    ] {
+        assert_eq!(jids(filter.clone()), expected, "{filter}");
+    }
+    let ask = |chunk: Json| post(&address, "/run", &token, &chunk);
+    let wrapped = ask(
+        json!({ "client": "runner", "fun": "jobs.list_jobs", "outputter": "nested", "search_target": "none" }),
+    );
+    assert_eq!(
+        wrapped.json()["return"][0],
+        json!({ "outputter": "nested", "data": {} })
+    );
+    for (fun, more, named) in [
+        (
+            "jobs.list_jobs",
+            json!({ "search_user": "root" }),
+            "search_user",
+        ),
+        (
+            "jobs.list_jobs",
+            json!({ "start_time": "yesterday" }),
+            "start_time",
+        ),
+        (
+            "jobs.list_jobs",
+            json!({ "search_metadata": "x" }),
+            "search_metadata",
+        ),
+        (
+            "jobs.list_jobs",
+            json!({ "display_progress": true }),
+            "display_progress",
+        ),
+        (
+            "jobs.list_jobs",
+            json!({ "ext_source": "mysql" }),
+            "ext_source",
+        ),
+        (
+            "jobs.list_jobs",
+            json!({ "search_target": "a", "kwarg": { "search_target": "b" } }),
+            "search_target",
+        ),
+        (
+            "jobs.lookup_jid",
+            json!({ "jid": JID, "missing": "maybe" }),
+            "missing",
+        ),
+        ("jobs.lookup_jid", json!({ "jid": [JID] }), "jid"),
+        ("jobs.active", json!({ "arg": [false, 1] }), "arg"),
+    ] {
+        let mut chunk = json!({ "client": "runner", "fun": fun });
+        chunk
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = ask(chunk);
+        assert!(
+            answer.status == 400 && answer.text().contains(&format!("`{named}`")),
+            "{named}: {} {}",
+            answer.status,
+            answer.text()
+        );
+    }
+}
+
+#[test]
+fn a_jid_is_a_number_or_text_and_values_are_as_salt_writes_them() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put_job(&cellar);
+    put_more_jobs(&cellar);
+    let token = secret(&token(&cellar, &["gui", "--scope", "read"]));
+    let value = json!({ "1": "int", "$bin": "text", "text": [{ "null": 1 }] });
+    // Pepper sends jids as numbers, of more than 64 bits.
+    for (jid, by) in [
+        (format!("\"{}\"", MORE[0]), "text"),
+        (MORE[0].to_owned(), "a number"),
+    ] {
+        let body = format!(
+            "[{{\"client\": \"runner\", \"fun\": \"jobs.lookup_jid\", \"kwarg\": {{\"jid\": {jid}}}}}]"
+        );
+        let headers = format!("x-auth-token: {token}\r\n");
+        let answer = request(&address, "POST", "/", &headers, body.as_bytes());
+        assert_eq!(answer.json()["return"][0], json!({ "web1": value }), "{by}");
+    }
+    let lookup = |more: Json| {
+        let mut chunk = json!({ "client": "runner", "fun": "jobs.lookup_jid", "jid": MORE[0] });
+        chunk
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        run(&address, &token, &chunk)
+    };
+    let missing = json!({ "db1": "Minion did not return" });
+    assert_eq!(
+        lookup(json!({ "missing": true, "returned": false })),
+        missing
+    );
+    let both = json!({ "web1": value, "db1": "Minion did not return" });
+    assert_eq!(lookup(json!({ "missing": "True" })), both);
+    assert_eq!(lookup(json!({ "arg": [], "returned": false })), json!({}));
+    let job = |jid: &str| {
+        run(
+            &address,
+            &token,
+            &json!({ "client": "runner", "fun": "jobs.list_job", "jid": jid }),
+        )
+    };
+    assert_eq!(
+        job(MORE[0])["Metadata"],
+        json!({ "ticket": 7, "team": "a" })
+    );
+    // Of a job without a load, Salt's defaults.
+    let unknown = job(MORE[1]);
+    let shown = ["Function", "Target", "Target-type", "User"].map(|name| unknown[name].clone());
+    assert_eq!(
+        shown,
+        ["unknown-function", "db1", "list", "root"],
+        "{unknown}"
+    );
+    let none = job("20200101000000000000");
+    assert_eq!(none["StartTime"], "2020, Jan 01 00:00:00.000000", "{none}");
+}
+
 /// The tags of two events that `EventSource` receives.
 fn follow(cellar: &Cellar, address: &str, headers: &str) -> Vec<String> {
     let mut stream = connect(address);
@@ -235,9 +436,32 @@ fn other_clients_functions_and_peers_are_refused() {
         &cellar,
         &["web", "--scope", "read", "--minions", "web*"],
     ));
-    let refused = post(&address, "/", &web, &list);
+    let listed = &run(&address, &web, &list)[JID];
+    // Target and arguments name other minions.
+    assert_eq!(
+        (
+            &listed["Function"],
+            &listed["Target"],
+            &listed["Target-type"],
+            &listed["Arguments"]
+        ),
+        (
+            &json!("state.apply"),
+            &json!("unknown-target"),
+            &json!("list"),
+            &json!([])
+        ),
+        "{listed}"
+    );
+    let other = secret(&token(
+        &cellar,
+        &["other", "--scope", "read", "--minions", "app*"],
+    ));
+    assert_eq!(run(&address, &other, &list), json!({}));
+    let tags = secret(&token(&cellar, &["tags", "--scope", "read", "--tags", "x"]));
+    let refused = post(&address, "/", &tags, &list);
     assert!(
-        refused.status == 403 && refused.text().contains("limited to minions web*"),
+        refused.status == 403 && refused.text().contains("limited to tags x"),
         "{}",
         refused.text()
     );
@@ -248,7 +472,7 @@ fn other_clients_functions_and_peers_are_refused() {
     );
     assert_eq!(
         (&job["Minions"], &job["Target"]),
-        (&json!(["web1"]), &Json::Null)
+        (&json!(["web1"]), &json!("unknown-target"))
     );
     let stream = "accept: text/event-stream\r\n";
     assert_eq!(get(&address, "/events", stream).status, 401);

@@ -3,6 +3,7 @@
 //! The functions of the runner `jobs` are answered from operations of the API, with the rights and limits of the token. Nothing is passed to a master: other
 //! clients and functions are rejected.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,7 +12,9 @@ use axum::response::Response;
 use axum::routing::post;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{StatusCode, Uri};
+use jiff::Timestamp;
 use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value as Json, json};
 
 use super::access::{Access, Peer};
@@ -21,8 +24,10 @@ use super::server::{HttpServer, Server, rejected};
 use super::v1;
 use crate::base::limits::{
     HTTP_BODY_BYTES_MAX, LIST_BYTES_MAX, SALT_API_ACTIVE, SALT_API_ACTIVE_JOBS, SALT_API_CHUNKS,
-    SALT_API_EXPIRE, SALT_API_JOBS,
+    SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
+use crate::model::Glob;
+use crate::wire::json::as_python;
 
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
@@ -71,7 +76,9 @@ async fn fields(server: &HttpServer, request: Request) -> Result<Json, HttpError
     let body = server
         .body(request.into_body(), HTTP_BODY_BYTES_MAX)
         .await?;
-    if let Ok(found @ (Json::Object(_) | Json::Array(_))) = serde_json::from_slice(&body) {
+    let text = String::from_utf8_lossy(&body);
+    let parsed = serde_json::from_str(&with_exact_integers(&text));
+    if let Ok(found @ (Json::Object(_) | Json::Array(_))) = parsed {
         return Ok(found);
     }
     let form = std::str::from_utf8(&body)
@@ -176,6 +183,258 @@ async fn run(
     done.await.unwrap_or_else(rejected)
 }
 
+/// JSON in which integers beyond 64 bits are text: read as numbers they lose digits. A jid is one, and some clients send it as a number.
+fn with_exact_integers(json: &str) -> String {
+    const DIGITS_MIN: usize = 19;
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(next) = rest.chars().next() {
+        let len = match next {
+            '"' => string_len(rest),
+            '0'..='9' | '-' | '+' => {
+                let is_number = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+                rest.find(|c: char| !is_number(c)).unwrap_or(rest.len())
+            }
+            other => other.len_utf8(),
+        };
+        let (token, after) = rest.split_at(len);
+        if len >= DIGITS_MIN && token.bytes().all(|byte| byte.is_ascii_digit()) {
+            out.extend(["\"", token, "\""]);
+        } else {
+            out.push_str(token);
+        }
+        rest = after;
+    }
+    out
+}
+
+/// The length of the JSON string at the start of a text, with its quotes.
+fn string_len(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The parameters of each function, in Salt's order.
+const SIGNATURES: [(&str, &[&str]); 4] = [
+    (
+        "jobs.list_jobs",
+        &[
+            "ext_source",
+            "outputter",
+            "search_metadata",
+            "search_function",
+            "search_target",
+            "start_time",
+            "end_time",
+            "display_progress",
+        ],
+    ),
+    ("jobs.list_job", &["jid", "ext_source", "display_progress"]),
+    (
+        "jobs.lookup_jid",
+        &[
+            "jid",
+            "ext_source",
+            "returned",
+            "missing",
+            "display_progress",
+        ],
+    ),
+    ("jobs.active", &["display_progress"]),
+];
+
+/// The keys of a chunk that are not parameters: the call itself, the sign-in, and how Salt waits for it.
+const ENVELOPE: [&str; 11] = [
+    "client",
+    "fun",
+    "arg",
+    "kwarg",
+    "token",
+    "eauth",
+    "username",
+    "password",
+    "timeout",
+    "full_return",
+    "print_event",
+];
+
+/// The arguments of a chunk, by parameter. None is ignored.
+struct Arguments<'a> {
+    fun: &'a str,
+    values: BTreeMap<&'static str, &'a Json>,
+}
+
+impl<'a> Arguments<'a> {
+    /// Arguments are fields of the chunk, in `kwarg`, or in `arg` by position.
+    fn of(fun: &'a str, chunk: &'a Json) -> Result<Self, HttpError> {
+        let signature = SIGNATURES.iter().find(|(name, _)| *name == fun);
+        let (_, params) = signature.ok_or_else(|| {
+            HttpError::bad(format!(
+                "the runner function `{fun:.50}` is not supported, only {FUNCTIONS}"
+            ))
+        })?;
+        let mut values = BTreeMap::new();
+        let listed: Vec<&Json> = match chunk.get("arg") {
+            Some(Json::Array(listed)) => listed.iter().collect(),
+            Some(Json::Null) | None => Vec::new(),
+            Some(one) => vec![one],
+        };
+        if listed.len() > params.len() {
+            let most = params.len();
+            let why = format!("{fun} has {most} parameters, and `arg` has more values");
+            return Err(HttpError::bad(why));
+        }
+        let by_position = params.iter().copied().zip(listed);
+        let in_kwarg = chunk.get("kwarg").and_then(Json::as_object);
+        let fields = chunk.as_object().into_iter().flatten();
+        let own = fields.filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
+        let mut all: Vec<(&'static str, &Json)> = by_position.collect();
+        for (name, value) in own.chain(in_kwarg.into_iter().flatten()) {
+            let param = params.iter().copied().find(|param| param == name);
+            let param = param.ok_or_else(|| {
+                let known = params.join(", ");
+                HttpError::bad(format!(
+                    "parameter `{name:.50}` of {fun} is not supported, only {known}"
+                ))
+            })?;
+            all.push((param, value));
+        }
+        for (param, value) in all {
+            if values.insert(param, value).is_some() {
+                return Err(HttpError::bad(format!(
+                    "parameter `{param}` is given twice"
+                )));
+            }
+        }
+        let arguments = Self { fun, values };
+        arguments.check()?;
+        Ok(arguments)
+    }
+
+    /// Rejects values with an effect that only a master has.
+    fn check(&self) -> Result<(), HttpError> {
+        if self.flag("display_progress", false)? {
+            return Err(self.expected("display_progress", "false: nothing is fired onto a bus"));
+        }
+        let source = self.text("ext_source")?;
+        if source.is_some_and(|source| source != "saltcellar") {
+            return Err(self.expected("ext_source", "saltcellar, the only job cache here"));
+        }
+        Ok(())
+    }
+
+    fn expected(&self, name: &str, what: &str) -> HttpError {
+        HttpError::bad(format!(
+            "parameter `{name}` of {}: expected {what}",
+            self.fun
+        ))
+    }
+
+    /// A value that Python takes for true.
+    fn get(&self, name: &str) -> Option<&'a Json> {
+        let is_given = |value: &&Json| match value {
+            Json::Null => false,
+            Json::String(text) => !text.is_empty(),
+            Json::Array(list) => !list.is_empty(),
+            Json::Object(map) => !map.is_empty(),
+            Json::Bool(_) | Json::Number(_) => true,
+        };
+        self.values.get(name).copied().filter(is_given)
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&'a str>, HttpError> {
+        let text = |value: &'a Json| value.as_str().ok_or_else(|| self.expected(name, "text"));
+        self.get(name).map(text).transpose()
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, HttpError> {
+        match self.get(name) {
+            None => Ok(default),
+            Some(Json::Bool(flag)) => Ok(*flag),
+            Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+            Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+            Some(_) => Err(self.expected(name, "true or false")),
+        }
+    }
+
+    fn jid(&self) -> Result<String, HttpError> {
+        match self.get("jid") {
+            Some(Json::String(jid)) => Ok(jid.clone()),
+            Some(Json::Number(jid)) if jid.is_u64() => Ok(jid.to_string()),
+            Some(_) => Err(self.expected("jid", "a job id as text or as an integer")),
+            None => Err(HttpError::bad(format!("{} needs `jid`", self.fun))),
+        }
+    }
+
+    /// Globs: a list, or text with commas.
+    fn globs(&self, name: &str) -> Result<Vec<Glob>, HttpError> {
+        let expected = || self.expected(name, "a glob, or a list of globs");
+        let texts: Vec<&str> = match self.get(name) {
+            None => Vec::new(),
+            Some(Json::String(text)) => text.split(',').map(str::trim).collect(),
+            Some(Json::Array(list)) => {
+                let texts = list.iter().map(|one| one.as_str().ok_or_else(expected));
+                texts.collect::<Result<_, _>>()?
+            }
+            Some(_) => return Err(expected()),
+        };
+        Ok(texts.into_iter().map(Glob::new).collect())
+    }
+
+    /// A map, as JSON text in a form.
+    fn map(&self, name: &str) -> Result<Map<String, Json>, HttpError> {
+        let expected = || self.expected(name, "a map of key to value");
+        match self.get(name) {
+            None => Ok(Map::new()),
+            Some(Json::Object(map)) => Ok(map.clone()),
+            Some(Json::String(text)) => serde_json::from_str(text).map_err(|_| expected()),
+            Some(_) => Err(expected()),
+        }
+    }
+
+    fn time(&self, name: &str) -> Result<Option<i64>, HttpError> {
+        let what = "a time such as `2026-11-21 05:47:28` or `2026, Nov 21 05:47`";
+        let time = |text: &str| time_of(text).ok_or_else(|| self.expected(name, what));
+        self.text(name)?.map(time).transpose()
+    }
+}
+
+/// A time as people write it, in microseconds since 1970; without a zone it is that of job ids, UTC.
+fn time_of(text: &str) -> Option<i64> {
+    const FORMATS: [&str; 9] = [
+        "%Y-%m-%d %H:%M:%S%.f",
+        "%Y-%m-%dT%H:%M:%S%.f",
+        "%Y-%m-%d %H:%M",
+        "%Y-%m-%dT%H:%M",
+        "%Y, %b %d %H:%M:%S%.f",
+        "%Y, %b %d %H:%M",
+        "%Y-%m-%d",
+        "%Y, %b %d",
+        "%Y%m%d",
+    ];
+    let text = text.trim();
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Some(time.as_microsecond());
+    }
+    let parsed = FORMATS.iter().find_map(|format| {
+        let broken_down = jiff::fmt::strtime::parse(format, text).ok()?;
+        let date = broken_down.to_date().ok()?;
+        // Formats without a time of day mean the start of the day.
+        let time = broken_down.to_time().unwrap_or_default();
+        Some(date.to_datetime(time))
+    });
+    let zoned = parsed?.to_zoned(TimeZone::UTC).ok()?;
+    Some(zoned.timestamp().as_microsecond())
+}
+
 async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
     let (client, fun) = (
         text(chunk, "client").unwrap_or_default(),
@@ -186,32 +445,14 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
             "client `{client:.50}` is not supported, only `runner` with {FUNCTIONS}"
         )));
     }
-    // Arguments are fields of the chunk, in `kwarg`, or in `arg` by position.
-    let argument = |name: &str, position: usize| {
-        let named =
-            text(chunk, name).or_else(|| chunk.get("kwarg").and_then(|kwarg| text(kwarg, name)));
-        let listed = || {
-            chunk
-                .get("arg")
-                .and_then(|arg| arg.get(position).or(Some(arg).filter(|_| position == 0)))
-        };
-        named
-            .or_else(|| listed().and_then(Json::as_str))
-            .map(str::to_owned)
+    let given = Arguments::of(fun, chunk)?;
+    let answer = match fun {
+        "jobs.list_jobs" => jobs.list(&given).await?,
+        "jobs.list_job" => jobs.job(&given.jid()?).await?,
+        "jobs.lookup_jid" => jobs.returns(&given).await?,
+        _ => jobs.active().await?,
     };
-    let jid = || argument("jid", 0).ok_or_else(|| HttpError::bad(format!("{fun} needs `jid`")));
-    match fun {
-        "jobs.list_jobs" => {
-            jobs.list(argument("search_function", 1), argument("search_target", 2))
-                .await
-        }
-        "jobs.list_job" => jobs.job(&jid()?).await,
-        "jobs.lookup_jid" => jobs.returns(&jid()?).await,
-        "jobs.active" => jobs.active().await,
-        _ => Err(HttpError::bad(format!(
-            "the runner function `{fun:.50}` is not supported, only {FUNCTIONS}"
-        ))),
-    }
+    Ok(as_python(answer))
 }
 
 /// The functions of the runner `jobs`.
@@ -234,24 +475,64 @@ impl Jobs<'_> {
         v1::ask(self.server, self.access, ("GET", path), &of_path, fields).await
     }
 
-    /// The newest jobs by jid.
-    async fn list(&self, fun: Option<String>, tgt: Option<String>) -> Result<Json, HttpError> {
-        let given = [
-            ("fun", fun.map(Json::from)),
-            ("tgt", tgt.map(Json::from)),
-            ("limit", Some(SALT_API_JOBS.into())),
-        ];
-        let given = given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let page = self.get("/jobs", None, given.collect()).await?;
-        let rows = page
-            .get("jobs")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten();
-        let jobs = rows.filter_map(|row| Some((text(row, "jid")?.to_owned(), described(row))));
-        Ok(jobs.collect::<Map<_, _>>().into())
+    /// The newest jobs by jid that pass all filters.
+    async fn list(&self, given: &Arguments<'_>) -> Result<Json, HttpError> {
+        let (funs, targets) = (
+            given.globs("search_function")?,
+            given.globs("search_target")?,
+        );
+        let metadata = given.map("search_metadata")?;
+        let mut filter = Vec::new();
+        if let Some(since) = given.time("start_time")? {
+            filter.push(("since".to_owned(), Json::from(since)));
+        }
+        if let Some(last) = given.time("end_time")? {
+            filter.push(("until".to_owned(), last.saturating_add(1).into()));
+        }
+        // The API takes one glob of each; more are evaluated here.
+        for (name, globs) in [("fun", &funs), ("tgt", &targets)] {
+            if let [one] = globs.as_slice() {
+                filter.push((name.to_owned(), one.as_str().into()));
+            }
+        }
+        filter.push(("limit".to_owned(), SALT_API_JOBS.into()));
+        let any = |globs: &[Glob], value: Option<&Json>| {
+            let one = value.and_then(Json::as_str);
+            let many = value.and_then(Json::as_array).into_iter().flatten();
+            let mut texts = one.into_iter().chain(many.filter_map(Json::as_str));
+            globs.len() < 2 || texts.any(|text| globs.iter().any(|glob| glob.matches(text)))
+        };
+        let passes = |row: &Json| {
+            let of_row = row.get("metadata");
+            let is_known = |(key, value): (&String, &Json)| {
+                of_row.and_then(|known| known.get(key)) == Some(value)
+            };
+            (metadata.is_empty() || metadata.iter().any(is_known))
+                && any(&funs, row.get("fun"))
+                && any(&targets, row.get("tgt"))
+        };
+        let mut jobs = Map::new();
+        let mut cursor = None;
+        for _ in 0..SALT_API_PAGES {
+            let mut fields = filter.clone();
+            fields.extend(cursor.take().map(|next| ("cursor".to_owned(), next)));
+            let page = self.get("/jobs", None, fields).await?;
+            let rows = page.get("jobs").and_then(Json::as_array);
+            for row in rows.into_iter().flatten().filter(|row| passes(row)) {
+                if let Some(jid) = text(row, "jid").filter(|_| jobs.len() < SALT_API_JOBS) {
+                    jobs.insert(jid.to_owned(), described(row));
+                }
+            }
+            cursor = page.get("next").filter(|next| next.is_string()).cloned();
+            if cursor.is_none() || jobs.len() >= SALT_API_JOBS {
+                break;
+            }
+        }
+        let jobs = Json::from(jobs);
+        Ok(match given.text("outputter")? {
+            Some(outputter) => json!({ "outputter": outputter, "data": jobs }),
+            None => jobs,
+        })
     }
 
     /// A job with all its returns.
@@ -295,8 +576,10 @@ impl Jobs<'_> {
         let job = match self.whole(jid).await {
             // As Salt answers.
             Err(error) if error.status == StatusCode::NOT_FOUND => {
-                let none = json!({ "Error": "Cannot contact returner or no job with this jid", "StartTime": "", "jid": jid });
-                return Ok(none);
+                return Ok(json!({
+                    "Error": "Cannot contact returner or no job with this jid",
+                    "StartTime": start_time(jid).unwrap_or_default(), "jid": jid, "Result": {},
+                }));
             }
             job => job?,
         };
@@ -330,20 +613,25 @@ impl Jobs<'_> {
         Ok(answer)
     }
 
-    async fn returns(&self, jid: &str) -> Result<Json, HttpError> {
-        let job = match self.whole(jid).await {
+    async fn returns(&self, given: &Arguments<'_>) -> Result<Json, HttpError> {
+        let jid = given.jid()?;
+        let (returned, missing) = (given.flag("returned", true)?, given.flag("missing", false)?);
+        let job = match self.whole(&jid).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => return Ok(json!({})),
             job => job?,
         };
-        let value = |row: &Json| row.get("return").cloned().unwrap_or_default();
-        let data: Map<_, _> = returns(&job)
-            .map(|row| {
-                (
-                    text(row, "minion").unwrap_or_default().to_owned(),
-                    value(row),
-                )
-            })
-            .collect();
+        let mut data = Map::new();
+        if returned {
+            data.extend(returns(&job).map(|row| {
+                let value = row.get("return").cloned().unwrap_or_default();
+                (text(row, "minion").unwrap_or_default().to_owned(), value)
+            }));
+        }
+        if missing {
+            let ids = job.get("missing").and_then(Json::as_array);
+            let ids = ids.into_iter().flatten().filter_map(Json::as_str);
+            data.extend(ids.map(|id| (id.to_owned(), "Minion did not return".into())));
+        }
         let outputter = returns(&job).next().and_then(|row| text(row, "out"));
         Ok(match outputter {
             Some(outputter) => json!({ "outputter": outputter, "data": data }),
@@ -412,14 +700,23 @@ fn returns(job: &Json) -> impl Iterator<Item = &Json> {
         .flatten()
 }
 
-/// A job as `salt.utils.jid.format_jid_instance` describes it.
+/// A job as `salt.utils.jid.format_jid_instance` describes it, with its defaults for what is not known.
 fn described(row: &Json) -> Json {
-    let field = |name: &str| row.get(name).cloned().unwrap_or_default();
-    json!({
-        "Function": field("fun"), "Arguments": if row.get("arg").is_some_and(Json::is_array) { field("arg") } else { json!([]) },
-        "Target": field("tgt"), "Target-type": field("tgt_type"), "User": field("user"),
+    let or = |name: &str, default: &str| {
+        let known = row.get(name).filter(|value| !value.is_null()).cloned();
+        known.unwrap_or_else(|| default.into())
+    };
+    let args = row.get("arg").filter(|arg| arg.is_array()).cloned();
+    let mut described = json!({
+        "Function": or("fun", "unknown-function"), "Arguments": args.unwrap_or_else(|| json!([])),
+        "Target": or("tgt", "unknown-target"), "Target-type": or("tgt_type", "list"), "User": or("user", "root"),
         "StartTime": text(row, "jid").and_then(start_time).unwrap_or_default(),
-    })
+    });
+    let metadata = row.get("metadata").filter(|metadata| !metadata.is_null());
+    if let (Some(described), Some(metadata)) = (described.as_object_mut(), metadata) {
+        described.insert("Metadata".to_owned(), metadata.clone());
+    }
+    described
 }
 
 /// The time in a jid, as Salt writes it: `2026, Nov 21 05:47:28.123456`.
@@ -435,6 +732,49 @@ fn start_time(jid: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_integers_are_read_exactly_and_text_stays_as_it_is() {
+        for (json, expected) in [
+            (
+                r#"{"jid": 20261121054728123456}"#,
+                r#"{"jid": "20261121054728123456"}"#,
+            ),
+            (
+                r#"[20261121054728123456, 7, -20261121054728123456]"#,
+                r#"["20261121054728123456", 7, -20261121054728123456]"#,
+            ),
+            (
+                r#"{"a": "x 20261121054728123456 \" 20261121054728123456", "b": 1.20261121054728123456}"#,
+                "",
+            ),
+            (r#"{"a\\": 20261121054728123456e1, "é": "\\"}"#, ""),
+            (r#""20261121054728123456"#, ""),
+        ] {
+            let expected = if expected.is_empty() { json } else { expected };
+            assert_eq!(with_exact_integers(json), expected);
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let at = 1_795_240_048_000_000;
+        for text in [
+            "2026-11-21T05:47:28Z",
+            "2026-11-21 05:47:28",
+            "2026-11-21T05:47:28.000000",
+            "2026, Nov 21 05:47:28.000000",
+            "2026, Nov 21 05:47:28",
+            "2026-11-21T06:47:28+01:00",
+        ] {
+            assert_eq!(time_of(text), Some(at), "{text}");
+        }
+        assert_eq!(time_of("2026-11-21 05:47"), Some(at - 28_000_000));
+        assert_eq!(time_of("2026-11-21"), time_of("2026-11-21 00:00:00"));
+        for text in ["", "yesterday", "2026-13-01", "12"] {
+            assert_eq!(time_of(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_start_time_has_the_form_of_salt() {

@@ -53,6 +53,8 @@ pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
 /// Newest jobs that `jobs.list_jobs` of salt-api answers.
 pub const SALT_API_JOBS: usize = 1000;
+/// Pages of so many jobs that it searches.
+pub const SALT_API_PAGES: usize = 20;
 /// Chunks of low data in one request to salt-api.
 pub const SALT_API_CHUNKS: usize = 16;
 /// Seconds until a client of salt-api signs in again.
