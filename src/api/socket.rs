@@ -132,6 +132,7 @@ async fn serve_peer(
         |who| Caller {
             uid: Some(who.uid()),
             pid: who.pid().and_then(|pid| u32::try_from(pid).ok()),
+            ..Caller::default()
         },
     );
     let (from, to) = stream.into_split();
@@ -316,23 +317,19 @@ async fn start_call(
         reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
         return Ok(());
     };
-    if let Err(denied) =
-        server
-            .ctx
-            .rights
-            .check(call, &request.args, peer.caller, &server.ctx.metrics)
-    {
+    let ctx = &server.ctx;
+    if let Err(denied) = ctx.rights.check(ctx, call, &request.args, &peer.caller) {
         reply.send(Err(denied));
         return Ok(());
     }
     match &call.run {
-        run @ (CallHandler::Read(_) | CallHandler::Act(_)) => {
-            let (server, caller) = (server.clone(), peer.caller);
+        run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
+            let (server, caller) = (server.clone(), peer.caller.clone());
             tokio::task::spawn_blocking(move || {
                 // A panic is a bug; the caller gets an error instead of waiting forever.
                 let work = || {
                     let request = Request::read(&payload)?;
-                    run.answer(&server.ctx, &request.args, caller)
+                    run.answer(&server.ctx, &request.args, &caller)
                 };
                 let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                     Err(CallError::Internal(
@@ -343,15 +340,21 @@ async fn start_call(
                 reply.send(outcome);
             });
         }
-        CallHandler::Poll(run) => match run(&server.ctx, &request.args, peer.caller) {
-            Err(error) => reply.send(Err(error)),
-            Ok(poll) => {
-                // The caller asked it to wait.
-                reply.started = None;
-                let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
-                tokio::spawn(async move { reply.send(poll.run(ctx, stop).await) });
+        run @ (CallHandler::Follow(_) | CallHandler::Poll(_)) => {
+            match run.poll(&server.ctx, &request.args, &peer.caller) {
+                Some(Ok(poll)) => {
+                    // The caller asked it to wait.
+                    reply.started = None;
+                    let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
+                    tokio::spawn(async move { reply.send(poll.run(ctx, stop).await) });
+                }
+                Some(Err(error)) => reply.send(Err(error)),
+                None => reply.send(Err(CallError::Internal(format!(
+                    "call {} cannot wait",
+                    call.name
+                )))),
             }
-        },
+        }
         CallHandler::Write(run) => {
             let mut batch = FrameBatch::within(&payload);
             let result = run(&server.ctx, &request.args, &mut batch);

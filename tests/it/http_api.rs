@@ -335,13 +335,39 @@ fn pages_continue_after_a_restart_and_not_in_another_store() {
 
 #[test]
 fn a_token_reads_what_its_scope_and_limits_allow() {
-    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let sink = "sinks:\n  out: {encoder: json, transport: {file: {path: DIR/out.jsonl}}}\n";
+    let cellar = Cellar::start_configured(&format!("{LISTENER}{sink}"), &[]);
     let address = address(&cellar);
     put(&cellar, 0..4);
     put_job(&cellar, "20261121054728123456", "state.apply");
     put_job(&cellar, "20261121054729123456", "test.ping");
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let web = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let write = token(&cellar, &["writer", "--scope", "write"]);
+    let admin = token(&cellar, &["admin", "--scope", "admin"]);
+    for (method, below, body) in [
+        ("PUT", "", "{}"),
+        ("POST", "/next", "{}"),
+        ("POST", "/ack", "{\"seq\": 1}"),
+        ("POST", "/nack", "{\"error\": \"x\"}"),
+        ("POST", "/pause", "{}"),
+        ("POST", "/resume", "{}"),
+        ("POST", "/seek", "{\"to\": \"newest\"}"),
+        ("DELETE", "", "{}"),
+    ] {
+        let of = |name: &str, token: &str| {
+            let path = format!("/api/v1/consumers/{name}{below}");
+            request(&address, method, &path, token, body.as_bytes())
+        };
+        let denied = of("out", &write);
+        assert!(
+            denied.status == 403 && denied.text().contains("needs the right `admin`"),
+            "{method} {below}: {}",
+            denied.text()
+        );
+        assert_ne!(of("own", &write).status, 403, "{method} {below}");
+        assert_ne!(of("out", &admin).status, 403, "{method} {below}");
+    }
     let state = token(
         &cellar,
         &["state", "--scope", "write", "--functions", "state.*"],
@@ -364,9 +390,15 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
         .collect();
     assert_eq!(minions, ["web1/2", "web1/0"], "{events}");
     let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
+    let load = json!({ "fun": "state.apply", "jid": "20261121054728123456", "user": "root", "Minions": ["web1"] });
     assert_eq!(
-        (&job["missing"], &job["load"], &job["minions"]),
-        (&json!([]), &Json::Null, &json!(["web1"]))
+        (
+            &job["missing"],
+            &job["load"],
+            &job["minions"],
+            &job["expected"]
+        ),
+        (&json!([]), &load, &json!(["web1"]), &json!(1))
     );
     let minions = ok(&get(&address, "/api/v1/minions", &web));
     let ids: Vec<_> = minions["minions"]
@@ -386,12 +418,11 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     let jobs = ok(&get(&address, "/api/v1/jobs", &state));
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
     for (path, token) in [
-        ("/api/v1/jobs", &web),
         ("/api/v1/status", &web),
+        ("/api/v1/store", &web),
         ("/api/v1/minions/db1", &web),
         ("/api/v1/minions", &state),
         ("/metrics", &web),
-        ("/api/v1/jobs/20261121054729123456", &state),
         ("/api/v1/consumers", &state),
     ] {
         let denied = get(&address, path, token);
@@ -402,6 +433,9 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
             denied.text()
         );
     }
+    // A job of another function does not exist.
+    let unknown = get(&address, "/api/v1/jobs/20261121054729123456", &state);
+    assert_eq!(unknown.status, 404, "{}", unknown.text());
     let audit = cellar.log();
     assert!(
         audit.contains("token web") && audit.contains("/api/v1/jobs/20261121054728123456"),

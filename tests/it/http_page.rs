@@ -315,7 +315,9 @@ fn a_token_signs_in_and_its_limits_apply() {
         job.contains("Summary for web1") && !job.contains("db1") && !job.contains("missing1"),
         "{job}"
     );
-    for path in ["/minions/db1", "/jobs"] {
+    let jobs = html(&get(&address, "/jobs", &line));
+    assert!(jobs.contains(JID) && !jobs.contains("db1"), "{jobs}");
+    for path in ["/minions/db1", "/engines/out"] {
         let denied = get(&address, path, &line);
         assert_eq!(denied.status, 403, "{path}");
         assert!(

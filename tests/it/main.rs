@@ -140,6 +140,9 @@ mod http;
 /// The API of the HTTP listener, hooks and metrics.
 mod http_api;
 
+/// Limited tokens over HTTP: nothing that they may not read has an effect.
+mod http_limits;
+
 /// The web page.
 mod http_page;
 

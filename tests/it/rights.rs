@@ -11,7 +11,7 @@ use saltcellar::api::CALLS;
 use saltcellar::api::client::{Client, ClientError};
 
 use crate::harness::{Cellar, map, serve_command, wait_for};
-use saltcellar::testkit::missing;
+use saltcellar::testkit::{DEADLINE, missing};
 
 /// A user without any files.
 const NOBODY: u32 = 65534;
@@ -159,6 +159,54 @@ fn peers_with_the_right_to_read_cannot_write() {
     let stored = cellar.counter("entries_stored");
     assert!(client.call("returner", map(vec![("load", load)])).is_err());
     assert_eq!(cellar.counter("entries_stored"), stored);
+}
+
+/// The calls that change a consumer; each needs the name alone to be denied.
+const OF_CONSUMERS: [&str; 9] = [
+    "consumer_create",
+    "consumer_next",
+    "consumer_ack",
+    "consumer_nack",
+    "consumer_release",
+    "consumer_seek",
+    "consumer_pause",
+    "consumer_resume",
+    "consumer_delete",
+];
+
+#[test]
+fn the_consumer_of_a_sink_is_changed_by_administrators_only() {
+    if !geteuid().is_root() {
+        return missing("root, to connect as other users");
+    }
+    let sink = "sinks:\n  out: {encoder: json, transport: {file: {path: DIR/out.jsonl}}}\n";
+    let mut cellar = open_to_all(sink);
+    let denied_of = |socket: &Path, uid: u32, name: &str| -> Vec<&str> {
+        let mut client = client_of(uid, socket);
+        let is_denied = |call: &&str| {
+            let error = client
+                .call(call, map(vec![("name", name.into())]))
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            error.contains("needs the right `admin`")
+                && error.contains("for the consumer of a sink")
+        };
+        OF_CONSUMERS.into_iter().filter(is_denied).collect()
+    };
+    assert_eq!(denied_of(&cellar.socket(), NOBODY, "out"), OF_CONSUMERS);
+    assert_eq!(denied_of(&cellar.socket(), NOBODY, "own"), [""; 0]);
+    // Its position is kept when the sink is removed from the configuration.
+    std::fs::write(cellar.dir.path().join("c.yaml"), "socket_mode: \"0777\"\n").unwrap();
+    cellar.process.terminate(DEADLINE).unwrap();
+    cellar.restart();
+    assert_eq!(denied_of(&cellar.socket(), NOBODY, "out"), OF_CONSUMERS);
+    assert_eq!(denied_of(&cellar.socket(), 0, "out"), [""; 0]);
+    assert_eq!(
+        denied_of(&cellar.socket(), NOBODY, "out"),
+        [""; 0],
+        "deleted by root"
+    );
 }
 
 #[test]

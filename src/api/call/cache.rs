@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Ctx, failed};
+use super::{Ctx, ReadCtx, failed};
 use crate::api::query::{
     Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs,
     row_load,
@@ -15,7 +15,7 @@ use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
 /// The load with `Minions` added; an empty map for an unknown job, as `salt` expects.
-pub(super) fn get_load(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_load(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = Job::read_load(&ctx.store, &args.required_id("jid")?).map_err(failed)?;
     let job = job.filter(|job| job.load_rank > 0);
     let mut w = Writer::new();
@@ -47,7 +47,7 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
 }
 
 /// Reads a job; with `confirmed` only the answers confirmed by a returner call.
-fn job_of(ctx: &Ctx, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
+fn job_of(ctx: &ReadCtx<'_>, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
     let mut job = Job::read(&ctx.store, jid)
         .map_err(failed)?
         .unwrap_or_default();
@@ -76,7 +76,7 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
 }
 
 /// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, with the keys that the return has; with `full` the whole return.
-pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = job_of(ctx, args, &args.required_id("jid")?)?;
     let full = args.flag("full")?;
     let answers: Vec<_> = job.cached().collect();
@@ -111,7 +111,7 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     Ok(w.into_bytes())
 }
 
-pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_jids(ctx: &ReadCtx<'_>, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = JobFilter {
         find_job: true,
         ..JobFilter::default()
@@ -182,7 +182,7 @@ impl Backwards {
     }
 }
 
-pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_jids_filter(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
     let filter = JobFilter {
         find_job: !args.flag("filter_find_job")?,
@@ -200,7 +200,12 @@ pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Cal
 }
 
 /// Salt's `format_jid_instance`, with its default message for missing values of a load.
-fn instance(ctx: &Ctx, w: &mut Writer, row: &JobSummary, with_jid: bool) -> Result<(), StoreError> {
+fn instance(
+    ctx: &ReadCtx<'_>,
+    w: &mut Writer,
+    row: &JobSummary,
+    with_jid: bool,
+) -> Result<(), StoreError> {
     let row = row_load(&ctx.store, row)?;
     let optional = [!row.metadata.is_empty(), with_jid, !row.endtime.is_empty()];
     w.map(6 + optional.iter().filter(|there| **there).count());
@@ -236,7 +241,7 @@ fn instance(ctx: &Ctx, w: &mut Writer, row: &JobSummary, with_jid: bool) -> Resu
 }
 
 /// `{minion: jid}`; with `full` the whole return instead of the jid.
-pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_fun(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let fun = args.required_text("fun")?;
     let latest = last_jobs(&ctx.store, fun, args.flag("confirmed")?).map_err(failed)?;
     if args.flag("full")? {
@@ -252,7 +257,7 @@ pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 
 /// The return of each minion for the job given with it.
 fn full_returns(
-    ctx: &Ctx,
+    ctx: &ReadCtx<'_>,
     args: &Args<'_>,
     whose: BTreeMap<String, String>,
 ) -> Result<Vec<u8>, CallError> {
@@ -277,7 +282,7 @@ fn full_returns(
     Ok(w.into_bytes())
 }
 
-pub(super) fn get_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_minions(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let minions = ctx.store.minions(args.flag("confirmed")?).map_err(failed)?;
     let mut w = Writer::new();
     w.array(minions.len());
@@ -288,7 +293,7 @@ pub(super) fn get_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
 }
 
 /// The text, or false, because `salt/runners/jobs.py` tests its truth value.
-pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn get_endtime(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let row = ctx
         .store
         .job_row(&args.required_id("jid")?)

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::lists::write_event;
 use super::poll::{Attempt, Poll};
 use super::store::refused;
-use super::{Caller, Ctx, document, failed, typed};
+use super::{Caller, Ctx, ReadCtx, document, failed, typed};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, COUNT_GROUPS_MAX, FOLLOW_GATHER,
@@ -17,7 +17,7 @@ use crate::base::limits::{
 };
 use crate::model::SeqNo;
 use crate::store::{
-    BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoredEntry,
+    BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoreView, StoredEntry,
 };
 use crate::wire::call::{Args, CallError};
 use crate::wire::filter::EntryFilter;
@@ -336,7 +336,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     document(&named(record))
 }
 
-pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, CallError> {
+pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, CallError> {
     let NextArgs {
         name,
         holder,
@@ -379,7 +379,7 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, Cal
         }
         let mut w = Writer::new();
         w.map(4);
-        write_events(ctx, &mut w, &batch.events);
+        write_events(&StoreView::whole(&ctx.store), &mut w, &batch.events);
         w.str("next")
             .uint(batch.next.0)
             .str("more")
@@ -389,10 +389,10 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, Cal
     }))
 }
 
-fn write_events(ctx: &Ctx, w: &mut Writer, events: &[StoredEntry]) {
+fn write_events(store: &StoreView, w: &mut Writer, events: &[StoredEntry]) {
     w.str("events").array(events.len());
     for event in events {
-        write_event(ctx, w, event);
+        write_event(store, w, event);
     }
 }
 
@@ -463,7 +463,7 @@ pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     document(&ctx.store.delete_consumer(&name).map_err(refused)?)
 }
 
-pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
+pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallError> {
     let FollowArgs {
         filter,
         start,
@@ -481,7 +481,7 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
     let limit = limit
         .unwrap_or(CONSUMER_BATCH_EVENTS)
         .clamp(1, LIST_ROWS_MAX);
-    Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
+    let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let store = &ctx.store;
         let found = store
             .select(&filter, from, store.durable(), limit, LIST_BYTES_MAX)
@@ -501,13 +501,14 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
         let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
         let mut w = Writer::new();
         w.map(3);
-        write_events(ctx, &mut w, &events);
+        write_events(store, &mut w, &events);
         w.str("next").uint(from.0).str("more").bool(!found.is_end);
         Ok(Attempt::Done(w.into_bytes()))
-    }))
+    };
+    Ok(Poll::limited(ctx, wait_ms, FOLLOW_GATHER, answer))
 }
 
-pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let CountArgs {
         filter,
         since,

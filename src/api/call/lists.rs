@@ -1,12 +1,12 @@
 //! Calls about events, entries, and the daemon's status.
 
 use super::consumers::FilterArgs;
-use super::{Ctx, document, failed, typed};
+use super::{Ctx, ReadCtx, document, failed, typed};
 use crate::api::status;
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
-use crate::store::{EventPage, StoredEntry};
+use crate::store::{EventPage, StoreView, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
@@ -61,7 +61,7 @@ impl Map {
     }
 }
 
-pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = EventFilter {
         tag: glob(args, "tag")?,
         jid: args.id("jid")?,
@@ -118,7 +118,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     w.str("entries").uint(stats.entries);
     w.str("events").array(events.len());
     for event in &events {
-        write_event(ctx, &mut w, event);
+        write_event(&ctx.store, &mut w, event);
     }
     w.str("more").bool(more);
     if let Some(next) = next {
@@ -127,9 +127,9 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     Ok(w.into_bytes())
 }
 
-pub(super) fn write_event(ctx: &Ctx, w: &mut Writer, event: &StoredEntry) {
+pub(super) fn write_event(store: &StoreView, w: &mut Writer, event: &StoredEntry) {
     let mut map = Map::default();
-    map.key("id").str(&ctx.store.event_id(event));
+    map.key("id").str(&store.event_id(event));
     map.key("seq").uint(event.seq.0);
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));

@@ -39,9 +39,9 @@ use crate::engines::runtime::Engines;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
 use crate::ingest::policy::Policy;
-use crate::model::{FrameBatch, Right};
+use crate::model::{FrameBatch, Limit, ReadLimits, Right};
 use crate::reactor::run::engine::Handle;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoreView};
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::to_json;
 use crate::wire::msgpack::{EncodeError, encode};
@@ -73,12 +73,34 @@ pub struct Ctx {
     pub(crate) config: Arc<config::RunningConfig>,
 }
 
+/// What a call that applies the limits of its caller may use. Nothing else leads such a call to the store, so that none can forget them.
+pub(crate) struct ReadCtx<'a> {
+    /// The store as the caller may know it.
+    pub(crate) store: StoreView,
+    pub(crate) metrics: &'a Metrics,
+    limits: Arc<ReadLimits>,
+}
+
+impl<'a> ReadCtx<'a> {
+    pub(in crate::api) fn of(ctx: &'a Ctx, limits: &Arc<ReadLimits>) -> Self {
+        Self {
+            store: StoreView::new(&ctx.store, limits.clone()),
+            metrics: &ctx.metrics,
+            limits: limits.clone(),
+        }
+    }
+}
+
 pub(crate) enum CallHandler {
-    /// Answers at once from stored data.
+    /// Answers at once from what the caller may know of the stored data.
     Read(ReadCall),
-    /// Like [`CallHandler::Read`], with access to the caller's uid.
-    Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
-    /// Answers when there is something new, or after a time.
+    /// Answers at once, about the daemon or about entries of any minion. Not for limited callers.
+    Whole(WholeCall),
+    /// Like [`CallHandler::Whole`], with access to the caller's uid.
+    Act(fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>),
+    /// Answers when there is something new that the caller may know, or after a time.
+    Follow(FollowCall),
+    /// Answers when there is something new, or after a time. Not for limited callers.
     Poll(PollCall),
     /// Adds entries to a batch; the answer is sent once they are durable.
     Write(WriteCall),
@@ -91,18 +113,33 @@ impl CallHandler {
         &self,
         ctx: &Ctx,
         args: &Args<'_>,
-        caller: Caller,
+        caller: &Caller,
     ) -> Result<Vec<u8>, CallError> {
         let answer = match self {
-            CallHandler::Read(run) => run(ctx, args)?,
+            CallHandler::Read(run) => run(&ReadCtx::of(ctx, &caller.limits), args)?,
+            CallHandler::Whole(run) => run(ctx, args)?,
             CallHandler::Act(run) => run(ctx, args, caller)?,
-            CallHandler::Poll(_) | CallHandler::Write(_) => {
+            CallHandler::Follow(_) | CallHandler::Poll(_) | CallHandler::Write(_) => {
                 return Err(CallError::Internal(
                     "the call was run as a reading call".to_owned(),
                 ));
             }
         };
         checked(answer)
+    }
+
+    /// Starts a call that waits; `None` for any other.
+    pub(super) fn poll(
+        &self,
+        ctx: &Ctx,
+        args: &Args<'_>,
+        caller: &Caller,
+    ) -> Option<Result<Poll, CallError>> {
+        match self {
+            CallHandler::Follow(run) => Some(run(&ReadCtx::of(ctx, &caller.limits), args)),
+            CallHandler::Poll(run) => Some(run(ctx, args, caller)),
+            _ => None,
+        }
     }
 }
 
@@ -120,8 +157,11 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
     }
 }
 
+/// The implementation of a call that applies limits and waits.
+pub(crate) type FollowCall = fn(&ReadCtx<'_>, &Args<'_>) -> Result<Poll, CallError>;
+
 /// The implementation of a call that waits.
-pub(crate) type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
+pub(crate) type PollCall = fn(&Ctx, &Args<'_>, &Caller) -> Result<Poll, CallError>;
 
 /// The implementation of a writing call.
 pub(crate) type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
@@ -132,39 +172,74 @@ pub struct Call {
     pub name: &'static str,
     /// A one-line description, in the imperative.
     pub doc: &'static str,
-    /// The right that a peer of the local socket needs.
+    /// The right that a peer of the local socket needs, unless [`Call::needed`] raises it.
     pub right: Right,
+    /// The limits of callers that it applies; a caller with another limit is rejected.
+    pub applies: &'static [Limit],
+    /// It changes the consumer in its argument `name`.
+    changes_consumer: bool,
     pub(crate) run: CallHandler,
 }
 
-type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
+type ReadCall = fn(&ReadCtx<'_>, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
-const fn read(name: &'static str, doc: &'static str, right: Right, run: ReadCall) -> Call {
+type WholeCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
+
+const fn call(name: &'static str, doc: &'static str, right: Right, run: CallHandler) -> Call {
     Call {
         name,
         doc,
         right,
-        run: CallHandler::Read(run),
+        applies: &[],
+        changes_consumer: false,
+        run,
     }
+}
+
+const fn read(
+    name: &'static str,
+    doc: &'static str,
+    applies: &'static [Limit],
+    run: ReadCall,
+) -> Call {
+    Call {
+        applies,
+        ..call(name, doc, Right::Read, CallHandler::Read(run))
+    }
+}
+
+const fn follow(
+    name: &'static str,
+    doc: &'static str,
+    applies: &'static [Limit],
+    run: FollowCall,
+) -> Call {
+    Call {
+        applies,
+        ..call(name, doc, Right::Read, CallHandler::Follow(run))
+    }
+}
+
+const fn whole(name: &'static str, doc: &'static str, right: Right, run: WholeCall) -> Call {
+    call(name, doc, right, CallHandler::Whole(run))
 }
 
 const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
+    call(name, doc, right, CallHandler::Write(run))
+}
+
+/// A call that changes a consumer.
+const fn consumer(name: &'static str, doc: &'static str, run: CallHandler) -> Call {
     Call {
-        name,
-        doc,
-        right,
-        run: CallHandler::Write(run),
+        changes_consumer: true,
+        ..call(name, doc, Right::Write, run)
     }
 }
 
-const fn poll(name: &'static str, doc: &'static str, right: Right, run: PollCall) -> Call {
-    Call {
-        name,
-        doc,
-        right,
-        run: CallHandler::Poll(run),
-    }
-}
+/// Jobs have no tags.
+const OF_JOBS: &[Limit] = &[Limit::Minions, Limit::Functions];
+const OF_MINIONS: &[Limit] = &[Limit::Minions];
+const OF_EVENTS: &[Limit] = &Limit::ALL;
 
 use Right::{Admin, Read, Write};
 
@@ -227,59 +302,59 @@ pub const CALLS: &[Call] = &[
     read(
         "get_load",
         "Return a job as published, with its minions",
-        Read,
+        OF_JOBS,
         cache::get_load,
     ),
     read(
         "get_jid",
         "Return the returns of a job by minion",
-        Read,
+        OF_JOBS,
         cache::get_jid,
     ),
-    read("get_jids", "List all jobs", Read, cache::get_jids),
+    read("get_jids", "List all jobs", OF_JOBS, cache::get_jids),
     read(
         "get_jids_filter",
         "List the newest jobs",
-        Read,
+        OF_JOBS,
         cache::get_jids_filter,
     ),
     read(
         "get_fun",
         "Return the last job of a function per minion",
-        Read,
+        OF_JOBS,
         cache::get_fun,
     ),
     read(
         "get_minions",
         "List the minions that have returned a job",
-        Read,
+        OF_MINIONS,
         cache::get_minions,
     ),
     read(
         "get_endtime",
         "Return the end time of a job",
-        Read,
+        OF_JOBS,
         cache::get_endtime,
     ),
-    read(
+    whole(
         "load_reg",
         "Return Thorium's register",
         Read,
         cache::load_reg,
     ),
-    read(
+    whole(
         "zeromq_ignored",
         "Count messages that the ZeroMQ PULL ignored",
         Admin,
         zeromq::ignored,
     ),
-    read(
+    whole(
         "status",
         "Show the status of the daemon, its sources and its store",
         Read,
         lists::status,
     ),
-    read(
+    whole(
         "config_show",
         "Show the configuration that the daemon runs with, without sinks and scripts",
         Read,
@@ -288,83 +363,83 @@ pub const CALLS: &[Call] = &[
     read(
         "events_list",
         "List events, the latest first",
-        Read,
+        OF_EVENTS,
         lists::events_list,
     ),
-    read(
+    whole(
         "entries",
         "List stored entries of a job or of the log",
         Read,
         lists::entries,
     ),
-    Call {
-        name: "event_send",
-        doc: "Fire an event onto Salt's bus",
-        right: Admin,
-        run: CallHandler::Act(send::event_send),
-    },
+    call(
+        "event_send",
+        "Fire an event onto Salt's bus",
+        Admin,
+        CallHandler::Act(send::event_send),
+    ),
     read(
         "jobs_list",
         "List jobs, the latest first",
-        Read,
+        OF_JOBS,
         jobs::jobs_list,
     ),
-    read(
+    whole(
         "store_stats",
         "Show statistics of the store",
         Read,
         store::stats,
     ),
-    read(
+    whole(
         "store_prune",
         "Delete segments beyond limits, or list them",
         Admin,
         store::prune,
     ),
-    read(
+    whole(
         "store_hold",
         "Hold a job, or release it",
         Admin,
         store::hold,
     ),
-    read("store_holds", "List held jobs", Read, store::holds),
-    read(
+    whole("store_holds", "List held jobs", Read, store::holds),
+    whole(
         "reactor_list",
         "Show the reactor and its rules",
         Read,
         reactor::list,
     ),
-    read(
+    whole(
         "reactor_history",
         "List reactions, the latest first",
         Read,
         reactor::history,
     ),
-    read(
+    whole(
         "reactor_show",
         "Show one reaction with the results of its calls",
         Read,
         reactor::show,
     ),
-    read(
+    whole(
         "reactor_why",
         "Show the rules that match a tag, and its latest reactions",
         Read,
         reactor::why,
     ),
-    read(
+    whole(
         "reactor_shadow",
         "List calls of our reactor and of Salt's for comparison",
         Read,
         reactor::shadow,
     ),
-    read(
+    whole(
         "reactor_replay",
         "Repeat dead-lettered calls",
         Admin,
         reactor::replay,
     ),
-    read(
+    whole(
         "reactor_lease",
         "Renew the reactor's lease, for the master's engine",
         Admin,
@@ -373,149 +448,145 @@ pub const CALLS: &[Call] = &[
     read(
         "job_show",
         "Show one job with its returns",
-        Read,
+        OF_JOBS,
         jobs::job_show,
     ),
     read(
         "job_states",
         "List the states of a job",
-        Read,
+        OF_JOBS,
         jobs::job_states,
     ),
     read(
         "job_diff",
         "Compare two runs of a job",
-        Read,
+        OF_JOBS,
         jobs::job_diff,
     ),
     read(
         "minions_list",
         "List minions with their last jobs",
-        Read,
+        OF_MINIONS,
         jobs::minions::list,
     ),
-    read("minions_show", "Show one minion", Read, jobs::minions::show),
-    poll(
+    read(
+        "minions_show",
+        "Show one minion",
+        OF_MINIONS,
+        jobs::minions::show,
+    ),
+    follow(
         "job_watch",
         "Wait for changes of a job",
-        Read,
+        OF_JOBS,
         jobs::job_watch,
     ),
-    read(
+    whole(
         "token_create",
         "Create a token for the HTTP listener",
         Admin,
         tokens::create,
     ),
-    read("token_list", "List tokens", Admin, tokens::list),
-    read("token_revoke", "Revoke a token", Admin, tokens::revoke),
-    poll(
+    whole("token_list", "List tokens", Admin, tokens::list),
+    whole("token_revoke", "Revoke a token", Admin, tokens::revoke),
+    follow(
         "events_follow",
         "Wait for events from a position on",
-        Read,
+        OF_EVENTS,
         consumers::follow,
     ),
-    read("events_count", "Count events", Read, consumers::count),
-    read(
+    read("events_count", "Count events", OF_EVENTS, consumers::count),
+    whole(
         "consumers_list",
         "List consumers with their lag",
         Read,
         consumers::list,
     ),
-    read(
+    consumer(
         "consumer_create",
         "Create a consumer, or change its filter",
-        Write,
-        consumers::create,
+        CallHandler::Whole(consumers::create),
     ),
-    poll(
+    consumer(
         "consumer_next",
         "Take the next events of a consumer",
-        Write,
-        consumers::next,
+        CallHandler::Poll(consumers::next),
     ),
-    read(
+    consumer(
         "consumer_ack",
         "Acknowledge events of a consumer",
-        Write,
-        consumers::ack,
+        CallHandler::Whole(consumers::ack),
     ),
-    read(
+    consumer(
         "consumer_nack",
         "Report that events could not be processed",
-        Write,
-        consumers::nack,
+        CallHandler::Whole(consumers::nack),
     ),
-    read(
+    consumer(
         "consumer_release",
         "End the lease of a consumer",
-        Write,
-        consumers::release,
+        CallHandler::Whole(consumers::release),
     ),
-    read(
+    consumer(
         "consumer_seek",
         "Move the cursor of a consumer",
-        Write,
-        consumers::seek,
+        CallHandler::Whole(consumers::seek),
     ),
-    read(
+    consumer(
         "consumer_pause",
         "Pause a consumer",
-        Write,
-        consumers::pause,
+        CallHandler::Whole(consumers::pause),
     ),
-    read(
+    consumer(
         "consumer_resume",
         "Resume a consumer",
-        Write,
-        consumers::resume,
+        CallHandler::Whole(consumers::resume),
     ),
-    read(
+    consumer(
         "consumer_delete",
         "Delete a consumer",
-        Write,
-        consumers::delete,
+        CallHandler::Whole(consumers::delete),
     ),
-    read(
+    whole(
         "sinks_list",
         "List sinks with their state and lag",
         Read,
         sinks::list,
     ),
-    read(
+    whole(
         "sinks_check",
         "Check that destinations of sinks are reachable",
         Write,
         sinks::check,
     ),
-    read(
+    whole(
         "sink_test",
         "Send the newest matching event to the destination of a sink",
         Admin,
         sinks::test,
     ),
-    read("sink_pause", "Pause a sink", Admin, sinks::pause),
-    read("sink_resume", "Resume a sink", Admin, sinks::resume),
-    read(
+    whole("sink_pause", "Pause a sink", Admin, sinks::pause),
+    whole("sink_resume", "Resume a sink", Admin, sinks::resume),
+    whole(
         "sink_seek",
         "Move the position of a sink",
         Admin,
         sinks::seek,
     ),
-    read(
+    whole(
         "sink_dead_letters",
         "List the dead letters of a sink",
         Read,
         sinks::dead_letters,
     ),
-    read(
+    whole(
         "sink_retry",
         "Deliver dead letters again",
         Admin,
         sinks::retry,
     ),
-    read("sink_drop", "Delete dead letters", Admin, sinks::drop),
-    read(
+    whole("sink_drop", "Delete dead letters", Admin, sinks::drop),
+    whole(
         "consumer_pin",
         "Keep unprocessed events of a consumer, or stop it",
         Admin,
@@ -613,6 +684,14 @@ mod tests {
             [102, 104, 200, 202, 204, 208],
             "all even: odd ones are the extension's"
         );
+    }
+
+    #[test]
+    fn calls_apply_limits_exactly_if_they_read_through_a_view() {
+        for call in CALLS {
+            let has_view = matches!(call.run, CallHandler::Read(_) | CallHandler::Follow(_));
+            assert_eq!(has_view, !call.applies.is_empty(), "{}", call.name);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Ctx, checked};
+use super::{Ctx, ReadCtx, checked};
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
 use crate::wire::call::CallError;
@@ -35,6 +35,19 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
+    /// As [`Poll::new`], under the limits of the caller of `reading`. Entries that it may not know do not end the wait.
+    pub(super) fn limited(
+        reading: &ReadCtx<'_>,
+        wait_ms: Option<u64>,
+        gather: Duration,
+        mut attempt: impl FnMut(&ReadCtx<'_>, bool) -> Result<Attempt, CallError> + Send + 'static,
+    ) -> Self {
+        let limits = reading.limits.clone();
+        Self::new(wait_ms, gather, move |ctx, is_last| {
+            attempt(&ReadCtx::of(ctx, &limits), is_last)
+        })
+    }
+
     /// A call that waits at most for `wait_ms`, and for `gather` after the first news.
     pub(super) fn new(
         wait_ms: Option<u64>,

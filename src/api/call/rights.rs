@@ -4,19 +4,63 @@
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::{Call, CallHandler};
-use crate::base::metrics::Metrics;
+use super::{Call, CallHandler, Ctx};
 use crate::ingest::bus::BusMonitor;
-use crate::model::Right;
+use crate::model::{Limit, ReadLimits, Right};
 use crate::wire::call::{Args, CallError};
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// Its effective user when it connected; `None` if the kernel does not report it.
     pub(crate) uid: Option<u32>,
     /// Its id when it connected, if it is a process of this machine.
     pub(crate) pid: Option<u32>,
+    /// What it may know.
+    pub(crate) limits: Arc<ReadLimits>,
+}
+
+/// A call with its arguments.
+#[derive(Clone, Copy)]
+struct Asked {
+    is_import: bool,
+    is_of_sink: bool,
+}
+
+impl Call {
+    fn asked(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Asked, CallError> {
+        let is_import = matches!(self.run, CallHandler::Write(_)) && args.flag("import")?;
+        let is_of_sink = self.changes_consumer
+            && args
+                .text("name")?
+                .is_some_and(|name| ctx.engines.has(name) || ctx.store.is_of_sink(name));
+        Ok(Asked {
+            is_import,
+            is_of_sink,
+        })
+    }
+
+    fn right_for(&self, asked: Asked) -> Right {
+        if asked.is_import || asked.is_of_sink {
+            Right::Admin
+        } else {
+            self.right
+        }
+    }
+
+    /// The right that the call needs with these arguments: an import needs more, and so does a change of the consumer of a sink, which is
+    /// the sink's position, filter and switch.
+    pub(in crate::api) fn needed(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Right, CallError> {
+        Ok(self.right_for(self.asked(ctx, args)?))
+    }
+
+    /// The first limit, if any, that the call does not apply: it must not be made under these limits.
+    pub(in crate::api) fn unapplied(&self, limits: &ReadLimits) -> Option<Limit> {
+        let is_unapplied =
+            |limit: &Limit| limits.of(*limit).is_some() && !self.applies.contains(limit);
+        Limit::ALL.into_iter().find(is_unapplied)
+    }
 }
 
 /// Maps uids to rights.
@@ -47,7 +91,7 @@ impl Rights {
         })
     }
 
-    pub(in crate::api) fn of(&self, caller: Caller) -> Right {
+    pub(in crate::api) fn of(&self, caller: &Caller) -> Right {
         let is_admin =
             |uid| uid == 0 || uid == self.daemon || self.owners().any(|(_, owner)| uid == owner);
         if caller.uid.is_some_and(is_admin) {
@@ -57,16 +101,24 @@ impl Rights {
         }
     }
 
-    /// Rejects a call whose caller lacks the right for it.
+    /// Rejects a call whose caller lacks the right for it, or has limits that it does not apply.
     pub(in crate::api) fn check(
         &self,
+        ctx: &Ctx,
         call: &Call,
         args: &Args<'_>,
-        caller: Caller,
-        metrics: &Metrics,
+        caller: &Caller,
     ) -> Result<(), CallError> {
-        let is_import = matches!(call.run, CallHandler::Write(_)) && args.flag("import")?;
-        let needed = if is_import { Right::Admin } else { call.right };
+        if let Some(limit) = call.unapplied(&caller.limits) {
+            ctx.metrics.calls_denied.add(1);
+            return Err(CallError::Refused(format!(
+                "call `{}` cannot apply the limit by {} of its caller",
+                call.name,
+                limit.name()
+            )));
+        }
+        let asked = call.asked(ctx, args)?;
+        let needed = call.right_for(asked);
         // Most calls need no access to the buses' sockets.
         if needed <= self.others {
             return Ok(());
@@ -75,24 +127,32 @@ impl Rights {
         if needed <= has {
             return Ok(());
         }
-        metrics.calls_denied.add(1);
+        ctx.metrics.calls_denied.add(1);
         Err(CallError::Refused(
-            self.denial(call.name, is_import, needed, has, caller),
+            self.denial(call.name, asked, needed, has, caller),
         ))
     }
 
     fn denial(
         &self,
         call: &str,
-        is_import: bool,
+        asked: Asked,
         needed: Right,
         has: Right,
-        caller: Caller,
+        caller: &Caller,
     ) -> String {
         let uid = caller
             .uid
             .map_or_else(|| "an unknown uid".to_owned(), |uid| format!("uid {uid}"));
-        let how = if is_import { " for an import" } else { "" };
+        let how = match asked {
+            Asked {
+                is_import: true, ..
+            } => " for an import",
+            Asked {
+                is_of_sink: true, ..
+            } => " for the consumer of a sink",
+            _ => "",
+        };
         let remedy = if needed < Right::Admin {
             "`socket_peers: write` in the daemon's configuration gives it to all peers".to_owned()
         } else {

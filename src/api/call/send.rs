@@ -31,7 +31,11 @@ impl From<FireError> for CallError {
     }
 }
 
-pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
+pub(super) fn event_send(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    caller: &Caller,
+) -> Result<Vec<u8>, CallError> {
     let tag = args.required_text("tag")?;
     let data = args.raw("data").unwrap_or(&[0x80]);
     let is_map = Reader::new(data).map().is_ok();
@@ -90,7 +94,7 @@ pub(crate) fn fire(
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.
-fn check_caller(target: &Target, caller: Caller) -> Result<(), CallError> {
+fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
     if caller
         .uid
         .is_some_and(|uid| uid == 0 || uid == target.owner)

@@ -16,6 +16,7 @@
 //! loads the view again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::Request;
 use hyper::header::{self, HeaderMap};
@@ -24,7 +25,7 @@ use hyper::{Method, StatusCode, Uri};
 use super::answer::HttpError;
 use super::page;
 use super::salt_api;
-use super::tokens::{Token, TokenLimits, Tokens};
+use super::tokens::{Token, Tokens};
 use crate::api::call::{Caller, Rights};
 use crate::model::Right;
 
@@ -52,7 +53,7 @@ pub(super) struct Access {
     /// The token's name, or the user; for the audit log.
     pub(super) name: String,
     pub(super) right: Right,
-    pub(super) limits: TokenLimits,
+    /// The user, and the limits of the token.
     pub(super) caller: Caller,
     /// Its token, which may be revoked while an answer is written.
     pub(super) token: Option<Box<Token>>,
@@ -63,8 +64,10 @@ impl Access {
         Self {
             name: format!("token {}", token.name),
             right: token.scope.into(),
-            limits: token.limits.clone(),
-            caller: Caller::default(),
+            caller: Caller {
+                limits: Arc::new(token.limits.clone()),
+                ..Caller::default()
+            },
             token: Some(Box::new(token)),
         }
     }
@@ -192,12 +195,14 @@ pub(super) fn authenticate(
     let (path, headers) = (request.uri().path(), request.headers());
     let is_loopback = match peer {
         Peer::Unix { uid } => {
-            let caller = Caller { uid, pid: None };
-            let right = rights.of(caller);
+            let caller = Caller {
+                uid,
+                ..Caller::default()
+            };
+            let right = rights.of(&caller);
             return Ok(Some(Access {
                 name: peer.to_string(),
                 right,
-                limits: TokenLimits::default(),
                 caller,
                 token: None,
             }));

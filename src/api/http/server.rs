@@ -295,7 +295,7 @@ async fn ready(State(server): Server) -> Answer {
 /// The metrics.
 async fn scrape(State(server): Server, Extension(access): Extension<Option<Access>>) -> Response {
     if let Some(access) = &access
-        && access.limits.is_limited()
+        && access.caller.limits.is_limited()
     {
         let why = format!(
             "{} is limited, and metrics cover all minions, tags and functions",

@@ -26,7 +26,7 @@ use crate::api::call::{Ctx, document, typed};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
-use crate::model::{Glob, Right};
+use crate::model::{Limit, ReadLimits, Right};
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Time;
@@ -60,7 +60,7 @@ pub struct Token {
     created: i64,
     /// Limits of the token.
     #[serde(flatten)]
-    pub limits: TokenLimits,
+    pub limits: ReadLimits,
 }
 
 /// The right of a token. [`Right`] accepts no `admin` from the configuration.
@@ -82,39 +82,6 @@ impl From<Scope> for Right {
             Scope::Write => Right::Write,
             Scope::Admin => Right::Admin,
         }
-    }
-}
-
-/// Globs that restrict a token; absent ones allow everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct TokenLimits {
-    /// Minion ids.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub minions: Option<String>,
-    /// Tags of events.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tags: Option<String>,
-    /// Functions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub functions: Option<String>,
-}
-
-impl TokenLimits {
-    /// Whether anything is restricted.
-    pub fn is_limited(&self) -> bool {
-        *self != Self::default()
-    }
-
-    /// Whether an event may be read. Under a limit, an event without a minion or without a function is not.
-    pub fn allow_event(&self, tag: &str, minion: &str, fun: &str) -> bool {
-        Self::allows(self.tags.as_deref(), tag)
-            && Self::allows(self.minions.as_deref(), minion)
-            && Self::allows(self.functions.as_deref(), fun)
-    }
-
-    /// Whether a glob of a limit allows a text.
-    pub fn allows(glob: Option<&str>, text: &str) -> bool {
-        glob.is_none_or(|glob| Glob::new(glob).matches(text))
     }
 }
 
@@ -187,7 +154,7 @@ impl Tokens {
         &self,
         name: &str,
         scope: Scope,
-        limits: TokenLimits,
+        limits: ReadLimits,
         now: i64,
     ) -> Result<String, CallError> {
         let mut random = [0; 32];
@@ -317,7 +284,7 @@ struct CreateArgs {
     name: String,
     scope: Scope,
     #[serde(flatten)]
-    limits: TokenLimits,
+    limits: ReadLimits,
 }
 
 #[derive(Deserialize)]
@@ -345,18 +312,10 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
         limits,
     } = typed(args)?;
     check_text("name", &name)?;
-    let TokenLimits {
-        minions,
-        tags,
-        functions,
-    } = &limits;
-    for (key, glob) in [
-        ("minions", minions),
-        ("tags", tags),
-        ("functions", functions),
-    ] {
-        glob.as_deref()
-            .map_or(Ok(()), |glob| check_text(key, glob))?;
+    for limit in Limit::ALL {
+        if let Some(glob) = limits.of(limit) {
+            check_text(limit.name(), glob.as_str())?;
+        }
     }
     let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
     tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
@@ -366,20 +325,16 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
 pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let state = ctx.tokens.state.lock();
     let row = |token: &Token| {
-        let TokenLimits {
-            minions,
-            tags,
-            functions,
-        } = token.limits.clone();
+        let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
         let scope = Right::from(token.scope).name().to_owned();
         let time = Time(Micros(token.created));
         TokenRow {
             name: token.name.clone(),
             scope,
             time,
-            minions,
-            tags,
-            functions,
+            minions: text(Limit::Minions),
+            tags: text(Limit::Tags),
+            functions: text(Limit::Functions),
         }
     };
     document(&TokenList {
@@ -410,14 +365,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(dir.path());
         let text = tokens
-            .create("grafana", Scope::Read, TokenLimits::default(), 7)
+            .create("grafana", Scope::Read, ReadLimits::default(), 7)
             .unwrap();
         assert!(
             text.starts_with(PREFIX) && text.len() == PREFIX.len() + 43,
             "{text}"
         );
         let other = tokens
-            .create("ci", Scope::Write, TokenLimits::default(), 8)
+            .create("ci", Scope::Write, ReadLimits::default(), 8)
             .unwrap();
         assert_ne!(text, other);
         let path = dir.path().join(TOKENS_FILE);
@@ -437,7 +392,7 @@ mod tests {
             assert_eq!(again.find(wrong), None, "{wrong}");
         }
         let twice = again
-            .create("ci", Scope::Read, TokenLimits::default(), 9)
+            .create("ci", Scope::Read, ReadLimits::default(), 9)
             .unwrap_err();
         assert!(twice.to_string().contains("exists"), "{twice}");
     }
@@ -450,27 +405,10 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             let tokens = Tokens::open(dir.path());
             let error = tokens
-                .create("a", Scope::Read, TokenLimits::default(), 1)
+                .create("a", Scope::Read, ReadLimits::default(), 1)
                 .unwrap_err();
             assert!(error.to_string().contains("remove the file"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-    }
-
-    #[test]
-    fn limits_apply_to_all_three_texts() {
-        let limits = |text: &str| serde_json::from_str::<TokenLimits>(text).unwrap();
-        let all = limits(r#"{"minions": "web*", "tags": "salt/*", "functions": "state.*"}"#);
-        assert!(all.allow_event("salt/job/1/ret/web1", "web1", "state.apply"));
-        for (tag, minion, fun) in [
-            ("x", "web1", "state.apply"),
-            ("salt/x", "db", "state.apply"),
-            ("salt/x", "web1", ""),
-        ] {
-            assert!(!all.allow_event(tag, minion, fun), "{tag} {minion} {fun}");
-        }
-        assert!(
-            TokenLimits::default().allow_event("", "", "") && !TokenLimits::default().is_limited()
-        );
     }
 }

@@ -25,7 +25,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::Kind;
 pub(crate) use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
-use crate::store::{Store, StoreError, StoredEntry};
+use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
 
@@ -71,14 +71,14 @@ pub(crate) struct Totals {
 
 impl Job {
     /// Reads a job; `None` if it has no entries.
-    pub(crate) fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
     /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence of an answer and
     /// its failure are known, but not its content, nor whether later ones differ.
     pub(crate) fn read_of(
-        store: &Store,
+        store: &StoreView,
         jid: &str,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Option<Self>, StoreError> {
@@ -88,7 +88,7 @@ impl Job {
 
     /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers and failures are
     /// known, but not their content.
-    pub(crate) fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read_load(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
         let job = Self::read_of(store, jid, |_| false)?;
         match job {
             Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),

@@ -10,7 +10,7 @@ use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::model::{Glob, JidKey};
-use crate::store::{JobSummary, Store, StoreError};
+use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
@@ -61,7 +61,7 @@ impl JobResult {
         })
     }
 
-    fn is_of(self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
+    fn is_of(self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self == Self::Changed {
             // Only states report changes.
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
@@ -159,7 +159,7 @@ impl JobFilter {
             && self.until.is_none_or(|until| listed.at < until)
     }
 
-    fn allows_metadata(&self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
+    fn allows_metadata(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self.metadata.is_empty() {
             return Ok(true);
         }
@@ -201,7 +201,7 @@ fn words(value: &[u8]) -> Vec<&str> {
 
 /// Matching jobs before `before`, the latest first.
 pub(crate) fn jobs_before(
-    store: &Store,
+    store: &StoreView,
     filter: &JobFilter,
     before: Option<&str>,
     limits: PageLimits,
@@ -216,7 +216,7 @@ pub(crate) fn jobs_before(
 
 /// As [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory together.
 pub(crate) fn each_job_before(
-    store: &Store,
+    store: &StoreView,
     filter: &JobFilter,
     before: Option<&str>,
     limits: PageLimits,
@@ -230,14 +230,23 @@ pub(crate) fn each_job_before(
     // Small first read: the rows of many segments are merged, and each costs time.
     let mut at_once = limits.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
     loop {
-        let rows = store.jobs_before(at, at_once)?;
-        let mut whole = rows.len() == at_once;
+        let began_at = at;
+        let JobRows {
+            rows,
+            next,
+            seen: examined,
+        } = store.jobs_before(at, at_once)?;
+        // Each job of others was read, too.
+        if store.is_limited() {
+            read += examined;
+        }
+        let mut whole = next.is_some();
+        at = next;
         for (key, row) in rows {
             if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
                 (at, whole) = (Some(upto), true);
                 break;
             }
-            at = Some(key);
             let listed = ListedJob {
                 at: key.time().unwrap_or(Micros(row.first_at)),
                 row,
@@ -266,7 +275,7 @@ pub(crate) fn each_job_before(
                 taken += 1;
                 take(listed)?;
             }
-            if seen >= limits.seen || read >= limits.read {
+            if seen >= limits.seen || (read >= limits.read && !store.is_limited()) {
                 page.more = true;
                 return Ok(page);
             }
@@ -274,8 +283,26 @@ pub(crate) fn each_job_before(
         if !whole {
             return Ok(page);
         }
+        if store.is_limited()
+            && read >= limits.read
+            && let Some(cursor) = at.and_then(|at| coarse_cursor(at, began_at))
+        {
+            (page.more, page.last) = (true, Some(cursor));
+            return Ok(page);
+        }
         at_once = JOBS_READ_AT_ONCE;
     }
+}
+
+/// A cursor before which all further jobs are, at a full second: `at` may be a job that the reader may not know. `None` if it would not advance
+/// beyond `began_at`.
+fn coarse_cursor(at: JidKey, began_at: Option<JidKey>) -> Option<String> {
+    const SECOND_US: i64 = 1_000_000;
+    let second = at.time()?.0.div_euclid(SECOND_US).saturating_add(1);
+    let key = JidKey::from_time(Micros(second.saturating_mul(SECOND_US)), None);
+    began_at
+        .is_none_or(|began| key < began)
+        .then(|| key.text())?
 }
 
 /// The first time of jids with this prefix, and the key after the last of them; `None` for a prefix that is too short.
@@ -298,7 +325,11 @@ fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     ))
 }
 
-fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<bool, StoreError> {
+fn answered_by(
+    store: &StoreView,
+    filter: &JobFilter,
+    listed: &ListedJob,
+) -> Result<bool, StoreError> {
     let Some(minion) = &filter.minion else {
         return Ok(true);
     };
@@ -312,7 +343,7 @@ fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<
 /// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or not at all with
 /// `confirmed_only`.
 pub(crate) fn last_jobs(
-    store: &Store,
+    store: &StoreView,
     fun: &str,
     confirmed_only: bool,
 ) -> Result<BTreeMap<String, String>, StoreError> {
@@ -339,7 +370,7 @@ pub(crate) fn last_jobs(
 
 /// A complete row: values that were too long for it are read from the log.
 pub(crate) fn row_load<'a>(
-    store: &Store,
+    store: &StoreView,
     row: &'a JobSummary,
 ) -> Result<Cow<'a, JobSummary>, StoreError> {
     if !row.abridged {
@@ -350,4 +381,26 @@ pub(crate) fn row_load<'a>(
         whole.take_load(&job.load, usize::MAX);
     }
     Ok(Cow::Owned(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coarse_cursor_names_no_job_and_advances() {
+        let key = JidKey::of;
+        let cursor = |at: &str, began: Option<&str>| coarse_cursor(key(at), began.map(key));
+        let next = Some("20261121054729000000".to_owned());
+        assert_eq!(cursor("20261121054728123456", None), next);
+        assert_eq!(
+            cursor("20261121054728000000_7", Some("20261121060000000000")),
+            next
+        );
+        assert_eq!(
+            cursor("20261121054728123456", Some("20261121054728999999")),
+            None
+        );
+        assert_eq!(cursor("some text", None), None, "it has no time");
+    }
 }

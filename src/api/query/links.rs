@@ -18,7 +18,7 @@ use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{LINK_JOBS_SEEN, LINK_RUNS_READ, LINK_SPAN};
 use crate::model::{JidKey, Kind};
-use crate::store::{Store, StoreError, StoredEntry};
+use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
@@ -79,7 +79,7 @@ pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
 
 /// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
 /// names it. Scans a limited number of jobs.
-pub(crate) fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
+pub(crate) fn parent(store: &StoreView, job: &Job) -> Result<Option<String>, StoreError> {
     if job.parent.is_some() {
         return Ok(job.parent.clone());
     }
@@ -90,7 +90,7 @@ pub(crate) fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreEr
     let span = i64::try_from(LINK_SPAN.as_micros()).unwrap_or(i64::MAX);
     let oldest = Micros(started.0.saturating_sub(span));
     let mut read = 0;
-    for (key, row) in store.jobs_before(Some(key), LINK_JOBS_SEEN)? {
+    for (key, row) in store.jobs_before(Some(key), LINK_JOBS_SEEN)?.rows {
         if key.time().is_none_or(|at| at < oldest) || read == LINK_RUNS_READ {
             break;
         }

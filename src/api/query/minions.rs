@@ -14,7 +14,7 @@ use crate::base::limits::{
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags, Glob, JidKey};
-use crate::store::{LastSeen, LatestJob, Store, StoreError};
+use crate::store::{LastSeen, LatestJob, StoreError, StoreView};
 use crate::wire::msgpack::{self, Time, as_text};
 
 answers! {
@@ -119,7 +119,7 @@ type Runs = BTreeMap<String, LatestJob>;
 /// The latest jobs by minion of those functions and minions that `wanted` selects, without forged ones: a return seen on a bus only does not
 /// count in a job that Salt stores through the extension, see [`Job`].
 fn runs(
-    store: &Store,
+    store: &StoreView,
     wanted: impl Fn(&[u8], &str) -> bool,
 ) -> Result<HashMap<String, Runs>, StoreError> {
     let rows = store
@@ -204,13 +204,15 @@ struct MissingReturns {
 }
 
 fn missing_returns(
-    store: &Store,
+    store: &StoreView,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<MissingReturns, StoreError> {
     let mut found = MissingReturns::default();
     let mut entries = 0;
-    let rows = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
-    for (n, (key, row)) in rows.iter().enumerate() {
+    let newest = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
+    // A limited reader's list can end early.
+    found.skipped.jobs_skipped = newest.next.is_some();
+    for (n, (key, row)) in newest.rows.iter().enumerate() {
         if n >= MINIONS_JOBS_CHECKED || entries > MINIONS_ENTRIES_CHECKED {
             found.skipped.jobs_skipped = true;
             break;
@@ -240,7 +242,7 @@ fn missing_returns(
 
 /// Reads results, and states up to [`MINIONS_STATE_BYTES`], of the runs of these minions. Runs of the same job are read together.
 fn read_states(
-    store: &Store,
+    store: &StoreView,
     rows: &mut [(String, &mut MinionRun)],
     mut details: impl FnMut(&str, &super::states::StateRow<'_>),
 ) -> Result<u64, StoreError> {
@@ -306,7 +308,7 @@ fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) ->
 
 /// The minions whose last highstate failed.
 fn failed_highstates(
-    store: &Store,
+    store: &StoreView,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, StoreError> {
     let is_highstate = |fun: &[u8]| HIGHSTATES.iter().any(|known| known.as_bytes() == fun);
@@ -341,7 +343,7 @@ fn failed_highstates(
 
 /// A page of the minions that the archive knows.
 pub(crate) fn minions_list(
-    store: &Store,
+    store: &StoreView,
     filter: &MinionsFilter,
 ) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
@@ -402,7 +404,7 @@ pub(crate) fn minions_list(
 }
 
 /// One minion; `None` if the archive does not know it.
-pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreError> {
+pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, StoreError> {
     let runs = runs(store, |_, known| known == id)?
         .remove(id)
         .unwrap_or_default();

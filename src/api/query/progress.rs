@@ -4,7 +4,7 @@ use super::answer::{is_bus_only, needs_body};
 use super::job::Job;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::model::{Kind, SeqNo};
-use crate::store::{Store, StoreError, StoredEntry};
+use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::msgpack;
 use crate::wire::salt_event::job_tag;
 
@@ -34,7 +34,11 @@ impl ProgressEvent {
     }
 }
 
-pub(crate) fn job_changes(store: &Store, jid: &str, from: SeqNo) -> Result<JobChanges, StoreError> {
+pub(crate) fn job_changes(
+    store: &StoreView,
+    jid: &str,
+    from: SeqNo,
+) -> Result<JobChanges, StoreError> {
     let upto = store.durable();
     let about = |entry: &StoredEntry| job_tag(&entry.tag).map_or("", |tag| tag.about).to_owned();
     let wanted = |e: &StoredEntry| match e.kind {

@@ -42,6 +42,8 @@ pub const CONSUMER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Bytes of entries that one read looks at before it returns, with or without a match: some 100 ms.
 pub const SCAN_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes that count for an entry which the reader may not know, whatever its size, among those that one read looks at.
+pub const HIDDEN_ENTRY_COST: usize = 64;
 
 /// Time for which a holder keeps a consumer after its last call, by default.
 pub const CONSUMER_LEASE: Duration = Duration::from_secs(30);

@@ -28,6 +28,7 @@ impl ConsumerFeed {
     /// The consumer of this name with this filter; a new one starts behind the newest event.
     pub(crate) fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
         store.create_consumer(name, filter.clone(), Start::Newest)?;
+        store.give_to_sink(name)?;
         Ok(Self {
             store,
             name: name.to_owned(),

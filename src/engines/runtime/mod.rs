@@ -255,6 +255,11 @@ impl Engines {
             .collect()
     }
 
+    /// Whether a sink of this name is configured.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.running.lock().contains_key(name)
+    }
+
     fn find(&self, name: &str) -> Result<FoundSink, SinkError> {
         let running = self.running.lock();
         let Some(one) = running.get(name) else {

@@ -17,8 +17,8 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use crate::base::clock::Micros;
-use crate::base::limits::{FOLLOW_LINGER, SCAN_BYTES_MAX};
-use crate::model::{Entry, Flags, Kind, SeqNo};
+use crate::base::limits::{FOLLOW_LINGER, HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
+use crate::model::{Entry, Flags, Kind, ReadLimits, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::{StoredEntry, stored, without_body};
@@ -110,6 +110,8 @@ pub(crate) struct Selected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) count: u64,
+    /// The last one that was counted.
+    pub(crate) last: Option<SeqNo>,
     /// The position to continue from.
     pub(crate) next: SeqNo,
     /// The last event, if any, that the filter could not be evaluated for.
@@ -161,6 +163,19 @@ impl Store {
         events_max: usize,
         bytes_max: usize,
     ) -> Result<Selected, StoreError> {
+        let limits = ReadLimits::default();
+        self.select_allowed((filter, &limits), from, upto, events_max, bytes_max)
+    }
+
+    /// As [`Store::select`], as if other entries than those that `limits` allow did not exist, except in the amount that one read looks at.
+    pub(super) fn select_allowed(
+        &self,
+        filter: (&EntryFilter, &ReadLimits),
+        from: SeqNo,
+        upto: SeqNo,
+        events_max: usize,
+        bytes_max: usize,
+    ) -> Result<Selected, StoreError> {
         let (mut found, mut bytes) = (Selected::default(), 0);
         let upto = upto.min(self.durable());
         (found.next, found.too_costly) =
@@ -183,29 +198,27 @@ impl Store {
         Ok(found)
     }
 
-    /// Counts the events that [`Store::select`] returns, with `only` those that it accepts, too; at most what one read looks at.
-    pub(crate) fn count(
+    /// Counts the events that [`Store::select_allowed`] returns; at most what one read looks at.
+    pub(super) fn count_allowed(
         &self,
-        filter: &EntryFilter,
-        only: Option<&dyn Fn(&Entry<'_>) -> bool>,
+        filter: (&EntryFilter, &ReadLimits),
         from: SeqNo,
         upto: SeqNo,
     ) -> Result<Counted, StoreError> {
-        let mut count = 0;
+        let (mut count, mut last) = (0, None);
         let (next, too_costly) = self.walk_selected(
             filter,
             from,
             upto.min(self.durable()),
             |_, rows, row, body| {
-                let passes = only.is_none_or(|only| {
-                    only(&rows.entry(row, &rows.tag(row), &rows.jid(row), body))
-                });
-                count += u64::from(passes);
+                count += 1;
+                last = Some(rows.seq(row));
                 body.len()
             },
         )?;
         Ok(Counted {
             count,
+            last,
             next,
             too_costly,
         })
@@ -215,7 +228,7 @@ impl Store {
     /// not be evaluated for; it ends the walk.
     fn walk_selected(
         &self,
-        filter: &EntryFilter,
+        (filter, limits): (&EntryFilter, &ReadLimits),
         from: SeqNo,
         upto: SeqNo,
         mut take: impl FnMut(&Segment, Rows<'_>, usize, &[u8]) -> usize,
@@ -223,6 +236,7 @@ impl Store {
         let mut too_costly = None;
         // All entries, so that each counts as read.
         let any = |_: Kind, _: Flags| true;
+        let (is_limited, has_tags) = (limits.is_limited(), limits.tags.is_some());
         let next = self.walk(
             from,
             upto,
@@ -230,6 +244,15 @@ impl Store {
             Keep::No,
             &any,
             |segment, rows, row| {
+                // Before anything else: no property of an entry that the reader may not know has an effect.
+                if is_limited
+                    && !(rows.flags(row).has(Flags::ON_BUS)
+                        && limits.allow_minion(rows.minion(row))
+                        && limits.allow_fun(rows.fun(row))
+                        && (!has_tags || limits.allow_tag(&rows.tag(row))))
+                {
+                    return HIDDEN_ENTRY_COST;
+                }
                 let body = match rows.body(row) {
                     Ok(body) => body,
                     Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),

@@ -4,11 +4,8 @@
 //! `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls `save_load` with every return,
 //! `salt/utils/job.py`). Each segment has its own summary of a job; readers merge them.
 
-#[cfg(test)]
 use crate::base::limits::ROW_VALUE_BYTES_MAX;
-use crate::model::Kind;
-#[cfg(test)]
-use crate::model::{Entry, SeqNo};
+use crate::model::{Entry, Kind, SeqNo};
 use crate::store::index::page::code::{FieldReader, put_bytes};
 use crate::wire::msgpack;
 
@@ -79,7 +76,6 @@ impl JobSummary {
     }
 
     /// Updates the summary with the next entry of the job in the log, as an index does; returns whether it changed.
-    #[cfg(test)]
     pub(crate) fn update(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {
             Kind::Endtime => {
@@ -207,7 +203,6 @@ impl JobSummary {
     }
 }
 
-#[cfg(test)]
 fn entry_text(body: &[u8]) -> &str {
     msgpack::as_text(body).unwrap_or_default()
 }

@@ -12,7 +12,9 @@ pub mod last_seen;
 pub mod pattern;
 pub mod returns;
 mod scan;
+mod view;
 pub(crate) use scan::ScanStats;
+pub(crate) use view::{JobRows, StoreView};
 pub mod stats;
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -26,7 +28,7 @@ use super::index::{EntryPosition, LatestJob, Totals};
 use super::segment::Segment;
 use crate::base::clock::Micros;
 use crate::base::limits::SCAN_BYTES_MAX;
-use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, SeqNo, Source};
+use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, SeqNo, Source};
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
@@ -249,7 +251,7 @@ impl Store {
         &self,
         jid: &str,
         filter: &EventFilter,
-        select: &EntryFilter,
+        (select, limits): (&EntryFilter, &ReadLimits),
         before: SeqNo,
         limit: usize,
         bytes_max: usize,
@@ -260,7 +262,7 @@ impl Store {
             found.extend(self.class_events_before(
                 of_class,
                 jid,
-                (filter, select),
+                (filter, select, limits),
                 before,
                 limit,
                 bytes_max,
@@ -281,7 +283,7 @@ impl Store {
         &self,
         positions: &[EntriesIn],
         jid: &str,
-        (filter, select): (&EventFilter, &EntryFilter),
+        (filter, select, limits): (&EventFilter, &EntryFilter, &ReadLimits),
         before: SeqNo,
         limit: usize,
         bytes_max: usize,
@@ -299,6 +301,8 @@ impl Store {
                 let (rows, at) = (view.rows(), usize::from(position.at));
                 let passes = at < rows.len()
                     && rows.seq(at) < before
+                    && (!limits.is_limited()
+                        || limits.allow_event(&rows.tag(at), rows.minion(at), rows.fun(at)))
                     && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
                     && filter
                         .tag
@@ -495,11 +499,28 @@ impl Store {
         limit: usize,
         bytes_max: usize,
     ) -> Result<EventPage, StoreError> {
+        let limits = ReadLimits::default();
+        self.search_allowed(filter, (select, &limits), before, limit, bytes_max)
+    }
+
+    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not exist.
+    fn search_allowed(
+        &self,
+        filter: &EventFilter,
+        (select, limits): (&EntryFilter, &ReadLimits),
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
         let mut page = EventPage::default();
-        let narrowed = select.narrowed(filter);
-        let mut search = Search::new(&narrowed, select, before);
+        let mut narrowed = select.narrowed(filter);
+        if narrowed.tag.is_none() {
+            narrowed.tag.clone_from(&limits.tags);
+        }
+        let mut search = Search::new(&narrowed, select, limits, before);
         if let Some(jid) = &filter.jid {
-            page.events = self.job_events_before(jid, filter, select, before, limit, bytes_max)?;
+            page.events =
+                self.job_events_before(jid, filter, (select, limits), before, limit, bytes_max)?;
             return Ok(page);
         }
         let mut walks: Vec<Backwards<'_>> = self

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::pattern::{Need, TagCondition, condition};
 use crate::base::clock::Micros;
-use crate::model::{EventFilter, JidSpeller, SeqNo};
+use crate::model::{EventFilter, JidSpeller, ReadLimits, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
@@ -26,6 +26,8 @@ use crate::wire::filter::EntryFilter;
 pub(in crate::store) struct Search<'a> {
     filter: &'a EventFilter,
     select: &'a EntryFilter,
+    /// What the reader may know; for the scan, other entries do not exist.
+    limits: &'a ReadLimits,
     before: SeqNo,
     templates: HashMap<Vec<u8>, Rc<TagCondition>>,
     /// Amounts read.
@@ -74,11 +76,13 @@ impl<'a> Search<'a> {
     pub(in crate::store) fn new(
         filter: &'a EventFilter,
         select: &'a EntryFilter,
+        limits: &'a ReadLimits,
         before: SeqNo,
     ) -> Self {
         Self {
             filter,
             select,
+            limits,
             before,
             templates: HashMap::new(),
             stats: ScanStats::default(),
@@ -160,6 +164,13 @@ impl<'a> Search<'a> {
         let of_minion = minion
             .map(|minion| blocks_with(MinionSelection::Is(minion)))
             .transpose()?;
+        let of_limit = match &self.limits.minions {
+            Some(glob) => {
+                let is_allowed = |minion: &[u8]| glob.matches_bytes(minion);
+                Some(blocks_with(MinionSelection::Passing(&is_allowed))?)
+            }
+            None => None,
+        };
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref()
                 .is_none_or(|list| list.get(at).copied().unwrap_or(true))
@@ -167,7 +178,7 @@ impl<'a> Search<'a> {
         let is_candidate = |at: &usize| {
             let bits = blocks.templates(*at);
             let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
-            (bits & open != 0 || bound) && is(&of_minion, *at)
+            (bits & open != 0 || bound) && is(&of_minion, *at) && is(&of_limit, *at)
         };
         let early = blocks
             .metas()
@@ -219,8 +230,9 @@ impl<'a> Search<'a> {
                 return Vec::new();
             }
         }
-        let (filter, select) = (self.filter, self.select);
+        let (filter, select, limits) = (self.filter, self.select, self.limits);
         let (minions, jids) = (rows.minions(), rows.jids());
+        let allowed = AllowedMinions::of(rows, &minions, limits);
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
             let tag_match = match &filter.tag {
                 Some(_) => usize::try_from(tag)
@@ -236,8 +248,11 @@ impl<'a> Search<'a> {
                 _ => return false,
             };
             rows.seq(at) < self.before
+                && allowed.has(minion)
                 && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                && (!limits.is_limited() || limits.allow_fun(rows.fun(at)))
                 && select.may_match(rows.minion(at), rows.fun(at))
+                && (limits.tags.is_none() || limits.allow_tag(&rows.tag(at)))
                 && (!undecided
                     || filter
                         .tag
@@ -249,6 +264,36 @@ impl<'a> Search<'a> {
             .filter(|&(at, ((&tag, &minion), &jid))| passes(at, tag, minion, jid))
             .map(|(at, _)| (rows.seq(at), at))
             .collect()
+    }
+}
+
+/// The minions of a block that a reader may know, evaluated once per minion; indexed like the block's texts.
+struct AllowedMinions(Option<Vec<bool>>);
+
+impl AllowedMinions {
+    fn of(rows: Rows<'_>, minions: &[i64], limits: &ReadLimits) -> Self {
+        let Some(glob) = &limits.minions else {
+            return Self(None);
+        };
+        let mut allowed: Vec<Option<bool>> = vec![None; rows.texts_len() + 1];
+        for (row, minion) in minions.iter().enumerate() {
+            let known = usize::try_from(*minion).ok();
+            if let Some(slot) = known.and_then(|at| allowed.get_mut(at)) {
+                slot.get_or_insert_with(|| glob.matches(rows.minion(row)));
+            }
+        }
+        Self(Some(
+            allowed.into_iter().map(|one| one == Some(true)).collect(),
+        ))
+    }
+
+    /// Whether the minion with this number in the columns is one of them.
+    fn has(&self, minion: i64) -> bool {
+        let is_marked = |marks: &Vec<bool>| {
+            let at = usize::try_from(minion).ok();
+            at.and_then(|at| marks.get(at)) == Some(&true)
+        };
+        self.0.as_ref().is_none_or(is_marked)
     }
 }
 

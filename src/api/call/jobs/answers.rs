@@ -50,7 +50,7 @@ answers! {
     JobAnswer {
         #[serde(flatten)]
         row: JobRow,
-        /// The job as published; null if it is not known, or if the token is limited.
+        /// The job as published; null if it is not known. A token limited to minions gets function, user and its minions.
         load: Stored,
         minions: BTreeSet<String>,
         missing: Vec<String>,

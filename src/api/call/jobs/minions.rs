@@ -1,12 +1,12 @@
 //! Calls about minions.
 
 use super::super::lists::glob;
-use super::super::{Ctx, document, failed};
+use super::super::{ReadCtx, document, failed};
 use crate::api::query::{MinionsFilter, minion, minions_list};
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::wire::call::{Args, CallError};
 
-pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(in crate::api::call) fn list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = MinionsFilter {
         minion: glob(args, "minion")?,
         attention: args.flag("attention")?,
@@ -19,7 +19,7 @@ pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, 
     document(&minions_list(&ctx.store, &filter).map_err(failed)?)
 }
 
-pub(in crate::api::call) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(in crate::api::call) fn show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let id = args.text("minion")?.ok_or(CallError::BadArgs {
         key: "minion",
         expected: "a minion id",

@@ -14,7 +14,7 @@ use self::answers::{
 use super::cache::load_with_minions;
 use super::lists::{glob, limit, time};
 use super::poll::{Attempt, Poll};
-use super::{Caller, Ctx, document, failed, typed};
+use super::{ReadCtx, document, failed, typed};
 use crate::api::query::{
     self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
     ProgressEvent, StateRow, children, diff, job_changes, jobs_before, parent, previous_run,
@@ -40,7 +40,7 @@ fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
         .transpose()
 }
 
-pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn jobs_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let metadata = args.raw("metadata").unwrap_or(&[0x80]);
     if msgpack::Reader::new(metadata).map().is_err() {
         return Err(CallError::BadArgs {
@@ -78,7 +78,7 @@ pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     })
 }
 
-fn job_row(ctx: &Ctx, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
+fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
     let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
     let totals = job.totals();
     // For a job known by its returns only, a return provides arguments and target.
@@ -125,7 +125,7 @@ fn started(row: &JobSummary) -> Micros {
 }
 
 /// A job and its summary; `None` if unknown.
-fn find(ctx: &Ctx, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
+fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
     let row = ctx.store.job_row(jid).map_err(failed)?;
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
     Ok(row.zip(job).map(|(row, job)| {
@@ -192,7 +192,7 @@ impl<'a> Page<'a> {
     }
 }
 
-pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     let (page, result) = (Page::of(args)?, result(args)?);
     let Some((listed, job)) = find(ctx, &jid)? else {
@@ -244,7 +244,11 @@ pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
     })
 }
 
-fn read_of(ctx: &Ctx, jid: &str, wanted: &BTreeSet<&str>) -> Result<Option<Job>, CallError> {
+fn read_of(
+    ctx: &ReadCtx<'_>,
+    jid: &str,
+    wanted: &BTreeSet<&str>,
+) -> Result<Option<Job>, CallError> {
     Job::read_of(&ctx.store, jid, |minion| wanted.contains(minion)).map_err(failed)
 }
 
@@ -299,7 +303,7 @@ fn state_of(row: &StateRow<'_>) -> State {
     }
 }
 
-pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     let page = Page::of(args)?;
     let [id, fun, sls] = [glob(args, "id")?, glob(args, "fun")?, glob(args, "sls")?];
@@ -353,7 +357,7 @@ pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErro
     })
 }
 
-pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let later = args.required_id("jid")?;
     let page = Page::of(args)?;
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
@@ -443,11 +447,11 @@ struct WatchArgs {
     wait_ms: Option<u64>,
 }
 
-pub(super) fn job_watch(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
+pub(super) fn job_watch(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallError> {
     let jid = args.required_id("jid")?;
     let WatchArgs { from, wait_ms } = typed(args)?;
     let mut from = SeqNo(from.unwrap_or(0)).max(SeqNo::FIRST);
-    Ok(Poll::new(wait_ms, WATCH_GATHER, move |ctx, is_last| {
+    let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
         from = found.next;
         let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
@@ -455,7 +459,8 @@ pub(super) fn job_watch(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Cal
             return Ok(Attempt::Done(document(&update_of(found))?));
         }
         Ok(Attempt::After(from))
-    }))
+    };
+    Ok(Poll::limited(ctx, wait_ms, WATCH_GATHER, answer))
 }
 
 fn update_of(found: JobChanges) -> JobUpdate {

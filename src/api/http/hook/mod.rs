@@ -22,7 +22,6 @@ use hyper::header::HeaderMap;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain};
 use super::server::{HttpServer, Server, rejected};
-use super::tokens::TokenLimits;
 use crate::api::call::fire;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
 use crate::model::Right;
@@ -60,18 +59,14 @@ async fn fired(
     };
     access.check("a hook", Right::Write)?;
     let tag = format!("{HOOK_TAG}{tag}");
-    let TokenLimits {
-        minions,
-        tags,
-        functions,
-    } = &access.limits;
-    if !TokenLimits::allows(tags.as_deref(), &tag) {
+    let limits = &access.caller.limits;
+    if !limits.allow_tag(tag.as_bytes()) {
         return Err(HttpError::forbidden(format!(
             "{} may not fire {tag:.100}: it is limited by tags",
             access.name
         )));
     }
-    if minions.is_some() || functions.is_some() {
+    if limits.minions.is_some() || limits.functions.is_some() {
         let why = "is limited by minions or functions, and a hook's event has neither";
         return Err(HttpError::forbidden(format!("{} {why}", access.name)));
     }

@@ -453,10 +453,12 @@ impl SignedRequest<'_> {
         let (server, signer) = (self.server.clone(), signer.to_owned());
         let answered = tokio::task::spawn_blocking(move || {
             let request = Request::read(&read)?;
-            let Some(run @ CallHandler::Read(_)) = find(request.call).map(|call| &call.run) else {
+            let Some(run @ (CallHandler::Read(_) | CallHandler::Whole(_))) =
+                find(request.call).map(|call| &call.run)
+            else {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
             };
-            let answer = run.answer(&server.ctx, &request.args, Caller::default())?;
+            let answer = run.answer(&server.ctx, &request.args, &Caller::default())?;
             Ok(match server.read {
                 MinionsRead::Own => own_part(&answer, &signer),
                 MinionsRead::None | MinionsRead::All => answer,

@@ -4,15 +4,15 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::super::access::Access;
-use super::super::tokens::TokenLimits;
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
-use crate::model::{Right, SeqNo};
+use crate::model::{ReadLimits, Right, SeqNo};
 
 /// The latest list for each right and limits. Views that need the same list wait for one that reads it.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(in super::super) struct Attention(Mutex<VecDeque<Known>>);
 #[derive(Debug)]
 struct Known {
     right: Right,
-    limits: TokenLimits,
+    limits: Arc<ReadLimits>,
     durable: SeqNo,
     at: Instant,
     list: Json,
@@ -36,9 +36,13 @@ impl Attention {
         read: impl FnOnce() -> F,
     ) -> Json {
         let mut lists = self.0.lock().await;
-        let is_of = |known: &Known| known.right == access.right && known.limits == access.limits;
-        let is_valid =
-            |known: &Known| known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE;
+        let is_of =
+            |known: &Known| known.right == access.right && known.limits == access.caller.limits;
+        // The time of a list must not tell a limited reader whether anything was stored that it may not know.
+        let is_whole = !access.caller.limits.is_limited();
+        let is_valid = |known: &Known| {
+            is_whole && known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE
+        };
         if let Some(known) = lists.iter().find(|known| is_of(known) && is_valid(known)) {
             return known.list.clone();
         }
@@ -49,7 +53,7 @@ impl Attention {
             if lists.len() >= PAGE_ATTENTION_KEPT {
                 lists.pop_front();
             }
-            let (right, limits) = (access.right, access.limits.clone());
+            let (right, limits) = (access.right, access.caller.limits.clone());
             lists.push_back(Known {
                 right,
                 limits,
@@ -70,16 +74,19 @@ mod tests {
 
     use super::*;
     use crate::api::call::Caller;
+    use crate::model::Glob;
 
     fn reader(minions: Option<&str>) -> Access {
         Access {
             name: "token a".to_owned(),
             right: Right::Read,
-            limits: TokenLimits {
-                minions: minions.map(str::to_owned),
-                ..TokenLimits::default()
+            caller: Caller {
+                limits: Arc::new(ReadLimits {
+                    minions: minions.map(Glob::new),
+                    ..ReadLimits::default()
+                }),
+                ..Caller::default()
             },
-            caller: Caller::default(),
             token: None,
         }
     }
@@ -100,12 +107,18 @@ mod tests {
         tokio::time::advance(PAGE_ATTENTION_AGE).await;
         assert_eq!(get(None, 1).await, json!(0), "nothing stored since");
         assert_eq!(get(None, 2).await, json!(2));
+        let limited = get(Some("web*"), 1).await;
+        assert_eq!(
+            limited,
+            json!(3),
+            "whether anything was stored does not count"
+        );
         let error = attention
             .get(&reader(Some("db*")), SeqNo(2), || async {
                 json!({ "error": "busy" })
             })
             .await;
         assert_eq!(error["error"], "busy");
-        assert_eq!(get(Some("db*"), 2).await, json!(3), "an error is not kept");
+        assert_eq!(get(Some("db*"), 2).await, json!(4), "an error is not kept");
     }
 }

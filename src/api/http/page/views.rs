@@ -312,7 +312,7 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let mut job = ask.get("/jobs/{jid}", ask.fields(&[])?).await?;
     let mut of_states = ask.fields(&["limit"])?;
     // A filter leaves out other returns than states.
-    if ask.field("result").is_none() && !ask.access.limits.is_limited() {
+    if ask.field("result").is_none() {
         // Those of the returns on this page, in the same order; a return without states counts as one.
         let rows = |answer: &Json| {
             let value = &answer["return"];
@@ -383,8 +383,10 @@ fn micros(time: &Json) -> Option<i64> {
 
 /// Events, and the stream that adds new ones to the first page.
 async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    // Entries before this position are on the page, or not wanted.
-    let position = ask.server.ctx.store.durable().0.saturating_sub(1);
+    // Entries before this position are on the page, or not wanted. It counts all entries, also those that a limited token may not read.
+    let is_limited = ask.access.caller.limits.is_limited();
+    let durable = ask.server.ctx.store.durable().0;
+    let position = (!is_limited).then(|| durable.saturating_sub(1));
     let mut page = ask.get("/events", ask.fields(&[])?).await?;
     let is_first = ["cursor", "until", "jid"]
         .iter()
@@ -399,13 +401,13 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
         } else {
             Some(json!([scope]).to_string())
         };
-        let seen = page["events"][0]["seq"].as_u64().unwrap_or(0).max(position);
-        let after = format!("{}:{seen}", ask.server.ctx.store.id());
+        let seen = page["events"][0]["seq"].as_u64().max(position);
+        let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.store.id()));
         let rate = PAGE_STREAM_RATE.to_string();
         let given = [
             ("match", scope.as_deref()),
             ("where", ask.field("where")),
-            ("after", Some(&after)),
+            ("after", after.as_deref()),
             ("max_rate", Some(&rate)),
         ];
         let given = given

@@ -23,15 +23,14 @@ use hyper::header::HeaderMap;
 use serde_json::Value as Json;
 
 use self::events::{Format, Stream, answer_text};
-use self::operations::{Limit, OPERATIONS, Operation, Shape};
+use self::operations::{OPERATIONS, Operation, Shape};
 use self::params::arguments;
 use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
-use super::tokens::TokenLimits;
-use crate::api::call::CallHandler;
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::model::Glob;
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::to_json;
 use crate::wire::msgpack::encode;
@@ -157,29 +156,24 @@ fn permit(
     access: &Access,
     path: &[(String, String)],
 ) -> Result<(), HttpError> {
-    let what = format!("{} /api/v1{}", operation.method, operation.path);
-    access.check(&what, operation.made()?.right)?;
-    let limits = &access.limits;
+    let what = operation.name();
+    let call = operation.made()?;
+    access.check(&what, call.right)?;
+    let (who, limits) = (&access.name, &access.caller.limits);
+    if let Some(limit) = call.unapplied(limits) {
+        let glob = limits.of(limit).map_or("", Glob::as_str);
+        return Err(HttpError::forbidden(format!(
+            "{who} is limited to {} {glob}, which {what} cannot apply",
+            limit.name()
+        )));
+    }
     if let Some((_, minion)) = path.iter().find(|(name, _)| name == "minion")
-        && !TokenLimits::allows(limits.minions.as_deref(), minion)
+        && !limits.allow_minion(minion)
     {
-        let (who, glob) = (&access.name, limits.minions.as_deref().unwrap_or_default());
+        let glob = limits.minions.as_ref().map_or("", Glob::as_str);
         return Err(HttpError::forbidden(format!(
             "{who} is limited to minions {glob}"
         )));
-    }
-    for (limit, glob, name) in [
-        (Limit::Minions, &limits.minions, "minions"),
-        (Limit::Tags, &limits.tags, "tags"),
-        (Limit::Functions, &limits.functions, "functions"),
-    ] {
-        if let Some(glob) = glob
-            && !operation.applies.contains(&limit)
-        {
-            let who = &access.name;
-            let why = format!("{who} is limited to {name} {glob}, which {what} cannot apply");
-            return Err(HttpError::forbidden(why));
-        }
     }
     Ok(())
 }
@@ -211,15 +205,19 @@ async fn carry_out(
             operation.call
         )))
     };
-    let run = &operation.made()?.run;
-    let caller = access.caller;
-    let mut polled = None;
-    if let CallHandler::Poll(run) = run {
-        let args = Args::of(&args).ok_or_else(internal)?;
-        let poll = run(&server.ctx, &args, caller)?;
-        polled = Some(poll.run(server.ctx.clone(), server.stop.clone()).await?);
-    }
-    let (calling, limits) = (server.clone(), access.limits.clone());
+    let call = operation.made()?;
+    let caller = access.caller.clone();
+    let polled = {
+        let given = Args::of(&args).ok_or_else(internal)?;
+        // The arguments can raise the right.
+        access.check(&operation.name(), call.needed(&server.ctx, &given)?)?;
+        call.run.poll(&server.ctx, &given, &caller).transpose()?
+    };
+    let polled = match polled {
+        Some(poll) => Some(poll.run(server.ctx.clone(), server.stop.clone()).await?),
+        None => None,
+    };
+    let calling = server.clone();
     let work = move || {
         let ctx = &calling.ctx;
         let answer = if let Some(answer) = polled {
@@ -227,7 +225,7 @@ async fn carry_out(
         } else {
             let args =
                 Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
-            run.answer(ctx, &args, caller)?
+            call.run.answer(ctx, &args, &caller)?
         };
         // A call answers nil for an unknown job or minion.
         for (part, what) in [("{jid}", "job"), ("{minion}", "minion")] {
@@ -240,7 +238,6 @@ async fn carry_out(
             &answer,
             &Finish {
                 store: &ctx.store.id(),
-                limits: &limits,
             },
         )
     };
@@ -250,7 +247,7 @@ async fn carry_out(
 /// The JSON text of an answer.
 fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec<u8>, HttpError> {
     let Shape::Typed { convert, .. } = operation.answer else {
-        return Ok(answer_text(answer, with.limits, with.store));
+        return Ok(answer_text(answer, with.store));
     };
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(call = operation.call, %error, "answer has an unexpected form");

@@ -27,8 +27,6 @@ pub(super) struct Operation {
     /// Replaces the description of the call.
     doc: Option<&'static str>,
     pub(super) params: &'static [Param],
-    /// The limits of tokens that it applies; a token with another limit is rejected.
-    pub(super) applies: &'static [Limit],
     pub(super) answer: Shape,
 }
 
@@ -37,6 +35,11 @@ impl Operation {
     pub(super) fn made(&self) -> Result<&'static Call, CallError> {
         find(self.call)
             .ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))
+    }
+
+    /// Its method and path, for messages.
+    pub(super) fn name(&self) -> String {
+        format!("{} /api/v1{}", self.method, self.path)
     }
 
     pub(super) fn summary(&self) -> &'static str {
@@ -50,17 +53,6 @@ impl Operation {
             ..self
         }
     }
-
-    const fn limited(self, applies: &'static [Limit]) -> Self {
-        Self { applies, ..self }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
-    Minions,
-    Tags,
-    Functions,
 }
 
 #[derive(Clone, Copy)]
@@ -113,12 +105,9 @@ const fn change(
         call,
         doc: None,
         params,
-        applies: &[],
         answer,
     }
 }
-
-const ALL: &[Limit] = &[Limit::Minions, Limit::Tags, Limit::Functions];
 
 const LIMIT: Param = param("limit", Count, "Maximum number of rows");
 const SINCE: Param = param("since", Time, "Start of the time range");
@@ -174,8 +163,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             param("cursor", JidCursor, "`next` of the previous page"),
         ],
         typed::<JobsPage>(),
-    )
-    .limited(&[Limit::Functions]),
+    ),
     get(
         "/jobs/{jid}",
         "job_show",
@@ -187,11 +175,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
             AFTER,
         ],
         typed::<JobAnswer>(),
-    )
-    .limited(&[Limit::Minions]),
+    ),
     get("/jobs/{jid}/missing", "job_show", &[], typed::<Awaited>())
-        .doc("List the minions that have not returned a job")
-        .limited(&[Limit::Minions]),
+        .doc("List the minions that have not returned a job"),
     get(
         "/jobs/{jid}/states",
         "job_states",
@@ -205,8 +191,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             AFTER,
         ],
         typed::<StatesPage>(),
-    )
-    .limited(&[Limit::Minions]),
+    ),
     get(
         "/jobs/{jid}/diff",
         "job_diff",
@@ -217,8 +202,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             AFTER,
         ],
         typed::<JobDiff>(),
-    )
-    .limited(&[Limit::Minions]),
+    ),
     get(
         "/minions",
         "minions_list",
@@ -229,9 +213,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
             AFTER,
         ],
         typed::<MinionsPage>(),
-    )
-    .limited(&[Limit::Minions]),
-    get("/minions/{minion}", "minions_show", &[], typed::<Minion>()).limited(&[Limit::Minions]),
+    ),
+    get("/minions/{minion}", "minions_show", &[], typed::<Minion>()),
     get(
         "/events",
         "events_list",
@@ -248,8 +231,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             CURSOR,
         ],
         Shape::Events { schema: SchemaGenerator::subschema_for::<EventsPage> },
-    )
-    .limited(ALL),
+    ),
     get(
         "/events/count",
         "events_count",
@@ -282,8 +264,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         Shape::Stream,
     )
-    .doc(FOLLOW)
-    .limited(ALL),
+    .doc(FOLLOW),
     get("/consumers", "consumers_list", &[], typed::<ConsumersPage>()),
     get("/consumers/{name}", "consumers_list", &[], typed::<ConsumersPage>()).doc("Show a consumer"),
     change(

@@ -11,17 +11,16 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::super::answer::HttpError;
-use super::super::tokens::TokenLimits;
 use super::events::Format;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
-use crate::model::SeqNo;
+use crate::model::{ReadLimits, SeqNo};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PieceKey {
     pub(super) from: u64,
     /// The filter, as JSON text.
     pub(super) filter: Arc<str>,
-    pub(super) limits: TokenLimits,
+    pub(super) limits: Arc<ReadLimits>,
     pub(super) format: Format,
     pub(super) part: Part,
 }
@@ -90,9 +89,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::model::Glob;
 
     fn key(from: u64) -> PieceKey {
-        let (limits, part) = (TokenLimits::default(), Part::Events(500));
+        let (limits, part) = (Arc::default(), Part::Events(500));
         PieceKey {
             from,
             filter: "{}".into(),
@@ -138,10 +138,10 @@ mod tests {
         );
         get(&shared, &at, 9, 1, &reads).await;
         assert_eq!(reads.load(Ordering::Relaxed), 1, "later");
-        let limits = TokenLimits {
-            minions: Some("web*".to_owned()),
-            ..TokenLimits::default()
-        };
+        let limits = Arc::new(ReadLimits {
+            minions: Some(Glob::new("web*")),
+            ..ReadLimits::default()
+        });
         for other in [
             key(6),
             PieceKey {

@@ -8,7 +8,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::super::tokens::TokenLimits;
 use crate::api::call::consumers::{ConsumersPage, Position};
 use crate::api::call::jobs::answers::{JobAnswer, JobDiff, JobsPage, StatesPage};
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Replay, Why};
@@ -16,14 +15,11 @@ use crate::api::call::sinks::{DeadLettersPage, SinksPage};
 use crate::api::call::store::StoreState;
 use crate::api::query::{Minion, MinionsPage};
 use crate::api::status::Status;
-use crate::wire::msgpack::Stored;
 
 /// Context of an answer.
 pub(super) struct Finish<'a> {
     /// The id of the store.
     pub(super) store: &'a str,
-    /// The limits of the token.
-    pub(super) limits: &'a TokenLimits,
 }
 
 impl Finish<'_> {
@@ -36,7 +32,7 @@ impl Finish<'_> {
 
 /// An answer of an operation.
 pub(super) trait Answered: DeserializeOwned + Serialize + JsonSchema {
-    /// Adds what the call does not know, and removes what the token may not read.
+    /// Adds what the call does not know.
     fn finish(&mut self, _: &Finish<'_>) {}
 }
 
@@ -93,61 +89,6 @@ pub(super) struct Existed(bool);
 impl Answered for JobsPage {
     fn finish(&mut self, with: &Finish<'_>) {
         with.cursor(&mut self.next);
-        let functions = with.limits.functions.as_deref();
-        self.jobs
-            .retain(|job| TokenLimits::allows(functions, job.fun.as_str().unwrap_or_default()));
-    }
-}
-
-impl Answered for JobAnswer {
-    fn finish(&mut self, with: &Finish<'_>) {
-        let minions = with.limits.minions.as_deref();
-        if minions.is_none() {
-            return;
-        }
-        // The load names the target, and with it other minions.
-        (self.load, self.row.tgt) = (Stored::None, Stored::None);
-        self.children.clear();
-        for list in [&mut self.minions, &mut self.not_confirmed] {
-            list.retain(|minion| TokenLimits::allows(minions, minion));
-        }
-        self.missing
-            .retain(|minion| TokenLimits::allows(minions, minion));
-        self.returns
-            .retain(|answer| TokenLimits::allows(minions, &answer.minion));
-    }
-}
-
-impl Answered for Awaited {
-    fn finish(&mut self, with: &Finish<'_>) {
-        self.missing
-            .retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), minion));
-    }
-}
-
-impl Answered for StatesPage {
-    fn finish(&mut self, with: &Finish<'_>) {
-        self.states
-            .retain(|state| TokenLimits::allows(with.limits.minions.as_deref(), &state.minion));
-    }
-}
-
-impl Answered for JobDiff {
-    fn finish(&mut self, with: &Finish<'_>) {
-        let minions = with.limits.minions.as_deref();
-        if minions.is_some() {
-            // The target names other minions.
-            (self.a.tgt, self.b.tgt) = (Stored::None, Stored::None);
-            self.minions
-                .retain(|found| TokenLimits::allows(minions, &found.minion));
-        }
-    }
-}
-
-impl Answered for MinionsPage {
-    fn finish(&mut self, with: &Finish<'_>) {
-        self.minions
-            .retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), &minion.id));
     }
 }
 
@@ -162,6 +103,11 @@ impl Answered for ReactionsPage {
     }
 }
 
+impl Answered for JobAnswer {}
+impl Answered for Awaited {}
+impl Answered for StatesPage {}
+impl Answered for JobDiff {}
+impl Answered for MinionsPage {}
 impl Answered for EventCount {}
 impl Answered for ConsumersPage {}
 impl Answered for Position {}

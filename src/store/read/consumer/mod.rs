@@ -237,6 +237,24 @@ impl Store {
         Ok(record)
     }
 
+    /// Makes a consumer the position of a sink, until it is deleted. Durable on return.
+    pub(crate) fn give_to_sink(&self, name: &str) -> Result<(), StoreError> {
+        let mut state = self.0.consumers.0.lock();
+        if !state.of(name)?.record.sink {
+            state.change(name, true, |record| record.sink = true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a consumer is the position of a sink, which may not be configured any more.
+    pub(crate) fn is_of_sink(&self, name: &str) -> bool {
+        let state = self.0.consumers.0.lock();
+        state
+            .list
+            .get(name)
+            .is_some_and(|consumer| consumer.record.sink)
+    }
+
     /// Deletes a consumer; false if it does not exist. Durable on return.
     pub(crate) fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
         let mut state = self.0.consumers.0.lock();

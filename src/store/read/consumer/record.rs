@@ -24,6 +24,9 @@ pub(crate) struct ConsumerRecord {
     /// Whether retention keeps its unprocessed events.
     #[serde(default)]
     pub(crate) pin: bool,
+    /// Whether a sink uses it as its position.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) sink: bool,
     /// Unprocessed entries that retention dropped, until the gap record is processed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<LostEntries>,

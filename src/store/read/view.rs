@@ -1,0 +1,515 @@
+//! The store as a caller may know it: reads under [`ReadLimits`].
+//!
+//! # Invariant
+//!
+//! A [`StoreView`] answers as if the entries that its limits exclude had never been stored. The limits apply where entries are found: before a
+//! filter is evaluated, before anything is counted, and before a page ends. Other entries have an effect on sequence numbers only, and on how
+//! much one read looks at, by their number.
+//!
+//! # Jobs under a limit by minions
+//!
+//! | entry | what is left of it |
+//! |---|---|
+//! | return | itself, if its minion is allowed; no result of a runner or wheel, which has data of any minion |
+//! | load, event `.../new` | function, user and jid, and the allowed ones of the expected minions: target, arguments and metadata name others |
+//! | a return passed to `save_load` | itself, if its minion is allowed |
+//! | minions of a syndic | the allowed ones |
+//! | end time | nothing: it follows the last return of any minion |
+//! | other events of the job | themselves, if they are of an allowed minion |
+//!
+//! A job of which no allowed minion and no allowed function is left does not exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::consumer::Start;
+use super::follow::{Counted, Selected};
+use super::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
+use super::last_seen::LastSeen;
+use super::returns::JobReturns;
+use super::{EventPage, ScanStats, StoredEntry};
+use crate::base::clock::Micros;
+use crate::base::limits::LIST_JOBS_READ;
+use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
+use crate::store::Store;
+use crate::store::error::StoreError;
+use crate::store::index::LatestJob;
+use crate::wire::call::id_text;
+use crate::wire::filter::EntryFilter;
+use crate::wire::msgpack::{self, Writer, as_text};
+use crate::wire::salt_event::funs_of;
+
+/// The keys of a published load that name no minion.
+const SHARED: [&str; 3] = ["fun", "user", "jid"];
+
+const HOUR_US: i64 = 3_600_000_000;
+
+/// A store under the limits of a caller.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreView {
+    store: Store,
+    limits: Arc<ReadLimits>,
+}
+
+/// Job summaries, the latest first.
+#[derive(Debug, Default)]
+pub(crate) struct JobRows {
+    pub(crate) rows: Vec<(JidKey, JobSummary)>,
+    /// The read ended here; `None` at the end of the list.
+    pub(crate) next: Option<JidKey>,
+    /// Number of jobs that were looked at, and are not among the rows if the reader may not know them.
+    pub(crate) seen: usize,
+}
+
+impl StoreView {
+    /// The store as a caller with these limits may know it.
+    pub(crate) fn new(store: &Store, limits: Arc<ReadLimits>) -> Self {
+        Self {
+            store: store.clone(),
+            limits,
+        }
+    }
+
+    /// The whole store, for work that is done for no limited caller.
+    pub(crate) fn whole(store: &Store) -> Self {
+        Self::new(store, Arc::default())
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limits.is_limited()
+    }
+
+    /// The durable watermark of the whole store.
+    pub(crate) fn durable(&self) -> SeqNo {
+        self.store.durable()
+    }
+
+    pub(crate) fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
+        self.store.position(start)
+    }
+
+    /// As [`Store::gap_before`]. A gap record is an event, without minion and function.
+    pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let gap = self.store.gap_before(asked, from);
+        gap.filter(|gap| self.limits.allow_event(&gap.tag, &gap.minion, &gap.fun))
+    }
+
+    pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
+        self.store.event_id(event)
+    }
+
+    /// As [`Store::search_events`]. Under limits the statistics are zero: they count what is stored for others, too.
+    pub(crate) fn search_events(
+        &self,
+        filter: &EventFilter,
+        select: &EntryFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
+        let select = (select, &*self.limits);
+        let mut page = self
+            .store
+            .search_allowed(filter, select, before, limit, bytes_max)?;
+        if self.is_limited() {
+            page.stats = ScanStats::default();
+        }
+        Ok(page)
+    }
+
+    /// As [`Store::events_before`].
+    pub(crate) fn events_before(
+        &self,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let all = EntryFilter::default();
+        let page = self.search_events(filter, &all, before, limit, bytes_max)?;
+        Ok(page.events)
+    }
+
+    /// As [`Store::select`].
+    pub(crate) fn select(
+        &self,
+        filter: &EntryFilter,
+        from: SeqNo,
+        upto: SeqNo,
+        events_max: usize,
+        bytes_max: usize,
+    ) -> Result<Selected, StoreError> {
+        let filter = (filter, &*self.limits);
+        self.store
+            .select_allowed(filter, from, upto, events_max, bytes_max)
+    }
+
+    /// The number of events that [`StoreView::select`] returns; at most what one read looks at.
+    pub(crate) fn count(
+        &self,
+        filter: &EntryFilter,
+        from: SeqNo,
+        upto: SeqNo,
+    ) -> Result<Counted, StoreError> {
+        self.store
+            .count_allowed((filter, &*self.limits), from, upto)
+    }
+
+    /// Whether jobs are restricted.
+    fn hides_jobs(&self) -> bool {
+        self.limits.minions.is_some() || self.limits.functions.is_some()
+    }
+
+    /// As [`Store::job_entries`].
+    pub(crate) fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
+        if !self.hides_jobs() {
+            return self.store.job_entries(jid);
+        }
+        self.entries_of(jid, SeqNo::FIRST, |_| true)
+    }
+
+    /// As [`Store::job_entries_with`].
+    pub(crate) fn job_entries_with(
+        &self,
+        jid: &str,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        if !self.hides_jobs() {
+            return self.store.job_entries_with(jid, wanted);
+        }
+        self.entries_of(jid, SeqNo::FIRST, wanted)
+    }
+
+    /// As [`Store::job_entries_since`].
+    pub(crate) fn job_entries_since(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        if !self.hides_jobs() {
+            return self.store.job_entries_since(jid, from, wanted);
+        }
+        // Whether the job exists follows from all of its entries.
+        if from > SeqNo::FIRST && self.job_row(jid)?.is_none() {
+            return Ok(Vec::new());
+        }
+        self.entries_of(jid, from, wanted)
+    }
+
+    fn entries_of(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let wanted = |entry: &StoredEntry| match entry.kind {
+            Kind::Load | Kind::ReturnLoad | Kind::JobNew | Kind::Minions => true,
+            Kind::Return => self.limits.allow_minion(&entry.minion) && wanted(entry),
+            _ => wanted(entry),
+        };
+        let of_job = self
+            .store
+            .entries_of(jid, from, wanted, |kind| kind == Kind::Event)?;
+        let allowed = of_job.into_iter().filter_map(|entry| self.allowed(entry));
+        let entries: Vec<_> = allowed.collect();
+        let exists = from > SeqNo::FIRST || self.has_subject(&entries);
+        Ok(if exists { entries } else { Vec::new() })
+    }
+
+    /// What the reader may know of an entry of a job.
+    fn allowed(&self, entry: StoredEntry) -> Option<StoredEntry> {
+        let limits = &self.limits;
+        match entry.kind {
+            Kind::Load | Kind::ReturnLoad | Kind::JobNew => self.allowed_load(entry),
+            Kind::Return => {
+                // The column is empty for several functions, which the body names.
+                let is_of_fun = if entry.fun.is_empty() && limits.functions.is_some() {
+                    self.allow_funs(&entry.body)
+                } else {
+                    limits.allow_fun(&entry.fun)
+                };
+                (is_of_fun && limits.allow_minion(&entry.minion)).then_some(entry)
+            }
+            Kind::Minions if limits.minions.is_some() => {
+                let listed = msgpack::elements(&entry.body).next().unwrap_or_default();
+                let mut w = Writer::new();
+                w.array(2);
+                self.write_minions(&mut w, listed);
+                w.nil();
+                Some(StoredEntry {
+                    body: w.into_bytes(),
+                    ..entry
+                })
+            }
+            Kind::Minions | Kind::NoCache => Some(entry),
+            Kind::Endtime => limits.minions.is_none().then_some(entry),
+            Kind::Event => limits
+                .allow_event(&entry.tag, &entry.minion, &entry.fun)
+                .then_some(entry),
+            Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => None,
+        }
+    }
+
+    fn allowed_load(&self, entry: StoredEntry) -> Option<StoredEntry> {
+        let load = load_of(entry.kind, &entry.body);
+        if !self.allow_funs(load) {
+            return None;
+        }
+        if self.limits.minions.is_none() {
+            return Some(entry);
+        }
+        let mut w = Writer::new();
+        match entry.kind {
+            Kind::JobNew => {
+                let minions = msgpack::get(load, "minions");
+                self.write_shared(&mut w, load, minions);
+            }
+            kind => {
+                let is_return = kind == Kind::ReturnLoad;
+                let of_minion = msgpack::get(load, "id").and_then(id_text);
+                if is_return && !self.limits.allow_minion(&of_minion.unwrap_or_default()) {
+                    return None;
+                }
+                w.array(2);
+                if is_return {
+                    w.raw(load);
+                } else {
+                    self.write_shared(&mut w, load, None);
+                }
+                let listed = msgpack::elements(&entry.body).nth(1).unwrap_or(&[0xc0]);
+                self.write_minions(&mut w, listed);
+            }
+        }
+        Some(StoredEntry {
+            body: w.into_bytes(),
+            ..entry
+        })
+    }
+
+    /// Writes what a load shares with every reader, and the allowed ones of `minions`.
+    fn write_shared(&self, w: &mut Writer, load: &[u8], minions: Option<&[u8]>) {
+        let is_shared = |key: &[u8]| as_text(key).is_some_and(|key| SHARED.contains(&key));
+        let shared: Vec<_> = msgpack::pairs(load)
+            .filter(|(key, _)| is_shared(key))
+            .collect();
+        w.map(shared.len() + usize::from(minions.is_some()));
+        for (key, value) in shared {
+            w.raw(key).raw(value);
+        }
+        if let Some(minions) = minions {
+            self.write_minions(w.str("minions"), minions);
+        }
+    }
+
+    /// Writes the allowed ones of a list of minions; nil for nil.
+    fn write_minions(&self, w: &mut Writer, listed: &[u8]) {
+        if msgpack::is_nil(listed) {
+            w.nil();
+            return;
+        }
+        let is_allowed = |id: &&[u8]| id_text(id).is_some_and(|id| self.limits.allow_minion(&id));
+        let allowed: Vec<_> = msgpack::elements(listed).filter(is_allowed).collect();
+        w.array(allowed.len());
+        for id in allowed {
+            w.raw(id);
+        }
+    }
+
+    /// Whether all functions that a map names are allowed.
+    fn allow_funs(&self, map: &[u8]) -> bool {
+        let fun = msgpack::get(map, "fun").unwrap_or_default();
+        let many = funs_of(map);
+        if many.is_empty() {
+            return self.limits.allow_fun(as_text(fun).unwrap_or_default());
+        }
+        many.iter().all(|fun| self.limits.allow_fun(fun))
+    }
+
+    /// Whether the allowed entries of a job name something that the reader may know.
+    fn has_subject(&self, entries: &[StoredEntry]) -> bool {
+        let names_minion = |entry: &StoredEntry| match entry.kind {
+            Kind::Return | Kind::ReturnLoad => true,
+            Kind::Load => has_elements(msgpack::elements(&entry.body).nth(1)),
+            Kind::Minions => has_elements(msgpack::elements(&entry.body).next()),
+            Kind::JobNew => has_elements(msgpack::get(&entry.body, "minions")),
+            _ => false,
+        };
+        let has_minion = self.limits.minions.is_none() || entries.iter().any(names_minion);
+        let has_fun =
+            self.limits.functions.is_none() || entries.iter().any(|entry| rank(entry.kind) > 0);
+        has_minion && has_fun
+    }
+
+    /// As [`Store::job_row`]. Under limits the summary is made of the allowed entries.
+    pub(crate) fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
+        let known = self.store.job_row(jid)?;
+        if known.is_none() || !self.hides_jobs() {
+            return Ok(known);
+        }
+        let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
+        let best = entries.iter().map(|entry| rank(entry.kind)).max();
+        if best <= Some(rank(Kind::Return)) {
+            entries = self.job_entries(jid)?;
+        }
+        Ok(summary(&entries))
+    }
+
+    /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the read ends early after some jobs of others.
+    pub(crate) fn jobs_before(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Result<JobRows, StoreError> {
+        let mut found = JobRows::default();
+        if !self.hides_jobs() {
+            found.rows = self.store.jobs_before(before, limit)?;
+            found.seen = found.rows.len();
+            let last = found.rows.last().map(|(key, _)| *key);
+            found.next = last.filter(|_| found.rows.len() >= limit);
+            return Ok(found);
+        }
+        found.next = before;
+        while found.rows.len() < limit && found.seen < LIST_JOBS_READ {
+            let wanted = limit - found.rows.len();
+            let rows = self.store.jobs_before(found.next, wanted)?;
+            let is_end = rows.len() < wanted;
+            found.seen += rows.len();
+            for (key, row) in rows {
+                found.next = Some(key);
+                let row = self.job_row(&row.jid)?;
+                found.rows.extend(row.map(|row| (key, row)));
+            }
+            if is_end {
+                found.next = None;
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// As [`Store::jobs_at_most`]; unknown under limits.
+    pub(crate) fn jobs_at_most(&self) -> u64 {
+        if self.hides_jobs() {
+            return 0;
+        }
+        self.store.jobs_at_most()
+    }
+
+    /// As [`Store::returns_of`].
+    pub(crate) fn returns_of(
+        &self,
+        wanted: &BTreeMap<&str, BTreeSet<&str>>,
+    ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
+        if !self.hides_jobs() {
+            return self.store.returns_of(wanted);
+        }
+        let mut jobs = BTreeMap::new();
+        for (jid, minions) in wanted {
+            let Some(summary) = self.job_row(jid)? else {
+                continue;
+            };
+            let mut returns = self.job_entries_with(jid, |_| false)?;
+            let is_cached = returns.iter().any(|entry| is_of_cached_job(entry.kind));
+            returns.retain(|entry| {
+                entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
+            });
+            jobs.insert(
+                (*jid).to_owned(),
+                JobReturns {
+                    summary,
+                    is_cached,
+                    returns,
+                },
+            );
+        }
+        Ok(jobs)
+    }
+
+    /// As [`Store::latest_of`].
+    pub(crate) fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
+        Ok(self.allowed_latest(fun, self.store.latest_of(fun)?))
+    }
+
+    /// As [`Store::latest_on_bus_only`].
+    pub(crate) fn latest_on_bus_only(
+        &self,
+        fun: &str,
+    ) -> Result<BTreeMap<String, LatestJob>, StoreError> {
+        Ok(self.allowed_latest(fun, self.store.latest_on_bus_only(fun)?))
+    }
+
+    fn allowed_latest(
+        &self,
+        fun: &str,
+        mut latest: BTreeMap<String, LatestJob>,
+    ) -> BTreeMap<String, LatestJob> {
+        latest.retain(|minion, _| self.limits.allow_fun(fun) && self.limits.allow_minion(minion));
+        latest
+    }
+
+    /// As [`Store::latest_jobs`].
+    pub(crate) fn latest_jobs(
+        &self,
+        wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Vec<(LatestJob, bool)>, StoreError> {
+        if !self.hides_jobs() {
+            return self.store.latest_jobs(wanted);
+        }
+        self.store.latest_jobs(&|fun, minion| {
+            let [fun_text, minion_text] = [fun, minion].map(String::from_utf8_lossy);
+            self.limits.allow_minion(&minion_text)
+                && self.limits.allow_fun(&fun_text)
+                && wanted(fun, minion)
+        })
+    }
+
+    /// As [`Store::minions`].
+    pub(crate) fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
+        let rows = self.latest_jobs(&|_, _| true)?.into_iter();
+        let counted = rows.filter(|(_, is_bus_only)| !(confirmed_only && *is_bus_only));
+        let ids: BTreeSet<Vec<u8>> = counted.map(|(row, _)| row.minion).collect();
+        Ok(ids
+            .into_iter()
+            .filter_map(|minion| String::from_utf8(minion).ok())
+            .collect())
+    }
+
+    /// As [`Store::last_seen`]. Under limits the time since which entries were examined is that of a full hour: it is the time of an entry of
+    /// any minion.
+    pub(crate) fn last_seen(
+        &self,
+        entries_max: usize,
+        wanted: Option<&BTreeSet<&str>>,
+    ) -> Result<LastSeen, StoreError> {
+        let mut seen = self.store.last_seen(entries_max, wanted)?;
+        if self.is_limited() {
+            seen.minions
+                .retain(|minion, _| self.limits.allow_minion(minion));
+            let full_hour = |at: Micros| {
+                let hours = at.0.div_euclid(HOUR_US).saturating_add(1);
+                Micros(hours.saturating_mul(HOUR_US))
+            };
+            seen.since = seen.since.map(full_hour);
+        }
+        Ok(seen)
+    }
+}
+
+fn has_elements(list: Option<&[u8]>) -> bool {
+    list.is_some_and(|list| msgpack::elements(list).next().is_some())
+}
+
+/// The summary that an index would have of these entries of a job; `None` without any.
+fn summary(entries: &[StoredEntry]) -> Option<JobSummary> {
+    let first = entries.iter().min_by_key(|entry| entry.at)?;
+    let mut summary = JobSummary {
+        jid: first.jid.clone(),
+        first_at: first.at.0,
+        ..JobSummary::default()
+    };
+    for entry in entries {
+        summary.update(entry.seq, &entry.as_entry());
+    }
+    Some(summary)
+}
