@@ -176,6 +176,12 @@ pub const SPILL_DAMAGED_FILES: usize = 16;
 /// Bytes of a disk sector: after a read error the sectors around it are read one by one.
 pub const SECTOR_BYTES: usize = 4096;
 
+/// Damaged places of files that are remembered, to log each once.
+pub const DAMAGE_PLACES_MAX: usize = 10_000;
+
+/// Damaged places that the status names.
+pub const DAMAGE_ROWS_MAX: usize = 8;
+
 /// Interval at which a bus source records the time up to which all events are safe. After `kill -9` a gap starts at most this
 /// much too early.
 pub const SEEN_INTERVAL: Duration = Duration::from_secs(5);

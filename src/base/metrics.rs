@@ -317,8 +317,12 @@ counters! {
     hook_loops,
     /// Bytes truncated from unfinished segments at start: writes interrupted by a crash.
     tail_bytes_cut,
-    /// Frames of finished segments skipped because of a checksum mismatch.
+    /// Places in logs that were skipped because of a checksum mismatch or an unreadable sector; each counts once.
     frames_damaged,
+    /// Entries in damaged frames whose number is known; they cannot be read.
+    entries_damaged,
+    /// Bytes of logs that the disk could not read.
+    log_bytes_unreadable,
     /// Segments whose index was rebuilt from their log.
     indexes_rebuilt,
     /// Segments in the catalogue but not on disk at start: lost.

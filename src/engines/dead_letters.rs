@@ -28,6 +28,7 @@ use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
 use crate::model::SeqNo;
+use crate::store::format::open_small;
 use crate::store::vfs::{Fs, FsFile};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,8 @@ pub(crate) enum DeadLetterError {
          (`saltcellar sinks dead-letters`)"
     )]
     Full { count: usize, bytes: u64 },
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     #[error("cannot {action} {}: {why}", path.display())]
     Io {
         action: &'static str,
@@ -138,14 +141,9 @@ impl DeadLetters {
         fs: Arc<dyn Fs>,
     ) -> Result<Self, DeadLetterError> {
         let path = state_dir.join("sinks").join(format!("{name}.dead"));
-        let bytes = match std::fs::read(&path) {
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            read => read.map_err(|why| DeadLetterError::Io {
-                action: "read",
-                path: path.clone(),
-                why,
-            })?,
-        };
+        // A line with an unreadable part is damaged, and the file is kept under a second name.
+        let content = open_small(&*fs, &path)?;
+        let bytes = content.unwrap_or_default().bytes;
         let mut state = State::default();
         let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
         let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());

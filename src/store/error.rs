@@ -39,11 +39,12 @@ pub enum StoreError {
         /// The version of this release.
         expected: u32,
     },
-    /// The file `FORMAT` is missing or damaged; the store id is known from the headers of the logs.
+    /// The file `FORMAT` is missing, or it is damaged and the logs do not tell the store id.
     #[error(
         "the state directory {} has format {found}, this release reads format {expected}: \
-         the headers of its logs name its store id; write two lines into {}/FORMAT, \
-         `saltcellar store, format {expected}` and `{line}`",
+         restore the file from a backup, or, if this is no interrupted `restore` or `salvage`, create an empty file {}/FORMAT: \
+         the next start completes it from the headers of the logs, if they agree; \
+         `saltcellar store salvage` copies the readable entries to a new store",
         path.display(), path.display()
     )]
     FormatLost {
@@ -53,8 +54,6 @@ pub enum StoreError {
         found: String,
         /// The version of this release.
         expected: u32,
-        /// The second line of a valid `FORMAT`.
-        line: String,
     },
     /// Bytes on disk fail their checksum or are malformed.
     #[error("{}: damaged at byte {offset}: {what}", path.display())]
@@ -89,6 +88,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the disk cannot return the data; see [`super::vfs::read`].
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Io { why, .. } if super::vfs::read::is_damage(why))
+    }
+
     /// Whether the disk or a quota is full.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Io { why, .. } if is_no_space(why))
@@ -116,6 +120,24 @@ fn remedy(why: &io::Error) -> &'static str {
 /// Converts to the 32-bit form used on disk; `what` names the exceeded limit in the error.
 pub(crate) fn fits(n: usize, what: &'static str) -> Result<u32, StoreError> {
     u32::try_from(n).map_err(|_| StoreError::Broken(what))
+}
+
+/// As [`io_at`], for data that is derived from the log: what the disk cannot return is rebuilt.
+pub(crate) fn derived_at<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |why| {
+        let error = io_at(action, path)(why);
+        if error.is_damage() {
+            StoreError::Index {
+                path: path.to_owned(),
+                what: error.to_string(),
+            }
+        } else {
+            error
+        }
+    }
 }
 
 /// Adds the operation and the path to an I/O error.

@@ -26,7 +26,8 @@ use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{StoreError, io_at};
-use super::vfs::{Disk, Fs};
+use super::vfs::Fs;
+use super::vfs::read::{Content, read_whole};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
@@ -59,13 +60,41 @@ pub(crate) fn name_of(path: &Path) -> &str {
         .unwrap_or_default()
 }
 
-/// The content of a file; `None` if it does not exist.
-pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match fs::read(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some).map_err(io_at("read", path)),
+/// The content of a small file; `None` if it does not exist. Unreadable parts are logged, and read as zero bytes.
+pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
+    let content = read_whole(fs, path).map_err(io_at("read", path))?;
+    for range in content.iter().flat_map(|content| &content.unreadable) {
+        tracing::error!(
+            path = %path.display(), offset = range.start, bytes = range.end - range.start,
+            "the disk cannot read a part of a file"
+        );
     }
+    Ok(content)
 }
+
+/// As [`read_small`], for the owner of the file. A file with unreadable parts also gets the name `<name>.damaged`, which stays
+/// when the file is replaced: another attempt may read more of it.
+pub(crate) fn open_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
+    let content = read_small(fs, path)?;
+    if content.as_ref().is_some_and(Content::is_damaged) {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(DAMAGED);
+        let aside = Path::new(&aside);
+        match fs::hard_link(path, aside) {
+            Ok(()) => {
+                tracing::warn!(path = %path.display(), copy = %aside.display(), "file with unreadable parts kept");
+            }
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "file with unreadable parts not kept");
+            }
+        }
+    }
+    Ok(content)
+}
+
+/// Suffix of the second name of a file with unreadable parts.
+const DAMAGED: &str = ".damaged";
 
 /// Removes a directory with its content, if it exists.
 pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
@@ -195,15 +224,6 @@ pub(crate) fn without_sum(bytes: &[u8]) -> Option<&str> {
     (with_sum(body) == text).then_some(body)
 }
 
-/// Identifies a store without revealing its id, on which the checksums of frames depend.
-pub(crate) fn fingerprint(store_id: u64) -> String {
-    let mut input = b"saltcellar store ".to_vec();
-    input.extend(store_id.to_le_bytes());
-    let hash = sha256(&input);
-    let digits = hash.iter().take(8).map(|byte| format!("{byte:02x}"));
-    digits.collect()
-}
-
 const FORMAT_WORDS: &str = "saltcellar store, format ";
 const STORE_ID_WORDS: &str = "store id ";
 
@@ -250,61 +270,86 @@ pub(crate) fn read_format(text: &str) -> Result<u64, String> {
 /// is part of every frame's checksum.
 pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
-    let text = match fs::read_to_string(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            if state_dir.join("log").exists() {
-                return Err(unknown_version(
-                    state_dir,
-                    "unknown (the file FORMAT is missing)".to_owned(),
-                ));
-            }
-            let store_id = crate::model::secret_seed();
-            fs.write_whole(&path, format_text(store_id).as_bytes())
-                .map_err(io_at("write", &path))?;
-            return Ok(store_id);
-        }
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => String::new(),
-        read => read.map_err(io_at("read", &path))?,
+    let write = |store_id| {
+        fs.write_whole(&path, format_text(store_id).as_bytes())
+            .map_err(io_at("write", &path))
     };
-    read_format(&text).map_err(|found| unknown_version(state_dir, found))
+    match find_store_id(fs, state_dir)? {
+        FoundId::Stored(store_id) => Ok(store_id),
+        FoundId::InLogs(store_id) => {
+            tracing::error!(path = %path.display(), "file damaged, written again with the store id in the headers of the logs");
+            write(store_id)?;
+            Ok(store_id)
+        }
+        FoundId::Missing if state_dir.join("log").exists() => Err(other_format(
+            state_dir,
+            "unknown (the file FORMAT is missing)".to_owned(),
+        )),
+        FoundId::Missing => {
+            let store_id = crate::model::secret_seed();
+            write(store_id)?;
+            Ok(store_id)
+        }
+    }
 }
 
-/// Builds the error for another format, or for a missing or damaged `FORMAT`: in that case with the line to restore,
-/// if the log headers agree on a store id.
-pub(crate) fn unknown_version(state_dir: &Path, found: String) -> StoreError {
-    let named = if found.contains("FORMAT") {
-        store_ids(state_dir)
-    } else {
-        Vec::new()
+/// Where the store id of a state directory was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FoundId {
+    /// In `FORMAT`.
+    Stored(u64),
+    /// `FORMAT` is damaged or cannot be read; the headers of all logs agree.
+    InLogs(u64),
+    /// There is no `FORMAT`.
+    Missing,
+}
+
+/// Reads the store id. Another format is an error; so is a damaged `FORMAT` whose store id the logs do not tell.
+pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, StoreError> {
+    let Some(content) = read_small(fs, &state_dir.join("FORMAT"))? else {
+        return Ok(FoundId::Missing);
     };
+    match read_format(&String::from_utf8_lossy(&content.bytes)) {
+        Ok(store_id) => Ok(FoundId::Stored(store_id)),
+        // A header is valid for this format only.
+        Err(found) if found.contains("damaged") => match store_ids(fs, state_dir).as_slice() {
+            [store_id] => Ok(FoundId::InLogs(*store_id)),
+            _ => Err(other_format(state_dir, found)),
+        },
+        Err(found) => Err(other_format(state_dir, found)),
+    }
+}
+
+/// The error for another format, or for a missing or damaged `FORMAT`.
+fn other_format(state_dir: &Path, found: String) -> StoreError {
     let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
-    match named.as_slice() {
-        [store_id] => StoreError::FormatLost {
+    if found.contains("FORMAT") {
+        StoreError::FormatLost {
             path,
             found,
             expected,
-            line: store_id_line(*store_id),
-        },
-        _ => StoreError::Version {
+        }
+    } else {
+        StoreError::Version {
             path,
             found,
             expected,
-        },
+        }
     }
 }
 
 /// The store ids in valid log headers, most frequent first.
-pub(crate) fn store_ids(state_dir: &Path) -> Vec<u64> {
+pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for class_name in class_names(state_dir).unwrap_or_default() {
         let class_dir = class_dir(state_dir, &class_name);
-        for segment in fs::read_dir(class_dir).into_iter().flatten().flatten() {
+        for segment in list(&class_dir).unwrap_or_default() {
             // Reading a header needs no id.
             let id = LogId {
                 store_id: 0,
                 first_seq: SeqNo::default(),
             };
-            let log = LogFile::bare(&Disk, &segment.path().join("log"), id);
+            let log = LogFile::bare(fs, &segment.join("log"), id);
             if let Ok(Some(header)) = log.and_then(|log| log.header()) {
                 *counts.entry(header.id().store_id).or_default() += 1;
             }
@@ -315,10 +360,23 @@ pub(crate) fn store_ids(state_dir: &Path) -> Vec<u64> {
     ids.into_iter().map(|(store_id, _)| store_id).collect()
 }
 
+/// The id that the store has for others: the first half of an event's id. It is derived one way from the store id, which must
+/// stay secret: a sender who knows that could put valid frames into the bodies of entries.
+pub(crate) fn public_id(store_id: u64) -> String {
+    let input = [
+        b"saltcellar public store id".as_slice(),
+        &store_id.to_le_bytes(),
+    ]
+    .concat();
+    let [a, b, c, d, e, f, g, h, ..] = sha256(&input);
+    format!("{:016x}", u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::vfs::Disk;
     use super::*;
+    use crate::base::clock::Micros;
 
     #[test]
     fn a_second_holder_sees_the_name_of_the_first() {
@@ -382,25 +440,42 @@ mod tests {
             fs::create_dir_all(&segment).unwrap();
             fs::write(
                 segment.join("log"),
-                crate::store::log::file::file_header(class, id, crate::base::clock::Micros(1)),
+                crate::store::log::file::file_header(class, id, Micros(1)),
             )
             .unwrap();
         }
-        let line = text.lines().nth(1).unwrap();
-        for damaged in [
-            None,
-            Some("nonsense"),
-            Some("saltcellar store, format 3\nstore id 00\n"),
-        ] {
-            fs::remove_file(dir.path().join("FORMAT")).unwrap();
-            if let Some(damaged) = damaged {
-                fs::write(dir.path().join("FORMAT"), damaged).unwrap();
-            }
-            let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
-            assert!(error.contains(line), "{error}");
-            fs::write(dir.path().join("FORMAT"), &text).unwrap();
+        let path = dir.path().join("FORMAT");
+        for damaged in ["", "nonsense", "saltcellar store, format 3\nstore id 00\n"] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text, "made again");
         }
-        assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
+
+        // As after an interrupted restore. The id is a secret.
+        fs::remove_file(&path).unwrap();
+        let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("create an empty file"), "{error}");
+        assert!(!error.contains(&format!("{store_id:016x}")), "{error}");
+
+        // A log of another store.
+        let id = LogId {
+            store_id: store_id ^ 1,
+            first_seq: SeqNo(9),
+        };
+        let segment = class_dir(dir.path(), "jobs").join(segment_name(id.first_seq));
+        fs::create_dir_all(&segment).unwrap();
+        let header = crate::store::log::file::file_header("jobs", id, Micros(1));
+        fs::write(segment.join("log"), header).unwrap();
+        fs::write(&path, "").unwrap();
+        let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("if they agree"), "{error}");
+    }
+
+    #[test]
+    fn the_public_id_is_fixed_and_differs_from_the_store_id() {
+        // printf "saltcellar public store id\x07\0\0\0\0\0\0\0" | sha256sum
+        assert_eq!(public_id(7), "f3b0e167cab67930");
+        assert_ne!(public_id(7), public_id(8));
     }
 
     #[test]

@@ -37,6 +37,7 @@
 //! tools            verify, rebuild, redact, salvage, backup, restore
 //! ```
 
+pub(crate) mod damage;
 pub mod error;
 pub mod format;
 pub mod index;
@@ -202,7 +203,9 @@ struct StoreInner {
     state: RwLock<Arc<index::state::StateDatabase>>,
     classes: Classes,
     /// A random number, part of every frame's checksum.
+    /// Secret; see [`format::public_id`].
     store_id: u64,
+    public_id: String,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
@@ -227,6 +230,9 @@ struct StoreInner {
     retention: retain::Retention,
     /// See [`Limits::pin_bytes_max`].
     pin_bytes_max: u64,
+    /// The content of `SEQUENCE` at the start: no number from there on was assigned before. The greatest number if it is unknown.
+    reserved_at_start: SeqNo,
+    damage: damage::DamageList,
     rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
@@ -282,6 +288,12 @@ impl StoreInner {
         self.faults_at_start.lock().push(fault);
     }
 
+    /// Numbers of stored entries are below. A finished segment has only durable entries.
+    fn believed_below(&self) -> SeqNo {
+        let durable = SeqNo(self.durable.load(Ordering::Acquire));
+        self.reserved_at_start.max(durable)
+    }
+
     fn heartbeat(&self) {
         self.heartbeat
             .store(heartbeat_of(&self.clock), Ordering::Relaxed);
@@ -334,6 +346,9 @@ impl Store {
         format::make_dir(&**fs, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
         let store_id = format::check_version(&**fs, dir)?;
+        // Before any log: a number that was never reserved is not believed.
+        let reserved = write::seqno::SequenceFile::read(&**fs, dir)?.flatten();
+        let reserved_at_start = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
         format::make_dir(&**fs, &dir.join("log"))?;
         match format::make_dir(&**fs, &segment::removal::trash_dir(dir)) {
             // The next drop of a segment creates it in the space of that segment.
@@ -355,6 +370,7 @@ impl Store {
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             store_id,
+            public_id: format::public_id(store_id),
             durable: AtomicU64::new(SeqNo::FIRST.0),
             durable_notify: read::follow::DurableNotify::default(),
             has_reactor: AtomicBool::new(false),
@@ -375,6 +391,8 @@ impl Store {
             ),
             retention: retain::Retention::default(),
             pin_bytes_max: options.limits.pin_bytes_max,
+            reserved_at_start,
+            damage: damage::DamageList::default(),
             rates: read::stats::Rates::default(),
             written,
             last_failed: Mutex::default(),
@@ -412,13 +430,18 @@ impl Store {
                     store_id,
                     first_seq,
                 };
-                let segment = Arc::new(segment::Segment::open(
-                    fs,
-                    dir,
-                    (class, name.clone()),
-                    id,
-                    index,
-                )?);
+                let opened = segment::Segment::open(fs, dir, (class, name.clone()), id, index);
+                let segment = match opened {
+                    // Its directory stays: a later start may read it.
+                    Err(error) if error.is_damage() => {
+                        tracing::error!(%error, "cannot open the log of a segment");
+                        if !known.contains_key(&(name.to_string(), first_seq)) {
+                            report_missing_log(dir, &name, first_seq, &options.metrics);
+                        }
+                        continue;
+                    }
+                    opened => Arc::new(opened?),
+                };
                 // The active segment has no index. In a class that was removed from the configuration for a while,
                 // the newest segment is sealed, too.
                 let metadata = known.remove(&(name.to_string(), first_seq));
@@ -428,26 +451,34 @@ impl Store {
                     shared.add_segment(segment);
                     continue;
                 }
-                // An old index would lack the entries appended from here on.
-                segment.remove_index()?;
                 // The sync of the log's directory entry may have failed.
                 format::sync_dir(&**fs, segment.dir())?;
-                let (index, mut walked) = segment.walk()?;
+                let (index, mut walked) = segment.walk(reserved_at_start)?;
                 if let Some((offset, version)) = walked.unknown_version {
                     let what = format!(
                         "frame of version {version} from another release: start that release"
                     );
                     return Err(segment.log().corrupt(offset, what));
                 }
-                if Some(first_seq) != newest {
+                // An old index would lack the entries appended from here on.
+                segment.remove_index()?;
+                let grows = grows && !walked.is_closed;
+                let is_newest = Some(first_seq) == newest && !walked.is_closed;
+                if walked.is_closed {
+                    // The next segment of the class gets another number.
+                    next_seq = next_seq.max(first_seq.next());
+                }
+                if !is_newest {
                     walked = walked.finished();
                 }
-                log::recovery::report_damage(
-                    &segment,
-                    &walked,
-                    Some(first_seq) == newest,
-                    &options.metrics,
-                );
+                shared.report_damage(&segment, &walked, is_newest);
+                if let Some(last) = walked.unbelieved {
+                    // The disk may have lost the last update of SEQUENCE: numbers just above it are not assigned again.
+                    let skipped = options.limits.numbers_ahead.saturating_mul(2);
+                    if last.0 < reserved_at_start.0.saturating_add(skipped) {
+                        next_seq = next_seq.max(last.next());
+                    }
+                }
                 next_seq = index
                     .blocks()
                     .metas()
@@ -455,17 +486,12 @@ impl Store {
                     .fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
-                if Some(first_seq) == newest && grows {
+                if is_newest && grows {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                log::recovery::make_durable(
-                    &segment,
-                    &walked,
-                    Some(first_seq) == newest,
-                    &options.metrics,
-                )?;
-                if Some(first_seq) == newest && segment.totals().entries == 0 {
+                log::recovery::make_durable(&segment, &walked, is_newest, &options.metrics)?;
+                if is_newest && segment.totals().entries == 0 {
                     // Keep it as the active segment of the class if that is configured again.
                     continue;
                 }

@@ -38,6 +38,8 @@ const WINDOW: usize = 4;
 pub(crate) struct Server {
     pub(crate) dir: tempfile::TempDir,
     child: Option<Child>,
+    /// Makes reads fail, see [`Server::start_with_a_bad_sector`]; `None` without a C compiler.
+    bad_sector: Option<PathBuf>,
     pub(crate) seed: u64,
     pub(crate) senders: Vec<Mutex<Sender>>,
     /// Where each entry was found.
@@ -62,9 +64,11 @@ impl Server {
     pub(crate) fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.yaml"), CONFIGS[0]).unwrap();
+        let bad_sector = compiled(dir.path());
         Self {
             dir,
             child: None,
+            bad_sector,
             seed,
             senders: (0..SENDERS).map(|_| Mutex::default()).collect(),
             found: HashMap::new(),
@@ -108,7 +112,26 @@ impl Server {
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "a daemon is running");
         self.started = Instant::now();
-        self.child = Some(serve(self.dir.path()));
+        self.child = Some(serve(self.dir.path()).spawn().unwrap());
+    }
+
+    /// As [`Server::start`], but the disk cannot read a random sector of a log.
+    pub(crate) fn start_with_a_bad_sector(&mut self, random: &mut Random) {
+        let logs = logs(&self.state_dir());
+        let (Some(library), false) = (&self.bad_sector, logs.is_empty()) else {
+            return self.start();
+        };
+        let any = usize::try_from(random.below(logs.len() as u64)).unwrap();
+        let path = logs[any].canonicalize().unwrap();
+        let sectors = std::fs::metadata(&path).unwrap().len().div_ceil(4096);
+        let from = random.below(sectors.max(1)) * 4096;
+        let mut command = serve(self.dir.path());
+        command
+            .env("LD_PRELOAD", library)
+            .env("BAD_PATH", path)
+            .env("BAD_FROM", from.to_string())
+            .env("BAD_TO", (from + 4096).to_string());
+        self.child = Some(command.spawn().unwrap());
     }
 
     /// Waits until it answers, and checks that its log has no errors.
@@ -442,7 +465,41 @@ impl Drop for Server {
     }
 }
 
-fn serve(dir: &Path) -> Child {
+/// All logs in a state directory.
+fn logs(state_dir: &Path) -> Vec<PathBuf> {
+    let list = |dir: PathBuf| {
+        let items = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        items.map(|item| item.path()).collect::<Vec<_>>()
+    };
+    let segments = list(state_dir.join("log")).into_iter().flat_map(list);
+    let mut logs: Vec<_> = segments.map(|segment| segment.join("log")).collect();
+    logs.retain(|log| log.is_file());
+    logs.sort();
+    logs
+}
+
+/// Compiles the library that makes reads fail.
+fn compiled(dir: &Path) -> Option<PathBuf> {
+    let (source, library) = (dir.join("bad_sector.c"), dir.join("bad_sector.so"));
+    std::fs::write(&source, include_str!("../it/bad_sector.c")).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .arg("-ldl");
+    match cc.status() {
+        Ok(status) => {
+            assert!(status.success());
+            Some(library)
+        }
+        Err(error) => {
+            eprintln!("no bad sectors: no C compiler as `cc`: {error}");
+            None
+        }
+    }
+}
+
+fn serve(dir: &Path) -> Command {
     let log = std::fs::File::create(dir.join("log")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
     command
@@ -464,9 +521,8 @@ fn serve(dir: &Path) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+        .stderr(log);
+    command
 }
 
 impl Server {

@@ -35,7 +35,7 @@ pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
 pub(crate) struct Cellar {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) process: Process,
-    flags: Vec<String>,
+    pub(crate) flags: Vec<String>,
 }
 
 /// Replaces the word `DIR` by a directory, but not within longer names.

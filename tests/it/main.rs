@@ -30,6 +30,12 @@ mod sync_order;
 /// The daemon on a disk that is full, slow or failing.
 mod bad_disks;
 
+/// The daemon and the tools on a disk with unreadable sectors.
+mod bad_sectors;
+
+/// What is shown of the store id.
+mod store_id;
+
 /// The daemon on a real, full file system.
 mod full_disk;
 

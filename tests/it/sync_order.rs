@@ -15,8 +15,16 @@ use crate::harness::{map, serve_command, wait_for};
 
 /// Compiles the library; `None` without a C compiler.
 pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
-    let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
-    std::fs::write(&source, include_str!("sync_order.c")).unwrap();
+    compiled(dir, "sync_order", include_str!("sync_order.c"))
+}
+
+/// Compiles a library to preload; `None` without a C compiler.
+pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Option<PathBuf> {
+    let (source, library) = (
+        dir.join(format!("{name}.c")),
+        dir.join(format!("{name}.so")),
+    );
+    std::fs::write(&source, text).unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
         .arg(&library)

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BusRow, ClassRow, ConsumerRow, ListenerRow, ReactorRow, ReloadRow, SinkRow, SpoolRow, Status,
+    BusRow, ClassRow, ConsumerRow, DamageRow, ListenerRow, ReactorRow, ReloadRow, SinkRow,
+    SpoolRow, Status,
 };
 use crate::base::clock::Micros;
 use crate::base::units::span;
@@ -73,6 +74,11 @@ pub const LOSS_COUNTERS: &[LossCounter] = &[
         "blocks_unread_at_start",
         Problem,
         "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
+    ),
+    loss(
+        "log_bytes_unreadable",
+        Problem,
+        "the disk cannot read parts of logs: check it, and see `saltcellar store verify`",
     ),
     loss(
         "segments_missing",
@@ -240,6 +246,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             format!("cannot read {files}: the keys in them are not redacted"),
         );
     }
+    status.damage.iter().for_each(|row| damage(&mut found, row));
     for LossCounter { name, meaning, .. } in LOSS_COUNTERS {
         let count = status.counters.get(*name).copied().unwrap_or(0);
         if count > 0 {
@@ -260,6 +267,18 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             .unwrap_or_default(),
         reasons,
     }
+}
+
+fn damage(found: &mut Reasons, row: &DamageRow) {
+    let lost = match row.entries {
+        Some(entries) => format!("{entries} entries cannot be read"),
+        None => "entries may be lost".to_owned(),
+    };
+    let message = format!(
+        "{} is damaged at byte {} ({} bytes, {}): {lost}; consumers and sinks skip them. Run `saltcellar store verify` and check the disk",
+        row.path, row.offset, row.bytes, row.what
+    );
+    found.add(Warning, "log", message);
 }
 
 fn disk(found: &mut Reasons, status: &Status) {

@@ -19,9 +19,11 @@ use super::http::{ListenerMonitor, ListenerState, ListenerStatus};
 use crate::api::zeromq::ZmqSocketStatus;
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
+use crate::base::limits::DAMAGE_ROWS_MAX;
 use crate::engines::runtime::SinkStatus;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
+use crate::store::damage::Damage;
 use crate::store::read::ClassTotals;
 use crate::store::read::stats::{ClassStats, StoreStats};
 use crate::store::{ConsumerStatus, Step, StoreError};
@@ -58,6 +60,8 @@ answers! {
         sinks: Vec<SinkRow>,
         rules: Vec<RuleRow>,
         master_keys: MasterKeys,
+        /// Damaged places of logs found since the start, at most 8.
+        damage: Vec<DamageRow>,
         spools: Vec<SpoolRow>,
         /// The address that serves minions, if configured.
         https: Option<ListenerRow>,
@@ -100,6 +104,16 @@ answers! {
         /// The function; empty for several.
         fun: String,
         retcode: i64,
+    }
+    /// A damaged place of a log, which readers skip.
+    DamageRow {
+        path: String,
+        /// Offset of the first byte.
+        offset: u64,
+        bytes: u64,
+        what: String,
+        /// Entries that cannot be read because of it; absent if the number is unknown.
+        entries: Option<u64>,
     }
     /// A step of the system clock.
     ClockStep {
@@ -293,6 +307,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             known: known as u64,
             unreadable,
         },
+        damage: damage(ctx),
         spools: ctx
             .spools
             .iter()
@@ -313,6 +328,18 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     };
     status.health = Some(health(&status, now));
     Ok(status)
+}
+
+fn damage(ctx: &Ctx) -> Vec<DamageRow> {
+    let row = |known: Damage| DamageRow {
+        path: known.path.to_string_lossy().into_owned(),
+        offset: known.offset,
+        bytes: known.bytes,
+        what: known.what,
+        entries: known.entries,
+    };
+    let known = ctx.store.damage().into_iter();
+    known.take(DAMAGE_ROWS_MAX).map(row).collect()
 }
 
 #[expect(

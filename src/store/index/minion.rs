@@ -281,7 +281,9 @@ mod tests {
         let count = keyed.len();
         assert!(count > 3, "{count}");
         table::write(dir.path(), &[("minion", keyed), ("name", listed)]).unwrap();
-        let table = table::Table::open(dir.path()).unwrap().unwrap();
+        let table = table::Table::open(&crate::store::vfs::Disk, dir.path())
+            .unwrap()
+            .unwrap();
         let (pages, listed) = (
             Pages(table.tree("minion").unwrap()),
             Pages(table.tree("name").unwrap()),

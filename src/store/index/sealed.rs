@@ -35,6 +35,7 @@ use crate::store::index::memory::MemIndex;
 use crate::store::index::tree::CheckedTree;
 use crate::store::index::tree::sled_guard::{flush_and_sync, open_or_copy, open_sled};
 use crate::store::read::job_summary::JobSummary;
+use crate::store::vfs::Fs;
 
 /// The key of the only page in a tree.
 const ONLY: [u8; 4] = [0; 4];
@@ -180,8 +181,8 @@ fn write_table(
 
 impl SealedIndex {
     /// Opens the table of the index; writes it first if it is missing. Without space for it, the database is used.
-    pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
-        if let Some(index) = Self::open_table(dir)? {
+    pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Self, StoreError> {
+        if let Some(index) = Self::open_table(fs, dir)? {
             return Ok(index);
         }
         let (index, written) = open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| {
@@ -189,7 +190,7 @@ impl SealedIndex {
             let written = write_table(dir, pages_of);
             Ok((Self::read_database(db, dir)?, written))
         })?;
-        match written.and_then(|()| Self::open_table(dir)) {
+        match written.and_then(|()| Self::open_table(fs, dir)) {
             Ok(table) => Ok(table.unwrap_or(index)),
             // On a full disk this is expected at every opening.
             Err(error) if error.is_no_space() => {
@@ -204,8 +205,8 @@ impl SealedIndex {
     }
 
     /// Opens the table; `None` if it is missing.
-    pub(crate) fn open_table(dir: &Path) -> Result<Option<Self>, StoreError> {
-        let Some(table) = Table::open(dir)? else {
+    pub(crate) fn open_table(fs: &dyn Fs, dir: &Path) -> Result<Option<Self>, StoreError> {
+        let Some(table) = Table::open(fs, dir)? else {
             return Ok(None);
         };
         let tree = |name| -> Result<Tree, StoreError> { Ok(Box::new(Pages(table.tree(name)?))) };

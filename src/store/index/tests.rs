@@ -125,14 +125,14 @@ proptest! {
         let metadata = sealed::write(&index, None, dir.path()).unwrap();
         let table = std::fs::read(dir.path().join(table::FILE)).unwrap();
         let open = [
-            SealedIndex::open_table(dir.path()).unwrap().unwrap(),
+            SealedIndex::open_table(&crate::store::vfs::Disk, dir.path()).unwrap().unwrap(),
             SealedIndex::open_database(dir.path()).unwrap(),
         ];
         for open in open {
             compare(&index, &model, &metadata, &open)?;
         }
         std::fs::remove_file(dir.path().join(table::FILE)).unwrap();
-        compare(&index, &model, &metadata, &SealedIndex::open(dir.path()).unwrap())?;
+        compare(&index, &model, &metadata, &SealedIndex::open(&crate::store::vfs::Disk, dir.path()).unwrap())?;
         prop_assert_eq!(std::fs::read(dir.path().join(table::FILE)).unwrap(), table);
         let wanted = |name: &[u8]| name.ends_with(b"7");
         let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);
@@ -163,7 +163,7 @@ proptest! {
         }
         std::fs::write(&path, &bytes).unwrap();
         let is_damage = |error: &StoreError| matches!(error, StoreError::Index { .. });
-        let open = match SealedIndex::open_table(dir.path()) {
+        let open = match SealedIndex::open_table(&crate::store::vfs::Disk, dir.path()) {
             Ok(Some(open)) => open,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -299,7 +299,7 @@ fn sled_stores_no_index_data_in_unsynced_files() {
     }
     let dir = tempfile::tempdir().unwrap();
     sealed::write(&index, None, dir.path()).unwrap();
-    let open = SealedIndex::open(dir.path()).unwrap();
+    let open = SealedIndex::open(&crate::store::vfs::Disk, dir.path()).unwrap();
     assert_eq!(
         open.positions(JidKey::of("20261121030955000000"))
             .unwrap()

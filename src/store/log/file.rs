@@ -24,9 +24,10 @@
 //! A frame is data only if its checksums hold. The store id comes from `FORMAT`, never from a frame.
 //! [`super::walk`] defines the meaning of the bytes between frames.
 
-use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use rkyv::util::AlignedVec;
 
 use super::block::BlockView;
@@ -35,10 +36,11 @@ use super::frame::{
     u64_at,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES};
+use crate::base::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES, SECTOR_BYTES};
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::FORMAT_VERSION;
+use crate::store::format::{FORMAT_VERSION, public_id};
+use crate::store::vfs::read::{Outcome, read_at};
 use crate::store::vfs::{Fs, FsFile};
 
 /// Bytes of the file header.
@@ -124,6 +126,36 @@ pub struct LogFile {
     id: LogId,
     /// Offset in the log of the file's first byte.
     base: u64,
+    unreadable: Mutex<Unreadable>,
+}
+
+/// The sectors of a log that the disk could not read so far.
+#[derive(Debug, Default)]
+struct Unreadable {
+    /// Ascending, without overlaps.
+    ranges: Vec<Range<u64>>,
+    /// Bytes that [`LogFile::take_unreadable_bytes`] has not returned yet.
+    uncounted: u64,
+}
+
+impl Unreadable {
+    /// Adds a range; returns the number of bytes that were not known.
+    fn add(&mut self, range: &Range<u64>) -> u64 {
+        let first = self.ranges.partition_point(|known| known.end < range.start);
+        let behind = self
+            .ranges
+            .partition_point(|known| known.start <= range.end);
+        let touched = self.ranges.get(first..behind).unwrap_or_default();
+        let joined = touched.iter().fold(range.clone(), |all, known| {
+            all.start.min(known.start)..all.end.max(known.end)
+        });
+        let len = |range: &Range<u64>| range.end - range.start;
+        let known: u64 = touched.iter().map(len).sum();
+        let fresh = len(&joined) - known;
+        self.ranges.splice(first..behind, [joined]);
+        self.uncounted += fresh;
+        fresh
+    }
 }
 
 /// The payload of a frame.
@@ -166,9 +198,10 @@ impl Header {
     pub(in crate::store) fn mismatch(&self, class_name: &str, id: LogId) -> Option<String> {
         let own = self.id();
         if own.store_id != id.store_id {
-            let (own, other) = (own.store_id, id.store_id);
+            // The store ids themselves are secret.
+            let (own, other) = (public_id(own.store_id), public_id(id.store_id));
             return Some(format!(
-                "the header has store id {own:016x}, FORMAT has {other:016x}"
+                "the header belongs to the store {own}, FORMAT to {other}"
             ));
         }
         (self.class_name() != Some(class_name) || own.first_seq != id.first_seq).then(|| {
@@ -186,14 +219,7 @@ impl LogFile {
     /// class and first sequence number follow from the path.
     pub fn open(fs: &dyn Fs, path: &Path, class_name: &str, id: LogId) -> Result<Self, StoreError> {
         let log = Self::bare(fs, path, id)?;
-        let header = match log.header() {
-            Err(error @ StoreError::Io { .. }) => {
-                tracing::error!(%error, offset = 0, "cannot read the header of a log");
-                None
-            }
-            header => header?,
-        };
-        let Some(header) = header else {
+        let Some(header) = log.header()? else {
             tracing::error!(path = %path.display(), offset = 0, "log header damaged, reading its frames without it");
             return Ok(log);
         };
@@ -228,6 +254,7 @@ impl LogFile {
             created: Micros::default(),
             id,
             base: 0,
+            unreadable: Mutex::default(),
         }
     }
 
@@ -289,7 +316,7 @@ impl LogFile {
         self.view(meta, false)
     }
 
-    /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame.
+    /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame, or if it cannot be read.
     pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(header) = self
             .header_at(meta.offset)?
@@ -304,7 +331,9 @@ impl LogFile {
         let Some(part) = bytes.get_mut(..len) else {
             return Ok(None);
         };
-        Ok(self.read(part, meta.offset)?.then_some(bytes))
+        let end = meta.offset + part.len() as u64;
+        let is_there = self.read(part, meta.offset)? && !self.is_unreadable(meta.offset, end);
+        Ok(is_there.then_some(bytes))
     }
 
     fn view(&self, meta: &BlockMeta, with_bodies: bool) -> Result<BlockView, StoreError> {
@@ -428,24 +457,78 @@ impl LogFile {
         Ok(Payload::Block(view))
     }
 
-    /// Fills `buffer` from `offset`; false at the end of the file.
+    /// Fills `buffer` from `offset`; false at the end of the file. Unreadable sectors read as zero bytes, and are remembered
+    /// ([`LogFile::is_unreadable`]): checksums treat them as any other damage.
     pub(in crate::store) fn read(
         &self,
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<bool, StoreError> {
-        match self.file.read_exact_at(buffer, offset) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(why) => Err(StoreError::Io {
-                action: "read",
-                path: self.path.clone(),
-                why,
-            }),
+        match read_at(&*self.file, buffer, offset).map_err(io_at("read", &self.path))? {
+            Outcome::Whole => Ok(true),
+            Outcome::End => Ok(false),
+            Outcome::Damaged(ranges) => {
+                let mut known = self.unreadable.lock();
+                let sector = SECTOR_BYTES as u64;
+                for range in ranges {
+                    let range = range.start / sector * sector..range.end.next_multiple_of(sector);
+                    // Once: readers meet the same sector again and again.
+                    if known.add(&range) > 0 {
+                        tracing::error!(
+                            path = %self.path.display(), offset = range.start, bytes = range.end - range.start,
+                            "the disk cannot read a part of a log, skipping the entries in it"
+                        );
+                    }
+                }
+                Ok(true)
+            }
         }
     }
 
-    /// Offset after the last nonzero byte of a range; `from` if all bytes are zero.
+    /// Whether a part of the range could not be read.
+    pub(in crate::store) fn is_unreadable(&self, from: u64, to: u64) -> bool {
+        self.last_unreadable(from, to).is_some()
+    }
+
+    /// The last part of the range that could not be read.
+    pub(in crate::store) fn last_unreadable(&self, from: u64, to: u64) -> Option<Range<u64>> {
+        let known = self.unreadable.lock();
+        known
+            .ranges
+            .iter()
+            .rfind(|range| range.start < to && from < range.end)
+            .cloned()
+    }
+
+    /// All parts that could not be read, ascending.
+    pub(in crate::store) fn unreadable(&self) -> Vec<Range<u64>> {
+        self.unreadable.lock().ranges.clone()
+    }
+
+    /// Whether all of these parts can be read now.
+    pub(in crate::store) fn can_read(&self, parts: &[Range<u64>]) -> Result<bool, StoreError> {
+        for part in parts {
+            let mut at = part.start;
+            while at < part.end {
+                let len = (part.end - at).min(SECTOR_BYTES as u64);
+                let mut bytes = [0; SECTOR_BYTES];
+                let sector = bytes.get_mut(..usize::try_from(len).unwrap_or(0));
+                let is_there = self.read(sector.unwrap_or_default(), at)?;
+                if !is_there || self.is_unreadable(at, at + len) {
+                    return Ok(false);
+                }
+                at += len;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The number of unreadable bytes found since the last call.
+    pub(in crate::store) fn take_unreadable_bytes(&self) -> u64 {
+        std::mem::take(&mut self.unreadable.lock().uncounted)
+    }
+
+    /// Offset after the last byte of a range that is not zero or cannot be read; `from` if there is none.
     pub(in crate::store) fn used_end(&self, from: u64, to: u64) -> Result<u64, StoreError> {
         let mut chunk = vec![0_u8; 64 * 1024];
         let (mut at, mut used) = (from, from);
@@ -464,11 +547,13 @@ impl LogFile {
             }
             at += want as u64;
         }
-        Ok(used)
+        let unreadable = self.last_unreadable(from, to);
+        Ok(unreadable.map_or(used, |range| used.max(range.end.min(to))))
     }
 
     /// Rewrites a range through `file`, a handle open for writing. After a failed sync the kernel may consider dirty pages
-    /// clean; rewriting makes them dirty again, so that the next sync stores them.
+    /// clean; rewriting makes them dirty again, so that the next sync stores them. Unreadable sectors stay as they are: a later
+    /// read may succeed.
     pub(in crate::store) fn rewrite_range(
         &self,
         file: &dyn FsFile,
@@ -484,11 +569,37 @@ impl LogFile {
             if !self.read(&mut piece, at)? {
                 return Err(self.corrupt(at, "the log was truncated during a read".to_owned()));
             }
-            file.write_all_at(&piece, at)
-                .map_err(io_at("write", &self.path))?;
+
+            for part in self.readable_parts(at..at + want as u64) {
+                let bytes = usize::try_from(part.start - at)
+                    .ok()
+                    .zip(usize::try_from(part.end - at).ok())
+                    .and_then(|(from, to)| piece.get(from..to))
+                    .unwrap_or_default();
+                file.write_all_at(bytes, part.start)
+                    .map_err(io_at("write", &self.path))?;
+            }
             at += want as u64;
         }
         Ok(())
+    }
+
+    /// A range without its unreadable parts.
+    fn readable_parts(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let (mut parts, mut at) = (Vec::new(), range.start);
+        for bad in &self.unreadable.lock().ranges {
+            if bad.end <= at || bad.start >= range.end {
+                continue;
+            }
+            if bad.start > at {
+                parts.push(at..bad.start);
+            }
+            at = bad.end;
+        }
+        if at < range.end {
+            parts.push(at..range.end);
+        }
+        parts
     }
 
     /// Copies a range into a file beside the log, for diagnosis. Not synced.
@@ -532,6 +643,19 @@ pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unreadable_ranges_are_joined_and_counted_once() {
+        let mut known = Unreadable::default();
+        let added = [(8, 12), (20, 24), (8, 12), (12, 16), (4, 30), (40, 41)];
+        let fresh: Vec<u64> = added
+            .iter()
+            .map(|(from, to)| known.add(&(*from..*to)))
+            .collect();
+        assert_eq!(fresh, [4, 4, 0, 4, 14, 1]);
+        assert_eq!(known.ranges, [4..30, 40..41]);
+        assert_eq!(known.uncounted, 27);
+    }
 
     #[test]
     fn a_log_opens_only_as_the_store_and_class_in_its_header() {

@@ -4,8 +4,15 @@
 //! of its 48-byte header ([`super::frame`]), so the run time is linear in the size of the log. The store id is an input
 //! and never taken from a frame.
 //!
+//! A header whose check value holds bounds the search: no frame is looked for in its payload, even if the payload is damaged. A
+//! body therefore exposes no frame unless the header around it is damaged, and then only to a writer who knows the store id.
+//!
 //! Bytes between two valid frames are damage, with one exception. If the following frame marks them as possibly unsynced and
-//! the log is active, they belong to an unfinished write ([`Walked::finished`]).
+//! the log is active, they belong to an unfinished write ([`Walked::finished`]). A range with an unreadable sector never does:
+//! its content may be acknowledged.
+//!
+//! A frame with a number that was never reserved ([`Bounds::below`]) is not believed. It bounds nothing, counts as damage, and
+//! is never truncated.
 //!
 //! # Invariant
 //!
@@ -13,7 +20,7 @@
 //! on, counts as damage, and is never truncated.
 
 use super::block::BlockView;
-use super::frame::{ALIGN, FRAME_VERSION, FrameHeader};
+use super::frame::{ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader};
 use crate::model::SeqNo;
 use crate::store::error::StoreError;
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, Payload};
@@ -36,7 +43,7 @@ pub struct DamagedRange {
     pub after: SeqNo,
     /// The first sequence number behind the range; `None` if no good frame follows.
     pub before: Option<SeqNo>,
-    /// Whether it is a valid frame that was rejected, and therefore not an unfinished write.
+    /// Whether it cannot be an unfinished write: a valid frame that was rejected, or bytes that the disk cannot read.
     rejected: bool,
 }
 
@@ -66,6 +73,10 @@ pub struct Walked {
     pub(crate) synced: u64,
     /// Offset and version of the first frame written by another release.
     pub(crate) unknown_version: Option<(u64, u16)>,
+    /// Whether nothing may be written to the log: it has frames that were not believed, or its end cannot be read.
+    pub(crate) is_closed: bool,
+    /// The greatest number of a frame that was not believed.
+    pub(crate) unbelieved: Option<SeqNo>,
 }
 
 impl Walked {
@@ -85,6 +96,8 @@ pub struct Bounds {
     pub from: u64,
     /// End offset.
     pub(crate) size: u64,
+    /// No number from here on was ever reserved.
+    pub(crate) below: SeqNo,
 }
 
 impl Bounds {
@@ -92,8 +105,22 @@ impl Bounds {
     pub fn of_log(size: u64) -> Self {
         Self {
             from: FRAMES_FROM,
-            size,
+            ..Self::of_file(size)
         }
+    }
+
+    /// A file of `size` bytes that may have no header.
+    pub(in crate::store) fn of_file(size: u64) -> Self {
+        Self {
+            from: 0,
+            size,
+            below: SeqNo(u64::MAX),
+        }
+    }
+
+    /// Only numbers below `seq` are believed.
+    pub(in crate::store) fn below(self, seq: SeqNo) -> Self {
+        Self { below: seq, ..self }
     }
 }
 
@@ -129,8 +156,13 @@ pub fn walk(
             continue;
         }
         if header.first_seq <= state.walked.last_seq {
-            // A frame left behind by a failed write, past the shorter commit that overwrote its start.
-            at = header.offset + ALIGN as u64;
+            // A frame left behind by a failed write, past the shorter commit that overwrote its start. A later commit behind it
+            // would have overwritten its header before it was acknowledged.
+            continue;
+        }
+        if header.last_seq >= bounds.below {
+            state.disbelieve(&header);
+            at = header.offset + FRAME_HEADER_LEN as u64;
             continue;
         }
         if header.version != FRAME_VERSION {
@@ -158,11 +190,7 @@ pub fn walk(
                 state.accept(&header, fault);
             }
             Payload::Unreadable(what) => state.reject(&header, &what),
-            Payload::Damaged(what) => {
-                // Continue inside the frame: it may contain frames of a failed write.
-                at = header.offset + ALIGN as u64;
-                state.broken.push((header, what));
-            }
+            Payload::Damaged(what) => state.broken.push((header, what)),
         }
     }
     state.finish(log)
@@ -171,9 +199,12 @@ pub fn walk(
 struct WalkState {
     walked: Walked,
     size: u64,
-    /// Frames behind `walked.end` with a valid header and a damaged payload.
+    below: SeqNo,
+    /// Frames behind `walked.end` with a valid header and a damaged payload, ascending, without overlaps.
     broken: Vec<(FrameHeader, &'static str)>,
     last: Option<FrameHeader>,
+    /// End of the frames that were not believed.
+    unbelieved_end: u64,
 }
 
 impl WalkState {
@@ -188,8 +219,10 @@ impl WalkState {
         Self {
             walked,
             size: bounds.size,
+            below: bounds.below,
             broken: Vec::new(),
             last: None,
+            unbelieved_end: 0,
         }
     }
 
@@ -260,6 +293,26 @@ impl WalkState {
         self.walked.end = end;
     }
 
+    /// Records a frame with a number that was never reserved. Only its header is passed: the rest may hold anything.
+    fn disbelieve(&mut self, header: &FrameHeader) {
+        self.pass_gap(header.offset, None);
+        let end = (header.offset + FRAME_HEADER_LEN as u64).min(padded(self.size));
+        let what = format!(
+            "a frame with sequence number {}, but SEQUENCE reserved only those below {}; if SEQUENCE was replaced by an older file, \
+             write a greater number into it and run `saltcellar store rebuild`",
+            header.last_seq.0, self.below.0
+        );
+        let range = DamagedRange {
+            rejected: true,
+            ..self.range(header.offset, end, &what)
+        };
+        self.walked.damaged.push(range);
+        self.walked.end = end;
+        self.walked.is_closed = true;
+        self.walked.unbelieved = self.walked.unbelieved.max(Some(header.last_seq));
+        self.unbelieved_end = self.unbelieved_end.max(header.end().min(self.size));
+    }
+
     /// Records a good frame, unless `each` returned a fault.
     fn accept(&mut self, header: &FrameHeader, fault: Option<String>) {
         self.pass_gap(header.offset, Some(header.first_seq));
@@ -296,7 +349,15 @@ impl WalkState {
                 let count = broken.iter().map(|header| u64::from(header.count)).sum();
                 tail.entries = Some((first.first_seq, last.last_seq, count));
             }
-            self.walked.tail = Some(tail);
+            if log.is_unreadable(end, used) || end < self.unbelieved_end {
+                // It may hold acknowledged entries.
+                tail.rejected = true;
+                self.walked.is_closed = true;
+                self.walked.end = padded(used.max(self.unbelieved_end));
+                self.walked.damaged.push(tail);
+            } else {
+                self.walked.tail = Some(tail);
+            }
         }
         // The newest header records which bytes were unsynced when its commit was written.
         if let Some(newest) = broken.last().or(self.last.as_ref()) {
@@ -304,15 +365,16 @@ impl WalkState {
             // Data behind a complete commit proves that this commit was synced.
             let is_over = broken.is_empty() && newest.ends_commit && self.walked.tail.is_some();
             if !is_over {
-                self.split_unfinished(newest.synced);
+                self.split_unfinished(log, newest.synced);
             }
         }
         Ok(self.walked)
     }
 
-    fn split_unfinished(&mut self, synced: u64) {
+    fn split_unfinished(&mut self, log: &LogFile, synced: u64) {
         for range in std::mem::take(&mut self.walked.damaged) {
-            if range.rejected || range.end() <= synced {
+            let is_damage = range.rejected || log.is_unreadable(range.offset, range.end());
+            if is_damage || range.end() <= synced {
                 self.walked.damaged.push(range);
             } else if range.offset >= synced {
                 self.walked.unfinished.push(range);

@@ -28,7 +28,7 @@ use crate::base::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_
 use crate::base::metrics::Metrics;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
-use crate::store::format::read_if_exists;
+use crate::store::format::open_small;
 use crate::store::segment::Segment;
 use crate::store::vfs::Fs;
 
@@ -75,8 +75,8 @@ impl AgeClock {
         let path = state_dir.join("CLOCK");
         let (wall, monotonic) = (clock.now(), clock.monotonic());
         let mut is_malformed = false;
-        let file = read_if_exists(&path)?.and_then(|bytes| {
-            let read = parse(&String::from_utf8_lossy(&bytes));
+        let file = open_small(&*fs, &path)?.and_then(|content| {
+            let read = parse(&String::from_utf8_lossy(&content.bytes));
             is_malformed = read.is_none();
             if is_malformed {
                 tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");

@@ -467,7 +467,10 @@ impl StoreInner {
     }
 
     /// The number of held jobs with entries in the segment.
-    fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
+    pub(super) fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
+        if self.holds.is_unreadable() {
+            return Ok(1);
+        }
         let mut held = 0;
         for (key, jid) in self.holds.jids() {
             held += usize::from(self.has_entries_of(segment, key, &jid)?);

@@ -26,7 +26,7 @@ use crate::base::file_fault::FileFault;
 use crate::base::limits::SALT_KEEP_TTL;
 use crate::model::{Age, Keep};
 use crate::store::error::StoreError;
-use crate::store::format::read_if_exists;
+use crate::store::format::open_small;
 use crate::store::vfs::Fs;
 
 /// The name of the file.
@@ -109,8 +109,8 @@ impl SaltKeeps {
             is_saved: true,
             ..State::default()
         };
-        if let Some(bytes) = read_if_exists(&path)? {
-            let read = SaltKeep::parse(&String::from_utf8_lossy(&bytes));
+        if let Some(content) = open_small(&*fs, &path)? {
+            let read = SaltKeep::parse(&String::from_utf8_lossy(&content.bytes));
             if read.is_none() {
                 tracing::error!(
                     path = %path.display(),

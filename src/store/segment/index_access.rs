@@ -14,6 +14,7 @@ use crate::base::limits::{INDEXES_OPEN, INDEXES_OPEN_BYTES};
 use crate::base::metrics::Metrics;
 use crate::model::SeqNo;
 use crate::store::StoreInner;
+use crate::store::damage::Damage;
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::state::StateDatabase;
 use crate::store::index::{LatestJob, MemIndex, SealedIndex, SegmentMetadata};
@@ -35,7 +36,7 @@ impl StoreInner {
                 segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
                 return Ok(Ready::Sled(index.clone()));
             }
-            let (fresh, damage) = segment.open_index()?;
+            let (fresh, damage) = segment.open_index(self.believed_below())?;
             if let Some(error) = damage {
                 self.note_damaged(segment, &error);
             }
@@ -68,7 +69,7 @@ impl StoreInner {
                 Ready::Memory(index) => return Ok(memory(&index)),
                 Ready::Sled(index) => match sealed(&index) {
                     Err(error @ StoreError::Index { .. }) => {
-                        if segment.replace_index(&index)? {
+                        if segment.replace_index(&index, self.believed_below())? {
                             self.note_damaged(segment, &error);
                         }
                     }
@@ -175,9 +176,16 @@ impl StoreInner {
             log.head(&meta)
         } {
             Ok(view) => Ok(Some(Arc::new(view))),
-            Err(error @ StoreError::Corrupt { .. }) => {
-                self.metrics.frames_damaged.add(1);
-                tracing::error!(%error, "damaged block skipped by a read");
+            Err(StoreError::Corrupt { path, offset, what }) => {
+                let damage = Damage {
+                    path,
+                    offset,
+                    bytes: u64::from(meta.len),
+                    what,
+                    entries: Some(u64::from(meta.count)),
+                };
+                self.damage.note(damage, &self.metrics);
+                self.count_unreadable(segment);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -240,13 +248,17 @@ impl StoreInner {
         if !segment.has_index() {
             return Ok(None);
         }
+        if segment.index_is_outdated()? {
+            tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
+            return Ok(None);
+        }
         if let Some(metadata) = known {
             // A log longer than indexed: the disk lost a truncation that was reported as durable.
             let size = segment.log().size()?;
             let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
             return Ok(Some(metadata).filter(|_| indexed >= size));
         }
-        let (index, damage) = segment.open_index()?;
+        let (index, damage) = segment.open_index(self.believed_below())?;
         let (found, damage) = match index {
             // A page is verified when it is read.
             Index::Open(index) => match index.latest() {

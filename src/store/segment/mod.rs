@@ -11,6 +11,7 @@ pub(in crate::store) mod rewrite;
 pub mod seal;
 pub mod usage;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,7 +19,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::error::StoreError;
-use super::format::{class_dir, make_dir, new_name, remove_dir, segment_name, sync_dir};
+use super::format::{
+    class_dir, make_dir, new_name, read_small, remove_dir, segment_name, sync_dir,
+};
 use super::index::sealed;
 use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, Totals};
 use super::vfs::{Disk, Fs};
@@ -28,6 +31,28 @@ use crate::store::log::frame::LogId;
 use crate::store::log::walk::{Bounds, Walked, walk};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::write::class::Class;
+
+/// Name of an index that `store rebuild` has put aside until the new one is complete.
+pub(in crate::store) const INDEX_ASIDE: &str = "index.old";
+
+/// Name of a file in an index: the parts of the log that could not be read when the index was made. One per line: offset of the
+/// first byte, space, offset after the last one.
+const UNREADABLE: &str = "unreadable";
+
+fn unreadable_text(parts: &[Range<u64>]) -> String {
+    let lines = parts
+        .iter()
+        .map(|part| format!("{} {}\n", part.start, part.end));
+    lines.collect()
+}
+
+fn unreadable_parts(text: &str) -> Option<Vec<Range<u64>>> {
+    let part = |line: &str| {
+        let (from, to) = line.split_once(' ')?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    };
+    text.lines().map(part).collect()
+}
 
 /// The state of a segment's index.
 #[derive(Debug)]
@@ -173,11 +198,11 @@ impl Segment {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Scans the log and builds the index in memory.
-    pub(crate) fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
+    /// Scans the log and builds the index in memory. Only numbers below `below` are believed.
+    pub(crate) fn walk(&self, below: SeqNo) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
-        let bounds = Bounds::of_log(self.log.size()?);
+        let bounds = Bounds::of_log(self.log.size()?).below(below);
         let walked = walk(&self.log, bounds, true, |meta, view| {
             if noted.is_err() {
                 return None;
@@ -208,7 +233,10 @@ impl Segment {
 
     /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
     /// the error.
-    pub(crate) fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
+    pub(crate) fn open_index(
+        &self,
+        below: SeqNo,
+    ) -> Result<(Index, Option<StoreError>), StoreError> {
         let mut shared_index = self.shared_index.lock();
         if let Some(index) = shared_index.upgrade() {
             return Ok((Index::Open(index), None));
@@ -216,13 +244,13 @@ impl Segment {
         if matches!(*self.index(), Index::Memory(_)) {
             return Ok((Index::Closed, None));
         }
-        match SealedIndex::open(&self.dir.join("index")) {
+        match SealedIndex::open(&*self.fs, &self.dir.join("index")) {
             Ok(index) => {
                 let index = Arc::new(index);
                 *shared_index = Arc::downgrade(&index);
                 Ok((Index::Open(index), None))
             }
-            Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log()?, Some(error))),
+            Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log(below)?, Some(error))),
             Err(error) => Err(error),
         }
     }
@@ -234,20 +262,24 @@ impl Segment {
 
     /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
     /// from the damaged index and is discarded.
-    fn index_from_log(&self) -> Result<Index, StoreError> {
-        let (index, _) = self.walk()?;
+    fn index_from_log(&self, below: SeqNo) -> Result<Index, StoreError> {
+        let (index, _) = self.walk(below)?;
         self.remove_index()?;
         *self.metadata.write() = None;
         Ok(Index::Memory(Box::new(index)))
     }
 
     /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
-    pub(crate) fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
+    pub(crate) fn replace_index(
+        &self,
+        broken: &Arc<SealedIndex>,
+        below: SeqNo,
+    ) -> Result<bool, StoreError> {
         let mut shared_index = self.shared_index.lock();
         if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
             return Ok(false);
         }
-        let fresh = self.index_from_log()?;
+        let fresh = self.index_from_log(below)?;
         *shared_index = Weak::new();
         *self.index_mut() = fresh;
         Ok(true)
@@ -265,6 +297,18 @@ impl Segment {
         work().inspect_err(|_| *self.index_mut() = index)
     }
 
+    /// Whether the index was made while a part of the log could not be read that can be read now.
+    pub(super) fn index_is_outdated(&self) -> Result<bool, StoreError> {
+        let path = self.dir.join("index").join(UNREADABLE);
+        let Some(content) = read_small(self.fs(), &path)? else {
+            return Ok(false);
+        };
+        match unreadable_parts(&String::from_utf8_lossy(&content.bytes)) {
+            Some(parts) => self.log.can_read(&parts),
+            None => Ok(true),
+        }
+    }
+
     /// Whether there is a sealed index on disk.
     pub(crate) fn has_index(&self) -> bool {
         self.dir.join("index").is_dir()
@@ -273,13 +317,23 @@ impl Segment {
     /// Writes the index to disk, atomically. Durable on return.
     pub(crate) fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
-        for old in [&temporary, &place] {
-            remove_dir(self.fs(), old)?;
-        }
+        remove_dir(self.fs(), &temporary)?;
         let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
             // A partial index may occupy the space that is missing.
             let _ = self.fs.remove_dir_all(&temporary);
         })?;
+        let unreadable = self.log.unreadable();
+        if !unreadable.is_empty() {
+            // The index lacks the entries in these parts.
+            let path = temporary.join(UNREADABLE);
+            self.fs
+                .write_whole(&path, unreadable_text(&unreadable).as_bytes())
+                .map_err(super::error::io_at("write", &path))?;
+        }
+        // Only now that the new one is complete.
+        for old in [&place, &self.dir.join(INDEX_ASIDE)] {
+            remove_dir(self.fs(), old)?;
+        }
         self.fs
             .rename(&temporary, &place)
             .map_err(super::error::io_at("rename to", &place))?;

@@ -165,7 +165,7 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
 
     let (plan, fs) = faulty_disk();
     plan.add(Fault {
-        within: path.display().to_string(),
+        within: path.join("log").display().to_string(),
         ..Fault::lasting(Act::Read, Errno::IO)
     });
     let rig = Rig::open_with(&Options {

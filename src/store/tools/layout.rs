@@ -7,10 +7,11 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
-use crate::store::format::name_of;
+use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
+use crate::store::segment::INDEX_ASIDE;
 use crate::store::segment::rewrite::SEALED;
-use crate::store::vfs::open_to_read;
+use crate::store::vfs::{Disk, open_to_read};
 use crate::store::write::seqno::SEQUENCE;
 use crate::store::{StoreError, format};
 
@@ -206,33 +207,24 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
             "no such directory"
         }));
     }
-    let Some(text) = files::text(&dir.join("FORMAT"))? else {
+    let missing = || {
         if dir.join("MANIFEST").is_file() {
-            return Err(not(
-                "it is a backup; `saltcellar store restore` restores it",
-            ));
+            return not("it is a backup; `saltcellar store restore` restores it");
         }
         if dir.join("log").is_dir() {
-            return Err(not(
+            return not(
                 "the file FORMAT is missing; `saltcellar store salvage` copies the readable entries to a new store",
-            ));
+            );
         }
-        return Err(not("the file FORMAT is missing"));
+        not("the file FORMAT is missing")
     };
-    match format::read_format(&text) {
-        Ok(store_id) => Ok(store_id),
-        Err(found) if found.contains("damaged") => Err(not(
+    match format::find_store_id(&Disk, dir) {
+        Ok(FoundId::Stored(store_id) | FoundId::InLogs(store_id)) => Ok(store_id),
+        Ok(FoundId::Missing) => Err(missing()),
+        Err(StoreError::FormatLost { .. }) => Err(not(
             "the file FORMAT is damaged; `saltcellar store salvage` copies the readable entries to a new store",
         )),
-        Err(found) => {
-            let expected = format::FORMAT_VERSION;
-            Err(StoreError::Version {
-                path: dir.to_owned(),
-                found,
-                expected,
-            }
-            .into())
-        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -246,7 +238,8 @@ pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return Ok(None);
     }
-    let text = files::text(&path)?.unwrap_or_default();
+    // Only for the message.
+    let text = std::io::read_to_string(file).unwrap_or_default();
     Ok(Some(
         if text.trim().is_empty() {
             "another process"
@@ -340,9 +333,10 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     Ok(found)
 }
 
-/// Whether a file is the incomplete form of a small file.
+/// Whether a file is the incomplete form of a small file, or one with parts that the disk could not read.
 fn is_incomplete(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "tmp")
+    path.extension()
+        .is_some_and(|end| end == "tmp" || end == "damaged")
 }
 
 /// Files and directories that saltcellar does not create.
@@ -369,8 +363,10 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             }
             let is_known = |path: &PathBuf| {
                 let name = name_of(path);
-                matches!(name, "log" | "index" | "log.tmp" | "index.tmp")
-                    || name.starts_with("log.cut-")
+                matches!(
+                    name,
+                    "log" | "index" | "log.tmp" | "index.tmp" | INDEX_ASIDE
+                ) || name.starts_with("log.cut-")
             };
             found.extend(
                 files::list(&segment)?

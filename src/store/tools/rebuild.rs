@@ -1,4 +1,6 @@
-//! `rebuild`: deletes indexes and state database, and rebuilds them from the logs.
+//! `rebuild`: rebuilds indexes and state database from the logs.
+//!
+//! An index is put aside (`index.old`) until the new one is complete; if the store cannot be opened, it is put back.
 
 use std::path::PathBuf;
 
@@ -6,7 +8,8 @@ use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::store::error::io_at;
 use crate::store::format::remove_dir;
-use crate::store::vfs::Disk;
+use crate::store::segment::INDEX_ASIDE;
+use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{Opened, Options, Store, StoreError, format};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub(crate) struct RebuildReport {
     pub(crate) classes: Vec<(String, u64, u64)>,
 }
 
-/// Deletes indexes, and rebuilds them by opening the store. Fails if a daemon has the store open.
+/// Puts indexes aside, and rebuilds them by opening the store. Fails if a daemon has the store open.
 pub(crate) fn rebuild(
     options: &Options,
     which: Option<&SegmentSelector>,
@@ -60,15 +63,30 @@ pub(crate) fn rebuild(
         .iter()
         .filter(|segment| segment.is_sealed)
         .collect();
-    for segment in &sealed {
-        remove_dir(&Disk, &segment.dir.join("index"))?;
+    let asides: Vec<_> = sealed
+        .iter()
+        .map(|segment| (segment.dir.join("index"), segment.dir.join(INDEX_ASIDE)))
+        .collect();
+    for (index, aside) in &asides {
+        remove_dir(&Disk, aside)?;
+        Disk.rename(index, aside).map_err(io_at("rename", index))?;
     }
     drop(lock);
     let indexes = sealed
         .iter()
         .map(|segment| (segment.name(), segment.dir.join("index")))
         .collect::<Vec<_>>();
-    let opened = open_watched(options, &indexes, watch)?;
+    let opened = open_watched(options, &indexes, watch);
+    // A segment whose blocks were merged has a new directory; one that could not be sealed still needs its old index.
+    for (index, aside) in asides {
+        if index.is_dir() {
+            remove_dir(&Disk, &aside)?;
+        } else if opened.is_err() && aside.is_dir() {
+            Disk.rename(&aside, &index)
+                .map_err(io_at("rename", &aside))?;
+        }
+    }
+    let opened = opened?;
     let mut report = RebuildReport {
         segments: sealed.len() as u64,
         entries: 0,

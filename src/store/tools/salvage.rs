@@ -18,6 +18,7 @@ use crate::store::format::name_of;
 use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
+use crate::store::segment::INDEX_ASIDE;
 use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::Disk;
@@ -215,7 +216,7 @@ fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
 
 /// The sequence numbers that a store or a backup may have assigned, as far as it is known.
 fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
-    let of_store = SequenceFile::read(from)?.flatten();
+    let of_store = SequenceFile::read(&Disk, from)?.flatten();
     let of_backup = || {
         let manifest = Manifest::read(from).ok().flatten()?;
         let (end, skipped) = (SeqNo(manifest.sequence), manifest.skipped);
@@ -255,7 +256,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .map_err(io_at("read the metadata of", &path))?
             .file_type();
         if kind.is_dir() {
-            let is_sled = matches!(name, "index" | "index.tmp")
+            let is_sled = matches!(name, "index" | "index.tmp" | INDEX_ASIDE)
                 || path.join("conf").is_file() && path.join("db").is_file();
             let is_copied = dir == root && matches!(name, layout::SINKS_DIR | layout::SPILL_DIR);
             if !is_sled && name != "trash" && !is_copied {
@@ -381,39 +382,47 @@ impl Salvager {
         let (seqs, store_id) = (&mut self.seqs, self.store_id);
         let (now, mut newest) = (self.now, self.newest);
         let mut class_of_rows = None;
-        let mut scanned = walk::walk(&log, Bounds { from, size }, true, |meta, view| {
-            watch.step(at.0 + meta.end(), at.1, &name);
-            let rows = view.rows();
-            // A time in the future is wrong.
-            newest = newest.max(Some(meta.at_max).filter(|at| *at <= now));
-            if let Err(what) = rows.body(0) {
-                return Some(what);
-            }
-            class_of_rows.get_or_insert_with(|| {
-                if rows.jid(0).is_empty() {
-                    "events"
-                } else {
-                    "jobs"
+        let mut scanned = walk::walk(
+            &log,
+            Bounds {
+                from,
+                ..Bounds::of_file(size)
+            },
+            true,
+            |meta, view| {
+                watch.step(at.0 + meta.end(), at.1, &name);
+                let rows = view.rows();
+                // A time in the future is wrong.
+                newest = newest.max(Some(meta.at_max).filter(|at| *at <= now));
+                if let Err(what) = rows.body(0) {
+                    return Some(what);
                 }
-            });
-            let known: Vec<_> = (0..rows.len())
-                .map(|at| rows.seq(at))
-                .filter(|seq| !seqs.insert(*seq))
-                .collect();
-            doubles += known.len() as u64;
-            if known.len() < rows.len() {
-                found.push(FoundFrame {
-                    file,
-                    id: log.id(),
-                    meta: *meta,
-                    known,
+                class_of_rows.get_or_insert_with(|| {
+                    if rows.jid(0).is_empty() {
+                        "events"
+                    } else {
+                        "jobs"
+                    }
                 });
-            }
-            None
-        })?
+                let known: Vec<_> = (0..rows.len())
+                    .map(|at| rows.seq(at))
+                    .filter(|seq| !seqs.insert(*seq))
+                    .collect();
+                doubles += known.len() as u64;
+                if known.len() < rows.len() {
+                    found.push(FoundFrame {
+                        file,
+                        id: log.id(),
+                        meta: *meta,
+                        known,
+                    });
+                }
+                None
+            },
+        )?
         .finished();
         if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
-            range.what = format!("belongs to the store with id {:016x}", id.store_id);
+            range.what = format!("belongs to the store {}", format::public_id(id.store_id));
         }
         self.newest = newest;
         self.report.files += 1;
@@ -541,8 +550,8 @@ impl Salvager {
 /// Writes the small files; `FORMAT` last, because it makes the directory a store.
 fn finish(smalls: &BTreeMap<String, PathBuf>, to: &Path, store_id: u64) -> Result<(), StoreError> {
     for (name, path) in smalls.iter().filter(|(name, _)| *name != "FORMAT") {
-        if let Some(bytes) = format::read_if_exists(path)? {
-            layout::write_small_file(to, name, &bytes)?;
+        if let Some(content) = format::read_small(&Disk, path)? {
+            layout::write_small_file(to, name, &content.bytes)?;
         }
     }
     files::write_small(&to.join("FORMAT"), format::format_text(store_id))

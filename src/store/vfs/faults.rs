@@ -16,6 +16,7 @@
 //! write=EIO@2/512            the second write fails after 512 bytes
 //! create=EIO@1+:log/jobs     every creation of a file with `log/jobs` in its path fails
 //! read=EIO@1+:spill          every read of a file with `spill` in its path fails
+//! bad=4096-8192:events/      reads of these bytes fail with EIO in files with `events/` in their path
 //! ```
 //!
 //! The names of the operations: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
@@ -113,6 +114,7 @@ impl Fault {
             "ENOSPC" => Errno::NOSPC,
             "EIO" => Errno::IO,
             "EROFS" => Errno::ROFS,
+            "ENOMEM" => Errno::NOMEM,
             _ => return None,
         };
         let number = from.strip_suffix('+').unwrap_or(from);
@@ -142,7 +144,6 @@ struct Now {
     sync_delay: Duration,
     rename_delay: Duration,
     /// Unreadable byte ranges, each with a part of the file's path.
-    #[cfg(test)]
     bad_sectors: Vec<(String, std::ops::Range<u64>)>,
     space: Option<Space>,
     room: Option<u64>,
@@ -178,24 +179,6 @@ impl Plan {
     /// Makes reads of these bytes fail with EIO in files with `within` in their path.
     pub(crate) fn add_bad_sector(&self, within: &str, bytes: std::ops::Range<u64>) {
         self.now().bad_sectors.push((within.to_owned(), bytes));
-    }
-
-    /// Called before every read of `len` bytes.
-    pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
-        self.check(Act::Read, path, 0)
-            .map_err(|failure| failure.why)?;
-        let path = path.to_string_lossy();
-        let meets =
-            |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
-        if self
-            .now()
-            .bad_sectors
-            .iter()
-            .any(|(within, bad)| path.contains(within) && meets(bad))
-        {
-            return Err(Errno::IO.into());
-        }
-        Ok(())
     }
 
     /// Limits the bytes that can still be written; `None` is unlimited.
@@ -261,6 +244,24 @@ impl Plan {
         failure
     }
 
+    /// Called before every read of `len` bytes.
+    pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+        self.check(Act::Read, path, 0)
+            .map_err(|failure| failure.why)?;
+        let path = path.to_string_lossy();
+        let meets =
+            |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
+        if self
+            .now()
+            .bad_sectors
+            .iter()
+            .any(|(within, bad)| path.contains(within) && meets(bad))
+        {
+            return Err(Errno::IO.into());
+        }
+        Ok(())
+    }
+
     /// The reported sizes, if the plan sets them.
     pub(crate) fn space(&self) -> Option<Space> {
         let now = self.now();
@@ -291,6 +292,12 @@ impl Now {
         match name {
             "sync_delay_ms" => self.sync_delay = Duration::from_millis(value.parse().ok()?),
             "room" => self.room = Some(value.parse().ok()?),
+            "bad" => {
+                let (bytes, within) = value.split_once(':').unwrap_or((value, ""));
+                let (from, to) = bytes.split_once('-')?;
+                let bytes = from.parse().ok()?..to.parse().ok()?;
+                self.bad_sectors.push((within.to_owned(), bytes));
+            }
             "space" => {
                 let (available, total) = value.split_once('/')?;
                 self.space = Some(Space {
@@ -476,7 +483,7 @@ impl FsFile for FaultyFile {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.check(Act::Read)?;
+        self.plan.check_read(&self.path, offset, buffer.len())?;
         self.file.read_exact_at(buffer, offset)
     }
 

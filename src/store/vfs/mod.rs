@@ -2,7 +2,8 @@
 //! [`Fs`].
 //!
 //! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail, delay operations, or forget
-//! unsynced data. Directory listings, the lock file and sled's files, which the store can rebuild, bypass it.
+//! unsynced data. Directory listings, the lock file and sled's files, which the store can rebuild, bypass it. [`read`] decides what a
+//! failed read means.
 //!
 //! # Invariant
 //!
@@ -14,6 +15,7 @@
 pub mod faults;
 #[cfg(test)]
 pub(crate) mod power_cut;
+pub(crate) mod read;
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::store::Store;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::read_if_exists;
+use crate::store::format::open_small;
 use crate::store::vfs::FsFile;
 
 const NAME: &str = "REACTOR";
@@ -22,7 +22,9 @@ impl Store {
     }
 
     pub(crate) fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        read_if_exists(&self.0.dir.join(NAME))
+        // Unreadable parts fail their checksums.
+        let content = open_small(&*self.0.fs, &self.0.dir.join(NAME))?;
+        Ok(content.map(|content| content.bytes))
     }
 
     /// Replaces the file. `write` receives a function that appends text to it. Durable on return.

@@ -56,8 +56,11 @@ pub(in crate::store) fn refill(
     {
         let read = match shared.block(&segment, number) {
             Ok(Some(view)) => take(view.rows(), classifier, &mut recent),
-            // Logged and counted by `block`.
-            Ok(None) => Ok(()),
+            // Logged by `block`.
+            Ok(None) => {
+                shared.metrics.blocks_unread_at_start.add(1);
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = read {

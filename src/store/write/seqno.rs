@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::{read_if_exists, with_sum, without_sum};
+use crate::store::format::{read_small, with_sum, without_sum};
 use crate::store::vfs::Fs;
 
 /// The name of the file.
@@ -50,10 +50,10 @@ pub(crate) struct SequenceFile {
 }
 
 impl SequenceFile {
-    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed.
-    pub(crate) fn read(state_dir: &Path) -> Result<Option<Option<Self>>, StoreError> {
-        let bytes = read_if_exists(&state_dir.join(SEQUENCE))?;
-        Ok(bytes.map(|bytes| Self::parse(&bytes)))
+    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed or unreadable.
+    pub(crate) fn read(fs: &dyn Fs, state_dir: &Path) -> Result<Option<Option<Self>>, StoreError> {
+        let content = read_small(fs, &state_dir.join(SEQUENCE))?;
+        Ok(content.map(|content| Self::parse(&content.bytes)))
     }
 
     /// Parses the file; `None` if it is malformed or its checksum does not match.
@@ -100,7 +100,7 @@ impl SeqNos {
         ahead: u64,
     ) -> Result<Self, StoreError> {
         let path = state_dir.join(SEQUENCE);
-        let file = SequenceFile::read(state_dir)?;
+        let file = SequenceFile::read(&**fs, state_dir)?;
         let stored = file.as_ref().map(|file| file.as_ref().map(|file| file.end));
         let skipped = file.flatten().unwrap_or_default().skipped;
         let mut problem = None;
@@ -127,7 +127,7 @@ impl SeqNos {
                 );
                 tracing::error!(
                     path = %path.display(), next = next.0,
-                    "file missing or malformed, skipping sequence numbers that may have been assigned"
+                    "file missing, malformed or unreadable, skipping sequence numbers that may have been assigned"
                 );
                 next
             }
@@ -244,7 +244,10 @@ mod tests {
             (end, &file.skipped[..])
         );
         numbers.reserve(1).unwrap();
-        let found = SequenceFile::read(dir.path()).unwrap().flatten().unwrap();
+        let found = SequenceFile::read(&Disk, dir.path())
+            .unwrap()
+            .flatten()
+            .unwrap();
         assert_eq!(
             (found.end, found.skipped),
             (SeqNo(1101), file.skipped.clone())

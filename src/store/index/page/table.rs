@@ -22,7 +22,6 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +29,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::code::{FieldReader, put, put_bytes};
 use super::{Page, PageTree};
-use crate::store::error::{StoreError, io_at};
+use crate::store::error::{StoreError, derived_at, io_at};
+use crate::store::vfs::{Fs, FsFile};
 
 const MAGIC: &[u8; 8] = b"SALTPAGE";
 const VERSION: u32 = 1;
@@ -51,7 +51,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Table {
     dir: PathBuf,
-    file: File,
+    file: Box<dyn FsFile>,
     trees: Vec<(String, Range<usize>)>,
     places: Vec<Place>,
 }
@@ -106,16 +106,13 @@ fn hash_of(len: u32, directory: &[u8]) -> u64 {
 
 impl Table {
     /// Opens the table of an index and verifies its directory. `None` if it is missing or of another version.
-    pub(crate) fn open(dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
+    pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
         let path = dir.join(FILE);
-        let file = match File::open(&path) {
+        let file = match fs.open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(io_at("open", &path))?,
+            opened => opened.map_err(derived_at("open", &path))?,
         };
-        let size = file
-            .metadata()
-            .map_err(io_at("read the size of", &path))?
-            .len();
+        let size = file.size().map_err(derived_at("read the size of", &path))?;
         let mut table = Self {
             dir: dir.to_owned(),
             file,
@@ -166,7 +163,7 @@ impl Table {
             Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged("the file is truncated"))
             }
-            Err(why) => Err(io_at("read", &self.dir.join(FILE))(why)),
+            Err(why) => Err(derived_at("read", &self.dir.join(FILE))(why)),
         }
     }
 
@@ -308,14 +305,19 @@ mod tests {
                 .collect();
             write(dir.path(), &[("t", pages)]).unwrap();
             assert!(
-                matches!(Table::open(dir.path()), Err(StoreError::Index { .. })),
+                matches!(
+                    Table::open(&crate::store::vfs::Disk, dir.path()),
+                    Err(StoreError::Index { .. })
+                ),
                 "{keys}"
             );
         }
         let pages = |key: u8| vec![(vec![key], b"\0".to_vec())];
         write(dir.path(), &[("s", pages(b'b')), ("t", pages(b'a'))]).unwrap();
         assert!(
-            Table::open(dir.path()).unwrap().is_some(),
+            Table::open(&crate::store::vfs::Disk, dir.path())
+                .unwrap()
+                .is_some(),
             "trees are independent"
         );
     }
@@ -323,7 +325,11 @@ mod tests {
     #[test]
     fn pages_are_found_by_key_and_backwards() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Table::open(dir.path()).unwrap().is_none());
+        assert!(
+            Table::open(&crate::store::vfs::Disk, dir.path())
+                .unwrap()
+                .is_none()
+        );
         // Keys of different lengths, some of them prefixes of others.
         let keys = ["a", "ab", "abc", "abd", "b", "b\u{1}", "c"];
         let pages: Vec<Page> = keys
@@ -336,7 +342,9 @@ mod tests {
             })
             .collect();
         write(dir.path(), &[("empty", Vec::new()), ("t", pages)]).unwrap();
-        let table = Table::open(dir.path()).unwrap().unwrap();
+        let table = Table::open(&crate::store::vfs::Disk, dir.path())
+            .unwrap()
+            .unwrap();
         assert!(table.tree("x").is_err());
         let empty = Pages(table.tree("empty").unwrap());
         assert!(empty.before(None).unwrap().is_none() && empty.all().unwrap().is_empty());

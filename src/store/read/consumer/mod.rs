@@ -1,7 +1,7 @@
 //! Consumers: names with a filter and a durable cursor over the log, the one way to process events reliably.
 //!
 //! A holder takes batches from the cursor on and acknowledges what it has processed; events that are not acknowledged are delivered again,
-//! so delivery is at least once. An event's id (`<store id>:<sequence number>`) is the same each time. A lease keeps a second holder out.
+//! so delivery is at least once. An event's id (`<public id of the store>:<sequence number>`) is the same each time. A lease keeps a second holder out.
 //!
 //! # Invariants
 //!
@@ -170,9 +170,9 @@ impl StoreInner {
 }
 
 impl Store {
-    /// The id of the store: the first part of [`Store::event_id`].
+    /// The public id of the store ([`crate::store::format::public_id`]): the first part of [`Store::event_id`].
     pub(crate) fn id(&self) -> String {
-        format!("{:016x}", self.0.store_id)
+        self.0.public_id.clone()
     }
 
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
@@ -182,7 +182,7 @@ impl Store {
         } else {
             ""
         };
-        format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
+        format!("{}:{gap}{}", self.0.public_id, event.seq)
     }
 
     /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.
@@ -613,4 +613,4 @@ impl Consumer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::store) mod tests;

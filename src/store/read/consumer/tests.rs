@@ -17,7 +17,24 @@ const ALL: BatchLimits = BatchLimits {
 };
 const LEASE: Duration = Duration::from_secs(30);
 
-fn filter(json: &str) -> EntryFilter {
+/// The tags of all events from the beginning on, as the consumer `audit` gets them.
+pub(in crate::store) fn take_all(store: &Store) -> Vec<String> {
+    store.seek_consumer("audit", Start::Oldest).unwrap();
+    let mut tags = Vec::new();
+    loop {
+        let batch = store.next_batch("audit", "me", LEASE, ALL).unwrap();
+        let texts = batch.events.iter().map(|event| &event.tag);
+        tags.extend(texts.map(|tag| String::from_utf8_lossy(tag).into_owned()));
+        if let Some(last) = batch.events.last() {
+            store.ack("audit", "me", last.seq).unwrap();
+        }
+        if batch.is_end {
+            return tags;
+        }
+    }
+}
+
+pub(in crate::store) fn filter(json: &str) -> EntryFilter {
     serde_json::from_str(json).unwrap()
 }
 

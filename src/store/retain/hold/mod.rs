@@ -9,7 +9,8 @@
 //! HOLDS    one line per job: jid, tab, time of the hold (microseconds since 1970), tab, reason
 //! ```
 //!
-//! A malformed line is reported and preserved, so that an editing mistake loses no hold.
+//! A malformed line is reported and preserved, so that an editing mistake loses no hold. While a part of the file cannot be read,
+//! every job counts as held, and holds cannot be changed: a job that is held by an unreadable line must not be deleted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use crate::base::file_fault::FileFault;
 use crate::base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::read_if_exists;
+use crate::store::format::open_small;
 use crate::store::vfs::Fs;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct Hold {
 pub(crate) struct Holds {
     path: PathBuf,
     fs: Arc<dyn Fs>,
+    /// Whether a part of the file cannot be read.
+    is_unreadable: bool,
     list: RwLock<List>,
     /// Numbers of the malformed lines at the start.
     malformed: Vec<usize>,
@@ -54,8 +57,8 @@ struct List {
 impl Holds {
     pub(crate) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join("HOLDS");
-        let bytes = read_if_exists(&path)?.unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
+        let content = open_small(&*fs, &path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&content.bytes);
         let mut list = List::default();
         let mut malformed = Vec::new();
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
@@ -69,9 +72,17 @@ impl Holds {
                 malformed.push(line);
             }
         }
+        let is_unreadable = content.is_damaged();
+        if is_unreadable {
+            tracing::error!(
+                path = %path.display(),
+                "{UNREADABLE}"
+            );
+        }
         Ok(Self {
             path,
             fs,
+            is_unreadable,
             list: RwLock::new(list),
             malformed,
         })
@@ -79,9 +90,17 @@ impl Holds {
 
     /// The lines of the file that are no holds.
     pub(in crate::store) fn fault(&self) -> Option<FileFault> {
+        if self.is_unreadable {
+            return Some(FileFault::new(&self.path, UNREADABLE));
+        }
         let meaning =
             "the jobs in them are not held; correct or delete them, and restart the daemon";
         FileFault::of_lines(&self.path, &self.malformed, meaning)
+    }
+
+    /// Whether any job may be held.
+    pub(in crate::store) fn is_unreadable(&self) -> bool {
+        self.is_unreadable
     }
 
     /// All holds, sorted by jid.
@@ -144,6 +163,12 @@ impl Holds {
         &self,
         change: impl FnOnce(&mut List) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        if self.is_unreadable {
+            return Err(StoreError::Refused(format!(
+                "cannot change holds: {}: {UNREADABLE}",
+                self.path.display()
+            )));
+        }
         let mut list = self.list.write();
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
@@ -161,6 +186,9 @@ impl Holds {
         Ok(outcome)
     }
 }
+
+const UNREADABLE: &str = "a part cannot be read: every job counts as held, and holds cannot be changed; restore the file from a backup, or \
+     remove it to end its holds, and restart the daemon";
 
 fn read_line(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, '\t');

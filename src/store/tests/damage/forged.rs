@@ -333,3 +333,57 @@ fn recovery_of_a_log_full_of_magics() {
         );
     }
 }
+
+/// Puts a frame into the body of the only carrier of a log, as a sender who knows the store id could have, and returns its offset.
+fn put_forged(state_dir: &Path, log: &Path, seq: u64) -> u64 {
+    let begin = first_frame(log);
+    let at = (begin + 4096).next_multiple_of(16) as u64;
+    let forged = frame_at(super::log_id(state_dir, log), at, seq, "forged");
+    let file = fs::OpenOptions::new().write(true).open(log).unwrap();
+    FileExt::write_all_at(&file, &forged, at).unwrap();
+    at
+}
+
+#[test]
+fn no_frame_is_looked_for_in_the_damaged_payload_of_a_valid_header() {
+    for seq in [900, 2, u64::MAX - 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = store_with_carrier(dir.path(), &[], 101);
+        // Known to the forger here: the store id, and a number above it is not reserved yet.
+        put_forged(dir.path(), &log, seq);
+        fs::remove_file(dir.path().join("SEQUENCE")).unwrap();
+        let rig = Rig::open(dir.path(), Limits::default());
+        assert_eq!(rig.tags(), plain_tags(1..101), "{seq}");
+        assert_eq!(rig.metrics.frames_damaged.get(), 1);
+    }
+}
+
+#[test]
+fn a_number_above_the_reserved_ones_is_not_believed() {
+    for entries in [101, 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = store_with_carrier(dir.path(), &[], entries);
+        let begin = first_frame(&log);
+        put_forged(dir.path(), &log, 900);
+        // Without its header, the body is searched.
+        flip(&log, begin + 9);
+        let size = fs::metadata(&log).unwrap().len();
+        for start in 0..2 {
+            let rig = Rig::open(dir.path(), Limits::default());
+            assert_eq!(rig.tags(), plain_tags(1..entries));
+            // The second start finds the segment sealed: nothing is appended to it.
+            assert!(rig.metrics.frames_damaged.get() > 0 || start == 1);
+            rig.close();
+            assert!(
+                fs::metadata(&log).unwrap().len() >= size,
+                "nothing is cut off"
+            );
+            // The start has reserved numbers: the forger's is still above them.
+            let file = crate::store::write::seqno::SequenceFile {
+                end: SeqNo(entries + 1),
+                ..Default::default()
+            };
+            fs::write(dir.path().join("SEQUENCE"), file.text()).unwrap();
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Effects of damaged files on readers.
 
 pub(in crate::store) mod forged;
+mod sectors;
 mod table;
 mod torn;
 

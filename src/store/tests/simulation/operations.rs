@@ -9,8 +9,8 @@ use super::hostile::{self, FrameAt};
 use super::model::{CLASS_NAMES, ItemSpec, VARIANTS};
 use super::{DropOutcome, Rng, Simulated, Survives};
 use crate::base::clock::Micros;
-use crate::model::Source;
-use crate::store::index::SealedIndex;
+use crate::base::limits::SECTOR_BYTES;
+use crate::model::{EventFilter, SeqNo, Source};
 use crate::store::retain::Reason;
 use crate::store::tools::backup::restore::restore;
 use crate::store::tools::backup::{self, backup};
@@ -45,6 +45,8 @@ pub(super) enum Op {
     Reconfigure(u8),
     /// Kills the process after so many operations of the disk; the page cache survives.
     Kill(Vec<Vec<ItemSpec>>, u8),
+    /// Cuts the power while batches are sent, and starts with a bad sector in a log.
+    CutAndBadSector(Vec<Vec<ItemSpec>>, u8, u64),
     /// Cuts the power after so many operations of the disk.
     Cut(Vec<Vec<ItemSpec>>, u8, u64),
     /// Sends batches while the disk fails, and repairs it.
@@ -74,7 +76,7 @@ pub(super) enum Op {
     /// Sends batches to a disk with so many free blocks; retention must then free space.
     FullDisk(Vec<Vec<ItemSpec>>, u8),
     /// A range of a sealed log is unreadable during a start.
-    BadSector(u64),
+    BadSector(Vec<Vec<ItemSpec>>, u64),
     /// Makes and restores a backup while batches are sent; with `racing`, renames are delayed.
     Backup {
         batches: Vec<Vec<ItemSpec>>,
@@ -159,7 +161,9 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(b, fault, acts, seed)| Op::FaultAndKill(b, fault, acts, seed)),
         1 => prop_oneof![fault(), read_fault()].prop_map(Op::FaultAtStart),
         1 => any::<u64>().prop_map(Op::BitFlip),
-        1 => any::<u64>().prop_map(Op::BadSector),
+        2 => (batches(), any::<u64>()).prop_map(|(batches, seed)| Op::BadSector(batches, seed)),
+        2 => (batches(), acts(), any::<u64>())
+            .prop_map(|(batches, acts, seed)| Op::CutAndBadSector(batches, acts, seed)),
         1 => (batches(), 0..6_u8).prop_map(|(batches, blocks)| Op::FullDisk(batches, blocks)),
         2 => (0..hostile::KINDS, outcome(), any::<u64>())
             .prop_map(|(kind, outcome, seed)| Op::Hostile { kind, outcome, seed }),
@@ -286,7 +290,7 @@ impl Simulated {
                     // A failing read is not counted as loss.
                     Ok(()) if fault.act == Act::Read => {}
                     Ok(()) => self.check(),
-                    Err(StoreError::Io { .. }) => {}
+                    Err(StoreError::Io { .. } | StoreError::FormatLost { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
                 self.close();
@@ -305,7 +309,14 @@ impl Simulated {
             }
             Op::Clock(days) => self.set_clock_ahead(i64::from(*days)),
             Op::FullDisk(batches, blocks) => self.fill_up(batches, u64::from(*blocks)),
-            Op::BadSector(seed) => self.start_with_a_bad_sector(&mut Rng::new(*seed)),
+            Op::BadSector(batches, seed) => {
+                self.start_with_a_bad_sector(batches, &mut Rng::new(*seed));
+            }
+            Op::CutAndBadSector(batches, acts, seed) => {
+                self.put_until(batches, *acts);
+                self.cut(Survives::Some, *seed);
+                self.recover_with_a_bad_sector(&mut Rng::new(*seed));
+            }
             Op::Backup {
                 batches,
                 delete,
@@ -475,32 +486,60 @@ impl Simulated {
         self.disk.leave_blocks(None);
     }
 
-    fn start_with_a_bad_sector(&mut self, rng: &mut Rng) {
-        self.check();
-        self.close();
-        // A power cut damages indexes, which are not on the simulated disk. A log without a complete index must be read
-        // in full.
-        let sealed = |log: &std::path::PathBuf| {
-            let bytes = std::fs::metadata(log).unwrap().len();
-            SealedIndex::open(&log.with_file_name("index"))
-                .is_ok_and(|it| it.metadata().totals.log_bytes >= bytes)
+    /// Makes a sector of a random log unreadable; returns the numbers in its frames.
+    fn break_a_sector(&mut self, rng: &mut Rng) -> std::collections::BTreeSet<u64> {
+        let logs = hostile::logs(&self.state_dir());
+        let Some(log) = logs.get(rng.below(logs.len())) else {
+            return std::collections::BTreeSet::new();
         };
-        let logs: Vec<_> = hostile::logs(&self.state_dir())
-            .into_iter()
-            .filter(sealed)
-            .collect();
-        if let Some(log) = logs.get(rng.below(logs.len())) {
-            let frames = hostile::frames(log);
-            if let Some(frame) = frames.get(rng.below(frames.len())) {
-                let offset = frame.offset + rng.below(usize::try_from(frame.len).unwrap()) as u64;
-                self.plan
-                    .add_bad_sector(log.to_str().unwrap(), offset..offset + 8);
-                self.try_open()
-                    .unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
-                self.close();
-                self.plan.heal();
-            }
-        }
+        let size = std::fs::metadata(log).unwrap().len();
+        let sector = SECTOR_BYTES as u64;
+        let at = rng.below(usize::try_from(size).unwrap().max(1)) as u64 / sector * sector;
+        self.plan
+            .add_bad_sector(log.to_str().unwrap(), at..at + sector);
+        let met = |frame: &&FrameAt| frame.offset < at + sector && at < frame.offset + frame.len;
+        let frames = hostile::frames(log);
+        let hit = frames.iter().filter(met);
+        hit.flat_map(|frame| frame.seqs.iter().map(|seq| seq.0))
+            .collect()
+    }
+
+    fn listed(&self) -> std::collections::BTreeSet<u64> {
+        let all = EventFilter::default();
+        let store = &self.rig().store;
+        let found = store.events_before(&all, SeqNo(u64::MAX), usize::MAX, usize::MAX);
+        found.unwrap().iter().map(|entry| entry.seq.0).collect()
+    }
+
+    /// Only entries in the sector are missing, and only while it cannot be read. New ones are stored meanwhile.
+    fn start_with_a_bad_sector(&mut self, batches: &[Vec<ItemSpec>], rng: &mut Rng) {
+        self.check();
+        let before = self.listed();
+        self.close();
+        let hit = self.break_a_sector(rng);
+        self.try_open()
+            .unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
+        let missing: Vec<u64> = before.difference(&self.listed()).copied().collect();
+        assert!(
+            self.model.is_damaged() || missing.iter().all(|seq| hit.contains(seq)),
+            "{missing:?} are missing, {hit:?} are in the bad sector"
+        );
+        assert!(
+            self.put(batches).is_empty(),
+            "an item was rejected because of a bad sector"
+        );
+        self.close();
+        self.plan.heal();
+        self.open();
+    }
+
+    /// A start with a bad sector after a power cut takes nothing away that a later start can read.
+    fn recover_with_a_bad_sector(&mut self, rng: &mut Rng) {
+        self.break_a_sector(rng);
+        self.try_open()
+            .unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
+        self.kill();
+        self.plan.heal();
         self.open();
     }
 

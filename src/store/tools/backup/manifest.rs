@@ -6,7 +6,7 @@
 //! MANIFEST        text, one item per line, written last and replaced atomically
 //!   saltcellar backup, format 2
 //!   store format <version>
-//!   store <fingerprint of the store id>
+//!   store <public id of the store>
 //!   made <microseconds since 1970 UTC> by saltcellar <version>
 //!   sequence <number>                                all sequence numbers below may have been assigned
 //!   skipped <first> <end>                            numbers from `first` to before `end` were never assigned; any number of lines
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! File names are relative to the backup's directory. Size, mtime and inode are those of the source: an unchanged file is not
-//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default. The fingerprint is one-way: it reveals
+//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default. The public id is one-way: it reveals
 //! nothing of the store id.
 
 use std::fmt::Write as _;
@@ -101,7 +101,7 @@ pub struct SmallFile {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     pub(crate) store_format: u32,
-    /// The fingerprint of the store id (`format::fingerprint`).
+    /// The public id of the store (`format::public_id`).
     pub(crate) store: String,
     /// Time of the backup, microseconds since 1970.
     pub(crate) made: i64,
@@ -218,7 +218,7 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
     let hash = |hex: &str| Hash::from_str_radix(hex, 16).ok();
     match fields.as_slice() {
         ["store", "format", version] => manifest.store_format = version.parse().ok()?,
-        ["store", fingerprint] => (*fingerprint).clone_into(&mut manifest.store),
+        ["store", id] => (*id).clone_into(&mut manifest.store),
         ["skipped", first, end] => manifest.skipped.push(SkippedNumbers {
             first: SeqNo(first.parse().ok()?),
             end: SeqNo(end.parse().ok()?),

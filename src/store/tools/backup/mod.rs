@@ -41,6 +41,7 @@ use crate::store::tools::backup::manifest::{
     FileVersion, LogCopy, Manifest, SegmentState, SmallFile,
 };
 use crate::store::tools::files::tree::Tree;
+use crate::store::vfs::Disk;
 use crate::store::write::seqno::SequenceFile;
 use crate::store::{StoreError, format};
 
@@ -104,11 +105,13 @@ pub(crate) fn backup(
             path: to.to_owned(),
         });
     }
-    let has_numbers = SequenceFile::read(from)?.flatten().is_some();
+    let has_numbers = SequenceFile::read(&Disk, from)?.flatten().is_some();
     let sources = measure(from, store_id, !has_numbers)?;
     // Read after the logs are measured, so it is above every number in them.
-    let numbers = SequenceFile::read(from)?.flatten().unwrap_or_default();
-    let store = format::fingerprint(store_id);
+    let numbers = SequenceFile::read(&Disk, from)?
+        .flatten()
+        .unwrap_or_default();
+    let store = format::public_id(store_id);
     if let Some(before) = &before {
         let logged = sources.iter().map(|source| source.last_seq.next()).max();
         let end = numbers.end.max(logged.unwrap_or_default());
@@ -186,7 +189,9 @@ pub(crate) fn backup(
         .logs
         .sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
     for name in layout::small_files(from)? {
-        manifest.smalls.extend(small(from, to, &name, &before)?);
+        manifest
+            .smalls
+            .extend(small((from, store_id), to, &name, &before)?);
     }
     for dir in dirs(&tree)? {
         tree.sync(&dir)
@@ -307,7 +312,7 @@ fn take(
         mut version,
         ..
     } = source;
-    let Some(mut file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
+    let Some(file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
     };
     let path = segment.log();
@@ -353,13 +358,11 @@ fn take(
     let linked = options.link && segment.is_sealed && tree.link(&path, &name).is_ok();
     let mut copied = 0;
     let hash = if linked {
-        let mut file = tree.open_file(&name).map_err(io_at("open", &target))?;
-        files::hashed(&mut file, &target, bytes, |_| Ok(()))?
+        let file = tree.open_file(&name).map_err(io_at("open", &target))?;
+        files::hashed(&file, &target, bytes, |_| Ok(()))?
     } else {
-        use std::io::Seek as _;
-        file.rewind().map_err(io_at("read", &path))?;
         let out = tree.create_new(&name).map_err(io_at("create", &target))?;
-        files::copy(&mut file, &path, out, &target, bytes, |part| {
+        files::copy(&file, &path, out, &target, bytes, |part| {
             copied += part;
             each(copied);
         })?
@@ -410,14 +413,19 @@ fn mark_unfinished(to: &Path) -> Result<(), StoreError> {
 }
 
 fn small(
-    from: &Path,
+    (from, store_id): (&Path, u64),
     to: &Path,
     name: &str,
     before: &Manifest,
 ) -> Result<Option<SmallFile>, ToolError> {
     let path = from.join(name);
-    let Some(bytes) = format::read_if_exists(&path)? else {
-        return Ok(None);
+    let bytes = match name {
+        // The file may be damaged, and the store id known from the logs.
+        "FORMAT" => format::format_text(store_id).into_bytes(),
+        _ => match format::read_small(&Disk, &path)? {
+            Some(content) => content.bytes,
+            None => return Ok(None),
+        },
     };
     let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
     let known = before

@@ -12,6 +12,7 @@ use crate::model::SeqNo;
 use crate::store::error::io_at;
 use crate::store::tools::renumber::Renumbering;
 use crate::store::tools::{ToolError, Watch, files, layout};
+use crate::store::vfs::Disk;
 use crate::store::write::seqno::SkippedNumbers;
 use crate::store::{StoreError, format};
 
@@ -84,10 +85,10 @@ pub(crate) fn restore(
         let source = from.join(&log.file);
         let dir = format::class_dir(to, &log.class_name).join(format::segment_name(log.first_seq));
         files::make_dir(&dir)?;
-        let mut file = File::open(&source).map_err(io_at("open", &source))?;
+        let file = File::open(&source).map_err(io_at("open", &source))?;
         let target = dir.join("log");
         let out = File::create_new(&target).map_err(io_at("create", &target))?;
-        let hash = files::copy(&mut file, &source, out, &target, log.bytes, |bytes| {
+        let hash = files::copy(&file, &source, out, &target, log.bytes, |bytes| {
             done += bytes;
             watch.step(done, total, &log.file);
         })?;
@@ -138,7 +139,9 @@ fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
 /// The content of a small file of the backup.
 fn checked(from: &Path, small: &SmallFile) -> Result<Vec<u8>, ToolError> {
     let source = from.join(&small.file);
-    let bytes = format::read_if_exists(&source)?.unwrap_or_default();
+    let bytes = format::read_small(&Disk, &source)?
+        .unwrap_or_default()
+        .bytes;
     check(&source, xxhash_rust::xxh3::xxh3_128(&bytes), small.hash)?;
     Ok(bytes)
 }

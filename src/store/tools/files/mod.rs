@@ -5,7 +5,7 @@ pub mod tree;
 pub(crate) use crate::store::format::list;
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -14,6 +14,7 @@ use super::ToolError;
 use super::layout::LOST_AND_FOUND;
 use crate::base::limits::TOOL_COPY_BYTES;
 use crate::store::error::io_at;
+use crate::store::vfs::read::{Outcome, read_at};
 use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{StoreError, format};
 
@@ -23,9 +24,10 @@ const SPARE_BYTES: u64 = 1024 * 1024;
 /// The hash of a file's content.
 pub(crate) type Hash = u128;
 
-/// Copies the first `len` bytes of an open file into a file that was just created, and syncs it; returns their hash.
+/// Copies the first `len` bytes of an open file into a file that was just created, and syncs it; returns their hash. Zero bytes
+/// stand for what the disk cannot read.
 pub(crate) fn copy(
-    from: &mut File,
+    from: &File,
     source: &Path,
     mut out: File,
     to: &Path,
@@ -40,16 +42,16 @@ pub(crate) fn copy(
     Ok(hash)
 }
 
-/// Hashes the next `len` bytes of an open file; calls `each` with every part.
+/// Hashes the first `len` bytes of an open file; calls `each` with every part. Zero bytes stand for what the disk cannot read.
 pub(crate) fn hashed(
-    from: &mut File,
+    from: &File,
     source: &Path,
     len: u64,
     mut each: impl FnMut(&[u8]) -> Result<(), StoreError>,
 ) -> Result<Hash, StoreError> {
     let mut hash = Xxh3::new();
     let mut buffer = vec![0; TOOL_COPY_BYTES];
-    let mut left = len;
+    let (mut at, mut left) = (0, len);
     while left > 0 {
         let want = buffer
             .len()
@@ -57,21 +59,25 @@ pub(crate) fn hashed(
         let Some(part) = buffer.get_mut(..want) else {
             break;
         };
-        let read = match from.read(part) {
-            Ok(0) => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the file was truncated",
-            )),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            read => read,
-        };
-        let read = read.map_err(io_at("read", source))?;
-        let Some(part) = buffer.get(..read) else {
-            break;
-        };
+        match read_at(from, part, at).map_err(io_at("read", source))? {
+            Outcome::Whole => {}
+            Outcome::End => {
+                let why = io::Error::new(io::ErrorKind::UnexpectedEof, "the file was truncated");
+                return Err(io_at("read", source)(why));
+            }
+            Outcome::Damaged(ranges) => {
+                for range in ranges {
+                    tracing::error!(
+                        path = %source.display(), offset = range.start, bytes = range.end - range.start,
+                        "the disk cannot read a part of a file, using zero bytes in its place"
+                    );
+                }
+            }
+        }
         hash.update(part);
         each(part)?;
-        left -= read as u64;
+        at += want as u64;
+        left -= want as u64;
     }
     Ok(hash.digest128())
 }
@@ -190,5 +196,6 @@ pub(crate) fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
 
 /// The content of a small text file; `None` if it does not exist.
 pub(crate) fn text(path: &Path) -> Result<Option<String>, StoreError> {
-    Ok(format::read_if_exists(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    let content = format::read_small(&Disk, path)?;
+    Ok(content.map(|content| String::from_utf8_lossy(&content.bytes).into_owned()))
 }

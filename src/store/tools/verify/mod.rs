@@ -157,9 +157,13 @@ pub(crate) fn verify(
         let means = "all its entries are lost: restore it from a backup";
         report.damage(about(&segment.log(), "log of a segment missing", means));
     }
+    // After the logs are measured: their numbers were reserved before they were written.
+    let reserved = SequenceFile::read(&Disk, dir)?.flatten();
+    let below = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
     let mut check = Verifier {
         options,
         store_id,
+        below,
         seqs: SeqSet::default(),
         last_seq: SeqNo::default(),
         done: 0,
@@ -215,6 +219,8 @@ fn reopened(
 struct Verifier {
     options: VerifyOptions,
     store_id: u64,
+    /// Only numbers below were reserved.
+    below: SeqNo,
     seqs: SeqSet,
     /// The last sequence number of the class so far.
     last_seq: SeqNo,
@@ -235,12 +241,17 @@ impl Verifier {
         header(segment, log, segment.id(self.store_id), report)?;
         let (mut last_seq, before) = (self.last_seq, self.done);
         let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
-        let mut scanned = walk::walk(log, Bounds::of_log(size), !quick, |meta, view| {
-            watch.step(before + meta.end(), total, &name);
-            let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
-            last_seq = last_seq.max(meta.last_seq);
-            fault
-        })?;
+        let mut scanned = walk::walk(
+            log,
+            Bounds::of_log(size).below(self.below),
+            !quick,
+            |meta, view| {
+                watch.step(before + meta.end(), total, &name);
+                let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
+                last_seq = last_seq.max(meta.last_seq);
+                fault
+            },
+        )?;
         self.last_seq = last_seq;
         self.done += size;
         watch.step(self.done, self.total, &name);
@@ -388,7 +399,7 @@ fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
 /// Checks that the reserved sequence numbers are not behind the log.
 fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
     let path = dir.join(SEQUENCE);
-    let Some(file) = SequenceFile::read(dir)? else {
+    let Some(file) = SequenceFile::read(&Disk, dir)? else {
         return Ok(());
     };
     let last = last.unwrap_or_default();
@@ -540,6 +551,6 @@ fn compare(
         segment.id(store_id),
         Index::Closed,
     )?;
-    let (expected, _) = segment.walk()?;
+    let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
     compare::difference(&copy.0, &expected)
 }

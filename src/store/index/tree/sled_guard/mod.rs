@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::base::limits::INDEX_BUSY_TIMEOUT;
-use crate::store::error::{StoreError, io_at};
+use crate::store::error::{StoreError, derived_at, io_at};
 use crate::store::format::{list, name_of};
 
 /// Opens a sled database; a panic inside sled on damaged files becomes an error. sled closes a database on a background
@@ -90,7 +90,7 @@ impl DatabaseCopy {
             }
         };
         for path in list(dir)?.iter().filter(|path| path.is_file()) {
-            fs::copy(path, copy.0.join(name_of(path))).map_err(io_at("copy", path))?;
+            fs::copy(path, copy.0.join(name_of(path))).map_err(derived_at("copy", path))?;
         }
         Ok(copy)
     }
@@ -102,17 +102,13 @@ impl Drop for DatabaseCopy {
     }
 }
 
-/// Calls into sled. Damage and panics become [`StoreError::Index`]; errors of the operating system (no space, no file
-/// descriptor, no permission, database locked) become [`StoreError::Io`].
+/// Calls into sled. Damage, bad sectors and panics become [`StoreError::Index`]; other errors of the operating system (no space,
+/// no file descriptor, no permission, database locked) become [`StoreError::Io`].
 pub(crate) fn guarded<T>(
     dir: &Path,
     work: impl FnOnce() -> sled::Result<T>,
 ) -> Result<T, StoreError> {
-    let refused = |why| StoreError::Io {
-        action: "use the index",
-        path: dir.to_owned(),
-        why,
-    };
+    let refused = derived_at("use the index", dir);
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
         Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A line whose checksum does not match (an incomplete write, damage) is ignored: an earlier line of that name counts, whose cursor is lower,
-//! so events are delivered again and none is skipped. A line with a valid checksum that this release cannot read is preserved.
+//! so events are delivered again and none is skipped. A sector that cannot be read is damage like any other; the file is kept as
+//! `CONSUMERS.damaged`. A line with a valid checksum that this release cannot read is preserved.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use super::ConsumerRecord;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::CONSUMER_FILE_GROWTH;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::read_if_exists;
+use crate::store::format::open_small;
 use crate::store::vfs::{Fs, FsFile};
 
 const TITLE: &str = "saltcellar consumers 1";
@@ -43,6 +44,8 @@ pub(super) struct ConsumerFile {
     foreign: Vec<String>,
     /// Numbers of the lines that were ignored at the start.
     malformed: Vec<usize>,
+    /// Whether a part of the file could not be read at the start.
+    is_unreadable: bool,
 }
 
 #[derive(Deserialize)]
@@ -59,11 +62,12 @@ impl ConsumerFile {
         fs: Arc<dyn Fs>,
     ) -> Result<(Self, BTreeMap<String, ConsumerRecord>), StoreError> {
         let path = state_dir.join("CONSUMERS");
-        let bytes = read_if_exists(&path)?.unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
+        let content = open_small(&*fs, &path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&content.bytes);
         let mut lines = text.lines();
         let title = lines.next().unwrap_or(TITLE);
-        if title != TITLE {
+        // A title that cannot be read is no other release's; the lines have checksums.
+        if title != TITLE && !content.is_damaged() {
             let what = format!(
                 "line 1: expected `{TITLE}`, found {title:?}; the release that wrote the file can read it"
             );
@@ -104,6 +108,7 @@ impl ConsumerFile {
         }
         // The first change rewrites it: the end may be an incomplete line.
         let file = Self {
+            is_unreadable: content.is_damaged(),
             path,
             fs,
             open: None,
@@ -118,6 +123,11 @@ impl ConsumerFile {
     /// The lines that were ignored at the start.
     pub(super) fn fault(&self) -> Option<FileFault> {
         let meaning = "their consumers are missing, or continue at an earlier position; see `saltcellar consumers list`";
+        if self.is_unreadable {
+            // Which lines it had is unknown.
+            let problem = format!("a part could not be read at the start: {meaning}");
+            return Some(FileFault::new(&self.path, problem));
+        }
         FileFault::of_lines(&self.path, &self.malformed, meaning)
     }
 

@@ -10,6 +10,7 @@ use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
 use crate::store::index::summary::{OWN_BITS, UNLISTED};
 use crate::store::index::{LatestJob, MemIndex, MinionSelection, SegmentMetadata};
+use crate::store::vfs::Disk;
 
 /// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
@@ -21,7 +22,7 @@ pub(crate) fn difference(
     log: &MemIndex,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let mut difference = None;
-    if let Some(table) = SealedIndex::open_table(index)? {
+    if let Some(table) = SealedIndex::open_table(&Disk, index)? {
         difference = first_difference(&table, log)?;
     }
     let database = SealedIndex::open_database(index)?;

@@ -1,0 +1,299 @@
+//! Sectors that the disk cannot read: only the entries in them are lost, nothing is cut off, and a later read may succeed.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use rustix::io::Errno;
+
+use super::forged::frames;
+use crate::base::limits::SECTOR_BYTES;
+use crate::store::read::consumer::tests::{filter, take_all};
+use crate::store::tests::*;
+use crate::store::tools::backup::{self, backup};
+use crate::store::tools::rebuild::rebuild;
+use crate::store::tools::verify::{self, verify};
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// Seven of the events below fill a segment.
+const LIMITS: Limits = Limits {
+    segment_bytes_max: 1 << 20,
+    ..Limits::DEFAULT
+};
+
+/// Event `n`, too large for its block to be merged.
+fn large(n: u64) -> Batch {
+    let body = noise(n, 150_000);
+    let tag = format!("large/{n}");
+    Batch::of(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)))
+}
+
+fn tags(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
+    numbers.into_iter().map(|n| format!("large/{n}")).collect()
+}
+
+/// A closed store with events `1..=count`, whose sequence numbers are the same, and a consumer; returns its logs, oldest first.
+fn store(dir: &Path, count: u64) -> Vec<PathBuf> {
+    let rig = Rig::open(dir, LIMITS);
+    rig.store
+        .create_consumer("audit", filter("{}"), Start::Oldest)
+        .unwrap();
+    (1..=count).for_each(|n| rig.put(large(n)).unwrap());
+    rig.store.0.holds.hold("4711", "audit", Micros(1)).unwrap();
+    rig.close();
+    let logs = files_named(dir, "log");
+    logs.into_iter()
+        .filter(|log| log.to_string_lossy().contains("/events/"))
+        .collect()
+}
+
+fn opened(dir: &Path, plan: &Arc<Plan>) -> Rig {
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    Rig::open_with(&Options {
+        fs,
+        ..options(dir, LIMITS)
+    })
+}
+
+/// The numbers of the events in a log with a sector, among those from `first` on.
+fn hit(log: &Path, first: u64, sector: &Range<u64>) -> BTreeSet<u64> {
+    let begins: Vec<u64> = frames(log).iter().map(|at| *at as u64).collect();
+    let size = fs::metadata(log).unwrap().len();
+    let ends = begins.iter().skip(1).copied().chain([size]);
+    (first..)
+        .zip(begins.iter().zip(ends))
+        .filter(|(_, (begin, end))| **begin < sector.end && sector.start < *end)
+        .map(|(n, _)| n)
+        .collect()
+}
+
+/// Everything but the hit events is listed and delivered, and the damage is named.
+fn check(rig: &Rig, count: u64, hit: &BTreeSet<u64>, log: &Path, case: &str) {
+    let expected = tags((1..=count).filter(|n| !hit.contains(n)));
+    assert_eq!(rig.tags(), expected, "{case}: listed");
+    assert_eq!(take_all(&rig.store), expected, "{case}: delivered");
+
+    let known = rig.store.damage();
+    assert!(
+        known.iter().all(|damage| damage.path == log),
+        "{case}: {known:?}"
+    );
+    assert!(!known.is_empty(), "{case}");
+    let metrics = &rig.metrics;
+    assert_eq!(metrics.frames_damaged.get(), known.len() as u64, "{case}");
+    assert!(metrics.log_bytes_unreadable.get() >= SECTOR, "{case}");
+    assert_eq!(metrics.tail_bytes_cut.get(), 0, "{case}");
+    // Again: it is counted once.
+    rig.tags();
+    assert_eq!(metrics.frames_damaged.get(), known.len() as u64, "{case}");
+}
+
+#[test]
+fn a_bad_sector_of_a_log_costs_only_the_entries_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = store(dir.path(), 18);
+    assert_eq!(logs.len(), 3, "two sealed segments and a growing one");
+    for (log, first) in logs.iter().zip([1, 8, 15]) {
+        let before = fs::read(log).unwrap();
+        let last = (before.len() as u64 - 1) / SECTOR * SECTOR;
+        let second = frames(log)[1] as u64 / SECTOR * SECTOR;
+        for at in [0, 40 * SECTOR, second, second + SECTOR, last] {
+            let plan = Arc::new(Plan::default());
+            let sector = at..at + SECTOR;
+            plan.add_bad_sector(log.to_str().unwrap(), sector.clone());
+            let case = format!("{} at {at}", log.display());
+            let rig = opened(dir.path(), &plan);
+            check(&rig, 18, &hit(log, first, &sector), log, &case);
+            rig.close();
+            assert_eq!(
+                fs::read(log).unwrap(),
+                before,
+                "{case}: the log is unchanged"
+            );
+
+            plan.heal();
+            let rig = opened(dir.path(), &plan);
+            assert_eq!(rig.tags(), tags(1..=18), "{case}: readable again");
+            rig.close();
+        }
+    }
+}
+
+#[test]
+fn a_log_with_an_unreadable_end_is_finished() {
+    let made = tempfile::tempdir().unwrap();
+    let logs = store(made.path(), 18);
+    let log = logs.last().unwrap().strip_prefix(made.path()).unwrap();
+    let whole = fs::read(made.path().join(log)).unwrap();
+    let begin = frames(&made.path().join(log)).pop().unwrap() as u64;
+    for at in [whole.len() as u64 - 1, begin] {
+        let dir = copy_of(made.path());
+        let log = dir.path().join(log);
+        let plan = Arc::new(Plan::default());
+        let at = at / SECTOR * SECTOR;
+        plan.add_bad_sector(log.to_str().unwrap(), at..at + SECTOR);
+        let lost = hit(&log, 15, &(at..at + SECTOR)).len();
+        for start in 0..2 {
+            let rig = opened(dir.path(), &plan);
+            rig.put(bare_event(&format!("behind/{start}"))).unwrap();
+            let tags = rig.tags();
+            assert_eq!(tags.last().unwrap(), &format!("behind/{start}"));
+            assert_eq!(tags.len(), 18 - lost + start + 1);
+            rig.close();
+        }
+        assert_eq!(fs::read(&log).unwrap(), whole, "not written to");
+
+        plan.heal();
+        let rig = opened(dir.path(), &plan);
+        let behind = ["behind/0", "behind/1"].map(str::to_owned);
+        assert_eq!(rig.tags(), [&tags(1..=18)[..], &behind].concat());
+        rig.close();
+    }
+}
+
+fn copy_of(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    let copied = std::process::Command::new("cp")
+        .args(["-a", &format!("{}/.", from.display())])
+        .arg(to.path())
+        .status();
+    assert!(copied.unwrap().success());
+    to
+}
+
+/// Derived data is made again, and small files lose at most their own content.
+#[test]
+fn a_store_opens_with_any_of_its_files_unreadable() {
+    let made = tempfile::tempdir().unwrap();
+    let logs = store(made.path(), 18);
+    let mut names = vec!["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS", "CLOCK"];
+    let pages = logs[0].with_file_name("index").join("pages");
+    let relative = |path: &Path| {
+        let path = path.strip_prefix(made.path()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (pages, log) = (relative(&pages), relative(&logs[0]));
+    names.extend([&*pages, &*log]);
+    for name in names {
+        for errno in [Errno::IO, Errno::BADMSG, Errno::UCLEAN] {
+            let dir = copy_of(made.path());
+            let plan = Arc::new(Plan::default());
+            plan.add(Fault {
+                within: dir.path().join(name).to_str().unwrap().to_owned(),
+                ..Fault::lasting(Act::Read, errno)
+            });
+            let rig = opened(dir.path(), &plan);
+            let lost: u64 = if name == log { 7 } else { 0 };
+            assert_eq!(rig.tags(), tags(lost + 1..=18), "{name}, {errno:?}");
+            let rebuilt = rig.metrics.indexes_rebuilt.get();
+            assert_eq!(rebuilt > 0, name == pages, "{name}, {errno:?}");
+            rig.put(bare_event("more")).unwrap();
+            rig.close();
+            plan.heal();
+            let rig = opened(dir.path(), &plan);
+            assert_eq!(rig.tags().len(), 19, "{name}, {errno:?}: nothing is gone");
+            rig.close();
+        }
+    }
+}
+
+#[test]
+fn an_error_to_try_again_is_no_damage_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = store(dir.path(), 18);
+    let contents = |files: &[PathBuf]| -> Vec<Vec<u8>> {
+        files.iter().map(|file| fs::read(file).unwrap()).collect()
+    };
+    let small = ["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS"].map(|name| dir.path().join(name));
+    let files = [&logs[..], &small[..]].concat();
+    let before = contents(&files);
+    for within in ["log/events", "FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS"] {
+        let (plan, fs) = faulty_disk();
+        plan.add(Fault {
+            within: within.to_owned(),
+            ..Fault::lasting(Act::Read, Errno::NOMEM)
+        });
+        let refused = Store::open(&Options {
+            fs,
+            ..options(dir.path(), LIMITS)
+        });
+        let error = refused.err().expect("it cannot be read now");
+        assert!(!error.is_damage(), "{within}: {error}");
+        assert_eq!(contents(&files), before, "{within}");
+    }
+    let rig = Rig::open(dir.path(), LIMITS);
+    assert_eq!(rig.tags(), tags(1..=18));
+    assert_eq!(rig.store.0.holds.all().len(), 1);
+}
+
+#[test]
+fn holds_that_cannot_be_read_hold_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path(), 18);
+    let (plan, fs) = faulty_disk();
+    plan.add_bad_sector("HOLDS", 0..SECTOR);
+    let rig = Rig::open_with(&Options {
+        fs,
+        ..options(dir.path(), LIMITS)
+    });
+    let segment = rig.store.0.all_segments().remove(0);
+    assert_eq!(rig.store.0.held_in(&segment).unwrap(), 1);
+    let error = rig.store.0.holds.release("4711").unwrap_err().to_string();
+    assert!(error.contains("HOLDS: a part cannot be read"), "{error}");
+    assert!(dir.path().join("HOLDS").exists() && dir.path().join("HOLDS.damaged").exists());
+}
+
+/// Tools read the disk directly, so the sector is one that a flipped bit stands for; the daemon's start fails to read it, too.
+#[test]
+fn rebuild_over_a_bad_sector_leaves_a_store_that_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = store(dir.path(), 18);
+    let (plan, fs) = faulty_disk();
+    let sector = 40 * SECTOR..41 * SECTOR;
+    plan.add_bad_sector(logs[0].to_str().unwrap(), sector.clone());
+    let options = Options {
+        fs,
+        ..options(dir.path(), LIMITS)
+    };
+    rebuild(&options, None, &mut ()).unwrap();
+    let rig = Rig::open_with(&Options {
+        metrics: Arc::default(),
+        ..options.clone()
+    });
+    assert_eq!(rig.tags(), tags((1..=18).filter(|n| *n != 2)));
+    rig.close();
+
+    // If the store cannot be opened, the old indexes are back.
+    let indexes = files_named(dir.path(), "index");
+    plan.add(Fault {
+        within: "CONSUMERS".to_owned(),
+        ..Fault::lasting(Act::Read, Errno::NOMEM)
+    });
+    rebuild(&options, None, &mut ()).unwrap_err();
+    assert_eq!(files_named(dir.path(), "index"), indexes);
+    plan.heal();
+    let rig = Rig::open_with(&options);
+    assert_eq!(rig.tags(), tags(1..=18), "also what can be read again");
+}
+
+#[test]
+fn a_backup_completes_and_names_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, to) = (dir.path().join("state"), dir.path().join("to"));
+    let logs = store(&state, 18);
+    // As it is copied: zero bytes in place of the sector.
+    let log = fs::OpenOptions::new().write(true).open(&logs[1]).unwrap();
+    log.write_all_at(&[0; SECTOR_BYTES], 40 * SECTOR).unwrap();
+    let report = backup(
+        &state,
+        &to,
+        backup::BackupOptions::default(),
+        Micros(9),
+        &mut (),
+    )
+    .unwrap();
+    assert_eq!(report.damaged.len(), 1, "{report:#?}");
+    assert_eq!(report.damaged[0].0, logs[1]);
+    let report = verify(&state, verify::VerifyOptions::default(), &mut ()).unwrap();
+    assert_eq!(report.entries_lost(), 1, "{report:#?}");
+}

@@ -1,0 +1,351 @@
+//! Sectors that the disk cannot read, under the real program: a library between it and the C library fails the reads of one file.
+//!
+//! The daemon starts whichever file it is. Only entries in an unreadable sector of a log are missing, and the status names the
+//! place; consumers and sinks go on behind it; tools complete.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rmpv::Value;
+use saltcellar::testkit::Random;
+use saltcellar::testkit::usage::Process;
+
+use crate::fake_daemon::{program, stderr, stdout};
+use crate::harness::{Cellar, map, serve_command, wait_for};
+
+const EVENTS: u64 = 60;
+
+/// Four events share a block in a sealed segment.
+const EVENT_BYTES: usize = 50_000;
+
+const YAML: &str = "store:\n  segment_bytes_max: 1MiB\n";
+
+const WITH_SINK: &str = "store:\n  segment_bytes_max: 1MiB\nsinks:\n  copy:\n    encoder: json\n    transport:\n      file: {path: DIR/copy.jsonl}\n";
+
+/// Compiles the library; `None` without a C compiler.
+fn library(dir: &Path) -> Option<PathBuf> {
+    crate::sync_order::compiled(dir, "bad_sector", include_str!("bad_sector.c"))
+}
+
+/// A bad range of a file.
+#[derive(Debug, Clone)]
+struct Bad {
+    path: PathBuf,
+    bytes: Range<u64>,
+}
+
+impl Bad {
+    fn apply(&self, command: &mut Command, library: &Path) {
+        command
+            .env("LD_PRELOAD", library)
+            .env("BAD_PATH", &self.path)
+            .env("BAD_FROM", self.bytes.start.to_string())
+            .env("BAD_TO", self.bytes.end.to_string());
+    }
+}
+
+fn filled(dir: tempfile::TempDir) -> tempfile::TempDir {
+    std::fs::write(dir.path().join("c.yaml"), YAML).unwrap();
+    let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
+    let load = map(vec![
+        ("jid", "4711".into()),
+        ("id", "web1".into()),
+        ("fun", "test.ping".into()),
+        ("return", true.into()),
+    ]);
+    cellar.ask("returner", vec![("load", load)]);
+    cellar.ask(
+        "store_hold",
+        vec![("jid", "4711".into()), ("reason", "audit".into())],
+    );
+    let mut random = Random::new(7);
+    for n in 0..EVENTS {
+        let blob = Value::Binary(random.bytes(EVENT_BYTES));
+        let event = map(vec![
+            ("tag", format!("test/{n}").into()),
+            ("data", map(vec![("n", n.into()), ("blob", blob)])),
+        ]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    wait_for("sealed segments", || {
+        (cellar.counter("segments_sealed") >= 2).then_some(())
+    });
+    assert!(cellar.terminate(), "{}", cellar.log());
+    let Cellar { dir, .. } = cellar;
+    dir
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(dir).unwrap() {
+        let path = item.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn copy_of(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp")
+        .args(["-a", &format!("{}/state", from.display())])
+        .arg(to.path())
+        .status();
+    assert!(copied.unwrap().success());
+    let yaml = WITH_SINK.replace("DIR", to.path().to_str().unwrap());
+    std::fs::write(to.path().join("c.yaml"), yaml).unwrap();
+    to
+}
+
+/// Starts the daemon on a copy of the store with a bad file.
+fn start(dir: tempfile::TempDir, bad: &Bad, library: &Path) -> Cellar {
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut command = serve_command(dir.path());
+    bad.apply(&mut command, library);
+    command
+        .arg("--config")
+        .arg(dir.path().join("c.yaml"))
+        .stdout(Stdio::null())
+        .stderr(log);
+    let process = Process(command.spawn().unwrap());
+    let mut cellar = Cellar {
+        dir,
+        process,
+        flags: Vec::new(),
+    };
+    wait_for("the daemon", || {
+        assert!(
+            cellar.process.0.try_wait().unwrap().is_none(),
+            "{bad:?}: the daemon ended: {}",
+            cellar.log()
+        );
+        cellar_status(&cellar)
+    });
+    cellar
+}
+
+fn cellar_status(cellar: &Cellar) -> Option<Value> {
+    let mut client = saltcellar::api::client::Client::connect(&cellar.socket()).ok()?;
+    client.call("status", map(vec![])).ok()
+}
+
+fn number(tag: &str) -> Option<u64> {
+    tag.strip_prefix("test/")?.parse().ok()
+}
+
+fn listed(cellar: &Cellar) -> BTreeSet<u64> {
+    let (mut found, mut before) = (BTreeSet::new(), None);
+    loop {
+        let mut args = vec![("limit", 1000.into())];
+        args.extend(before.map(|before: u64| ("before", before.into())));
+        let page = cellar.ask("events_list", args);
+        let events = page["events"].as_array().unwrap();
+        found.extend(events.iter().filter_map(|e| number(e["tag"].as_str()?)));
+        let Some(last) = events.last() else {
+            return found;
+        };
+        before = last["seq"].as_u64();
+    }
+}
+
+fn consumed(cellar: &Cellar) -> BTreeSet<u64> {
+    // Without the file its cursors are lost.
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
+    let mut found = BTreeSet::new();
+    loop {
+        let args = vec![
+            ("name", "audit".into()),
+            ("holder", "me".into()),
+            ("limit", 20.into()),
+        ];
+        let batch = cellar.ask("consumer_next", args);
+        let events = batch["events"].as_array().unwrap();
+        found.extend(events.iter().filter_map(|e| number(e["tag"].as_str()?)));
+        let Some(last) = events.last() else {
+            return found;
+        };
+        let args = vec![
+            ("name", "audit".into()),
+            ("holder", "me".into()),
+            ("seq", last["seq"].clone()),
+        ];
+        cellar.ask("consumer_ack", args);
+    }
+}
+
+/// The sink's events once it has delivered the last one.
+fn sunk(cellar: &Cellar, last: u64) -> BTreeSet<u64> {
+    let sought = program()
+        .args(["sinks", "seek", "copy", "oldest", "--socket"])
+        .arg(cellar.socket())
+        .output()
+        .unwrap();
+    assert!(sought.status.success(), "{}", stderr(&sought));
+    let path = cellar.dir.path().join("copy.jsonl");
+    wait_for("the last event in the sink", || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        let whole = text.rsplit_once('\n')?.0;
+        let found: BTreeSet<u64> = whole
+            .lines()
+            .filter_map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                number(line["tag"].as_str()?)
+            })
+            .collect();
+        found.contains(&last).then_some(found)
+    })
+}
+
+fn reasons(cellar: &Cellar) -> String {
+    let status = cellar_status(cellar).unwrap();
+    let reasons = status["health"]["reasons"].as_array().unwrap().clone();
+    let text = |reason: &Value| reason["message"].as_str().unwrap().to_owned();
+    reasons.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+fn is_log(path: &Path) -> bool {
+    path.ends_with("log")
+}
+
+fn store_tool(verb: &str, dir: &Path, bad: &Bad, library: &Path, more: &[&Path]) -> String {
+    let state = dir.join("state");
+    let mut command = program();
+    command.args(["store", verb]);
+    if verb == "salvage" {
+        command.arg(&state);
+    } else {
+        command.arg("--state-dir").arg(&state);
+    }
+    command.args(more);
+    bad.apply(&mut command, library);
+    let output = command.output().unwrap();
+    let text = format!("{}{}", stdout(&output), stderr(&output));
+    // 1: damage was found. Others mean that it could not do its work.
+    assert!(
+        matches!(output.status.code(), Some(0 | 1)),
+        "{verb} with {bad:?}: {:?} {text}",
+        output.status
+    );
+    text
+}
+
+#[test]
+fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
+    let library_dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(library_dir.path()) else {
+        return saltcellar::testkit::missing("a C compiler as `cc`");
+    };
+    let made = filled(tempfile::tempdir().unwrap());
+    let state = made.path().join("state");
+    let all: BTreeSet<u64> = (0..EVENTS).collect();
+    let mut names: Vec<PathBuf> = files(&state)
+        .into_iter()
+        .map(|path| path.strip_prefix(made.path()).unwrap().to_owned())
+        .collect();
+    let segments: Vec<_> = names
+        .iter()
+        .filter(|name| is_log(name) && name.starts_with("state/log/events"))
+        .filter_map(|name| Some(name.parent()?.to_owned()))
+        .collect();
+    assert!(segments.len() >= 3, "{segments:?}");
+    // The files of one sealed segment and of the growing one stand for all.
+    names.retain(|name| {
+        !name.starts_with("state/log")
+            || name.starts_with(&segments[0])
+            || name.starts_with(segments.last().unwrap())
+    });
+    assert!(names.len() > 10, "{names:?}");
+    for name in &names {
+        let size = std::fs::metadata(made.path().join(name)).unwrap().len();
+        let ranges = if is_log(name) {
+            vec![0..4096, 200_704..204_800, size / 4096 * 4096..size.max(1)]
+        } else {
+            vec![0..u64::MAX / 4]
+        };
+        for bytes in ranges {
+            let dir = copy_of(made.path());
+            let path = dir.path().canonicalize().unwrap().join(name);
+            let bad = Bad { path, bytes };
+            let mut cellar = start(dir, &bad, &library);
+            let found = listed(&cellar);
+            let lost = all.difference(&found).count();
+            assert!(
+                lost <= if is_log(name) { 4 } else { 0 },
+                "{bad:?}: {lost} lost, {}",
+                cellar.log()
+            );
+            assert_eq!(consumed(&cellar), found, "{bad:?}");
+            let last = *found.last().unwrap();
+            if is_log(name) {
+                assert_eq!(sunk(&cellar, last), found, "{bad:?}");
+            }
+            if lost > 0 {
+                let reasons = reasons(&cellar);
+                assert!(
+                    reasons.contains(bad.path.to_str().unwrap())
+                        && reasons.contains("damaged at byte"),
+                    "{bad:?}: {reasons}"
+                );
+                assert!(cellar.counter("log_bytes_unreadable") > 0, "{bad:?}");
+            }
+            assert!(cellar.terminate(), "{bad:?}: {}", cellar.log());
+        }
+    }
+}
+
+#[test]
+fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
+    let library_dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(library_dir.path()) else {
+        return saltcellar::testkit::missing("a C compiler as `cc`");
+    };
+    let made = filled(tempfile::tempdir().unwrap());
+    let dir = made.path().canonicalize().unwrap();
+    let logs: Vec<PathBuf> = files(&dir.join("state/log/events"))
+        .into_iter()
+        .filter(|path| is_log(path))
+        .collect();
+    let index = logs[0].with_file_name("index");
+    let whole = |path: PathBuf| Bad {
+        path,
+        bytes: 0..u64::MAX / 4,
+    };
+    let mut cases: Vec<Bad> = ["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS", "state/db"]
+        .iter()
+        .map(|name| whole(dir.join("state").join(name)))
+        .collect();
+    cases.extend([whole(index.join("pages")), whole(index.join("db"))]);
+    for log in [&logs[0], logs.last().unwrap()] {
+        cases.push(Bad {
+            path: log.clone(),
+            bytes: 200_704..204_800,
+        });
+    }
+    for (n, bad) in cases.iter().enumerate() {
+        let verified = store_tool("verify", &dir, bad, &library, &[]);
+        let to = dir.join(format!("backup{n}"));
+        let backed_up = store_tool("backup", &dir, bad, &library, &[&to]);
+        let new = dir.join(format!("new{n}"));
+        let salvaged = store_tool("salvage", &dir, bad, &library, &[&new]);
+        if is_log(&bad.path) {
+            let name = bad.path.to_str().unwrap();
+            for text in [verified, backed_up, salvaged] {
+                assert!(text.contains(name), "{bad:?}: {text}");
+            }
+        }
+    }
+}
