@@ -93,7 +93,7 @@ struct Global {
         help_heading = "Global options"
     )]
     state_dir: Option<PathBuf>,
-    /// Read this configuration file instead of the default one
+    /// Read this configuration file, and `conf.d` beside it, instead of the default ones
     #[arg(
         long,
         global = true,
@@ -149,6 +149,9 @@ enum Verb {
     /// Create, list and revoke tokens of the HTTP listener
     #[command(subcommand)]
     Token(admin::token::Tokens),
+    /// Print a link that signs in to the web page once
+    #[command(after_long_help = admin::page::EXAMPLES)]
+    Page,
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status(admin::status::Args),
@@ -263,6 +266,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Sinks(verb) => admin::sinks::run(&global, verb),
         Verb::Token(verb) => admin::token::run(&global, verb),
+        Verb::Page => admin::page::run(&global),
         Verb::Status(args) => admin::status::run(&global, &args),
         Verb::Top(args) => admin::top::run(&global, &args),
         Verb::Doctor(args) => doctor::run(&global, &args),

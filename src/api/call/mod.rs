@@ -57,6 +57,8 @@ pub struct Ctx {
     pub(crate) policy: Arc<Policy>,
     pub(crate) entry_bytes_max: usize,
     pub(crate) buses: Vec<BusMonitor>,
+    /// The bus of this host's Salt master, if no event of it arrives.
+    pub(crate) unread_bus: Option<PathBuf>,
     pub(crate) spools: Vec<PathBuf>,
     /// The HTTP listener, if `http.listen` is set.
     pub(crate) http: Option<ListenerMonitor>,

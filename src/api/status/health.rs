@@ -177,6 +177,13 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));
+    if let Some(dir) = &status.unread_bus {
+        found.add(
+            Warning,
+            format!("bus {dir}"),
+            "no event of this host's Salt master is archived: `saltcellar setup`, or `saltcellar setup --passive` to only watch".to_owned(),
+        );
+    }
     status
         .spools
         .iter()
@@ -579,6 +586,17 @@ mod tests {
             ..Status::default()
         };
         check(&status, &[]);
+    }
+
+    #[test]
+    fn a_daemon_beside_a_master_whose_events_do_not_arrive_is_not_well() {
+        let status = Status {
+            disk: ample(),
+            unread_bus: Some("/run/m".to_owned()),
+            ..Status::default()
+        };
+        let message = "no event of this host's Salt master is archived: `saltcellar setup`, or `saltcellar setup --passive` to only watch";
+        check(&status, &[(Warning, "bus /run/m", message)]);
     }
 
     #[test]

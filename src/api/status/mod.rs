@@ -53,6 +53,8 @@ answers! {
         /// A step of the system clock that retention does not trust yet.
         clock_step: Option<ClockStep>,
         bus: Vec<BusRow>,
+        /// The socket directory of this host's Salt master, if no event of it arrives.
+        unread_bus: Option<String>,
         reactor: bool,
         reactions: Option<ReactorRow>,
         /// Consumers, without those of sinks.
@@ -298,6 +300,10 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         }),
         clock_step: stats.clock_step.map(ClockStep::from),
         bus: ctx.buses.iter().map(bus).collect(),
+        unread_bus: ctx
+            .unread_bus
+            .as_ref()
+            .map(|dir| dir.to_string_lossy().into_owned()),
         reactor: ctx.reactor.is_some(),
         reactions: reactor(ctx),
         consumers: ctx.store.consumers()?.iter().map(consumer).collect(),

@@ -2,6 +2,7 @@
 
 pub(super) mod check;
 pub(super) mod completions;
+pub(super) mod page;
 pub(super) mod setup;
 pub(super) mod sinks;
 pub(super) mod status;

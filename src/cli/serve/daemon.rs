@@ -10,6 +10,7 @@
 //!
 //! Every accepted entry is stored and acknowledged before the process ends.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::base::limits::{
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::config::Config;
+use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::engines::program::script::{self, Scripts};
 use crate::engines::runtime::Engines;
 use crate::engines::settings::of_config;
@@ -44,6 +46,7 @@ use crate::reactor::service::ReactorService;
 use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
+use crate::wire::python::Value;
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
 /// A running daemon.
@@ -224,6 +227,7 @@ impl Daemon {
             reactor: reactor.as_ref().map(ReactorService::handle),
             engines: engines.clone(),
             buses: watches,
+            unread_bus: unread_bus(config),
             spools: config.spools.clone(),
             https: config
                 .https
@@ -348,6 +352,21 @@ impl Daemon {
         self.store_threads.into_iter().for_each(threads::join);
         tracing::info!("stopped");
     }
+}
+
+/// The bus of this host's Salt master, if the daemon neither reads it nor gets its events by `event_return`.
+fn unread_bus(config: &Config) -> Option<PathBuf> {
+    if !config.bus.is_empty() {
+        return None;
+    }
+    let master = SaltMaster::read(Path::new(SALT_MASTER_FILE));
+    let sends = match master.option("event_return") {
+        Some(Value::Str(one)) => one == "saltcellar",
+        Some(Value::List(all)) => all.iter().any(|one| one.as_str() == Some("saltcellar")),
+        _ => false,
+    };
+    let is_there = !master.files.is_empty();
+    (is_there && !sends).then_some(master.sock_dir)
 }
 
 /// Opens the HTTP listeners, if any is configured.

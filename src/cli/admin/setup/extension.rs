@@ -299,7 +299,7 @@ mod tests {
                 module_dir(&share).unwrap(),
                 dir.path().join("share").canonicalize().unwrap()
             );
-            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o664))
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o666))
                 .unwrap();
             let error = format!("{:#}", module_dir(&share).unwrap_err());
             assert!(

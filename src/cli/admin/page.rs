@@ -1,0 +1,23 @@
+//! `saltcellar page`: prints a link that signs in to the web page once.
+
+use crate::cli::{Global, ask, show};
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+The link works once, for two minutes. Its session has the rights that you have at the daemon's socket; no token is needed. \
+For a page on a loopback address of another host, forward its port first: ssh -L 4581:127.0.0.1:4581 HOST.
+
+Examples:
+  sudo saltcellar page
+  xdg-open \"$(sudo saltcellar page)\"";
+
+/// The answer of `page_link`, as far as it is used.
+#[derive(serde::Deserialize)]
+struct Link {
+    url: String,
+}
+
+pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
+    let (Link { url }, answer) =
+        ask::answer_as(global, "page_link", (), "make a link to the page")?;
+    show(global.output, &answer, |out| Ok(out.line(&url)?))
+}
