@@ -245,6 +245,8 @@ counters! {
     calls_denied,
     /// Entries rejected because they exceed `store.entry_bytes_max`.
     entries_too_large,
+    /// Entries of minions over their share of a class, stored in the overflow of the class (`store.minion_share`).
+    entries_over_share,
     /// Calls answered with an error other than `refused`.
     calls_failed,
     /// Calls received on the local socket.

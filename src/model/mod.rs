@@ -26,7 +26,9 @@ pub use note::{Location, Note, NoteLevel, ReactionFailure};
 pub use read_limits::{Limit, ReadLimits};
 pub use right::Right;
 pub use seqno::SeqNo;
-pub(crate) use settings::class::{Age, ClassRule, EVENTS, JOBS, is_class_name};
+pub(crate) use settings::class::{
+    Age, ClassRule, EVENTS, JOBS, MINION_SHARE, OVERFLOW, is_class_name,
+};
 pub use settings::class::{ClassRules, Keep};
 pub use settings::durability::Durability;
 pub(crate) use settings::reaction::RuleOrder;

@@ -223,6 +223,7 @@ struct StoreInner {
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
     holds: retain::hold::Holds,
     salt_keeps: retain::salt_keep::SaltKeeps,
+    shares: write::shares::ShareState,
     consumers: read::consumer::Consumers,
     /// Sequence numbers that were never assigned; set once the store is open.
     skipped: OnceLock<Vec<write::seqno::SkippedNumbers>>,
@@ -329,6 +330,19 @@ impl Store {
         self.0.report_file(name, problem);
     }
 
+    /// The minions that were over their share of a class within a day: the class, the minion, and what of it is in the overflow.
+    pub(crate) fn over_share(&self) -> Vec<(Arc<str>, String, write::shares::OverShare)> {
+        let shared = &self.0;
+        let over = shared.shares.over(shared.clock.now()).into_iter();
+        over.map(|(class, minion, one)| (shared.classes.name(class), minion, one))
+            .collect()
+    }
+
+    /// The share of a class, in percent, that one minion may have.
+    pub(crate) fn share_percent(&self) -> u64 {
+        self.0.classes.share_percent()
+    }
+
     pub(crate) fn last_failed_return(&self) -> Option<FailedReturn> {
         self.0.last_failed.lock().clone()
     }
@@ -368,6 +382,7 @@ impl Store {
                 &options.metrics,
             )?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
+            shares: write::shares::ShareState::new(classes.len()),
             classes,
             store_id,
             public_id: format::public_id(store_id),
@@ -554,11 +569,13 @@ impl Store {
         shared.consumers.limit_to(seqnos.next());
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = write::class::Classifier::new(&shared.classes);
+        let mut shares = write::shares::Shares::new(&shared.classes);
+        shared.sample_compression();
         write::refill::refill(
             &shared,
             options.limits.dedupe_window,
             &mut dedupe,
-            &mut classifier,
+            (&mut classifier, &mut shares),
         );
         let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (seals_tx, seals) = bounded(SEALS_WAITING);
@@ -576,8 +593,14 @@ impl Store {
             unsynced_since: None,
             in_use: false,
         };
-        let (intake, appender, committer) =
-            Appender::new(shared.clone(), writer, dedupe, classifier, packer, seqnos);
+        let (intake, appender, committer) = Appender::new(
+            shared.clone(),
+            writer,
+            dedupe,
+            (classifier, shares),
+            packer,
+            seqnos,
+        );
         let sealer = Sealer {
             shared: shared.clone(),
             seals,

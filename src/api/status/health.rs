@@ -11,7 +11,8 @@ use super::{
     SpoolRow, Status,
 };
 use crate::base::clock::Micros;
-use crate::base::units::span;
+use crate::base::units::{bytes, span};
+use crate::model::OVERFLOW;
 
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -201,7 +202,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     if let Some(https) = status.https.as_ref().filter(|row| !is_same(row)) {
         listener(&mut found, "https", https, now);
     }
-    for row in status.zeromq.iter() {
+    for row in &status.zeromq {
         // At the start, and for a moment between two processes, there is none.
         if row.process.is_some() || row.restarts == 0 {
             continue;
@@ -238,6 +239,17 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         found.add(Warning, "clock", message);
     }
     status.classes.iter().for_each(|row| class(&mut found, row));
+    for row in &status.shares {
+        let message = format!(
+            "minion {} wants more than its share of {} %, since the start {} entries and {} of it went to {}{OVERFLOW}, where only such entries are deleted for them",
+            row.minion,
+            status.minion_share,
+            row.entries,
+            bytes(row.bytes),
+            row.class
+        );
+        found.add(Warning, format!("class {}", row.class), message);
+    }
     for file in &status.files {
         found.add(
             file.level,
@@ -824,6 +836,45 @@ mod tests {
                 "https b:2",
                 "serves with its previous certificate: x",
             )],
+        );
+    }
+
+    #[test]
+    fn a_shorter_age_and_a_minion_over_its_share_are_reasons_of_their_class() {
+        let class = ClassRow {
+            class: "jobs".to_owned(),
+            keep_s: Some(400 * 86_400),
+            shorter_s: Some(86_400),
+            shorter_drops: 7,
+            ..ClassRow::default()
+        };
+        let share = crate::api::status::ShareRow {
+            class: "jobs".to_owned(),
+            minion: "web1".to_owned(),
+            entries: 3,
+            bytes: 2048,
+        };
+        let status = Status {
+            disk: ample(),
+            classes: vec![class],
+            shares: vec![share],
+            minion_share: 50,
+            ..Status::default()
+        };
+        check(
+            &status,
+            &[
+                (
+                    Warning,
+                    "class jobs",
+                    "Salt's keep_jobs_seconds became shorter: entries are still kept 400d, `saltcellar store prune --accept-salt` would keep them 24h and delete 7 now",
+                ),
+                (
+                    Warning,
+                    "class jobs",
+                    "minion web1 wants more than its share of 50 %, since the start 3 entries and 2.00K of it went to jobs-over, where only such entries are deleted for them",
+                ),
+            ],
         );
     }
 

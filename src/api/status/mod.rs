@@ -77,6 +77,10 @@ answers! {
         classes: Vec<ClassRow>,
         /// Small files of the state directory with content that is ignored.
         files: Vec<FileRow>,
+        /// Minions that were over their share of a class within a day.
+        shares: Vec<ShareRow>,
+        /// The share of a class, in percent, that one minion may have.
+        minion_share: u64,
     }
     /// Numbers per 1000 s over the last minutes, of entries of all kinds.
     #[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
@@ -237,6 +241,14 @@ answers! {
         process: Option<u32>,
         restarts: u64,
     }
+    /// A minion over its share of a class.
+    ShareRow {
+        class: String,
+        minion: String,
+        /// Its entries since the start that were stored in the overflow of the class.
+        entries: u64,
+        bytes: u64,
+    }
     /// A file with content that is ignored.
     FileRow {
         path: String,
@@ -331,6 +343,8 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             .collect(),
         classes: classes(ctx, &stats)?,
         files: files(ctx),
+        shares: shares(ctx),
+        minion_share: ctx.store.share_percent(),
     };
     status.health = Some(health(&status, now));
     Ok(status)
@@ -406,6 +420,17 @@ fn files(ctx: &Ctx) -> Vec<FileRow> {
         .chain(ctx.engines.file_faults())
         .map(row)
         .collect()
+}
+
+fn shares(ctx: &Ctx) -> Vec<ShareRow> {
+    let over = ctx.store.over_share().into_iter();
+    over.map(|(class, minion, over)| ShareRow {
+        class: class.to_string(),
+        minion,
+        entries: over.entries,
+        bytes: over.bytes,
+    })
+    .collect()
 }
 
 fn reload(last: Reload) -> Option<ReloadRow> {

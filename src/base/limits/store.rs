@@ -128,6 +128,17 @@ pub const SEGMENT_AGE_POLL: Duration = Duration::from_secs(10);
 /// Time for which Salt's `keep_jobs_seconds` overrides a shorter one. Salt reports it every minute.
 pub const SALT_KEEP_TTL: Duration = Duration::from_secs(3600);
 
+/// Steps in which the latest entries of a class slide that count for the share of a minion.
+pub const SHARE_STEPS: usize = 16;
+
+/// Minions that are counted for their share of a class.
+pub const SHARE_MINIONS_MAX: usize = 100_000;
+
+/// Minions over their share that `status` can name, and for how long, in microseconds.
+pub const SHARE_NAMED_MAX: usize = 100;
+/// See [`SHARE_NAMED_MAX`].
+pub const SHARE_NAMED_AGE: i64 = 86_400_000_000;
+
 /// Difference between wall clock and monotonic clock since the last check that counts as a clock step. Deletion by age can
 /// be early by as much.
 pub const CLOCK_STEP: Duration = Duration::from_secs(300);

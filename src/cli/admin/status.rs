@@ -6,6 +6,7 @@ use crate::api::status::{ClassRow, Level, Reason, Status};
 use crate::base::clock::Micros;
 use crate::base::units::{bytes, rate, span};
 use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short, show};
+use crate::model::OVERFLOW;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 A problem is a present state in which data is rejected, lost or long overdue. A warning needs attention.
@@ -234,7 +235,12 @@ fn keeps(status: &Status) -> String {
         let limits: Vec<String> = [Some(age), bytes, entries].into_iter().flatten().collect();
         format!("{} {}", row.class, limits.join(" "))
     };
-    let classes: Vec<String> = status.classes.iter().map(class).collect();
+    // An overflow shares the limits of its class.
+    let proper = status
+        .classes
+        .iter()
+        .filter(|row| !row.class.ends_with(OVERFLOW));
+    let classes: Vec<String> = proper.map(class).collect();
     if classes.is_empty() {
         return "unknown: the daemon has another release".to_owned();
     }

@@ -433,7 +433,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
             pin_bytes_max: store.pin_bytes_max,
             ..Limits::DEFAULT
         },
-        classes: Classes::new(&store.classes),
+        classes: Classes::new(&store.classes).with_share(store.minion_share),
         free: FreeSpace {
             low: store.free_bytes_low.bytes(),
             min: store.free_bytes_min.bytes(),

@@ -50,14 +50,14 @@ pub(super) fn reload(parts: &Parts) {
     match of_config(&new) {
         Ok(sinks) => {
             parts.engines.apply(sinks);
-            in_effect.sinks = new.sinks.clone();
+            in_effect.sinks.clone_from(&new.sinks);
         }
         Err(error) => problems.push(error.to_string()),
     }
     match script::of_config(&new) {
         Ok(settings) => {
             parts.scripts.apply(settings);
-            in_effect.scripts = new.scripts.clone();
+            in_effect.scripts.clone_from(&new.scripts);
         }
         Err(error) => problems.push(error.to_string()),
     }

@@ -117,6 +117,7 @@ fn each_value_is_rendered_with_its_origin() {
             "  classes:  # default",
             "    - {name: events, keep: {age: 90d}}",
             "    - {name: jobs, keep: {age: \"90d or salt\"}}",
+            "  minion_share: 50  # default",
             "  free_bytes_low: auto  # default",
             "  free_bytes_min: auto  # default",
             "  pin_bytes_max: 10GiB  # default",

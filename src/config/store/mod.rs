@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
 use super::render;
-use crate::base::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX, PIN_BYTES_MAX};
+use crate::base::limits::{
+    CLASS_NAME_BYTES_MAX, CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX, PIN_BYTES_MAX,
+};
 use crate::model::word::{self, GIB, KIB, MIB, Word, words};
-use crate::model::{ClassRules, Durability, EVENTS, JOBS};
+use crate::model::{ClassRules, Durability, EVENTS, JOBS, MINION_SHARE, OVERFLOW};
 
 /// Settings of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,8 +48,16 @@ pub struct StoreConfig {
     /// - example: `[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]`
     #[serde(serialize_with = "render::items")]
     pub classes: Vec<ClassRules>,
-    /// With less free space than this, retention deletes the oldest segments early: first of classes with a `match`, then of `events`, then of
-    /// `jobs`. `auto` is a tenth of the file system, at most 3GiB.
+    /// The share of a class, in percent, that one minion may have where `keep` limits the class by `bytes` or `entries`. Further entries of such a
+    /// minion go to a class of their own, named like the class with `-over` behind it: it has this share of the limits, or what others leave, and
+    /// only its own oldest entries are deleted for it. `status` names these minions. 100 turns this off.
+    ///
+    /// - value: a number from 2 to 100
+    /// - default: `50`
+    /// - example: `25`
+    pub minion_share: u64,
+    /// With less free space than this, retention deletes the oldest segments early: first of minions over their share, then of classes with a
+    /// `match`, then of `events`, then of `jobs`. `auto` is a tenth of the file system, at most 3GiB.
     ///
     /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB; or auto
     /// - default: `auto`
@@ -104,6 +114,7 @@ impl Default for StoreConfig {
             segment_bytes_max: 256 * MIB,
             entry_bytes_max: ENTRY_BYTES_MAX,
             classes: vec![ClassRules::events(), ClassRules::jobs()],
+            minion_share: MINION_SHARE,
             free_bytes_low: Space::Auto,
             free_bytes_min: Space::Auto,
             pin_bytes_max: PIN_BYTES_MAX,
@@ -125,6 +136,7 @@ impl StoreConfig {
             &entry_bytes_max,
             64 * KIB..=ENTRY_BYTES_MAX as u64,
         )?;
+        within("store.minion_share", &self.minion_share, 2..=100)?;
         at_most("store.classes", self.classes.len(), CLASSES_MAX)?;
         for (n, class) in self.classes.iter().enumerate() {
             let key = |name: &str| format!("store.classes[{n}].{name}");
@@ -135,6 +147,15 @@ impl StoreConfig {
             {
                 let problem = "it matches nothing; give fun, tag, or both";
                 return Err(Invalid::new(key(&format!("match[{n}]")), problem));
+            }
+            let name_bytes_max = CLASS_NAME_BYTES_MAX - OVERFLOW.len();
+            if class.name.ends_with(OVERFLOW) || class.name.len() > name_bytes_max {
+                let problem = format!(
+                    "{:?} is not accepted; give a name of at most {name_bytes_max} bytes that does not end with {OVERFLOW}, which names the \
+                     classes of minions over their share",
+                    class.name
+                );
+                return Err(Invalid::new(key("name"), problem));
             }
             let is_fixed = [JOBS, EVENTS].contains(&class.name.as_str());
             if !is_fixed && !(1..=CLASS_RULES_MAX).contains(&class.rules.len()) {

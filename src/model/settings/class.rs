@@ -13,6 +13,12 @@ pub(crate) const JOBS: &str = "jobs";
 /// The class of other events that match no other class.
 pub(crate) const EVENTS: &str = "events";
 
+/// The end of the name of a class's overflow, which holds entries of minions over their share.
+pub(crate) const OVERFLOW: &str = "-over";
+
+/// The share of a class, in percent, that one minion may have by default.
+pub(crate) const MINION_SHARE: u64 = 50;
+
 /// A retention class.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "WrittenClass")]

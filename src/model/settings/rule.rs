@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::limits::SAMPLE_MAX;
 use crate::model::word::{self, Word, words};
-use crate::model::{Entry, Flags, Glob};
+use crate::model::{Entry, Flags, Glob, OVERFLOW};
 
 /// A selection of entries: one item of each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -67,9 +67,11 @@ impl Scope {
         any(&self.minion, minion) && (fun.is_empty() || any(&self.fun, fun))
     }
 
-    /// Whether it contains entries of the class.
+    /// Whether it contains entries of the class. The overflow of a class is a part of it: which entries are there is no concern of a reader.
     pub(crate) fn allows_class(&self, class_name: &str) -> bool {
-        self.class.is_empty() || self.class.iter().any(|glob| glob.matches(class_name))
+        let proper = class_name.strip_suffix(OVERFLOW).unwrap_or(class_name);
+        let is_it = |glob: &Glob| glob.matches(proper) || glob.matches(class_name);
+        self.class.is_empty() || self.class.iter().any(is_it)
     }
 }
 
@@ -333,5 +335,18 @@ mod tests {
             let error = Pattern::new(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn the_overflow_of_a_class_is_a_part_of_it() {
+        let scope = |class: &str| Scope {
+            class: vec![Glob::new(class)],
+            ..Scope::default()
+        };
+        assert!(scope("jobs").allows_class("jobs-over") && scope("jobs").allows_class("jobs"));
+        assert!(scope("jobs-over").allows_class("jobs-over"));
+        assert!(
+            !scope("jobs-over").allows_class("jobs") && !scope("job").allows_class("jobs-over")
+        );
     }
 }

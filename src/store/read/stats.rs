@@ -183,7 +183,7 @@ impl Store {
                 let part = segment.usage();
                 all = if n == 0 { part } else { all.joined(part) };
             }
-            let keep = shared.classes.keep(class);
+            let keep = shared.keep_of(class);
             let plan = shared.plan(class, keep, age_now)?;
             let shorter = shared
                 .shorter_age_of(keep)

@@ -43,6 +43,7 @@ use crate::store::retain::hold::Hold;
 use crate::store::segment::removal::left_in_trash;
 use crate::store::segment::usage::{SegmentUsage, arrivals};
 use crate::store::write::class::Class;
+use crate::store::write::shares::divided;
 
 /// Why a segment is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,6 +220,35 @@ impl StoreInner {
             .then_some(shorter)
     }
 
+    /// The limits of a class in effect: a class and its overflow share those that are configured.
+    pub(super) fn keep_of(&self, class: Class) -> Keep {
+        let keep = self.classes.keep(class);
+        let Some((proper, overflow)) = self.classes.pair_of(class) else {
+            return keep;
+        };
+        let other = if class == overflow { proper } else { overflow };
+        let mut used = (0_u64, 0_u64);
+        for segment in self.segments(other) {
+            let usage = segment.usage();
+            used.0 = used.0.saturating_add(usage.disk_bytes);
+            used.1 = used.1.saturating_add(usage.entries);
+        }
+        divided(keep, self.classes.share_percent(), class == overflow, used)
+    }
+
+    /// Tells the appender how well the classes are compressed, in which shares of minions are counted.
+    pub(super) fn sample_compression(&self) {
+        for (proper, _) in self.classes.overflows() {
+            let (mut raw, mut disk) = (0_u64, 0_u64);
+            for segment in self.segments(proper) {
+                let usage = segment.usage();
+                raw = raw.saturating_add(usage.raw_bytes);
+                disk = disk.saturating_add(usage.disk_bytes);
+            }
+            self.shares.set_compression(proper, raw, disk);
+        }
+    }
+
     /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping whole segments follows
     /// these closely.
     pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
@@ -261,12 +291,13 @@ impl StoreInner {
     /// Runs one round over all classes; returns the drops, including the failed ones.
     pub(super) fn round(&self) -> Vec<PlannedDrop> {
         self.sample_rates();
+        self.sample_compression();
         let _one = self.retention.round.lock();
         self.clear_trash(&left_in_trash(&self.dir));
         let now = self.age_clock().update(&self.metrics);
         let mut all = Vec::new();
         for class in self.classes.all() {
-            match self.plan(class, self.classes.keep(class), now) {
+            match self.plan(class, self.keep_of(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
                 Err(error) => tracing::error!(%error, "cannot plan retention of a class"),
             }
@@ -565,7 +596,7 @@ impl Store {
         }
         let mut all = Vec::new();
         for class in classes {
-            let mut keep = options.keep.unwrap_or_else(|| shared.classes.keep(class));
+            let mut keep = options.keep.unwrap_or_else(|| shared.keep_of(class));
             // A real run has accepted it above.
             if let Some(age) = shared
                 .shorter_age_of(keep)

@@ -23,10 +23,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, SendError, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 
-use super::class::Classifier;
+use super::class::{Class, Classifier};
 use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
+use super::shares::Shares;
 use crate::base::clock::Micros;
 use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
@@ -294,6 +295,7 @@ pub struct Appender {
     packer: Packer,
     seqnos: SeqNos,
     classifier: Classifier,
+    shares: Shares,
     stats: EntryStats,
     commit_number: u64,
 }
@@ -304,7 +306,7 @@ impl Appender {
         shared: Arc<StoreInner>,
         writer: SegmentWriter,
         dedupe: Dedupe,
-        classifier: Classifier,
+        (classifier, shares): (Classifier, Shares),
         packer: Packer,
         seqnos: SeqNos,
     ) -> (Intake, Self, Committer) {
@@ -337,6 +339,7 @@ impl Appender {
             packer,
             seqnos,
             classifier,
+            shares,
             stats: EntryStats::default(),
             commit_number: 1,
         };
@@ -466,6 +469,13 @@ impl Appender {
         }
     }
 
+    /// The number of the last entry of a class that was taken over.
+    fn last_seq_of(&self, class: Class) -> SeqNo {
+        self.queues
+            .get(class.index())
+            .map_or(SeqNo::default(), |queue| queue.last_seq)
+    }
+
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
         self.dedupe
             .note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
@@ -474,15 +484,19 @@ impl Appender {
             if entry.kind == Kind::Return && !entry.source.confirms() {
                 entry.flags = entry.flags.with(Flags::UNCONFIRMED);
             }
-            let class = self.classifier.class_of(&entry).index();
-            let Some(queue) = self.queues.get_mut(class) else {
-                return Err(StoreError::Failed(format!("class {class} does not exist")));
-            };
+            let of = self.classifier.class_of(&entry);
             let outcome = self.dedupe.check(&entry, fingerprints);
             match outcome {
                 DedupeOutcome::Known => {
                     self.stats.known += 1;
-                    self.dedupe.depends_on(class, queue.last_seq);
+                    // The known entry may be in the overflow of the class.
+                    let (class, last_seq) = [Some(of), self.shares.overflow_of(of)]
+                        .into_iter()
+                        .flatten()
+                        .map(|class| (class.index(), self.last_seq_of(class)))
+                        .max_by_key(|(_, last_seq)| *last_seq)
+                        .unwrap_or((of.index(), SeqNo::default()));
+                    self.dedupe.depends_on(class, last_seq);
                     continue;
                 }
                 DedupeOutcome::Differs => self.stats.differing += 1,
@@ -498,6 +512,16 @@ impl Appender {
             if entry.kind == Kind::Return && outcome != DedupeOutcome::Confirms {
                 self.stats.count_return(&entry);
             }
+            let shared = &self.shared;
+            let (class, is_over) = self.shares.place(of, &entry, &shared.shares, &shared.clock);
+            self.shared
+                .metrics
+                .entries_over_share
+                .add(u64::from(is_over));
+            let class = class.index();
+            let Some(queue) = self.queues.get_mut(class) else {
+                return Err(StoreError::Failed(format!("class {class} does not exist")));
+            };
             let seq = self.seqnos.take();
             self.stats.raw_bytes += entry.raw_len() as u64;
             self.dedupe.depends_on(class, seq);

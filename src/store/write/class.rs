@@ -19,7 +19,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::base::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
-use crate::model::{ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind};
+use crate::model::{
+    ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind, MINION_SHARE,
+    OVERFLOW,
+};
 
 /// A class, by its index in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,12 +48,16 @@ pub struct Classes {
     configured: usize,
     order: Vec<Class>,
     matcher: Arc<Matcher>,
+    /// See `store.minion_share`.
+    share_percent: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Row {
     name: Arc<str>,
     keep: Keep,
+    /// The class whose overflow this is (see [`super::shares`]).
+    overflow_of: Option<Class>,
 }
 
 impl Default for Classes {
@@ -77,28 +84,76 @@ impl Classes {
         let rows = all.iter().map(|class| Row {
             name: class.name.as_str().into(),
             keep: class.keep,
+            overflow_of: None,
         });
-        let rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
+        let mut rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
         let place = |name: &str| {
             (0..u8::MAX)
                 .map(Class)
                 .zip(&rows)
                 .find(|(_, row)| *row.name == *name)
         };
+        let limited: Vec<Row> = (0..u8::MAX)
+            .map(Class)
+            .zip(&rows)
+            .filter(|(_, row)| row.keep.bytes.is_some() || row.keep.entries.is_some())
+            .map(|(class, row)| Row {
+                name: format!("{}{OVERFLOW}", row.name).into(),
+                keep: row.keep,
+                overflow_of: Some(class),
+            })
+            .collect();
         let listed = rules.iter().map(|class| class.name.as_str());
         let unlisted = [EVENTS, JOBS]
             .into_iter()
             .filter(|name| rules.iter().all(|class| class.name != *name));
-        let order = listed
+        let proper: Vec<Class> = listed
             .chain(unlisted)
             .filter_map(|name| Some(place(name)?.0))
+            .collect();
+        let first_overflow = rows.len();
+        rows.extend(limited);
+        rows.truncate(usize::from(u8::MAX));
+        // Those who take the most give first.
+        let order = (0..u8::MAX)
+            .map(Class)
+            .take(rows.len())
+            .skip(first_overflow)
+            .chain(proper)
             .collect();
         Self {
             configured: rows.len(),
             order,
             rows,
             matcher: Arc::new(Matcher::new(&all)),
+            share_percent: MINION_SHARE,
         }
+    }
+
+    /// With another share of a minion.
+    pub(crate) fn with_share(mut self, percent: u64) -> Self {
+        self.share_percent = percent;
+        self
+    }
+
+    pub(crate) fn share_percent(&self) -> u64 {
+        self.share_percent
+    }
+
+    /// The classes with an overflow, and these.
+    pub(crate) fn overflows(&self) -> impl Iterator<Item = (Class, Class)> + use<> {
+        let pairs = self.all().filter_map(|overflow| {
+            let row = self.rows.get(overflow.index())?;
+            Some((row.overflow_of?, overflow))
+        });
+        let off = self.share_percent >= 100;
+        pairs.filter(|_| !off).collect::<Vec<_>>().into_iter()
+    }
+
+    /// A class and its overflow, if it is either.
+    pub(crate) fn pair_of(&self, class: Class) -> Option<(Class, Class)> {
+        self.overflows()
+            .find(|(proper, overflow)| *proper == class || *overflow == class)
     }
 
     /// All classes.
@@ -163,9 +218,12 @@ impl Classes {
     pub(in crate::store) fn add_found(&mut self, name: &str) -> bool {
         let room = self.rows.len() < usize::from(u8::MAX);
         if room {
+            // An overflow keeps what its class keeps, also after that has lost its limits.
+            let of = name.strip_suffix(OVERFLOW).and_then(|of| self.find(of));
             self.rows.push(Row {
                 name: name.into(),
-                keep: self.keep(Class::EVENTS),
+                keep: self.keep(of.unwrap_or(Class::EVENTS)),
+                overflow_of: None,
             });
         }
         room
@@ -543,11 +601,37 @@ mod tests {
             ("old", false)
         );
         assert_eq!(classes.keep(old), classes.keep(Class::EVENTS));
-        assert_eq!(classes.keep(Class::JOBS).age, Age::Salt);
+        assert_eq!(classes.keep(Class::JOBS), ClassRules::jobs().keep);
         assert_eq!(
             (classes.all().count(), classes.configured().count()),
             (4, 3)
         );
+    }
+
+    #[test]
+    fn limited_classes_have_an_overflow_that_gives_first() {
+        let limited = |name: &str| ClassRules {
+            keep: Keep {
+                age: Age::Forever,
+                bytes: Some(1 << 20),
+                entries: None,
+            },
+            ..class(name, vec![rule("x", "")])
+        };
+        let own = [limited("own")];
+        let mut classes = Classes::new(&own);
+        let [(proper, overflow)] = classes.overflows().collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!(classes.find("own"), Some(proper));
+        assert_eq!(classes.find("own-over"), Some(overflow));
+        assert_eq!(classes.keep(overflow), classes.keep(proper));
+        assert!(classes.is_configured(overflow));
+        assert_eq!(classes.drop_order().next(), Some(overflow));
+        // One that was left by a class which has no limits now keeps what that keeps.
+        assert!(classes.add_found("jobs-over"));
+        let left = classes.find("jobs-over").unwrap();
+        assert_eq!(classes.keep(left), ClassRules::jobs().keep);
+        assert!(!classes.is_configured(left) && classes.pair_of(left).is_none());
+        assert_eq!(Classes::new(&own).with_share(100).overflows().count(), 0);
     }
 
     #[test]

@@ -7,3 +7,4 @@ pub mod dedupe;
 mod reactor_file;
 pub(in crate::store) mod refill;
 pub mod seqno;
+pub(crate) mod shares;

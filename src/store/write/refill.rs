@@ -11,8 +11,9 @@
 
 use std::sync::Arc;
 
-use super::class::Classifier;
+use super::class::{Class, Classifier};
 use super::dedupe::Dedupe;
+use super::shares::Shares;
 use crate::base::clock::Micros;
 use crate::base::limits::DEDUPE_REFILL_BYTES;
 use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
@@ -45,7 +46,7 @@ pub(in crate::store) fn refill(
     shared: &StoreInner,
     window: usize,
     dedupe: &mut Dedupe,
-    classifier: &mut Classifier,
+    (classifier, shares): (&mut Classifier, &mut Shares),
 ) {
     let mut recent = Vec::new();
     for Chosen {
@@ -55,7 +56,10 @@ pub(in crate::store) fn refill(
     } in newest_blocks(shared, window).into_iter().rev()
     {
         let read = match shared.block(&segment, number) {
-            Ok(Some(view)) => take(view.rows(), classifier, &mut recent),
+            Ok(Some(view)) => {
+                let count = |class, entry: &Entry<'_>| shares.count(class, entry, &shared.shares);
+                take(view.rows(), classifier, count, &mut recent)
+            }
             // Logged by `block`.
             Ok(None) => {
                 shared.metrics.blocks_unread_at_start.add(1);
@@ -90,11 +94,16 @@ pub(in crate::store) fn refill(
     }
 }
 
-fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Result<(), String> {
+fn take(
+    rows: Rows<'_>,
+    classifier: &mut Classifier,
+    mut count: impl FnMut(Class, &Entry<'_>),
+    to: &mut Vec<Recent>,
+) -> Result<(), String> {
     for n in 0..rows.len() {
         let (tag, jid) = (rows.tag(n), rows.jid(n));
         let entry = rows.entry(n, &tag, &jid, rows.body(n)?);
-        classifier.class_of(&entry);
+        count(classifier.class_of(&entry), &entry);
         let Entry {
             kind,
             source,

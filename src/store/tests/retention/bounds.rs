@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::model::{Age, Keep};
 use crate::store::retain::Reason;
 use crate::store::segment::usage::SegmentUsage;
-use crate::store::tests::retention::{DAY, FOREVER, HOUR, events, fill, jobs, with};
+use crate::store::tests::retention::{DAY, FOREVER, HOUR, events, fill, jobs, settle, with};
 use crate::store::tests::*;
 use crate::store::write::class::Class;
 
@@ -130,4 +130,89 @@ fn a_segment_is_full_exactly_at_its_limits() {
     assert!(!full(0, wide));
     options.clock.wind(1);
     assert!(full(0, wide));
+}
+
+/// The job of one entry of each of fifty minions, and that of the latest of one that has sent six times the limit since.
+fn flooded(rig: &Rig) -> (Vec<String>, String) {
+    let mut random = crate::testkit::Random::new(7);
+    let mut number = 0;
+    let mut put = |minion: &str, bytes: usize| {
+        number += 1;
+        let jid = jid(number);
+        let tag = format!("salt/job/{jid}/ret/{minion}");
+        let body = random.bytes(bytes);
+        let entry = Entry {
+            tag: tag.as_bytes(),
+            jid: &jid,
+            minion,
+            fun: "test.ping",
+            ..Entry::new(Kind::Event, Source::Bus, Micros(1), &body)
+        };
+        let mut batch = Batch::default();
+        batch.push(&entry, None);
+        rig.put(batch).unwrap();
+        jid
+    };
+    let quiet = (0..50).map(|n| put(&format!("web{n}"), 10_000)).collect();
+    let mut latest = String::new();
+    for n in 0..60 {
+        latest = put("big", 400_000);
+        if n % 8 == 7 {
+            settle(rig);
+            rig.store.0.round();
+        }
+    }
+    (quiet, latest)
+}
+
+/// One minion's entries evicted those of all others from a class that is limited by bytes.
+#[test]
+fn one_minion_cannot_evict_the_entries_of_others() {
+    let limit = 4 << 20;
+    let keep = Keep {
+        bytes: Some(limit),
+        ..FOREVER
+    };
+    let options = |dir: &std::path::Path, keep, share| Options {
+        classes: Classes::new(&[jobs(keep), events(FOREVER)]).with_share(share),
+        ..options(dir, Limits::default())
+    };
+    let is_stored = |rig: &Rig, jid: &String| !rig.store.job_entries(jid).unwrap().is_empty();
+
+    // What happens without shares.
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open_with(&options(dir.path(), keep, 100));
+    let (quiet, _) = flooded(&rig);
+    assert!(!quiet.iter().any(|jid| is_stored(&rig, jid)));
+    rig.close();
+
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open_with(&options(dir.path(), keep, 50));
+    let (quiet, latest) = flooded(&rig);
+    for jid in &quiet {
+        assert!(is_stored(&rig, jid), "{jid} of a quiet minion was evicted");
+    }
+    assert!(is_stored(&rig, &latest), "its own latest entry");
+    let [(class, minion, over)] = rig.store.over_share().try_into().unwrap();
+    assert_eq!((&*class, minion.as_str()), ("jobs", "big"));
+    assert!(over.entries > 50, "{over:?}");
+    assert_eq!(rig.metrics.entries_over_share.get(), over.entries);
+    let stats = rig.store.stats().unwrap();
+    let disk: u64 = stats
+        .classes
+        .iter()
+        .filter(|class| class.name.starts_with("jobs"))
+        .map(|class| class.segment_usage.disk_bytes)
+        .sum();
+    // A segment that grows may exceed the limit.
+    assert!(disk < limit * 3 / 2, "{disk}");
+
+    // A start knows the class of its overflow.
+    rig.close();
+    let rig = Rig::open_with(&options(dir.path(), keep, 50));
+    assert!(quiet.iter().all(|jid| is_stored(&rig, jid)) && is_stored(&rig, &latest));
+    // Without the limit, the overflow is read only and keeps what the class keeps.
+    rig.close();
+    let rig = Rig::open_with(&options(dir.path(), FOREVER, 50));
+    assert!(is_stored(&rig, &latest));
 }
