@@ -56,6 +56,7 @@ def test_a_packed_value_is_read_as_salt_reads_it(value):
     [
         b"\xff\xfe not text",
         datetime.datetime(2026, 2, 3, 4, 5, 6, 789),
+        datetime.datetime.min,
         {1: "a", "1": "b", None: "c"},
         {(1, 2): "a tuple as key"},
         2**64 - 1,

@@ -41,6 +41,8 @@ DEPTH_MAX = 200
 EXT_DATETIME = 78
 EXT_CONSTANT = 79
 DATETIME_FORMAT = "%Y%m%dT%H:%M:%S.%f"
+#: Characters of a date after its year.
+DATETIME_REST = 20
 
 #: Bytes read from the socket at once: minimum and maximum.
 READ_BYTES = 4096
@@ -91,7 +93,10 @@ def _encode_other(value):
     if isinstance(value, int):
         return str(value)
     if isinstance(value, (datetime.datetime, datetime.date)):
-        return salt.utils.msgpack.ExtType(EXT_DATETIME, value.strftime(DATETIME_FORMAT).encode())
+        text = value.strftime(DATETIME_FORMAT)
+        # glibc writes years before 1000 with fewer digits, which Salt does not read.
+        text = f"{value.year:04}" + text[len(text) - DATETIME_REST :]
+        return salt.utils.msgpack.ExtType(EXT_DATETIME, text.encode())
     if _Constant is not None and isinstance(value, _Constant):
         packed = salt.utils.msgpack.packb((value.name, value.value), use_bin_type=True)
         return salt.utils.msgpack.ExtType(EXT_CONSTANT, packed)
