@@ -274,7 +274,7 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
         let ranges = if is_log(name) {
             vec![0..4096, 200_704..204_800, size / 4096 * 4096..size.max(1)]
         } else {
-            vec![0..u64::MAX / 4]
+            vec![0..u64::MAX / 4; 1]
         };
         for bytes in ranges {
             let dir = copy_of(made.path());

@@ -570,7 +570,7 @@ impl LogFile {
                 return Err(self.corrupt(at, "the log was truncated during a read".to_owned()));
             }
 
-            for part in self.readable_parts(at..at + want as u64) {
+            for part in self.readable_parts(&(at..at + want as u64)) {
                 let bytes = usize::try_from(part.start - at)
                     .ok()
                     .zip(usize::try_from(part.end - at).ok())
@@ -585,7 +585,7 @@ impl LogFile {
     }
 
     /// A range without its unreadable parts.
-    fn readable_parts(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    fn readable_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let (mut parts, mut at) = (Vec::new(), range.start);
         for bad in &self.unreadable.lock().ranges {
             if bad.end <= at || bad.start >= range.end {

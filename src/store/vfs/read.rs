@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn all_but_the_bad_sectors_is_read() {
-        let content: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8 + 1).collect();
+        let content: Vec<u8> = (1..=250).cycle().take(100_000).collect();
         for bad in [
             0..1,
             4096..4097,
@@ -225,7 +225,7 @@ mod tests {
             match read_whole(&fs, &path) {
                 Ok(Some(content)) => {
                     assert!(damaged, "{errno:?}");
-                    assert_eq!(content.unreadable, [0..9000]);
+                    assert_eq!(content.unreadable, vec![0..9000; 1]);
                 }
                 Ok(None) => panic!("it exists"),
                 Err(why) => {
