@@ -276,7 +276,7 @@ test-docs: ## build the site, if PyPI can be reached
 bench-store: ## measure the store alone, in one process, against the baseline
 	$(CARGO) bench --bench ingest
 
-FUZZ_TARGETS ?= frame salt_event call signed_batch block log pages zmtp spill redact sls_yaml sls_jinja fnmatch filter
+FUZZ_TARGETS ?= frame salt_event call signed_batch block log pages zmtp spill redact sls_yaml sls_jinja fnmatch filter nesting
 fuzz: ## run the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo-fuzz (FUZZ_TARGETS: only these)
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \

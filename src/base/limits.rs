@@ -225,6 +225,15 @@ pub const TAG_BYTES_FIRED_MAX: usize = 1024;
 /// Timeout for firing an event, and for a probe of a bus.
 pub const FIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time after a timeout in which no event waits for the same master.
+pub const FIRE_HUNG_PAUSE: Duration = Duration::from_secs(10);
+
+/// Pause between two attempts to connect to a socket whose backlog is full.
+pub const FIRE_CONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest wait within the timeout before the stop of the daemon is noticed.
+pub const FIRE_STEP: Duration = Duration::from_millis(250);
+
 /// First timeout for a probe of a bus's framing; it doubles with each attempt.
 pub const FIRE_PROBE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -563,6 +572,15 @@ pub const JINJA_DEPTH_MAX: usize = 120;
 
 /// Bytes of a text that one operation of a native template produces. Salt's renderer gets templates with longer texts.
 pub const JINJA_VALUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Depth of the syntax tree of one expression of a template or filter, by the measure of `wire::jinja`. minijinja recurses along it.
+pub const JINJA_TREE_DEPTH_MAX: usize = 100;
+
+/// Nested brackets of one expression of a template or filter. Each costs minijinja's parser a dozen calls.
+pub const JINJA_BRACKETS_MAX: usize = 40;
+
+/// Nested tags of a template; `elif` nests too.
+pub const JINJA_STATEMENTS_MAX: usize = 120;
 
 /// Operators, brackets and names in one tag of a native template. They nest in the syntax tree.
 pub const JINJA_TAG_TOKENS_MAX: usize = 300;

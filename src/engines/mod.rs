@@ -26,7 +26,7 @@ pub(crate) mod program;
 pub(crate) mod runtime;
 pub(crate) mod secret;
 pub(crate) mod settings;
-pub(crate) mod template;
+pub mod template;
 pub(crate) mod transport;
 
 pub use settings::kind::Kind;

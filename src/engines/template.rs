@@ -5,25 +5,33 @@
 
 use std::sync::Arc;
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::base::limits::{SINK_ITEM_BYTES_MAX, SINK_TEMPLATE_FUEL};
+use crate::base::limits::{
+    SINK_ITEM_BYTES_MAX, SINK_TEMPLATE_ASSIGNED_MAX, SINK_TEMPLATE_FUEL,
+    SINK_TEMPLATE_RECURSION_MAX,
+};
 use crate::config::Invalid;
+use crate::wire::jinja::BoundedSource;
 
+/// A compiled template.
 #[derive(Clone)]
-pub(crate) struct Template(Arc<Environment<'static>>);
+pub struct Template(Arc<Environment<'static>>);
 
 /// The name of a template in its own environment.
 const NAME: &str = "template";
 
+/// Why a template has no text for an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the template failed: {0}")]
-pub(crate) struct RenderError(String);
+pub struct RenderError(String);
 
 impl Template {
-    pub(crate) fn new(key: &str, text: &str) -> Result<Self, Invalid> {
+    /// Compiles a template; `key` is its place in the configuration, for errors.
+    pub fn new(key: &str, text: &str) -> Result<Self, Invalid> {
         let mut env = Environment::new();
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -34,21 +42,43 @@ impl Template {
                 minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string())
             })
         });
-        let added = env.add_template_owned(NAME, text.to_owned());
-        added.map_err(|error| {
-            let line = error
-                .line()
+        // With the limits of `wire::jinja`, these two bound the nesting of values that a template makes, and so the recursion of
+        // their destructor: an object that outlives an iteration could nest them once per iteration.
+        env.set_recursion_limit(SINK_TEMPLATE_RECURSION_MAX);
+        env.remove_global("namespace");
+
+        let invalid = |line: Option<usize>, problem: &str| {
+            let line = line
                 .map(|line| format!("line {line}: "))
                 .unwrap_or_default();
-            Invalid::new(
-                key,
-                format!("the template is not valid: {line}{}", message(&error)),
-            )
-        })?;
+            Invalid::new(key, format!("the template is not valid: {line}{problem}"))
+        };
+        let source =
+            BoundedSource::template(text, SyntaxConfig::default()).map_err(|too_deep| {
+                let before = text.get(..too_deep.offset).unwrap_or_default();
+                invalid(Some(before.matches('\n').count() + 1), &too_deep.what)
+            })?;
+        if source.assigned_depth() > SINK_TEMPLATE_ASSIGNED_MAX {
+            let problem = format!(
+                "more than {SINK_TEMPLATE_ASSIGNED_MAX} operations in its `set` tags together"
+            );
+            return Err(invalid(None, &problem));
+        }
+        source
+            .add_to(&mut env, NAME)
+            .map_err(|error| invalid(error.line(), &message(&error)))?;
+        let uses_namespace = env
+            .get_template(NAME)
+            .is_ok_and(|template| template.undeclared_variables(false).contains("namespace"));
+        if uses_namespace {
+            return Err(invalid(None, "`namespace` is not supported"));
+        }
+
         Ok(Self(Arc::new(env)))
     }
 
-    pub(crate) fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
+    /// The text for an event.
+    pub fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
         let failed = |error: minijinja::Error| {
             let line = error
                 .line()
@@ -153,6 +183,24 @@ mod tests {
                 .starts_with("the template failed: line 2: "),
             "{wrong}"
         );
+    }
+
+    #[test]
+    fn a_template_that_could_overflow_the_stack_is_refused_with_its_line() {
+        let deep = format!("a\n{{{{ data{} }}}}", ".a".repeat(1_900));
+        let nested = format!("a\n{}", "{% if a %}".repeat(500));
+        let namespace =
+            "{% set n = namespace(x=1) %}{% for i in range(9) %}{% set n.x = [n.x] %}{% endfor %}";
+        let assigned = "{% set x = [x] %}".repeat(SINK_TEMPLATE_ASSIGNED_MAX + 1);
+        for (text, expected) in [
+            (&*deep, "line 2: an expression of more than"),
+            (&*nested, "line 2: more than"),
+            (namespace, "`namespace` is not supported"),
+            (&*assigned, "in its `set` tags together"),
+        ] {
+            let error = Template::new("encoder.template", text).unwrap_err();
+            assert!(error.problem.contains(expected), "{error:?}");
+        }
     }
 
     #[test]

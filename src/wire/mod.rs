@@ -3,6 +3,7 @@
 pub mod call;
 pub mod filter;
 pub mod frame;
+pub mod jinja;
 pub mod json;
 pub mod msgpack;
 pub mod python;

@@ -241,6 +241,17 @@ fn invalid_filters_names_and_positions_are_refused_with_the_reason() {
     ] {
         assert!(error.contains(expected), "{error}\nexpected: {expected}");
     }
+    // Below the limit of bytes, and deep enough to overflow the stack of a thread.
+    for deep in [
+        format!("data{}", ".a".repeat(1_900)),
+        format!("{}1", "-".repeat(3_900)),
+        format!("{}data", "not ".repeat(1_000)),
+    ] {
+        let error = create("where", deep.as_str().into());
+        assert!(error.contains("nested operations"), "{error}");
+        let output = verb(&cellar, &["consumers", "create", "audit", "--where", &deep]);
+        assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
+    }
     let long = Value::from("x".repeat(100_000));
     assert!(create("where", long).contains("exceeds the limit"));
     let output = verb(&cellar, &["events", "list", "--where", "data.x = 1"]);

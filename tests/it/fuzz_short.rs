@@ -23,7 +23,7 @@ use self::mutate::Mutator;
 const ROUND: u32 = 32;
 
 /// The targets that read untrusted input, which run for all of `FUZZ_SECONDS`.
-const UNTRUSTED: &[&str] = &["frame", "salt_event", "call", "signed_batch"];
+const UNTRUSTED: &[&str] = &["frame", "salt_event", "call", "signed_batch", "nesting"];
 
 /// Time limit of one input; the target hangs if it is exceeded.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -66,6 +66,7 @@ targets! {
     sls_jinja: "../../fuzz/targets/sls_jinja.rs",
     fnmatch: "../../fuzz/targets/fnmatch.rs",
     filter: "../../fuzz/targets/filter.rs",
+    nesting: "../../fuzz/targets/nesting.rs",
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -39,6 +39,12 @@ pub const SINK_IDLE: Duration = Duration::from_secs(1);
 /// Timeout for the last delivery of a sink at shutdown; the next start delivers it again.
 pub const SINK_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Recursion of loops in a sink's template.
+pub const SINK_TEMPLATE_RECURSION_MAX: usize = 64;
+
+/// Operations in all `set` tags of a sink's template together: each may nest a value once more.
+pub const SINK_TEMPLATE_ASSIGNED_MAX: usize = 300;
+
 /// Instructions of a sink's template for one event.
 pub const SINK_TEMPLATE_FUEL: u64 = 1_000_000;
 

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Expr, UnaryOpKind};
-use minijinja::machinery::{parse_expr, tokenize};
+use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::value::ValueKind;
 
 use super::condition::{Comparison, ConditionError, Filter, Node, Test};
 use super::value::Value;
 use crate::base::limits::FILTER_TEXT_BYTES_MAX;
 use crate::model::Glob;
+use crate::wire::jinja::BoundedSource;
 
 const NAMES: &str = "data, tag";
 const FILTERS: &str = "default, length, lower, upper";
@@ -33,7 +33,11 @@ pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
             "longer than {FILTER_TEXT_BYTES_MAX} bytes"
         )));
     }
-    let tree = parse_expr(text).map_err(|error| syntax_error(text, &error))?;
+    let source =
+        BoundedSource::expression(text).map_err(|error| at(text, error.offset, error.what))?;
+    let tree = source
+        .parse_expression()
+        .map_err(|error| syntax_error(&source, &error))?;
     let compiler = Compiler { text };
     compiler.node(&tree)
 }
@@ -46,9 +50,10 @@ fn detail(error: &minijinja::Error) -> String {
 
 /// minijinja reports the line only. The offending token is the last one of the shortest beginning of the text that has another error than
 /// an early end.
-fn syntax_error(text: &str, error: &minijinja::Error) -> ConditionError {
+fn syntax_error(source: &BoundedSource<'_>, error: &minijinja::Error) -> ConditionError {
+    let text = source.text();
     let mut end = 0;
-    for token in tokenize(text, true, minijinja::syntax::SyntaxConfig::default()) {
+    for token in source.tokens() {
         let Ok((_, span)) = token else {
             let rest = text.get(end..).unwrap_or_default();
             return at(
@@ -58,10 +63,11 @@ fn syntax_error(text: &str, error: &minijinja::Error) -> ConditionError {
             );
         };
         end = span.end_offset as usize;
-        let Some(part) = text.get(..end) else {
+        let Some(part) = source.up_to(end) else {
             continue;
         };
-        if parse_expr(part)
+        if part
+            .parse_expression()
             .is_err_and(|found| detail(&found) == detail(error) && !is_early_end(&found))
         {
             return at(text, span.start_offset as usize, detail(error));
@@ -106,117 +112,131 @@ impl Compiler<'_> {
         self.node(expr).map(Box::new)
     }
 
+    /// The tree of an expression. It recurses along the source, so its own frame stays small: each construct has a function of its own.
     fn node(&self, expr: &Expr<'_>) -> Result<Node, ConditionError> {
-        Ok(match expr {
-            Expr::Var(name) => match name.id {
-                "tag" => Node::Tag,
-                "data" => Node::Data,
-                other => {
-                    return self
-                        .refuse(expr, format!("unknown name `{other}`; available: {NAMES}"));
-                }
-            },
-            Expr::Const(constant) => match plain(&constant.value) {
-                Some(value) => Node::Constant(value),
-                None => return self.refuse(expr, "constants of this type are not supported"),
-            },
-            Expr::List(list) => Node::List(self.nodes(&list.items)?),
-            Expr::Tuple(tuple) => Node::List(self.nodes(&tuple.items)?),
-            Expr::UnaryOp(op) => match op.op {
-                UnaryOpKind::Not => Node::Not(self.boxed(&op.expr)?),
-                UnaryOpKind::Neg => match self.node(&op.expr)? {
-                    Node::Constant(Value::Int(n)) => Node::Constant(Value::Int(n.saturating_neg())),
-                    Node::Constant(Value::Float(x)) => Node::Constant(Value::Float(-x)),
-                    _ => {
-                        return self
-                            .refuse(expr, "operator `-` is supported only in front of a number");
-                    }
-                },
-            },
-            Expr::BinOp(op) => {
-                let comparison = match op.op {
-                    BinOpKind::ScAnd => {
-                        return Ok(Node::And(self.boxed(&op.left)?, self.boxed(&op.right)?));
-                    }
-                    BinOpKind::ScOr => {
-                        return Ok(Node::Or(self.boxed(&op.left)?, self.boxed(&op.right)?));
-                    }
-                    BinOpKind::Eq => Comparison::Equal,
-                    BinOpKind::Ne => Comparison::NotEqual,
-                    BinOpKind::Lt => Comparison::Less,
-                    BinOpKind::Lte => Comparison::LessOrEqual,
-                    BinOpKind::Gt => Comparison::Greater,
-                    BinOpKind::Gte => Comparison::GreaterOrEqual,
-                    BinOpKind::In => Comparison::In,
-                    other => {
-                        return self.refuse(
-                            expr,
-                            format!("operator `{}` is not supported", operator(other)),
-                        );
-                    }
-                };
-                Node::Compare(
-                    self.boxed(&op.left)?,
-                    vec![(comparison, self.node(&op.right)?)],
-                )
-            }
-            Expr::Compare(chain) => {
-                let mut rest = Vec::new();
-                for op in &chain.ops {
-                    rest.push((comparison(op.op), self.node(&op.expr)?));
-                }
-                Node::Compare(self.boxed(&chain.expr)?, rest)
-            }
-            Expr::IfExpr(choice) => {
-                let other = match &choice.false_expr {
-                    Some(other) => self.node(other)?,
-                    None => Node::Constant(Value::Undefined),
-                };
-                let parts = [
-                    self.node(&choice.test_expr)?,
-                    self.node(&choice.true_expr)?,
-                    other,
-                ];
-                Node::If(Box::new(parts))
-            }
-            Expr::GetAttr(member) => {
-                let key = Node::Constant(Value::Text(Cow::Owned(member.name.to_owned())));
-                Node::Member(self.boxed(&member.expr)?, Box::new(key))
-            }
-            Expr::GetItem(member) => Node::Member(
-                self.boxed(&member.expr)?,
-                self.boxed(&member.subscript_expr)?,
+        match expr {
+            Expr::Var(name) => self.name(expr, name.id),
+            Expr::Const(constant) => self.constant(expr, &constant.value),
+            Expr::List(list) => self.list(&list.items),
+            Expr::Tuple(tuple) => self.list(&tuple.items),
+            Expr::UnaryOp(op) => self.unary(expr, op),
+            Expr::BinOp(op) => self.binary(expr, op),
+            Expr::Compare(chain) => self.chain(chain),
+            Expr::IfExpr(choice) => self.choice(choice),
+            Expr::GetAttr(member) => self.attribute(member),
+            Expr::GetItem(member) => self.item(member),
+            Expr::Test(test) => self.tested(expr, test),
+            Expr::Filter(filter) => self.filtered(expr, filter),
+            Expr::Call(_) => self.refuse(
+                expr,
+                "calls are not supported; use tests (`is`) and filters (`|`)",
             ),
-            Expr::Test(test) => {
-                let of = self.boxed(&test.expr)?;
-                match test.name {
-                    "true" | "false" if test.args.is_empty() => {
-                        let truth = Node::Constant(Value::Bool(test.name == "true"));
-                        let is_bool = Node::Test(Test::Boolean, of.clone());
-                        let is_equal = Node::Compare(of, vec![(Comparison::Equal, truth)]);
-                        Node::And(Box::new(is_bool), Box::new(is_equal))
-                    }
-                    name => Node::Test(self.test(expr, name, &test.args)?, of),
-                }
+            Expr::Slice(_) => self.refuse(expr, "slices are not supported"),
+            Expr::Map(_) => self.refuse(expr, "map literals are not supported"),
+        }
+    }
+
+    fn name(&self, expr: &Expr<'_>, name: &str) -> Result<Node, ConditionError> {
+        match name {
+            "tag" => Ok(Node::Tag),
+            "data" => Ok(Node::Data),
+            other => self.refuse(expr, format!("unknown name `{other}`; available: {NAMES}")),
+        }
+    }
+
+    fn constant(&self, expr: &Expr<'_>, value: &minijinja::Value) -> Result<Node, ConditionError> {
+        match plain(value) {
+            Some(value) => Ok(Node::Constant(value)),
+            None => self.refuse(expr, "constants of this type are not supported"),
+        }
+    }
+
+    fn list(&self, items: &[Expr<'_>]) -> Result<Node, ConditionError> {
+        Ok(Node::List(self.nodes(items)?))
+    }
+
+    fn unary(&self, expr: &Expr<'_>, op: &ast::UnaryOp<'_>) -> Result<Node, ConditionError> {
+        match op.op {
+            UnaryOpKind::Not => Ok(Node::Not(self.boxed(&op.expr)?)),
+            UnaryOpKind::Neg => match *self.boxed(&op.expr)? {
+                Node::Constant(Value::Int(n)) => Ok(Node::Constant(Value::Int(n.saturating_neg()))),
+                Node::Constant(Value::Float(x)) => Ok(Node::Constant(Value::Float(-x))),
+                _ => self.refuse(expr, "operator `-` is supported only in front of a number"),
+            },
+        }
+    }
+
+    fn binary(&self, expr: &Expr<'_>, op: &ast::BinOp<'_>) -> Result<Node, ConditionError> {
+        let comparison = match op.op {
+            BinOpKind::ScAnd => {
+                return Ok(Node::And(self.boxed(&op.left)?, self.boxed(&op.right)?));
             }
-            Expr::Filter(filter) => {
-                let Some(of) = &filter.expr else {
-                    return self.refuse(expr, "a filter without a value");
-                };
-                Node::Filter(
-                    self.filter(expr, filter.name, &filter.args)?,
-                    self.boxed(of)?,
-                )
+            BinOpKind::ScOr => {
+                return Ok(Node::Or(self.boxed(&op.left)?, self.boxed(&op.right)?));
             }
-            Expr::Call(_) => {
-                return self.refuse(
-                    expr,
-                    "calls are not supported; use tests (`is`) and filters (`|`)",
-                );
+            BinOpKind::Eq => Comparison::Equal,
+            BinOpKind::Ne => Comparison::NotEqual,
+            BinOpKind::Lt => Comparison::Less,
+            BinOpKind::Lte => Comparison::LessOrEqual,
+            BinOpKind::Gt => Comparison::Greater,
+            BinOpKind::Gte => Comparison::GreaterOrEqual,
+            BinOpKind::In => Comparison::In,
+            other => {
+                let what = format!("operator `{}` is not supported", operator(other));
+                return self.refuse(expr, what);
             }
-            Expr::Slice(_) => return self.refuse(expr, "slices are not supported"),
-            Expr::Map(_) => return self.refuse(expr, "map literals are not supported"),
-        })
+        };
+        let left = self.boxed(&op.left)?;
+        let right = self.nodes(std::slice::from_ref(&op.right))?;
+        let rest = right.into_iter().map(|right| (comparison, right)).collect();
+        Ok(Node::Compare(left, rest))
+    }
+
+    fn chain(&self, chain: &ast::Compare<'_>) -> Result<Node, ConditionError> {
+        let mut rest = Vec::new();
+        for op in &chain.ops {
+            rest.push((comparison(op.op), self.node(&op.expr)?));
+        }
+        Ok(Node::Compare(self.boxed(&chain.expr)?, rest))
+    }
+
+    fn choice(&self, choice: &ast::IfExpr<'_>) -> Result<Node, ConditionError> {
+        let other = match &choice.false_expr {
+            Some(other) => self.node(other)?,
+            None => Node::Constant(Value::Undefined),
+        };
+        let parts = [
+            self.node(&choice.test_expr)?,
+            self.node(&choice.true_expr)?,
+            other,
+        ];
+        Ok(Node::If(Box::new(parts)))
+    }
+
+    fn attribute(&self, member: &ast::GetAttr<'_>) -> Result<Node, ConditionError> {
+        let key = Node::Constant(Value::Text(Cow::Owned(member.name.to_owned())));
+        Ok(Node::Member(self.boxed(&member.expr)?, Box::new(key)))
+    }
+
+    fn item(&self, member: &ast::GetItem<'_>) -> Result<Node, ConditionError> {
+        let key = self.boxed(&member.subscript_expr)?;
+        Ok(Node::Member(self.boxed(&member.expr)?, key))
+    }
+
+    fn tested(&self, expr: &Expr<'_>, test: &ast::Test<'_>) -> Result<Node, ConditionError> {
+        let of = self.boxed(&test.expr)?;
+        Ok(Node::Test(self.test(expr, test.name, &test.args)?, of))
+    }
+
+    fn filtered(&self, expr: &Expr<'_>, filter: &ast::Filter<'_>) -> Result<Node, ConditionError> {
+        let Some(of) = &filter.expr else {
+            return self.refuse(expr, "a filter without a value");
+        };
+        let of = self.boxed(of)?;
+        Ok(Node::Filter(
+            self.filter(expr, filter.name, &filter.args)?,
+            of,
+        ))
     }
 
     fn nodes(&self, items: &[Expr<'_>]) -> Result<Vec<Node>, ConditionError> {
@@ -243,6 +263,8 @@ impl Compiler<'_> {
                     _ => self.refuse(expr, "`matching` takes a glob in quotes"),
                 };
             }
+            "true" => Test::Is(true),
+            "false" => Test::Is(false),
             "defined" => Test::Defined,
             "undefined" => Test::Undefined,
             "none" => Test::None,

@@ -78,6 +78,8 @@ pub(super) enum Test {
     EndingWith(Box<Node>),
     Containing(Box<Node>),
     Matching(Glob),
+    /// The value itself; a number is none.
+    Is(bool),
     Defined,
     Undefined,
     None,
@@ -153,58 +155,77 @@ struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
+    /// The value of an expression. It recurses along the tree, so its own frame stays small: constructs have functions of their own.
     fn eval(&self, node: &'a Node) -> Result<Value<'a>, TooCostly> {
-        Ok(match node {
-            Node::Tag => Value::Text(String::from_utf8_lossy(self.tag)),
-            Node::Data => Value::of(self.data),
-            Node::Constant(value) => value.clone(),
-            Node::List(items) => Value::List(
-                items
-                    .iter()
-                    .map(|item| self.eval(item))
-                    .collect::<Result<_, _>>()?,
-            ),
-            Node::Not(of) => Value::Bool(!self.eval(of)?.is_true()),
-            Node::And(a, b) => {
-                let a = self.eval(a)?;
-                if a.is_true() { self.eval(b)? } else { a }
+        match node {
+            Node::Tag => Ok(Value::Text(String::from_utf8_lossy(self.tag))),
+            Node::Data => Ok(Value::of(self.data)),
+            Node::Constant(value) => Ok(value.clone()),
+            Node::List(items) => self.list(items),
+            Node::Not(of) => self.truth(of).map(|truth| Value::Bool(!truth)),
+            Node::And(a, b) => self.decided(a, b, false),
+            Node::Or(a, b) => self.decided(a, b, true),
+            Node::Compare(first, rest) => self.chain(first, rest),
+            Node::Member(of, key) => self.member(of, key),
+            Node::If(parts) => self.choice(parts),
+            Node::Test(test, of) => self.tested(test, of),
+            Node::Filter(filter, of) => self.filtered(filter, of),
+        }
+    }
+
+    fn truth(&self, node: &'a Node) -> Result<bool, TooCostly> {
+        Ok(self.eval(node)?.is_true())
+    }
+
+    fn list(&self, items: &'a [Node]) -> Result<Value<'a>, TooCostly> {
+        let items: Result<_, _> = items.iter().map(|item| self.eval(item)).collect();
+        items.map(Value::List)
+    }
+
+    /// `and`, `or`: the first value if its truth decides, else the second one.
+    fn decided(&self, a: &'a Node, b: &'a Node, by: bool) -> Result<Value<'a>, TooCostly> {
+        let a = self.eval(a)?;
+        if a.is_true() == by {
+            return Ok(a);
+        }
+        self.eval(b)
+    }
+
+    fn chain(
+        &self,
+        first: &'a Node,
+        rest: &'a [(Comparison, Node)],
+    ) -> Result<Value<'a>, TooCostly> {
+        let mut left = self.eval(first)?;
+        for (comparison, right) in rest {
+            let right = self.eval(right)?;
+            if !self.compare(*comparison, &left, &right)? {
+                return Ok(Value::Bool(false));
             }
-            Node::Or(a, b) => {
-                let a = self.eval(a)?;
-                if a.is_true() { a } else { self.eval(b)? }
-            }
-            Node::Compare(first, rest) => {
-                let mut left = self.eval(first)?;
-                for (comparison, right) in rest {
-                    let right = self.eval(right)?;
-                    if !self.compare(*comparison, &left, &right)? {
-                        return Ok(Value::Bool(false));
-                    }
-                    left = right;
-                }
-                Value::Bool(true)
-            }
-            Node::Member(of, key) => {
-                let key = self.eval(key)?;
-                self.eval(of)?.member(&key, &self.budget)?
-            }
-            Node::If(parts) => {
-                let [test, then, other] = &**parts;
-                self.eval(if self.eval(test)?.is_true() {
-                    then
-                } else {
-                    other
-                })?
-            }
-            Node::Test(test, of) => {
-                let value = self.eval(of)?;
-                Value::Bool(self.test(test, &value)?)
-            }
-            Node::Filter(filter, of) => {
-                let value = self.eval(of)?;
-                self.filter(filter, value)?
-            }
-        })
+            left = right;
+        }
+        Ok(Value::Bool(true))
+    }
+
+    fn member(&self, of: &'a Node, key: &'a Node) -> Result<Value<'a>, TooCostly> {
+        let key = self.eval(key)?;
+        self.eval(of)?.member(&key, &self.budget)
+    }
+
+    fn choice(&self, parts: &'a [Node; 3]) -> Result<Value<'a>, TooCostly> {
+        let [test, then, other] = parts;
+        let chosen = if self.truth(test)? { then } else { other };
+        self.eval(chosen)
+    }
+
+    fn tested(&self, test: &'a Test, of: &'a Node) -> Result<Value<'a>, TooCostly> {
+        let value = self.eval(of)?;
+        self.test(test, &value).map(Value::Bool)
+    }
+
+    fn filtered(&self, filter: &'a Filter, of: &'a Node) -> Result<Value<'a>, TooCostly> {
+        let value = self.eval(of)?;
+        self.filter(filter, value)
     }
 
     fn compare(
@@ -247,6 +268,7 @@ impl<'a> Event<'a> {
                 Some(text) => glob.matches_within(text, || self.budget.charge(GLOB_STEP_BYTES))?,
                 None => false,
             },
+            Test::Is(truth) => matches!(value, Value::Bool(value) if value == truth),
             Test::Defined => !matches!(value, Value::Undefined),
             Test::Undefined => matches!(value, Value::Undefined),
             Test::None => matches!(value, Value::Nil),
@@ -289,6 +311,7 @@ const CASE_COST: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limits::JINJA_TREE_DEPTH_MAX;
     use crate::wire::msgpack::Writer;
 
     fn data() -> Vec<u8> {
@@ -358,6 +381,7 @@ mod tests {
             "data is mapping and data.fun_args is sequence",
             "data[7] == 'seven'",
             "data.retcode == -(-2)",
+            "data.success is false and data.success is not true and data.retcode is not true",
         ] {
             assert!(holds(text), "{text}");
         }
@@ -418,9 +442,16 @@ mod tests {
                 .to_string()
                 .contains("longer than")
         );
-        let deep = format!("{}true{}", "(".repeat(500), ")".repeat(500));
-        assert!(Condition::new(&deep).is_err());
-        let long = vec!["data.x"; 370].join(" and ");
+        let deep = format!("data{}", ".a".repeat(1_900));
+        let error = Condition::new(&deep).map(drop).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "column {}: an expression of more than {JINJA_TREE_DEPTH_MAX} nested operations",
+                "data".len() + 2 * JINJA_TREE_DEPTH_MAX + 1
+            )
+        );
+        let long = vec!["data.x"; JINJA_TREE_DEPTH_MAX].join(" and ");
         Condition::new(&long).unwrap().holds(b"a", &data()).unwrap();
     }
 
@@ -433,7 +464,7 @@ mod tests {
             .str("x")
             .int(1);
         let data = w.into_bytes();
-        let text = vec!["data.x == 1"; 100].join(" and ");
+        let text = vec!["data.x == 1"; 90].join(" and ");
         assert_eq!(
             Condition::new(&text).unwrap().holds(b"a", &data),
             Err(TooCostly)

@@ -499,6 +499,120 @@ pub(super) fn filter() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Every construct along which minijinja's parser, its code generator or a destructor recurses, often enough to overflow a stack without a
+/// limit, and less often.
+pub(super) fn nesting() -> Vec<Vec<u8>> {
+    // Beginning, repeated part, middle, part that is repeated as often behind it, end.
+    let constructs = [
+        ["data", ".a", "", "", ""],
+        ["data", "[0]", "", "", ""],
+        ["data", "['a']", "", "", ""],
+        ["data", "[0:1]", "", "", ""],
+        ["data", "()", "", "", ""],
+        ["data", "|lower", "", "", ""],
+        ["data", "|default(1)", "", "", ""],
+        ["data", " is defined", "", "", ""],
+        ["data", " is not defined", "", "", ""],
+        ["data", " is true", "", "", ""],
+        ["data", " is startingwith -1", "", "", ""],
+        ["", "-", "1", "", ""],
+        ["", "- ", "data.a", "", ""],
+        ["", "not ", "data", "", ""],
+        ["", "(", "data", ")", ""],
+        ["", "[", "data", "]", ""],
+        ["", "[data, ", "data", "]", ""],
+        ["", "{'a': ", "data", "}", ""],
+        ["", "{data: ", "data", "}", ""],
+        ["data", "[data", "", "]", ""],
+        ["", "(", "data", ",)", ""],
+        ["", "data(", "data", ")", ""],
+        ["", "data(a=", "data", ")", ""],
+        ["", "data|default(", "1", ")", ""],
+        ["", "data is startingwith(", "1", ")", ""],
+        ["data", " + data", "", "", ""],
+        ["data", " ~ data", "", "", ""],
+        ["data", " * data", "", "", ""],
+        ["2", " ** 2", "", "", ""],
+        ["data", " and data", "", "", ""],
+        ["data", " + data + data + data + data + and", "", "", ""],
+        ["data", ".a.a.a.a.and", "", "", ""],
+        ["data", " + data + data + data is f if", "", "", ""],
+        [
+            "data",
+            " if data if data if data if data and data",
+            "",
+            "",
+            "",
+        ],
+        ["data", " or data", "", "", ""],
+        ["data", " == data", "", "", ""],
+        ["data", " in data", "", "", ""],
+        ["data", " not in data", "", "", ""],
+        ["data", " if data", "", "", ""],
+        ["", "data if data else ", "data", "", ""],
+        ["", "(data if data else ", "data", ")", ""],
+        ["", "{% if data %}", "x", "{% endif %}", ""],
+        ["{% if data %}", "{% elif data %}", "x", "", "{% endif %}"],
+        ["", "{% if data %}{% else %}", "x", "{% endif %}", ""],
+        ["", "{% for x in [1] %}", "x", "{% endfor %}", ""],
+        [
+            "",
+            "{% for x in data recursive %}{{ loop([[x]]) }}",
+            "x",
+            "{% endfor %}",
+            "",
+        ],
+        ["", "{% with a=data %}", "x", "{% endwith %}", ""],
+        ["", "{% set a %}", "x", "{% endset %}", ""],
+        ["", "{% set a | upper %}", "x", "{% endset %}", ""],
+        ["", "{% filter upper %}", "x", "{% endfilter %}", ""],
+        ["", "{% autoescape false %}", "x", "{% endautoescape %}", ""],
+        ["{% set x = 1 %}", "{% set x = [x] %}", "{{ x }}", "", ""],
+        [
+            "{% set x = 1 %}",
+            "{% set x = [x]|list|batch(1) %}",
+            "{{ x }}",
+            "",
+            "",
+        ],
+        [
+            "{% set x = 1 %}",
+            "{% set x = {'a': x} %}",
+            "{{ x|tojson }}",
+            "",
+            "",
+        ],
+        [
+            "{% set n = namespace(x=1) %}{% for i in range(9999) %}",
+            "{% set n.x = [n.x] %}",
+            "{% endfor %}{{ n.x }}",
+            "",
+            "",
+        ],
+        [
+            "{% for x in [1] recursive %}",
+            "",
+            "{{ loop([[x]]) }}",
+            "",
+            "{% endfor %}",
+        ],
+        ["{% for ", "(", "a", ")", " in data %}{% endfor %}"],
+        ["{% set ", "a.", "a", "", " = 1 %}"],
+        ["{% set a", " | upper", "", "", " %}{% endset %}"],
+        ["{% for x in data if ", "not ", "x", "", " %}{% endfor %}"],
+        ["{% do ", "f(", "", ")", " %}"],
+        ["{{ data.a", " }}{{ data.a", "", "", " }}"],
+    ];
+    let mut seeds = Vec::new();
+    for parts in constructs {
+        for count in [3_u16, 39, 49, 99, 1_900, u16::MAX] {
+            let parts = parts.map(str::as_bytes).join(&0xff);
+            seeds.push([&count.to_le_bytes()[..], &parts].concat());
+        }
+    }
+    seeds
+}
+
 pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
     let templates = lines.lines().skip(1).step_by(5).map(|line| {

@@ -12,6 +12,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_NODES_MAX};
 use crate::base::units;
 use crate::wire::call::CallError;
+use crate::wire::jinja::BoundedSource;
 
 macro_rules! templates {
     ($($name:literal)+) => { &[$(($name, include_str!(concat!("templates/", $name)))),+] };
@@ -44,8 +45,15 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env.add_filter("when", when);
     env.add_filter("words", words);
     for (name, text) in TEMPLATES {
-        if let Err(error) = env.add_template(name, text) {
-            tracing::error!(name, %error, "template is malformed");
+        let syntax = env.syntax().clone();
+        let added = match BoundedSource::template(text, syntax) {
+            Ok(source) => source
+                .add_to(&mut env, name)
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = added {
+            tracing::error!(name, error, "template is malformed");
         }
     }
     env

@@ -422,17 +422,6 @@ impl Engine {
         }
         // Jinja normalizes line breaks.
         let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
-        if let Some(line) = text
-            .lines()
-            .position(|line| line.len() >= usize::from(u16::MAX))
-        {
-            // minijinja counts columns in 16 bits; its syntax errors add one.
-            let line = u32::try_from(line + 1).unwrap_or(u32::MAX);
-            return Err(vec![NotNative {
-                line,
-                what: "a line of 65,535 bytes or more".to_owned(),
-            }]);
-        }
         Native::try_new(
             Origin {
                 path: source.path.to_owned(),

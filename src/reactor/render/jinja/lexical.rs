@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use minijinja::machinery::{Token, tokenize};
+use minijinja::machinery::Token;
 use minijinja::syntax::SyntaxConfig;
 
 use super::call::is_mutating;
 use super::engine::NotNative;
 use crate::base::limits;
+use crate::wire::jinja::BoundedSource;
 
 /// A syntax error of minijinja, which need not be one of Jinja.
 pub(super) fn syntax_error(error: &minijinja::Error) -> NotNative {
@@ -29,15 +30,31 @@ pub(super) struct Tokens<'s> {
     pub(super) mutates: bool,
 }
 
+/// The text as a source for minijinja, unless its expressions nest too deeply.
+pub(super) fn source<'s>(
+    text: &'s str,
+    syntax: &SyntaxConfig,
+) -> Result<BoundedSource<'s>, NotNative> {
+    BoundedSource::template(text, syntax.clone()).map_err(|error| NotNative {
+        line: line_at(text, error.offset),
+        what: error.what,
+    })
+}
+
+fn line_at(text: &str, byte: usize) -> u32 {
+    let before = text.as_bytes().get(..byte).unwrap_or_default();
+    u32::try_from(memchr::memchr_iter(b'\n', before).count() + 1).unwrap_or(0)
+}
+
 /// The properties of a file, or the first spelling that minijinja and Jinja may read differently.
-pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'s>, NotNative> {
-    let line_at = |byte: usize| {
-        let before = text.as_bytes().get(..byte).unwrap_or_default();
-        u32::try_from(memchr::memchr_iter(b'\n', before).count() + 1).unwrap_or(0)
-    };
+pub(super) fn check<'s>(
+    source: &BoundedSource<'s>,
+    syntax: &SyntaxConfig,
+) -> Result<Tokens<'s>, NotNative> {
+    let text = source.text();
     let refuse = |byte: usize, what: &str| {
         Err(NotNative {
-            line: line_at(byte),
+            line: line_at(text, byte),
             what: what.to_owned(),
         })
     };
@@ -74,7 +91,7 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
     // In `for`, `set` and `with`: the following names are assigned.
     let mut setting = false;
     let mut with = false;
-    for token in tokenize(text, false, syntax.clone()) {
+    for token in source.tokens() {
         let (token, span) = token.map_err(|error| syntax_error(&error))?;
         let (start, end) = (span.start_offset as usize, span.end_offset as usize);
         let spelled = text.get(start..end).unwrap_or_default();

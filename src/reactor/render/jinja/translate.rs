@@ -49,8 +49,10 @@ pub(crate) fn translate<'s>(
     syntax: &SyntaxConfig,
     functions: &[String],
 ) -> Result<Translated<'s>, Vec<NotNative>> {
-    let tokens = lexical::check(text, syntax).map_err(|refused| vec![refused])?;
-    let tree = minijinja::machinery::parse(text, path, syntax.clone())
+    let source = lexical::source(text, syntax).map_err(|refused| vec![refused])?;
+    let tokens = lexical::check(&source, syntax).map_err(|refused| vec![refused])?;
+    let tree = source
+        .parse_template(path)
         .map_err(|error| vec![lexical::syntax_error(&error)])?;
     let mut translator = Translator {
         functions,
