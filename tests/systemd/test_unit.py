@@ -274,7 +274,7 @@ def test_a_reactor_added_to_a_daemon_without_one_needs_a_restart(daemon):
     daemon.changed = True
     daemon.sh("systemctl reload saltcellar")
     log = daemon.log(cursor)
-    assert 'changed configuration keys take effect after a restart keys="reactor.master"' in log, log
+    assert 'take effect after a restart changed="none" needs_restart="reactor.master"' in log, log
 
 
 def test_an_invalid_configuration_is_not_retried(daemon):

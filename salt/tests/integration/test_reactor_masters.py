@@ -206,7 +206,7 @@ def test_a_file_edited_during_rendering_yields_the_old_or_the_new_version(live, 
 
 
 def test_rules_added_during_a_configuration_reload_stay(live, reactor):
-    reads = "reactor configuration reloaded"
+    reads = "configuration reloaded"
     conf = f"{live.lab['dir']}/conf/master"
 
     before, added = reactor.log_count(reads), []
