@@ -200,6 +200,16 @@ fn setup_installs_everything_once_and_removes_it() {
     );
     assert!(machine.read("conf.d/setup.yaml").ends_with(&bus));
     assert_eq!(machine.read("c.yaml"), "{}", "it stays as it was packaged");
+    // Daemons and masters that do not run as root read them.
+    for (name, mode) in [
+        ("conf.d", 0o755),
+        ("conf.d/setup.yaml", 0o644),
+        ("salt/master.d", 0o755),
+        ("salt/master.d/saltcellar.conf", 0o644),
+    ] {
+        let found = fs::metadata(machine.shop.path(name)).unwrap().permissions();
+        assert_eq!(found.mode() & 0o7777, mode, "{name}");
+    }
     let conf = machine.read("salt/master.d/saltcellar.conf");
     assert!(conf.contains("\nmaster_job_cache: saltcellar\n"), "{conf}");
     assert!(

@@ -166,7 +166,10 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if !changed {
         return Ok(());
     }
-    wait_for_bus(global)?;
+    // A stopped master opens none.
+    if service::is("is-active", MASTER_UNIT)? {
+        wait_for_bus(global)?;
+    }
     doctor::run(
         global,
         &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()),

@@ -16,6 +16,8 @@ use anyhow::{Context as _, bail};
 const MARK: &str = "# Written by `saltcellar setup`, sum ";
 /// Permissions of the files. They contain no secrets, and masters that do not run as root must read them.
 const MODE: u32 = 0o644;
+/// Permissions of new directories.
+const DIRECTORY_MODE: u32 = 0o755;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileState {
@@ -92,11 +94,22 @@ pub(super) fn refuse_foreign(path: &Path, found: FileState) -> anyhow::Result<()
     }
 }
 
+/// Creates a directory and those above it, readable for all users: masters and daemons that do not run as root read the files. The umask
+/// is ignored, because it is meant for the store's files.
+fn make_directories(dir: &Path) -> std::io::Result<()> {
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(dir)?;
+    missing
+        .into_iter()
+        .try_for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(DIRECTORY_MODE)))
+}
+
 /// Replaces a file atomically, in a directory that is created if it is missing. The scratch file is hidden from Salt, whose patterns skip
 /// names that start with a dot.
 pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(dir)?;
+    make_directories(dir)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let scratch = dir.join(format!(".{name}.{}", std::process::id()));
     // A killed run may have left one behind if process ids repeat.
