@@ -164,13 +164,6 @@ impl<'a> Search<'a> {
         let of_minion = minion
             .map(|minion| blocks_with(MinionSelection::Is(minion)))
             .transpose()?;
-        let of_limit = match &self.limits.minions {
-            Some(glob) => {
-                let is_allowed = |minion: &[u8]| glob.matches_bytes(minion);
-                Some(blocks_with(MinionSelection::Passing(&is_allowed))?)
-            }
-            None => None,
-        };
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref()
                 .is_none_or(|list| list.get(at).copied().unwrap_or(true))
@@ -178,16 +171,25 @@ impl<'a> Search<'a> {
         let is_candidate = |at: &usize| {
             let bits = blocks.templates(*at);
             let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
-            (bits & open != 0 || bound) && is(&of_minion, *at) && is(&of_limit, *at)
+            (bits & open != 0 || bound) && is(&of_minion, *at)
         };
         let early = blocks
             .metas()
             .partition_point(|meta| meta.first_seq < self.before);
         let found = blocks.metas().iter().take(early).enumerate();
         let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
-        let found: Vec<u32> = in_time
-            .map(|(at, _)| at)
-            .filter(is_candidate)
+        let mut found: Vec<usize> = in_time.map(|(at, _)| at).filter(is_candidate).collect();
+        // Last, because it tests the ids of the segment: most searches need it for few segments.
+        if let Some(glob) = self.limits.minions.as_ref().filter(|_| !found.is_empty()) {
+            let is_allowed = |minion: &[u8]| glob.matches_bytes(minion);
+            let of_limit = match glob.as_literal() {
+                Some(minion) => blocks_with(MinionSelection::Is(minion.as_bytes()))?,
+                None => blocks_with(MinionSelection::Passing(&is_allowed))?,
+            };
+            found.retain(|at| of_limit.get(*at).copied().unwrap_or(true));
+        }
+        let found: Vec<u32> = found
+            .into_iter()
             .filter_map(|at| u32::try_from(at).ok())
             .collect();
         self.stats.segments += 1;
