@@ -489,18 +489,16 @@ impl Jobs<'_> {
         if let Some(last) = given.time("end_time")? {
             filter.push(("until".to_owned(), last.saturating_add(1).into()));
         }
-        // The API takes one glob of each; more are evaluated here.
-        for (name, globs) in [("fun", &funs), ("tgt", &targets)] {
-            if let [one] = globs.as_slice() {
-                filter.push((name.to_owned(), one.as_str().into()));
-            }
+        // The API takes one glob; more are evaluated here.
+        if let [one] = funs.as_slice() {
+            filter.push(("fun".to_owned(), one.as_str().into()));
         }
         filter.push(("limit".to_owned(), SALT_API_JOBS.into()));
         let any = |globs: &[Glob], value: Option<&Json>| {
             let one = value.and_then(Json::as_str);
             let many = value.and_then(Json::as_array).into_iter().flatten();
             let mut texts = one.into_iter().chain(many.filter_map(Json::as_str));
-            globs.len() < 2 || texts.any(|text| globs.iter().any(|glob| glob.matches(text)))
+            globs.is_empty() || texts.any(|text| globs.iter().any(|glob| glob.matches(text)))
         };
         let passes = |row: &Json| {
             let of_row = row.get("metadata");
@@ -508,8 +506,9 @@ impl Jobs<'_> {
                 of_row.and_then(|known| known.get(key)) == Some(value)
             };
             (metadata.is_empty() || metadata.iter().any(is_known))
-                && any(&funs, row.get("fun"))
-                && any(&targets, row.get("tgt"))
+                && (funs.len() < 2 || any(&funs, row.get("fun")))
+                // As in Salt, the target that is shown, which a return can have instead of a load.
+                && any(&targets, described(row).get("Target"))
         };
         let mut jobs = Map::new();
         let mut cursor = None;
