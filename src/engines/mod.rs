@@ -21,6 +21,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod encoder;
 pub(crate) mod event;
 pub(crate) mod feed;
+pub(crate) mod framing;
 pub mod preset;
 pub(crate) mod program;
 pub(crate) mod runtime;

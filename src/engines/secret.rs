@@ -2,12 +2,18 @@
 //!
 //! # Invariant
 //!
-//! A value is in no status, log line, error or rendered configuration: settings hold references, and [`Revealed::scrub`] removes the values
-//! from each text that comes back from a destination.
+//! A value is in no status, log line, error, dead letter or rendered configuration: settings hold references, and each text of a transport
+//! passes [`Revealed::scrub`] before anyone else sees it ([`crate::engines::transport::open`]).
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
 
 use crate::base::limits::SINK_SECRET_BYTES_MAX;
 use crate::model::REDACTED;
@@ -98,37 +104,320 @@ impl Secret {
     }
 }
 
-/// The values that a transport uses.
-#[derive(Default)]
-pub(crate) struct Revealed(Vec<String>);
+/// The values of a sink's settings that nobody may see. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Revealed(Arc<Mutex<Vec<Vec<char>>>>);
+
+/// Values of at least this many bytes are also found in other spellings: a shorter one is part of ordinary words.
+const ENCODED_BYTES_MIN: usize = 4;
+
+/// Parts of an address, and of a header with a scheme, from this length on are secret of themselves.
+const PART_BYTES_MIN: usize = 6;
+
+/// A text that is scrubbed ends here. What is shown of it is far shorter.
+const SCRUBBED_BYTES_MAX: usize = 64 * 1024;
 
 impl Revealed {
-    pub(crate) fn secret(&mut self, secret: &Secret) -> Result<String, SecretError> {
+    pub(crate) fn secret(&self, secret: &Secret) -> Result<String, SecretError> {
         let value = secret.value()?;
-        self.0.push(value.clone());
+        self.hide(&value);
         Ok(value)
     }
 
-    pub(crate) fn text(&mut self, text: &Text) -> Result<String, SecretError> {
+    pub(crate) fn text(&self, text: &Text) -> Result<String, SecretError> {
         match text {
             Text::Plain(text) => Ok(text.clone()),
             Text::Secret(secret) => self.secret(secret),
         }
     }
 
-    /// Hides a value that is made of secrets, such as a header with a password in base64.
-    pub(crate) fn hide(&mut self, value: &str) {
-        self.0.push(value.to_owned());
+    /// The text of an option, a header or a variable with this name. A plain one is hidden too if the name is that of a secret.
+    pub(crate) fn named(&self, name: &str, text: &Text) -> Result<String, SecretError> {
+        let value = self.text(text)?;
+        if is_secret_name(name) {
+            self.hide(&value);
+        }
+        Ok(value)
     }
 
-    /// The text without the values.
-    pub(crate) fn scrub(&self, text: &str) -> String {
-        let mut clean = text.to_owned();
-        for value in &self.0 {
-            clean = clean.replace(value.as_str(), REDACTED);
+    /// An address. The login and the query of a plain one are secret, too.
+    pub(crate) fn url(&self, text: &Text) -> Result<String, SecretError> {
+        let value = self.text(text)?;
+        if matches!(text, Text::Plain(_)) {
+            let parts = UrlParts::of(&value);
+            for part in parts.login.into_iter().chain(parts.query) {
+                if part.len() >= PART_BYTES_MIN {
+                    self.add(part);
+                }
+            }
         }
+        Ok(value)
+    }
+
+    /// Hides a value, its parts, and other spellings of them.
+    pub(crate) fn hide(&self, value: &str) {
+        self.add(value);
+        let parts = UrlParts::of(value);
+        let words = value.split_whitespace().skip(1);
+        let parts = parts.login.into_iter().chain(parts.path).chain(parts.query);
+        for part in parts.chain(words) {
+            if part.len() >= PART_BYTES_MIN {
+                self.add(part);
+            }
+        }
+    }
+
+    fn add(&self, value: &str) {
+        if value.is_empty() {
+            return;
+        }
+        let mut spellings = vec![value.to_owned()];
+        if value.len() >= ENCODED_BYTES_MIN {
+            spellings.extend(in_base64(value.as_bytes()));
+            spellings.push(in_hex(value.as_bytes(), ""));
+        }
+        let mut known = self.0.lock();
+        for spelling in spellings {
+            let spelling: Vec<char> = spelling.chars().collect();
+            if !known.contains(&spelling) {
+                known.push(spelling);
+            }
+        }
+    }
+
+    /// The text without the values, however they are spelled: as they are, in percent encoding, as JSON or HTML, in base64 or
+    /// hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
+    pub(crate) fn scrub(&self, text: &str) -> String {
+        let text = text
+            .get(..text.floor_char_boundary(SCRUBBED_BYTES_MAX))
+            .unwrap_or_default();
+        let mut ranges = Vec::new();
+        for value in self.0.lock().iter() {
+            find(text, value, &mut ranges);
+        }
+        ranges.sort_unstable();
+        let (mut clean, mut done) = (String::with_capacity(text.len()), 0);
+        for (from, to) in ranges {
+            // A value within another one, or next to it.
+            if from >= done {
+                clean.push_str(text.get(done..from).unwrap_or_default());
+                clean.push_str(REDACTED);
+            }
+            done = done.max(to);
+        }
+        clean.push_str(text.get(done..).unwrap_or_default());
         clean
     }
+}
+
+/// Whether a header, a variable or an option of this name has a secret.
+fn is_secret_name(name: &str) -> bool {
+    const WORDS: [&str; 10] = [
+        "authorization",
+        "cookie",
+        "token",
+        "secret",
+        "passw",
+        "passphrase",
+        "credential",
+        "apikey",
+        "accesskey",
+        "privatekey",
+    ];
+    let mut name = name.to_ascii_lowercase();
+    name.retain(|c| c.is_ascii_alphanumeric());
+    WORDS.iter().any(|word| name.contains(word)) || name.ends_with("key")
+}
+
+/// The parts of an address that can be secret; all empty for another text.
+#[derive(Debug, Default)]
+struct UrlParts<'a> {
+    /// The login as a whole, and its password.
+    login: Vec<&'a str>,
+    /// The path as a whole, and its segments.
+    path: Vec<&'a str>,
+    /// The query as a whole, and its values.
+    query: Vec<&'a str>,
+}
+
+impl<'a> UrlParts<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut parts = Self::default();
+        let Some((_, rest)) = text.split_once("://") else {
+            return parts;
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if let Some((login, _)) = authority.rsplit_once('@') {
+            parts.login.push(login);
+            parts.login.extend(login.split_once(':').map(|(_, of)| of));
+        }
+        parts.path.push(path);
+        parts.path.extend(path.split('/'));
+        parts.query.push(query);
+        let value = |pair: &'a str| pair.split_once('=').map_or(pair, |(_, value)| value);
+        parts.query.extend(query.split(['&', ';']).map(value));
+        parts
+    }
+}
+
+/// The characters that are the same in each text in base64 that contains these bytes: for each of three offsets and both alphabets.
+fn in_base64(bytes: &[u8]) -> impl Iterator<Item = String> {
+    let at_offset = |offset: usize| {
+        let mut padded = vec![0; offset];
+        padded.extend_from_slice(bytes);
+        let from = (offset * 4).div_ceil(3);
+        let to = padded.len() * 8 / 6;
+        [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|alphabet| {
+            let text = alphabet.encode(&padded);
+            text.get(from..to).unwrap_or_default().to_owned()
+        })
+    };
+    let all: Vec<String> = (0..3).flat_map(at_offset).collect();
+    // Of a short value too little is left to be found.
+    all.into_iter()
+        .filter(|text| text.len() >= ENCODED_BYTES_MIN)
+}
+
+/// Each byte as two digits, after a prefix.
+fn in_hex(bytes: &[u8], prefix: &str) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{prefix}{byte:02x}");
+        text
+    })
+}
+
+/// Adds the ranges of a text that spell a value.
+fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
+    let bytes = text.as_bytes();
+    let Some((&first, rest)) = value.split_first() else {
+        return;
+    };
+    let mut buffer = [0; 4];
+    let own = first.encode_utf8(&mut buffer).as_bytes();
+    let own = own.first().copied().unwrap_or_default();
+    let mut from = 0;
+    while from < bytes.len() {
+        // Most characters begin no spelling.
+        let begins = bytes.get(from).is_some_and(|byte| {
+            byte.eq_ignore_ascii_case(&own) || matches!(byte, b'%' | b'\\' | b'&' | b'+')
+        });
+        let end = begins.then(|| end_of(bytes, from, first, rest)).flatten();
+        match end {
+            Some(to) => {
+                ranges.push((from, to));
+                from = to;
+            }
+            None => from += 1,
+        }
+    }
+}
+
+/// The end of a spelling of a value that begins here. All spellings of a character are followed, as a value can have backslashes.
+fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize> {
+    let (mut now, mut next) = (vec![from], Vec::new());
+    for &want in std::iter::once(&first).chain(rest) {
+        next.clear();
+        for &at in &now {
+            spellings(text, at, want, &mut next);
+        }
+        if next.is_empty() {
+            return None;
+        }
+        next.sort_unstable();
+        next.dedup();
+        std::mem::swap(&mut now, &mut next);
+    }
+    now.last().copied()
+}
+
+/// Adds the ends of all spellings of a character at this position.
+fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
+    let rest = text.get(at..).unwrap_or_default();
+    let mut buffer = [0; 4];
+    let own = want.encode_utf8(&mut buffer).as_bytes();
+    let begins = |rest: &[u8]| {
+        rest.get(..own.len())
+            .is_some_and(|part| part.eq_ignore_ascii_case(own))
+    };
+    if begins(rest) {
+        ends.push(at + own.len());
+    }
+    match rest.first() {
+        Some(b'+') if want == ' ' => ends.push(at + 1),
+        Some(b'%') => ends.extend(percent(rest, own).map(|len| at + len)),
+        Some(b'&') => ends.extend(entity(rest, want).map(|len| at + len)),
+        Some(b'\\') => {
+            // Text within text within text: each level doubles the backslashes.
+            let run = rest.iter().take_while(|byte| **byte == b'\\').count();
+            if want == '\\' {
+                ends.extend([2, 4, 8].into_iter().filter(|n| *n <= run).map(|n| at + n));
+            }
+            let after = rest.get(run..).unwrap_or_default();
+            if want != '\\' && begins(after) {
+                ends.push(at + run + own.len());
+            }
+            ends.extend(escape(after, want).map(|len| at + run + len));
+        }
+        _ => {}
+    }
+}
+
+/// The length of these bytes in percent encoding, which may be encoded itself.
+fn percent(text: &[u8], bytes: &[u8]) -> Option<usize> {
+    let mut len = 0;
+    for byte in bytes {
+        len += usize::from(text.get(len) == Some(&b'%'));
+        while text.get(len..len + 2) == Some(b"25") && *byte != b'%' {
+            len += 2;
+        }
+        if hex(text.get(len..len + 2)?)? != u32::from(*byte) {
+            return None;
+        }
+        len += 2;
+    }
+    Some(len)
+}
+
+/// The length of an escape after its backslash, as in JSON, Python and Rust.
+fn escape(text: &[u8], want: char) -> Option<usize> {
+    let number = |digits: &[u8], len: usize| (hex(digits)? == u32::from(want)).then_some(len);
+    match text.first()? {
+        b'n' if want == '\n' => Some(1),
+        b'r' if want == '\r' => Some(1),
+        b't' if want == '\t' => Some(1),
+        b'x' => number(text.get(1..3)?, 3),
+        b'u' if text.get(1) == Some(&b'{') => {
+            let len = memchr::memchr(b'}', text.get(..12).unwrap_or(text))?;
+            number(text.get(2..len)?, len + 1)
+        }
+        b'u' => number(text.get(1..5)?, 5),
+        _ => None,
+    }
+}
+
+/// The length of an entity of HTML.
+fn entity(text: &[u8], want: char) -> Option<usize> {
+    let len = memchr::memchr(b';', text.get(..12).unwrap_or(text))?;
+    let name = text.get(1..len)?;
+    let found = match name {
+        b"amp" => u32::from('&'),
+        b"lt" => u32::from('<'),
+        b"gt" => u32::from('>'),
+        b"quot" => u32::from('"'),
+        b"apos" => u32::from('\''),
+        [b'#', b'x' | b'X', digits @ ..] => hex(digits)?,
+        [b'#', digits @ ..] => std::str::from_utf8(digits).ok()?.parse().ok()?,
+        _ => return None,
+    };
+    (found == u32::from(want)).then_some(len + 1)
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    let is_hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
+    let text = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
+    u32::from_str_radix(text, 16).ok()
 }
 
 #[cfg(test)]
@@ -141,7 +430,7 @@ mod tests {
         let path = dir.path().join("key");
         std::fs::write(&path, "s3cret\n").unwrap();
         let secret = Secret::parse(&format!("file:{}", path.display())).unwrap();
-        let mut revealed = Revealed::default();
+        let revealed = Revealed::default();
         assert_eq!(revealed.secret(&secret).unwrap(), "s3cret");
         assert_eq!(
             revealed.scrub("bad key s3cret!"),
@@ -161,6 +450,87 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("longer than")
+        );
+    }
+
+    #[test]
+    fn a_secret_is_removed_in_every_spelling() {
+        let secret = "p\u{e4}ss/w0rd+\"&<\\ x=";
+        let revealed = Revealed::default();
+        revealed.hide(secret);
+        let json = serde_json::to_string(secret).unwrap();
+        let twice = serde_json::to_string(&json).unwrap();
+        let percent = in_hex(secret.as_bytes(), "%");
+        let unicode = secret.chars().fold(String::new(), |text, c| {
+            format!("{text}\\u{:04x}", u32::from(c))
+        });
+        let html = secret
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('"', "&#34;");
+        let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        for spelled in [
+            secret.to_owned(),
+            secret.to_ascii_uppercase(),
+            json.trim_matches('"').to_owned(),
+            twice,
+            json.replace('/', "\\/"),
+            percent.clone(),
+            percent.to_uppercase(),
+            percent.replace('%', "%25"),
+            secret.replace(' ', "+").replace('/', "%2f"),
+            unicode,
+            html,
+            format!("{secret:?}"),
+            in_hex(secret.as_bytes(), "").to_uppercase(),
+        ] {
+            let clean = revealed.scrub(&format!("<{spelled}>"));
+            assert!(
+                clean.contains(REDACTED) && !clean.contains("w0"),
+                "{spelled}: {clean}"
+            );
+        }
+        for around in ["", "u:", "us:", "use:"] {
+            let spelled = base64(&format!("{around}{secret}"));
+            let clean = revealed.scrub(&spelled);
+            assert!(
+                clean.contains(REDACTED) && clean.len() < REDACTED.len() + 12,
+                "{spelled}: {clean}"
+            );
+        }
+        assert_eq!(revealed.scrub("nothing of it"), "nothing of it");
+    }
+
+    #[test]
+    fn parts_of_an_address_and_of_a_header_are_secret_too() {
+        let revealed = Revealed::default();
+        revealed
+            .hide("https://me:hunter22@hooks.example/services/T0001/Zz9secret?key=abcd1234&n=1");
+        revealed.hide("Bearer eyJhbGciOi");
+        for text in [
+            "no such hook: /services/T0001/Zz9secret",
+            "no hook Zz9secret here",
+            "login me:hunter22 failed, hunter22",
+            "query key=abcd1234&n=1, key abcd1234",
+            "token eyJhbGciOi expired",
+        ] {
+            let clean = revealed.scrub(text);
+            for part in ["Zz9", "hunter22", "abcd1234", "eyJ"] {
+                assert!(!clean.contains(part), "{clean}");
+            }
+        }
+        assert_eq!(
+            revealed.scrub("hooks.example is down"),
+            "hooks.example is down"
+        );
+        let plain = Revealed::default();
+        let url = Text::Plain("https://me:hunter22@h.example/public/path?sig=abcd1234".to_owned());
+        plain.url(&url).unwrap();
+        let value = Text::Plain("hunter33".to_owned());
+        plain.named("X-Api-Key", &value).unwrap();
+        assert_eq!(
+            plain.scrub("/public/path?sig=abcd1234 hunter22 hunter33"),
+            format!("/public/path?{REDACTED} {REDACTED} {REDACTED}")
         );
     }
 

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, UndefinedBehavior, Value};
+use minijinja::{Environment, UndefinedBehavior, Value, escape_formatter};
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::framing::{escaped, has_break};
 use crate::base::limits::{
     SINK_ITEM_BYTES_MAX, SINK_TEMPLATE_ASSIGNED_MAX, SINK_TEMPLATE_FUEL,
     SINK_TEMPLATE_RECURSION_MAX,
@@ -75,6 +76,21 @@ impl Template {
         }
 
         Ok(Self(Arc::new(env)))
+    }
+
+    /// From now on values are written without line breaks, see [`super::framing`]; those of the template's own text stay.
+    pub(crate) fn break_no_lines(&mut self) {
+        Arc::make_mut(&mut self.0).set_formatter(|out, state, value| {
+            // Other values than texts are written in a form that escapes line breaks, or have none.
+            match value.as_str().filter(|text| has_break(text.as_bytes())) {
+                Some(text) => {
+                    let line = escaped(text.as_bytes());
+                    let line = minijinja::Value::from(String::from_utf8_lossy(&line));
+                    escape_formatter(out, state, &line)
+                }
+                None => escape_formatter(out, state, value),
+            }
+        });
     }
 
     /// The text for an event.
@@ -155,6 +171,24 @@ mod tests {
             render("{% for x in data.x %}{{ loop.index }}{% endfor %}", event),
             "12"
         );
+    }
+
+    #[test]
+    fn values_can_be_kept_from_breaking_lines() {
+        let event = json!({"tag": "a\nforged", "data": {"x": ["b\r\nc"], "y\nz": 1}});
+        let text = "{{ tag }} {{ data.none }}{{ 1 }}\n{{ data }} {{ data.x | join(',') }}";
+        let mut template = Template::new("t", text).unwrap();
+        assert!(
+            template
+                .render(event.clone())
+                .unwrap()
+                .starts_with("a\nforged")
+        );
+        template.break_no_lines();
+        let rendered = template.render(event).unwrap();
+        assert_eq!(rendered.lines().count(), 2, "{rendered}");
+        assert!(rendered.starts_with("a\\nforged 1\n"), "{rendered}");
+        assert!(rendered.ends_with(r" b\r\nc"), "{rendered}");
     }
 
     #[test]

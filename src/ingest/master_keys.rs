@@ -2,7 +2,7 @@
 //!
 //! - The field `key` in the data of a request to the reactor ([`crate::model::MANAGE_TAG`]) is redacted because of the tag, even
 //!   if the key is unknown.
-//! - The text of each known key is blanked wherever it occurs in a body. The known keys are the key files in the `cachedir` of the
+//! - The text of each known key is blanked wherever it occurs in a body, a tag, or another name of an entry. The known keys are the key files in the `cachedir` of the
 //!   configured masters. [`MasterKeys::follow`] reloads them when they change: Salt 3006 creates a new key at each start.
 //!
 //! The reactor needs to know whether a request contained the right key. So the key is first compared with the current key
@@ -19,7 +19,8 @@ use crate::base::limits::MASTER_KEYS_POLL;
 use crate::base::shutdown::Drain;
 use crate::config::salt_master::{FileIdentity, Role, SaltMaster, read_key};
 use crate::model::{
-    Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, is_manage_tag, same_key,
+    Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, Replaced, is_manage_tag,
+    same_key,
 };
 use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;
@@ -90,11 +91,10 @@ impl Master {
     }
 }
 
-/// An entry's body without keys.
+/// An entry's parts without keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cleaned {
-    /// The body.
-    pub body: Vec<u8>,
+    pub(crate) replaced: Replaced,
     /// The flags.
     pub flags: Flags,
     /// The data could not be parsed, so all of it was replaced.
@@ -240,7 +240,9 @@ impl MasterKeys {
         let known = self.known.read();
         let is_request = is_manage_tag(entry.tag);
         let has_text = known.texts.occur_in(entry.body);
-        if !is_request && !has_text {
+        // Tag, minion, function and jid are stored beside the body.
+        let names = known.texts.blank_names(entry);
+        if !is_request && !has_text && names.is_none() {
             return None;
         }
         let known = { Arc::clone(&known) };
@@ -270,8 +272,9 @@ impl MasterKeys {
                 .texts
                 .blank(body.get_or_insert_with(|| entry.body.to_vec()));
         }
-        Some(Cleaned {
-            body: body?,
+        let replaced = Replaced { body, names };
+        (!replaced.is_nothing()).then_some(Cleaned {
+            replaced,
             flags,
             unparsed,
         })
@@ -289,12 +292,10 @@ impl MasterKeys {
         for ((entry, fingerprints), cleaned) in batch.entries().zip(cleaned) {
             match cleaned {
                 None => clean.push(&entry, fingerprints),
-                Some(Cleaned { body, flags, .. }) => {
-                    let entry = Entry {
-                        body: &body,
-                        flags,
-                        ..entry
-                    };
+                Some(Cleaned {
+                    replaced, flags, ..
+                }) => {
+                    let entry = replaced.in_entry(Entry { flags, ..entry });
                     clean.push(&entry, fingerprints.map(|_| fingerprints_of(&entry)));
                 }
             }
@@ -309,8 +310,8 @@ impl MasterKeys {
 }
 
 impl Redact for MasterKeys {
-    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
-        self.clean(entry).map(|cleaned| cleaned.body)
+    fn entry(&self, entry: &Entry<'_>) -> Option<Replaced> {
+        self.clean(entry).map(|cleaned| cleaned.replaced)
     }
 
     fn bytes(&self, bytes: &mut [u8]) -> usize {
@@ -367,7 +368,8 @@ mod tests {
     /// The flag, and the text in place of the key.
     fn request(keys: &MasterKeys, key: &str) -> (bool, String) {
         let cleaned = cleaned(keys, LIST, &data("key", key)).unwrap();
-        let left = get(&cleaned.body, "key").and_then(as_text).unwrap();
+        let body = cleaned.replaced.body.unwrap();
+        let left = get(&body, "key").and_then(as_text).unwrap();
         (cleaned.flags.has(Flags::MASTER_KEY), left.to_owned())
     }
 
@@ -434,14 +436,60 @@ mod tests {
     }
 
     #[test]
+    fn a_key_stays_nowhere_in_an_entry() {
+        let (_dir, keys) = lab();
+        let long = format!("x{OLD}y");
+        let body = data("id", &long);
+        let of_event = read_event(b"t", &body, Source::Bus, Micros(0)).entry;
+        assert_eq!(of_event.minion, long, "the column of the store");
+        let tag = format!("salt/job/{OLD}/ret/{long}");
+        for entry in [
+            of_event,
+            Entry {
+                tag: tag.as_bytes(),
+                ..of_event
+            },
+            Entry {
+                fun: &long,
+                minion: "",
+                body: b"\x80",
+                ..of_event
+            },
+            Entry {
+                jid: OLD,
+                minion: "",
+                body: b"\x80",
+                ..of_event
+            },
+        ] {
+            let cleaned = keys.clean(&entry).unwrap();
+            let clean = cleaned.replaced.in_entry(entry);
+            let shown = format!("{clean:?} {}", String::from_utf8_lossy(clean.tag));
+            assert!(!shown.contains(OLD), "{shown}");
+            assert!(memchr::memmem::find(clean.body, OLD.as_bytes()).is_none());
+            assert!(keys.clean(&clean).is_none(), "once");
+        }
+        // A batch from a spill is cleaned likewise.
+        let mut batch = Batch::with_room(100);
+        batch.push(&of_event, None);
+        let clean = keys.clean_batch(batch);
+        assert!(
+            clean
+                .entries()
+                .all(|(entry, _)| !entry.minion.contains(OLD))
+        );
+    }
+
+    #[test]
     fn malformed_data_is_cleaned_of_keys() {
         let (_dir, keys) = lab();
         let broken = [b"\x82\xa3key".as_slice(), OLD.as_bytes()].concat();
         let request = cleaned(&keys, LIST, &broken).unwrap();
-        assert!(request.unparsed && memchr::memmem::find(&request.body, OLD.as_bytes()).is_none());
+        let body = request.replaced.body.unwrap();
+        assert!(request.unparsed && memchr::memmem::find(&body, OLD.as_bytes()).is_none());
         let other = cleaned(&keys, "other", &broken).unwrap();
         assert_eq!(
-            other.body,
+            other.replaced.body.unwrap(),
             [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat()
         );
         let seen = data("key", NEW);
@@ -452,7 +500,9 @@ mod tests {
                 ..event.entry
             })
             .unwrap()
-            .body;
+            .replaced
+            .body
+            .unwrap();
         assert_eq!(get(&body, "key").and_then(as_text), Some(REDACTED));
     }
 }

@@ -29,7 +29,9 @@ use super::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::metrics::Metrics;
-use crate::model::{Action, Entry, Fingerprints, Kind, RedactRule, Scope, Source, chained};
+use crate::model::{
+    Action, Entry, Fingerprints, Kind, RedactRule, Replaced, Scope, Source, chained,
+};
 use crate::wire::filter::FilterRule;
 use crate::wire::salt_codec::Unreadable;
 use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split};
@@ -38,7 +40,7 @@ use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, rea
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted<'a> {
     entry: Entry<'a>,
-    body: Option<Vec<u8>>,
+    replaced: Replaced,
     /// Those of the entry as accepted, if they were known before.
     pub fingerprints: Option<Fingerprints>,
 }
@@ -46,10 +48,7 @@ pub(crate) struct Accepted<'a> {
 impl Accepted<'_> {
     /// The entry to store.
     pub(crate) fn entry(&self) -> Entry<'_> {
-        Entry {
-            body: self.body.as_deref().unwrap_or(self.entry.body),
-            ..self.entry
-        }
+        self.replaced.in_entry(self.entry)
     }
 }
 
@@ -230,11 +229,11 @@ impl Policy {
         }
         let mut accepted = Accepted {
             entry: *entry,
-            body: None,
+            replaced: Replaced::default(),
             fingerprints,
         };
         if let Some(Cleaned {
-            body,
+            replaced,
             flags,
             unparsed,
         }) = self.master_keys.clean(entry)
@@ -243,24 +242,28 @@ impl Policy {
             if unparsed {
                 self.report_unparsed(entry);
             }
-            (accepted.body, accepted.entry.flags) = (Some(body), flags);
+            (accepted.replaced, accepted.entry.flags) = (replaced, flags);
         }
-        match self
-            .redactor
-            .as_ref()
-            .map_or(Redacted::Untouched, |of| of.redact(&accepted.entry()))
-        {
-            Redacted::Untouched if accepted.body.is_none() => return Some(accepted),
-            Redacted::Untouched => {}
-            Redacted::Changed(body) => {
+        if let Some(redactor) = &self.redactor {
+            let names = redactor.names(&accepted.entry());
+            let redacted = redactor.redact(&accepted.entry());
+            if names.is_some() || redacted != Redacted::Untouched {
                 self.metrics.entries_redacted.add(1);
-                accepted.body = Some(body);
             }
-            Redacted::Unparsed(body) => {
-                self.metrics.entries_redacted.add(1);
-                self.report_unparsed(entry);
-                accepted.body = Some(body);
+            match redacted {
+                Redacted::Untouched => {}
+                Redacted::Changed(body) => accepted.replaced.body = Some(body),
+                Redacted::Unparsed(body) => {
+                    self.report_unparsed(entry);
+                    accepted.replaced.body = Some(body);
+                }
             }
+            if names.is_some() {
+                accepted.replaced.names = names;
+            }
+        }
+        if accepted.replaced.is_nothing() {
+            return Some(accepted);
         }
         accepted.fingerprints = fingerprints.map(|_| fingerprints_of(&accepted.entry()));
         Some(accepted)

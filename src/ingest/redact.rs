@@ -4,24 +4,122 @@
 //! A redacted value becomes the text [`REDACTED`], unless it is nil or a boolean: those are not secret, and callers test
 //! them. A pattern replaces only the matching part of a text.
 //!
-//! The keys that identify a job for Salt and the store ([`STRUCTURAL`]) are never redacted at the top of a return, an event or a
-//! load. Data that cannot be parsed is replaced as a whole, because storing it could expose a secret.
+//! The fields that identify a job for Salt and the store are kept at the top of a return, an event or a load, if they have a value of their
+//! kind ([`is_kept`]): a name alone keeps nothing. A pattern also applies to the keys of maps, except for the names of Salt's own fields at
+//! the top ([`FIELDS`]). Data that cannot be parsed is replaced as a whole, because storing it could expose a secret.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memchr::memmem;
 use regex::bytes::Regex;
 
-use crate::base::limits::MSGPACK_DEPTH_MAX;
-use crate::model::{Builtin, Entry, Glob, Kind, REDACTED, RedactRule, Scope};
-use crate::wire::msgpack::{DecodeError, Head, Reader, Writer, as_text};
+use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use crate::model::{Builtin, Entry, Glob, Kind, Names, REDACTED, RedactRule, Scope};
+use crate::wire::msgpack::{
+    DecodeError, Head, Reader, Writer, as_bool, as_int, as_text, elements, get, pairs,
+};
 use crate::wire::salt_event::funs_of;
 
-/// Top-level keys that are never redacted.
-pub const STRUCTURAL: [&str; 13] = [
-    "_stamp", "cmd", "fun", "id", "jid", "minions", "Minions", "nocache", "retcode", "success",
-    "tgt", "tgt_type", "out",
+/// Names of Salt's fields, which are public: at the top they are no secrets, whatever a pattern matches.
+pub const FIELDS: [&str; 32] = [
+    "_stamp",
+    "act",
+    "arg",
+    "cmd",
+    "data",
+    "full_ret",
+    "fun",
+    "fun_args",
+    "id",
+    "jid",
+    "key",
+    "kwargs",
+    "master_id",
+    "metadata",
+    "minions",
+    "Minions",
+    "missing",
+    "nocache",
+    "out",
+    "path",
+    "post",
+    "pretag",
+    "result",
+    "ret",
+    "retcode",
+    "return",
+    "schedule",
+    "success",
+    "tag",
+    "tgt",
+    "tgt_type",
+    "user",
 ];
+
+/// Whether the value of a field at the top is of the field's kind, so that it is kept. `value` is msgpack.
+///
+/// | field | kind |
+/// |---|---|
+/// | `jid` | digits, with `_<pid>` |
+/// | `id` | a minion's id: no white space, control characters or slashes |
+/// | `fun` | a function, or a list of functions |
+/// | `minions`, `Minions` | a list of minion ids |
+/// | `retcode` | an integer, a list of them, or a map of functions to them |
+/// | `success` | likewise with booleans |
+/// | `_stamp` | a time |
+/// | `cmd`, `out`, `tgt_type` | a word |
+pub fn is_kept(field: &[u8], value: &[u8]) -> bool {
+    let is_text = |is: fn(&str) -> bool| as_text(value).is_some_and(is);
+    let is_list = |is: fn(&[u8]) -> bool| {
+        matches!(Reader::new(value).head(), Ok(Head::Array(_))) && elements(value).all(is)
+    };
+    let by_function = |is: fn(&[u8]) -> bool| {
+        let is_pair =
+            |(key, value): (&[u8], &[u8])| as_text(key).is_some_and(is_function) && is(value);
+        matches!(Reader::new(value).head(), Ok(Head::Map(_))) && pairs(value).all(is_pair)
+    };
+    match field {
+        b"jid" => is_text(is_jid),
+        b"id" => is_text(is_minion),
+        b"fun" => is_text(is_function) || is_list(|item| as_text(item).is_some_and(is_function)),
+        b"minions" | b"Minions" => is_list(|item| as_text(item).is_some_and(is_minion)),
+        b"retcode" => {
+            let is = |item: &[u8]| as_int(item).is_some();
+            is(value) || is_list(is) || by_function(is)
+        }
+        b"success" => {
+            let is = |item: &[u8]| as_bool(item).is_some();
+            is(value) || is_list(is) || by_function(is)
+        }
+        b"_stamp" => is_text(is_time),
+        b"cmd" | b"out" | b"tgt_type" => is_text(is_word),
+        _ => false,
+    }
+}
+
+fn is_jid(text: &str) -> bool {
+    text == "req" || text.len() <= 64 && text.bytes().all(|b| b.is_ascii_digit() || b == b'_')
+}
+
+fn is_minion(text: &str) -> bool {
+    let is_outside = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '\\');
+    text.len() <= NAME_BYTES_MAX && !text.contains(is_outside)
+}
+
+fn is_function(text: &str) -> bool {
+    let is_inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    text.len() <= NAME_BYTES_MAX && text.bytes().all(is_inside)
+}
+
+fn is_time(text: &str) -> bool {
+    let is_inside =
+        |b: u8| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b':' | b'.' | b' ' | b'T' | b'Z');
+    text.len() <= 40 && text.bytes().all(is_inside)
+}
+
+fn is_word(text: &str) -> bool {
+    text.len() <= 32 && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'_')
+}
 
 /// Keys of [`Builtin::Passwords`].
 const PASSWORD_KEYS: [&str; 14] = [
@@ -199,22 +297,69 @@ impl Redactor {
 
     /// Redacts the body of an entry.
     pub fn redact(&self, entry: &Entry<'_>) -> Redacted {
+        let (redacted, rules) = self.walked(entry);
+        for (n, (_, count)) in self.counts.iter().enumerate() {
+            count.fetch_add(rules >> n & 1, Ordering::Relaxed);
+        }
+        redacted
+    }
+
+    /// Redacts the names of an entry that the store keeps beside the body, as the fields of a body: one of its kind is kept. `None` if
+    /// all are.
+    pub(crate) fn names(&self, entry: &Entry<'_>) -> Option<Names> {
+        let own = [
+            ("jid", entry.jid, is_jid as fn(&str) -> bool),
+            ("id", entry.minion, is_minion),
+            ("fun", entry.fun, is_function),
+        ];
+        let odd = own.into_iter().filter(|(_, text, is_kind)| !is_kind(text));
+        let mut fields = Writer::new();
+        fields.map(odd.clone().count());
+        for (field, text, _) in odd {
+            fields.str(field).str(text);
+        }
+        let fields = fields.into_bytes();
+        if fields == [0x80] {
+            return None;
+        }
+        let entry_of_names = Entry {
+            kind: Kind::Event,
+            body: &fields,
+            ..*entry
+        };
+        let (Redacted::Changed(fields), _) = self.walked(&entry_of_names) else {
+            return None;
+        };
+        let mut names = Names::of(entry);
+        for (field, to) in [
+            ("jid", &mut names.jid),
+            ("id", &mut names.minion),
+            ("fun", &mut names.fun),
+        ] {
+            if let Some(text) = get(&fields, field).and_then(as_text) {
+                text.clone_into(to);
+            }
+        }
+        Some(names)
+    }
+
+    /// The redacted body, with a bit per rule that has changed it.
+    fn walked(&self, entry: &Entry<'_>) -> (Redacted, u64) {
         let body = entry.body;
         let root = match entry.kind {
-            Kind::Event | Kind::JobNew | Kind::Return | Kind::Register => body,
+            Kind::Event
+            | Kind::JobNew
+            | Kind::Return
+            | Kind::Register
+            | Kind::Minions
+            | Kind::Reaction
+            | Kind::SeenOnBus => body,
             // A load is the first of two values; the other one is a list of minion names.
             Kind::Load | Kind::ReturnLoad => match body.split_first() {
                 Some((0x92, rest)) => rest,
                 _ => body,
             },
-            Kind::Minions
-            | Kind::Endtime
-            | Kind::NoCache
-            | Kind::Gap
-            | Kind::Reaction
-            | Kind::SeenOnBus => {
-                return Redacted::Untouched;
-            }
+            Kind::Endtime | Kind::NoCache | Kind::Gap => return (Redacted::Untouched, 0),
         };
         let concerned: Vec<&CompiledRule> = self
             .parts
@@ -222,37 +367,48 @@ impl Redactor {
             .filter(|part| part.scope.matches(entry, || funs_of(root)) && part.may_find(body))
             .collect();
         if concerned.is_empty() {
-            return Redacted::Untouched;
+            return (Redacted::Untouched, 0);
         }
         let mut walk = Walk {
+            has_texts: concerned
+                .iter()
+                .any(|part| part.blocks || !part.patterns.is_empty()),
             parts: &concerned,
-            spares: entry.kind != Kind::Register,
+            spares: !matches!(entry.kind, Kind::Register | Kind::Minions),
             len: root.len(),
             path: Vec::new(),
             edits: Vec::new(),
             rules: 0,
             open: false,
+            lower: concerned
+                .iter()
+                .any(|part| !part.keys.is_empty())
+                .then(Vec::new),
         };
         let mut reader = Reader::new(root);
-        let walked = walk.value(&mut reader);
-        let is_whole = root.len() != body.len() || reader.rest().is_empty();
-        if walked.is_err() || !is_whole {
+        let mut walked = match entry.kind {
+            Kind::Minions => walk.lists_of_minions(&mut reader),
+            _ => walk.value(&mut reader),
+        };
+        if walked.is_ok() && root.len() != body.len() {
+            // The minions of a load.
+            walk.spares = false;
+            walked = walk.minions(&mut reader);
+        }
+        if walked.is_err() || !reader.rest().is_empty() {
             let mut whole = Writer::new();
             whole.str(REDACTED);
-            return Redacted::Unparsed(whole.into_bytes());
+            return (Redacted::Unparsed(whole.into_bytes()), walk.rules);
         }
         if walk.edits.is_empty() {
-            return Redacted::Untouched;
-        }
-        for (n, (_, count)) in self.counts.iter().enumerate() {
-            count.fetch_add(walk.rules >> n & 1, Ordering::Relaxed);
+            return (Redacted::Untouched, 0);
         }
         let from = body.len() - root.len();
         let edits = walk
             .edits
             .iter()
             .map(|edit| (from + edit.from, from + edit.to, &*edit.value));
-        Redacted::Changed(spliced(body, edits))
+        (Redacted::Changed(spliced(body, edits)), walk.rules)
     }
 }
 
@@ -292,7 +448,7 @@ impl PathStep<'_> {
 
 struct Walk<'w, 'a> {
     parts: &'w [&'w CompiledRule],
-    /// Keep the structural keys at the top.
+    /// Keep fields of their kind, and names of fields, at the top.
     spares: bool,
     len: usize,
     path: Vec<PathStep<'a>>,
@@ -301,6 +457,10 @@ struct Walk<'w, 'a> {
     rules: u64,
     /// A key block started in a text of this list and has not ended.
     open: bool,
+    /// Whether any rule looks into texts.
+    has_texts: bool,
+    /// The last key in lower case, to reuse the memory; `None` if no rule selects by keys.
+    lower: Option<Vec<u8>>,
 }
 
 impl<'a> Walk<'_, 'a> {
@@ -314,16 +474,14 @@ impl<'a> Walk<'_, 'a> {
             }
             Head::Map(pairs) => {
                 *reader = content;
+                let is_top = self.spares && self.path.is_empty();
+                // The redacted keys of this map.
+                let mut redacted = Vec::new();
                 for _ in 0..pairs {
-                    let key = Reader::new(reader.value()?).bytes().unwrap_or_default();
-                    let spared = self.spares
-                        && self.path.is_empty()
-                        && STRUCTURAL.iter().any(|own| own.as_bytes() == key);
+                    let key = self.key(reader, is_top, &mut redacted)?;
                     self.path.push(PathStep::Key(key));
                     self.open = false;
-                    if spared {
-                        reader.value()?;
-                    } else {
+                    if !(is_top && self.keeps(key, reader)?) {
                         self.item(reader)?;
                     }
                     self.path.pop();
@@ -360,8 +518,106 @@ impl<'a> Walk<'_, 'a> {
                 }
                 Ok(())
             }
+            Head::Ext(_, len) => {
+                let whole = reader.value()?;
+                let payload = whole.get(whole.len() - len..).unwrap_or_default();
+                if self.text(payload).is_some() {
+                    self.edit(from, reader, |w| {
+                        w.str(REDACTED);
+                    });
+                }
+                Ok(())
+            }
             _ => reader.value().map(|_| ()),
         }
+    }
+
+    /// Handles a key: a pattern redacts it as it does a text. Returns its bytes as received, by which rules select the value.
+    fn key(
+        &mut self,
+        reader: &mut Reader<'a>,
+        is_top: bool,
+        redacted: &mut Vec<Vec<u8>>,
+    ) -> Result<&'a [u8], DecodeError> {
+        let from = self.len - reader.rest().len();
+        let mut content = *reader;
+        let is_text = match content.head()? {
+            Head::Str(_) => true,
+            Head::Bin(_) => false,
+            _ => {
+                // A number, or a key of several values. One level deeper, as the value is.
+                self.path.push(PathStep::Key(b""));
+                self.open = false;
+                self.value(reader)?;
+                self.path.pop();
+                return Ok(b"");
+            }
+        };
+        let key = reader.bytes()?;
+        let is_field = || is_top && FIELDS.iter().any(|own| own.as_bytes() == key);
+        if !self.has_texts || is_field() {
+            return Ok(key);
+        }
+        self.open = false;
+        if let Some(mut text) = self.text(key) {
+            // Two keys stay two.
+            let same = redacted.iter().filter(|known| **known == text).count();
+            redacted.push(text.clone());
+            if same > 0 {
+                text.extend_from_slice(format!(" ({})", same + 1).as_bytes());
+            }
+            self.edit(from, reader, |w| {
+                if is_text {
+                    w.str_bytes(&text);
+                } else {
+                    w.bin(&text);
+                }
+            });
+        }
+        Ok(key)
+    }
+
+    /// Skips the value of a field at the top if it is kept. Of a target only texts are looked into.
+    fn keeps(&mut self, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, DecodeError> {
+        let mut after = *reader;
+        let value = after.value()?;
+        if is_kept(field, value) {
+            *reader = after;
+            return Ok(true);
+        }
+        let is_target = field == b"tgt"
+            && (as_text(value).is_some()
+                || matches!(Reader::new(value).head()?, Head::Array(_))
+                    && elements(value).all(|item| as_text(item).is_some()));
+        if is_target {
+            self.value(reader)?;
+        }
+        Ok(is_target)
+    }
+
+    /// Handles a list of minion ids.
+    fn minions(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
+        let mut after = *reader;
+        if is_kept(b"minions", after.value()?) {
+            *reader = after;
+            return Ok(());
+        }
+        self.value(reader)
+    }
+
+    /// Handles the minions that syndics report.
+    fn lists_of_minions(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
+        let mut content = *reader;
+        let Head::Array(count) = content.head()? else {
+            return self.value(reader);
+        };
+        *reader = content;
+        for index in 0..count {
+            self.path.push(PathStep::Index(index));
+            self.minions(reader)?;
+            self.path.pop();
+        }
+        Ok(())
     }
 
     fn edit(&mut self, from: usize, reader: &Reader<'_>, write: impl FnOnce(&mut Writer)) {
@@ -395,13 +651,17 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// The rule that selects the value at the end of the path, by key or path.
-    fn named(&self) -> Option<usize> {
-        let lower = match self.path.last() {
-            Some(PathStep::Key(key)) => key.to_ascii_lowercase(),
-            _ => Vec::new(),
-        };
+    fn named(&mut self) -> Option<usize> {
+        let mut reused = self.lower.take();
+        if let Some(lower) = &mut reused {
+            lower.clear();
+            if let Some(PathStep::Key(key)) = self.path.last() {
+                lower.extend(key.iter().map(u8::to_ascii_lowercase));
+            }
+        }
+        let lower = reused.as_deref().unwrap_or_default();
         let by_key = |part: &CompiledRule| {
-            !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(&lower))
+            !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(lower))
         };
         let by_path = |part: &CompiledRule| {
             let is_it = |globs: &Vec<Glob>| {
@@ -413,10 +673,13 @@ impl<'a> Walk<'_, 'a> {
             };
             part.paths.iter().any(is_it)
         };
-        self.parts
+        let found = self
+            .parts
             .iter()
             .find(|part| by_key(part) || by_path(part))
-            .map(|part| part.rule)
+            .map(|part| part.rule);
+        self.lower = reused;
+        found
     }
 
     /// The redacted text; `None` if unchanged.
@@ -879,7 +1142,164 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_name_alone_keeps_nothing() {
+        let secret = || Value::from("hunter2");
+        let rules = [RedactRule {
+            keys: globs(&["password"]),
+            patterns: vec![Pattern::new("AKIA[0-9]{4}").unwrap()],
+            ..rule()
+        }];
+        let inner = || map(&[("password", secret()), ("AKIA1234", "k AKIA1234".into())]);
+        for field in [
+            "id", "cmd", "out", "tgt", "minions", "jid", "retcode", "success", "fun", "_stamp",
+            "tgt_type", "nocache", "Minions", "user",
+        ] {
+            for value in [inner(), Value::Array(vec![inner()]), "see AKIA1234".into()] {
+                let event = map(&[(field, value)]);
+                let shown = redacted(&rules, Kind::Event, "x", &event).to_string();
+                assert!(
+                    !shown.contains("hunter2") && !shown.contains("AKIA1234"),
+                    "{field}: {shown}"
+                );
+            }
+        }
+        let keys = map(&[("a", map(&[("AKIA1111", 1.into()), ("AKIA2222", 2.into())]))]);
+        let expected = map(&[(
+            "a",
+            map(&[(REDACTED, 1.into()), ("[redacted] (2)", 2.into())]),
+        )]);
+        assert_eq!(redacted(&rules, Kind::Event, "x", &keys), expected);
+    }
+
+    #[test]
+    fn names_beside_the_body_are_redacted_like_its_fields() {
+        let rules = [RedactRule {
+            keys: globs(&["id"]),
+            patterns: vec![Pattern::new("AKIA[0-9]{4}").unwrap()],
+            ..rule()
+        }];
+        let redactor = Redactor::new(&rules);
+        let normal = of(Kind::Return, "state.apply", b"\x80");
+        assert_eq!(redactor.names(&normal), None);
+        let odd = Entry {
+            minion: "not an id",
+            fun: "AKIA1234 as a function",
+            ..normal
+        };
+        let names = redactor.names(&odd).unwrap();
+        assert_eq!((&*names.minion, &*names.jid), (REDACTED, "1"));
+        assert_eq!(names.fun, "[redacted] as a function");
+    }
+
+    #[test]
+    fn the_fields_of_normal_events_are_kept() {
+        let all = Redactor::new(&[RedactRule {
+            keys: globs(&["*"]),
+            patterns: vec![Pattern::new("(?s).+").unwrap()],
+            ..rule()
+        }]);
+        let funs = || list(&["test.ping", "state.apply"]);
+        let ret = map(&[
+            ("jid", "20261121054728123456_7".into()),
+            ("id", "web-1.example.com".into()),
+            ("fun", funs()),
+            (
+                "retcode",
+                map(&[("test.ping", 0.into()), ("state.apply", 2.into())]),
+            ),
+            ("success", Value::Array(vec![true.into(), false.into()])),
+            ("_stamp", "2026-11-21T05:47:28.123456".into()),
+            ("cmd", "_return".into()),
+            ("out", "highstate".into()),
+            ("Minions", list(&["web1", "b\u{fc}ro"])),
+        ]);
+        let body = bytes(&ret);
+        let entry = of(Kind::Return, "", &body);
+        assert_eq!(all.redact(&entry), Redacted::Untouched);
+        assert_eq!(all.names(&entry), None);
+        let load = Value::Array(vec![
+            map(&[("fun", "test.ping".into()), ("tgt_type", "glob".into())]),
+            list(&["web1"]),
+        ]);
+        let body = bytes(&load);
+        assert_eq!(
+            all.redact(&of(Kind::Load, "test.ping", &body)),
+            Redacted::Untouched
+        );
+        let minions = bytes(&Value::Array(vec![list(&["web1"]), Value::Nil]));
+        assert_eq!(
+            all.redact(&of(Kind::Minions, "", &minions)),
+            Redacted::Untouched
+        );
+    }
+
+    /// A text that no field keeps.
+    const PLANTED: &str = "key: S3cr3t/AKIA";
+
+    /// Puts the planted text, alone or within other text, somewhere into a value: as a key or a value, at any depth.
+    fn planted(value: Value, choices: &mut impl Iterator<Item = u8>) -> Value {
+        let mut choice = || choices.next().unwrap_or(0);
+        let around = format!("a {PLANTED} b");
+        let secret = match choice() % 4 {
+            0 => PLANTED.into(),
+            1 => around.into(),
+            2 => Value::Binary(around.into_bytes()),
+            _ => Value::Ext(78, around.into_bytes()),
+        };
+        match value {
+            Value::Map(mut pairs) if !pairs.is_empty() => {
+                let at = usize::from(choice()) % pairs.len();
+                match choice() % 3 {
+                    0 => pairs[at].0 = secret,
+                    1 => pairs[at].1 = secret,
+                    _ => {
+                        let inner = pairs[at].1.clone();
+                        pairs[at].1 = planted(inner, choices);
+                    }
+                }
+                Value::Map(pairs)
+            }
+            Value::Array(mut items) if !items.is_empty() => {
+                let at = usize::from(choice()) % items.len();
+                items[at] = planted(items[at].clone(), choices);
+                Value::Array(items)
+            }
+            _ => secret,
+        }
+    }
+
+    /// An event's data: fields of Salt, normal or with any value.
+    fn any_event() -> impl Strategy<Value = Value> {
+        let field = prop::sample::select(FIELDS.as_slice()).prop_map(Value::from);
+        let normal = prop::sample::select(vec!["web1", "test.ping", "1", "glob", "_return"]);
+        let value = prop_oneof![normal.prop_map(Value::from), any_value()];
+        prop::collection::vec((field, value), 1..8).prop_map(Value::Map)
+    }
+
     proptest! {
+        #[test]
+        fn a_planted_secret_never_survives(
+            value in any_event(), choices in prop::collection::vec(any::<u8>(), 24), load in any::<bool>()
+        ) {
+            let rules = [RedactRule { patterns: vec![Pattern::new(PLANTED).unwrap()], ..rule() }];
+            let event = planted(value, &mut choices.into_iter());
+            let (kind, body) = if load {
+                let minions = Value::Array(vec!["web1".into(), PLANTED.into()]);
+                (Kind::Load, bytes(&Value::Array(vec![event, minions])))
+            } else {
+                (Kind::Event, bytes(&event))
+            };
+            prop_assert!(memmem::find(&body, PLANTED.as_bytes()).is_some());
+            let Redacted::Changed(stored) = Redactor::new(&rules).redact(&of(kind, "", &body)) else {
+                panic!("it has something to redact")
+            };
+            prop_assert!(memmem::find(&stored, PLANTED.as_bytes()).is_none());
+            let mut rest = stored.as_slice();
+            rmpv::decode::read_value(&mut rest).unwrap();
+            prop_assert!(rest.is_empty());
+        }
+
         #[test]
         fn redaction_yields_one_value_without_the_selected_parts(value in any_value()) {
             let rules = [RedactRule { keys: globs(&["a?"]), patterns: vec![Pattern::new("cb+").unwrap()], ..rule() }];

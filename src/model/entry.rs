@@ -247,6 +247,63 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// The texts of an entry besides its body, for one that is changed on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) tag: Vec<u8>,
+    pub(crate) jid: String,
+    pub(crate) minion: String,
+    pub(crate) fun: String,
+}
+
+impl Names {
+    /// Those of an entry.
+    pub(crate) fn of(entry: &Entry<'_>) -> Self {
+        Self {
+            tag: entry.tag.to_vec(),
+            jid: entry.jid.to_owned(),
+            minion: entry.minion.to_owned(),
+            fun: entry.fun.to_owned(),
+        }
+    }
+
+    /// The entry with these names.
+    pub(crate) fn in_entry<'a>(&'a self, entry: Entry<'a>) -> Entry<'a> {
+        Entry {
+            tag: &self.tag,
+            jid: &self.jid,
+            minion: &self.minion,
+            fun: &self.fun,
+            ..entry
+        }
+    }
+}
+
+/// What replaces parts of an entry; `None` keeps them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) names: Option<Names>,
+}
+
+impl Replaced {
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.body.is_none() && self.names.is_none()
+    }
+
+    /// The entry with the replaced parts.
+    pub(crate) fn in_entry<'a>(&'a self, entry: Entry<'a>) -> Entry<'a> {
+        let entry = match &self.names {
+            Some(names) => names.in_entry(entry),
+            None => entry,
+        };
+        Entry {
+            body: self.body.as_deref().unwrap_or(entry.body),
+            ..entry
+        }
+    }
+}
+
 /// Hashes for recognising duplicates, with a secret seed. Computed by the source, to save
 /// time in the appender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,6 +8,8 @@ use std::hint::black_box;
 use memchr::memmem;
 use regex::bytes::Regex;
 
+use super::entry::{Entry, Names};
+
 /// Replaces a redacted value.
 pub const REDACTED: &str = "[redacted]";
 
@@ -90,6 +92,33 @@ impl KeyTexts {
             }
         }
         found.len()
+    }
+}
+
+impl KeyTexts {
+    /// The names of an entry without keys; `None` if they have none.
+    pub(crate) fn blank_names(&self, entry: &Entry<'_>) -> Option<Names> {
+        let texts = [
+            entry.tag,
+            entry.jid.as_bytes(),
+            entry.minion.as_bytes(),
+            entry.fun.as_bytes(),
+        ];
+        let has_key = |text: &[u8]| text.len() >= KEY_BYTES_MIN && self.occur_in(text);
+        if !texts.into_iter().any(has_key) {
+            return None;
+        }
+        let text = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            self.blank(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let mut names = Names::of(entry);
+        self.blank(&mut names.tag);
+        names.jid = text(entry.jid);
+        names.minion = text(entry.minion);
+        names.fun = text(entry.fun);
+        Some(names)
     }
 }
 

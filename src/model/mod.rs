@@ -13,7 +13,7 @@ mod seqno;
 mod settings;
 
 pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
-pub(crate) use entry::{GAP_TAG, REACTION_TAG};
+pub(crate) use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
 pub use filter::EventFilter;
 pub use glob::Glob;
 pub(crate) use glob::Literal;

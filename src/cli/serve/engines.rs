@@ -11,7 +11,7 @@ use crate::engines::program::script::{self, FireFailure, ScriptSettings, Scripts
 use crate::engines::runtime::{Dependencies, Engines, Redact};
 use crate::engines::settings::SinkSettings;
 use crate::ingest::redact::{Redacted, Redactor};
-use crate::model::{Entry, RedactRule};
+use crate::model::{Entry, RedactRule, Replaced};
 use crate::store::Store;
 use crate::store::vfs::Fs;
 use crate::wire::call::CallError;
@@ -67,9 +67,12 @@ pub(super) fn start_scripts(
 
 fn redactor(rules: &[RedactRule]) -> Redact {
     let rules = Redactor::new(rules);
-    Arc::new(move |entry: &Entry<'_>| match rules.redact(entry) {
-        Redacted::Untouched => None,
-        Redacted::Changed(body) | Redacted::Unparsed(body) => Some(body),
+    Arc::new(move |entry: &Entry<'_>| Replaced {
+        body: match rules.redact(entry) {
+            Redacted::Untouched => None,
+            Redacted::Changed(body) | Redacted::Unparsed(body) => Some(body),
+        },
+        names: rules.names(entry),
     })
 }
 

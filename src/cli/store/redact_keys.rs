@@ -12,7 +12,7 @@ use crate::cli::{Bar, Global, Unit, finding, show};
 use crate::config::salt_master::read_key;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
-use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, is_manage_tag};
+use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, Replaced, is_manage_tag};
 use crate::store::Store;
 use crate::store::tools::redact::{self, Redact};
 use crate::wire::msgpack;
@@ -49,7 +49,7 @@ Examples:
 struct Collector(RefCell<Vec<Vec<u8>>>);
 
 impl Redact for Collector {
-    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+    fn entry(&self, entry: &Entry<'_>) -> Option<Replaced> {
         let key = is_manage_tag(entry.tag)
             .then(|| msgpack::get(entry.body, "key").and_then(msgpack::as_text))??;
         let mut found = self.0.borrow_mut();
@@ -72,11 +72,11 @@ impl Redact for Collector {
 struct ExceptRequests<'a>(&'a MasterKeys);
 
 impl Redact for ExceptRequests<'_> {
-    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+    fn entry(&self, entry: &Entry<'_>) -> Option<Replaced> {
         if is_manage_tag(entry.tag) {
             None
         } else {
-            Redact::body(self.0, entry)
+            Redact::entry(self.0, entry)
         }
     }
 

@@ -156,6 +156,12 @@ struct BeaconEncoder {
 }
 
 impl Encoder for BeaconEncoder {
+    fn break_no_lines(&mut self) {
+        if let Some(item) = &mut self.item {
+            item.break_no_lines();
+        }
+    }
+
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let Some(found) = self.measurements.of(event)? else {
             return Ok(());

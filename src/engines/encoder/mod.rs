@@ -14,6 +14,9 @@ use super::template::RenderError;
 pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
     /// Adds the items of an event: any number, and none for an event without a value for the destination.
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
+
+    /// From now on no value of an event has a line break in an item, see [`crate::engines::framing`]. Encoders that write JSON have none.
+    fn break_no_lines(&mut self) {}
 }
 
 /// An event that cannot be encoded; it becomes a dead letter.

@@ -37,6 +37,10 @@ struct TemplateEncoder {
 }
 
 impl Encoder for TemplateEncoder {
+    fn break_no_lines(&mut self) {
+        self.template.break_no_lines();
+    }
+
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let mut names = context(event)?;
         if self.uses_json {

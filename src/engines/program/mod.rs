@@ -43,7 +43,7 @@ pub(super) fn start(
     command: &[String],
     variables: &Variables,
     stdin: Stdio,
-    revealed: &mut Revealed,
+    revealed: &Revealed,
 ) -> Result<Child, String> {
     let (program, arguments) = command.split_first().ok_or("no command")?;
     let mut command = Command::new(program);
@@ -63,7 +63,9 @@ pub(super) fn start(
     for (name, Variable(value)) in variables {
         command.env(
             name,
-            revealed.text(value).map_err(|error| error.to_string())?,
+            revealed
+                .named(name, value)
+                .map_err(|error| error.to_string())?,
         );
     }
     command

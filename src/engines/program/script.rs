@@ -342,8 +342,8 @@ impl Script {
             environment,
             ..
         } = &self.settings.options;
-        let mut revealed = Revealed::default();
-        let mut child = match start(command, environment, Stdio::null(), &mut revealed) {
+        let revealed = Revealed::default();
+        let mut child = match start(command, environment, Stdio::null(), &revealed) {
             Ok(child) => child,
             Err(reason) => return Ended::Failure(revealed.scrub(&reason)),
         };

@@ -1,6 +1,11 @@
 //! Delivery of one batch: requests of limited size, repeated until the destination has accepted or rejected each item.
+//!
+//! # Invariant
+//!
+//! Whatever a destination accepts of a request: with the order `minion`, the last delivery of an item comes after the destination has accepted
+//! all earlier items of its minion.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,8 +15,8 @@ use super::state::{Interrupt, SinkState};
 use crate::base::clock::Clock;
 use crate::engines::dead_letters::DeadLetters;
 use crate::engines::event::Event;
-use crate::engines::settings::SinkSettings;
-use crate::engines::transport::{DeliverError, Item, RequestLimits, Transport};
+use crate::engines::settings::{SinkOrder, SinkSettings};
+use crate::engines::transport::{DeliverError, Item, Rejected, RequestLimits, Transport};
 
 pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
@@ -27,6 +32,17 @@ pub(super) struct Batch {
     pub(super) rejected: Mutex<HashSet<String>>,
     /// The number of seeks when it was fetched.
     pub(super) moves: u64,
+}
+
+/// The items of a request that are delivered again, each in order.
+#[derive(Default)]
+struct Again {
+    /// Not accepted for now.
+    failed: Vec<Item>,
+    /// After these.
+    held: Vec<Item>,
+    /// The destination's reason.
+    reason: String,
 }
 
 /// Parts of the items within the limits of a request; an item over the limit of bytes is alone.
@@ -62,24 +78,16 @@ impl DeliverContext {
             self.throttle(batch, request.len())?;
             match transport.deliver(&request, None) {
                 Ok(rejected) => {
-                    backoff.reset();
-                    self.accepted(&request, rejected.len());
-                    let mut later = Vec::new();
-                    let mut reason = String::new();
-                    for one in rejected {
-                        let Some(item) = request.get(one.index) else {
-                            continue;
-                        };
-                        if one.is_temporary {
-                            reason = one.reason;
-                            later.push(item.clone());
-                        } else {
-                            self.dead_letter(batch, &item.event, &one.reason)?;
-                        }
+                    let after = self.sort_out(batch, request, rejected)?;
+                    if after.held.is_empty() && after.failed.is_empty() {
+                        backoff.reset();
                     }
-                    if !later.is_empty() {
-                        pending.push_front(later);
-                        self.fail(batch, &reason, &mut backoff, None)?;
+                    if !after.held.is_empty() {
+                        pending.push_front(after.held);
+                    }
+                    if !after.failed.is_empty() {
+                        pending.push_front(after.failed);
+                        self.fail(batch, &after.reason, &mut backoff, None)?;
                     }
                 }
                 Err(DeliverError::Refused { reason }) if request.len() == 1 => {
@@ -109,6 +117,40 @@ impl DeliverContext {
         Ok(())
     }
 
+    /// Notes what a destination accepted, and makes dead letters of what it rejected for good. The rest is delivered again: first the items
+    /// that it did not accept now, then the later ones of their minions, although it may have accepted those. Only so the last delivery of
+    /// each item comes after that of the items before it.
+    fn sort_out(
+        &self,
+        batch: &Batch,
+        request: Vec<Item>,
+        rejected: Vec<Rejected>,
+    ) -> Result<Again, Interrupt> {
+        let is_ordered = self.settings.order == SinkOrder::Minion;
+        let mut rejected: HashMap<usize, Rejected> =
+            rejected.into_iter().map(|one| (one.index, one)).collect();
+        let mut waiting: HashSet<String> = HashSet::new();
+        let (mut again, mut accepted, mut bytes) = (Again::default(), 0, 0);
+        for (index, item) in request.into_iter().enumerate() {
+            bytes += item.bytes.len() as u64;
+            let is_later = is_ordered && waiting.contains(&item.event.minion);
+            match rejected.remove(&index) {
+                Some(one) if !one.is_temporary => {
+                    self.dead_letter(batch, &item.event, &one.reason)?;
+                }
+                _ if is_later => again.held.push(item),
+                Some(one) => {
+                    waiting.insert(item.event.minion.clone());
+                    again.reason = one.reason;
+                    again.failed.push(item);
+                }
+                None => accepted += 1,
+            }
+        }
+        self.accepted(accepted, bytes);
+        Ok(again)
+    }
+
     fn throttle(&self, batch: &Batch, items: usize) -> Result<(), Interrupt> {
         let pause = self
             .throttle
@@ -118,15 +160,11 @@ impl DeliverContext {
             .wait(&self.clock, pause.unwrap_or_default(), batch.moves)
     }
 
-    fn accepted(&self, request: &[Item], rejected: usize) {
+    fn accepted(&self, items: u64, bytes: u64) {
         let counters = &self.state.counters;
         counters.requests.add(1);
-        counters
-            .items
-            .add(request.len().saturating_sub(rejected) as u64);
-        counters
-            .bytes
-            .add(request.iter().map(|item| item.bytes.len() as u64).sum());
+        counters.items.add(items);
+        counters.bytes.add(bytes);
         self.state.succeeded(self.clock.now());
     }
 

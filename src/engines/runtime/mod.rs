@@ -35,11 +35,11 @@ use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::SINK_STOP_TIMEOUT;
-use crate::model::{Entry, RedactRule};
+use crate::model::{Entry, RedactRule, Replaced};
 use crate::store::vfs::Fs;
 
-/// Redacts an entry; `None` if it has nothing to redact.
-pub(crate) type Redact = Arc<dyn Fn(&Entry<'_>) -> Option<Vec<u8>> + Send + Sync>;
+/// Redacts an entry; nothing is replaced if it has nothing to redact.
+pub(crate) type Redact = Arc<dyn Fn(&Entry<'_>) -> Replaced + Send + Sync>;
 
 pub(crate) type OpenFeed =
     Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
@@ -186,10 +186,7 @@ impl Engines {
             .map_err(|error| error.to_string())?
             .is_paused;
         let state = SinkState::new(is_paused);
-        let around = transport::Dependencies {
-            clock: deps.clock.clone(),
-            fs: deps.fs.clone(),
-        };
+        let around = transport::Dependencies::new(&deps.clock, &deps.fs);
         let number = {
             let mut started = self.started.lock();
             *started += 1;
@@ -211,7 +208,7 @@ impl Engines {
             lanes: settings.concurrency,
         };
         let lanes = (0..settings.concurrency)
-            .map(|_| settings.transport.1.open(&around))
+            .map(|_| transport::open(&*settings.transport.1, &around))
             .collect();
         let sink = Sink {
             reader,
@@ -302,7 +299,7 @@ impl Engines {
             .ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
         if !settings.redact.is_empty() {
             let redacted = (self.deps.redactor)(&settings.redact)(&entry.as_entry());
-            entry.body = redacted.unwrap_or(entry.body);
+            entry.replace(redacted);
         }
         let id = parts.feed.id_of(&entry);
         let event = Arc::new(Event::new(entry, id, &self.deps.master_id));
@@ -315,14 +312,12 @@ impl Engines {
                 Some("the encoder makes no item of this event".to_owned())
             }
             Ok(()) => {
-                let mut items: Vec<_> = Item::of(&event, &mut encoded).collect();
+                let mut items: Vec<_> =
+                    Item::of(&event, &mut encoded, settings.framing()).collect();
                 items.truncate(settings.limits.count);
                 count = items.len();
-                let around = transport::Dependencies {
-                    clock: self.deps.clock.clone(),
-                    fs: self.deps.fs.clone(),
-                };
-                let mut transport = settings.transport.1.open(&around);
+                let around = transport::Dependencies::new(&self.deps.clock, &self.deps.fs);
+                let mut transport = transport::open(&*settings.transport.1, &around);
                 let result = transport.deliver(&items, Some(&mut transcript));
                 match result {
                     Ok(rejected) => rejected.into_iter().next().map(|one| one.reason),
@@ -343,13 +338,10 @@ impl Engines {
     /// Checks that the destination of each sink is reachable: name, and what was found.
     pub(crate) fn check(&self) -> Vec<(String, Result<String, String>)> {
         let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
-        let around = transport::Dependencies {
-            clock: self.deps.clock.clone(),
-            fs: self.deps.fs.clone(),
-        };
+        let around = transport::Dependencies::new(&self.deps.clock, &self.deps.fs);
         let check = |settings: &SinkSettings, parts: Result<Parts, String>| {
             parts?;
-            settings.transport.1.open(&around).check()
+            transport::open(&*settings.transport.1, &around).check()
         };
         all.into_iter()
             .map(|(settings, _, parts)| (settings.name.clone(), check(&settings, parts)))

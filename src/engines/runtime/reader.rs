@@ -86,13 +86,10 @@ impl Reader {
         let backlog = self.is_full(&entries).then_some(next);
         let mut encoded = self.start(entries.len());
         for mut entry in entries {
-            let redacted = self
-                .redact
-                .as_ref()
-                .and_then(|redact| redact(&entry.as_entry()));
-            if let Some(body) = redacted {
-                entry.body = body;
-                encoded.redacted += 1;
+            if let Some(redact) = &self.redact {
+                let redacted = redact(&entry.as_entry());
+                encoded.redacted += u64::from(!redacted.is_nothing());
+                entry.replace(redacted);
             }
             let id = self.feed.id_of(&entry);
             self.add(&mut encoded, Event::new(entry, id, &self.master_id));
@@ -136,7 +133,7 @@ impl Reader {
             SinkOrder::None => usize::try_from(number).unwrap_or(0) % self.lanes.max(1),
         };
         if let Some(lane) = encoded.items.get_mut(lane) {
-            lane.extend(Item::of(&event, &mut encoded.of_event));
+            lane.extend(Item::of(&event, &mut encoded.of_event, settings.framing()));
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use self::kind::build;
 use super::encoder::{ENCODERS, Encoder};
+use super::framing::Framing;
 use super::preset;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
 use crate::base::limits::{
@@ -37,6 +38,12 @@ pub(crate) struct SinkSettings {
     pub(crate) rate: Option<Rate>,
     /// The configuration of these settings, for comparison.
     pub(crate) source: Json,
+}
+
+impl SinkSettings {
+    pub(crate) fn framing(&self) -> Framing {
+        self.transport.1.framing()
+    }
 }
 
 /// The events that a sink with parallel deliveries delivers in order.
@@ -169,11 +176,14 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
             ));
         }
     }
-    let (encoder_name, encoder) = build("encoder", &given.encoder, ENCODERS)?;
+    let (encoder_name, mut encoder) = build("encoder", &given.encoder, ENCODERS)?;
     let (transport_name, destination) = build("transport", &given.transport, TRANSPORTS)?;
     if let Some(only) = destination.encoder().filter(|only| *only != encoder_name) {
         let problem = format!("the transport {transport_name} accepts only the encoder {only}");
         return Err(Invalid::new("encoder", problem));
+    }
+    if destination.framing() != Framing::Message {
+        encoder.break_no_lines();
     }
     let defaults = destination.limits();
     let GivenBatch { count, bytes, time } = given.batch;

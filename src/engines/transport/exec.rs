@@ -21,9 +21,10 @@ use serde::Deserialize;
 
 use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport, shortened,
+    Transcript, Transport,
 };
 use crate::config::within;
+use crate::engines::framing::Framing;
 use crate::engines::program::{self, Variables, check_command, read_lines, spawn};
 use crate::engines::secret::Revealed;
 use crate::engines::settings::kind::{Kind, options};
@@ -64,11 +65,16 @@ fn thirty_seconds() -> Duration {
 }
 
 impl Destination for ExecDestination {
-    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+    fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
         Box::new(ExecTransport {
             settings: self.clone(),
+            secrets: deps.secrets.clone(),
             program: None,
         })
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Line
     }
 
     fn describe(&self) -> String {
@@ -87,6 +93,7 @@ impl Destination for ExecDestination {
 
 struct ExecTransport {
     settings: ExecDestination,
+    secrets: Revealed,
     program: Option<Program>,
 }
 
@@ -97,7 +104,6 @@ struct Program {
     input: Option<Sender<Vec<u8>>>,
     /// Lines of its standard output.
     output: Receiver<String>,
-    revealed: Revealed,
 }
 
 impl Transport for ExecTransport {
@@ -108,12 +114,6 @@ impl Transport for ExecTransport {
     ) -> Result<Vec<Rejected>, DeliverError> {
         let mut lines = Vec::new();
         for item in items {
-            if item.bytes.contains(&b'\n') {
-                let reason =
-                    "the item has several lines, but the transport exec sends one line each"
-                        .to_owned();
-                return Err(DeliverError::Refused { reason });
-            }
             lines.extend_from_slice(&item.bytes);
             lines.push(b'\n');
         }
@@ -123,19 +123,17 @@ impl Transport for ExecTransport {
         // After an error the program is in an unknown state, so it is dropped, which kills it.
         let mut program = match self.program.take() {
             Some(program) => program,
-            None => Program::start(&self.settings).map_err(DeliverError::retry)?,
+            None => Program::start(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
         let mut answers = String::new();
         let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
-        let clean = program.revealed.scrub(&answers);
         if let (Some(transcript), Some(request)) = (transcript, request) {
             *transcript = Transcript {
                 request,
-                response: clean,
+                response: answers,
             };
         }
-        let result =
-            result.map_err(|reason| DeliverError::retry(program.revealed.scrub(&reason)))?;
+        let result = result.map_err(DeliverError::retry)?;
         self.program = Some(program);
         Ok(result)
     }
@@ -154,13 +152,12 @@ impl Transport for ExecTransport {
 }
 
 impl Program {
-    fn start(settings: &ExecDestination) -> Result<Self, String> {
-        let mut revealed = Revealed::default();
+    fn start(settings: &ExecDestination, secrets: &Revealed) -> Result<Self, String> {
         let mut child = program::start(
             &settings.command,
             &settings.environment,
             Stdio::piped(),
-            &mut revealed,
+            secrets,
         )?;
         let (input, batches) = bounded(1);
         let (lines, output) = bounded(1_000);
@@ -171,8 +168,8 @@ impl Program {
             child,
             input: Some(input),
             output,
-            revealed,
         };
+        let secrets = secrets.clone();
         let name = settings.command.first().cloned().unwrap_or_default();
         let threads = [
             stdin.map(|to| spawn("sc-exec-in", move || write_batches(to, &batches))),
@@ -184,6 +181,7 @@ impl Program {
             stderr.map(|from| {
                 spawn("sc-exec-err", move || {
                     read_lines(from, |line| {
+                        let line = secrets.scrub(&line);
                         tracing::warn!(program = name, line, "message of a sink's program");
                         true
                     });
@@ -238,7 +236,7 @@ impl Program {
             answers.push_str(&line);
             answers.push('\n');
             let (word, reason) = line.split_once(' ').unwrap_or((&line, ""));
-            let reason = shortened(&self.revealed.scrub(reason));
+            let reason = reason.to_owned();
             match word {
                 "ok" => {}
                 "retry" => rejected.push(Rejected {
@@ -252,7 +250,6 @@ impl Program {
                     is_temporary: false,
                 }),
                 _ => {
-                    let line = shortened(&line);
                     return Err(format!(
                         "the program answered {line:?}; expected ok, retry REASON or reject REASON"
                     ));
@@ -266,10 +263,7 @@ impl Program {
     /// A line without an item would be taken for the next answer.
     fn expect_silence(&self) -> Result<(), String> {
         match self.output.try_recv() {
-            Ok(line) => Err(format!(
-                "the program answered {:?} without an item",
-                shortened(&line)
-            )),
+            Ok(line) => Err(format!("the program answered {line:?} without an item")),
             Err(_) => Ok(()),
         }
     }
@@ -412,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_may_be_secret_and_lines_must_be_single() {
+    fn variables_may_be_secret() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         std::fs::write(&path, "s3cret").unwrap();
@@ -423,8 +417,6 @@ mod tests {
         let mut program = script("read -r line; echo \"reject $KEY $PLAIN $HOME.\"", &more);
         let found = program.deliver(&items(&["a"]), None).unwrap();
         assert_eq!(found[0].reason, "[redacted] x .");
-        let several = program.deliver(&items(&["a\nb"]), None).unwrap_err();
-        assert!(matches!(several, DeliverError::Refused { .. }));
         for options in [
             "{command: []}",
             "{command: [sh]}",

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use super::Kind;
 use super::event::Event;
+use super::framing::Framing;
+use super::secret::Revealed;
 use crate::base::clock::Clock;
 use crate::base::limits::{SINK_CONCURRENCY_MAX, SINK_REASON_BYTES_MAX};
 use crate::model::SeqNo;
@@ -49,12 +51,16 @@ impl Item {
         )
     }
 
-    pub(crate) fn of(event: &Arc<Event>, encoded: &mut Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
+    pub(crate) fn of(
+        event: &Arc<Event>,
+        encoded: &mut Vec<Vec<u8>>,
+        framing: Framing,
+    ) -> impl Iterator<Item = Self> {
         let is_only = encoded.len() == 1;
         let item = move |(n, bytes)| Self {
             event: event.clone(),
             part: (!is_only).then_some(n),
-            bytes,
+            bytes: framing.item(bytes),
         };
         encoded.drain(..).enumerate().map(item)
     }
@@ -90,7 +96,7 @@ impl DeliverError {
     )]
     pub(crate) fn retry(reason: impl ToString) -> Self {
         Self::Retry {
-            reason: shortened(&reason.to_string()),
+            reason: reason.to_string(),
             after: None,
         }
     }
@@ -132,14 +138,95 @@ pub(crate) struct RequestLimits {
     pub(crate) time: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Dependencies {
     pub(crate) clock: Clock,
     pub(crate) fs: Arc<dyn Fs>,
+    /// The secrets that the transport reads are added here.
+    pub(crate) secrets: Revealed,
+}
+
+impl Dependencies {
+    pub(crate) fn new(clock: &Clock, fs: &Arc<dyn Fs>) -> Self {
+        Self {
+            clock: clock.clone(),
+            fs: fs.clone(),
+            secrets: Revealed::default(),
+        }
+    }
+}
+
+/// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts and findings are scrubbed here, and
+/// reasons then shortened, so that no transport can forget it.
+pub(crate) fn open(destination: &dyn Destination, deps: &Dependencies) -> Box<dyn Transport> {
+    let secrets = Revealed::default();
+    let inner = destination.open(&Dependencies {
+        secrets: secrets.clone(),
+        ..deps.clone()
+    });
+    Box::new(Scrubbed { inner, secrets })
+}
+
+struct Scrubbed {
+    inner: Box<dyn Transport>,
+    secrets: Revealed,
+}
+
+impl Scrubbed {
+    fn reason(&self, reason: &str) -> String {
+        shortened(&self.secrets.scrub(reason))
+    }
+}
+
+impl Transport for Scrubbed {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let result = match transcript {
+            None => self.inner.deliver(items, None),
+            Some(transcript) => {
+                let result = self.inner.deliver(items, Some(transcript));
+                transcript.request = self.secrets.scrub(&transcript.request);
+                transcript.response = self.secrets.scrub(&transcript.response);
+                result
+            }
+        };
+        let clean = |one: Rejected| Rejected {
+            reason: self.reason(&one.reason),
+            ..one
+        };
+        match result {
+            Ok(rejected) => Ok(rejected.into_iter().map(clean).collect()),
+            Err(DeliverError::Retry { reason, after }) => Err(DeliverError::Retry {
+                reason: self.reason(&reason),
+                after,
+            }),
+            Err(DeliverError::Refused { reason }) => Err(DeliverError::Refused {
+                reason: self.reason(&reason),
+            }),
+        }
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let found = self.inner.check();
+        found
+            .map(|text| self.secrets.scrub(&text))
+            .map_err(|text| self.secrets.scrub(&text))
+    }
+
+    fn idle(&mut self) {
+        self.inner.idle();
+    }
+
+    fn reopen(&mut self) {
+        self.inner.reopen();
+    }
 }
 
 pub(crate) trait Destination: Send + Sync + Debug {
-    /// Opens it. Errors show at the first delivery.
+    /// Opens it, see [`open`]. Errors show at the first delivery.
     fn open(&self, deps: &Dependencies) -> Box<dyn Transport>;
 
     /// The destination in a few words, without secrets.
@@ -147,6 +234,11 @@ pub(crate) trait Destination: Send + Sync + Debug {
 
     /// The limits of a request unless the sink sets its own.
     fn limits(&self) -> RequestLimits;
+
+    /// What ends an item.
+    fn framing(&self) -> Framing {
+        Framing::Message
+    }
 
     /// The largest number of parallel deliveries.
     fn concurrency_max(&self) -> usize {
@@ -194,14 +286,7 @@ pub(super) mod tests {
         kind: &Kind<BoxedDestination>,
         options: &str,
     ) -> Box<dyn Transport> {
-        open_with(
-            kind,
-            options,
-            &Dependencies {
-                clock: Clock::real(),
-                fs: Arc::new(Disk),
-            },
-        )
+        open_with(kind, options, &deps(&Clock::real()))
     }
 
     pub(in crate::engines) fn open_with(
@@ -209,9 +294,13 @@ pub(super) mod tests {
         options: &str,
         deps: &Dependencies,
     ) -> Box<dyn Transport> {
-        (kind.build)(&read_yaml(options).unwrap())
-            .unwrap()
-            .open(deps)
+        let destination = (kind.build)(&read_yaml(options).unwrap()).unwrap();
+        super::open(&*destination, deps)
+    }
+
+    pub(in crate::engines) fn deps(clock: &Clock) -> Dependencies {
+        let fs: Arc<dyn Fs> = Arc::new(Disk);
+        Dependencies::new(clock, &fs)
     }
 
     /// Items with these texts; sequence numbers from 1.
@@ -258,7 +347,7 @@ pub(super) mod tests {
     fn the_items_of_an_event_have_distinct_ids() {
         let event = Arc::new(event(3, "t", "m", serde_json::json!({})));
         let ids = |count: usize| {
-            Item::of(&event, &mut vec![Vec::new(); count])
+            Item::of(&event, &mut vec![Vec::new(); count], Framing::Message)
                 .map(|item| item.id())
                 .collect::<Vec<_>>()
         };

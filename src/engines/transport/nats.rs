@@ -119,9 +119,10 @@ impl NatsDestination {
 }
 
 impl Destination for NatsDestination {
-    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+    fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
         Box::new(NatsTransport {
             settings: self.clone(),
+            secrets: deps.secrets.clone(),
             connection: None,
         })
     }
@@ -142,12 +143,12 @@ impl Destination for NatsDestination {
 
 struct NatsTransport {
     settings: NatsDestination,
+    secrets: Revealed,
     connection: Option<Connection>,
 }
 
 struct Connection {
     context: Context,
-    revealed: Revealed,
     /// Last: the client ends before its thread.
     thread: ClientThread,
 }
@@ -164,13 +165,11 @@ impl Transport for NatsTransport {
         // After a failure the connection is made anew.
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.settings).map_err(DeliverError::retry)?,
+            None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
         let work = publish(&connection.context, &self.settings, items);
         let result = connection.thread.wait(self.settings.timeout, work);
-        let result = result
-            .and_then(|published| published)
-            .map_err(|error| connection.revealed.scrub(&error));
+        let result = result.and_then(|published| published);
         if let Some(transcript) = transcript {
             let message = |item: &Item| {
                 let text = String::from_utf8_lossy(&item.bytes);
@@ -195,7 +194,7 @@ impl Transport for NatsTransport {
         let NatsDestination {
             subject, timeout, ..
         } = &self.settings;
-        let connection = Connection::open(&self.settings)?;
+        let connection = Connection::open(&self.settings, &self.secrets)?;
         let found = connection.thread.wait(
             *timeout,
             connection.context.stream_by_subject(subject.as_str()),
@@ -218,8 +217,7 @@ impl Transport for NatsTransport {
 }
 
 impl Connection {
-    fn open(settings: &NatsDestination) -> Result<Self, String> {
-        let mut revealed = Revealed::default();
+    fn open(settings: &NatsDestination, revealed: &Revealed) -> Result<Self, String> {
         let mut options = ConnectOptions::new()
             .name("saltcellar")
             .connection_timeout(settings.timeout)
@@ -250,13 +248,9 @@ impl Connection {
         };
         let connected = thread.wait(settings.timeout, connect);
         let context = connected
-            .and_then(|context| context.map_err(|error| revealed.scrub(&error.to_string())))
+            .and_then(|context| context.map_err(|error| error.to_string()))
             .map_err(|error| format!("cannot connect to {place}: {error}"))?;
-        Ok(Self {
-            context,
-            revealed,
-            thread,
-        })
+        Ok(Self { context, thread })
     }
 }
 

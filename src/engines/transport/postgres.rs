@@ -22,7 +22,7 @@ use super::block_on::ClientThread;
 use super::tls::Tls;
 use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport, shortened,
+    Transcript, Transport,
 };
 use crate::config::{Invalid, within};
 use crate::engines::event::Event;
@@ -111,9 +111,10 @@ fn thirty_seconds() -> Duration {
 }
 
 impl Destination for PostgresDestination {
-    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+    fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
         Box::new(PostgresTransport {
             settings: self.clone(),
+            secrets: deps.secrets.clone(),
             connection: None,
         })
     }
@@ -144,12 +145,12 @@ impl Destination for PostgresDestination {
 
 struct PostgresTransport {
     settings: PostgresDestination,
+    secrets: Revealed,
     connection: Option<Connection>,
 }
 
 struct Connection {
     client: Client,
-    revealed: Revealed,
     /// Last: the client ends before its thread.
     thread: ClientThread,
 }
@@ -165,14 +166,14 @@ impl Transport for PostgresTransport {
         // After a failure the connection is made anew.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.settings).map_err(DeliverError::retry)?,
+            None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
         let result = connection
             .thread
             .wait(self.settings.timeout, rows.insert(&mut connection.client));
-        let result = result.map_err(DeliverError::retry).and_then(|inserted| {
-            inserted.map_err(|error| failure(&error, |text| connection.revealed.scrub(text)))
-        });
+        let result = result
+            .map_err(DeliverError::retry)
+            .and_then(|inserted| inserted.map_err(|error| failure(&error)));
         if let Some(transcript) = transcript {
             transcript.request = rows.shown();
             transcript.response = match &result {
@@ -192,7 +193,7 @@ impl Transport for PostgresTransport {
     }
 
     fn check(&mut self) -> Result<String, String> {
-        let connection = Connection::open(&self.settings)?;
+        let connection = Connection::open(&self.settings, &self.secrets)?;
         let place = self.settings.describe();
         for table in &self.settings.tables {
             let name = table.name();
@@ -229,8 +230,7 @@ impl Table {
 }
 
 impl Connection {
-    fn open(settings: &PostgresDestination) -> Result<Self, String> {
-        let mut revealed = Revealed::default();
+    fn open(settings: &PostgresDestination, revealed: &Revealed) -> Result<Self, String> {
         let mut config = Config::new();
         config
             .host(&settings.host)
@@ -276,11 +276,7 @@ impl Connection {
             thread.spawn(async { _ = connection.await });
             client
         };
-        Ok(Self {
-            client,
-            revealed,
-            thread,
-        })
+        Ok(Self { client, thread })
     }
 }
 
@@ -298,8 +294,8 @@ fn message(error: &tokio_postgres::Error) -> String {
 }
 
 /// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events' fault; all others pass.
-fn failure(error: &tokio_postgres::Error, scrub: impl Fn(&str) -> String) -> DeliverError {
-    let reason = shortened(&scrub(&message(error)));
+fn failure(error: &tokio_postgres::Error) -> DeliverError {
+    let reason = message(error);
     let code = error
         .code()
         .map(tokio_postgres::error::SqlState::code)

@@ -28,6 +28,7 @@ use super::tls::Tls;
 use super::{BoxedDestination, Item, Rejected};
 use crate::config::within;
 use crate::engines::event::Event;
+use crate::engines::framing::Framing;
 use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, Word, words};
 
@@ -309,16 +310,8 @@ impl Socket {
             }
             Self::Lines(stream) => {
                 let mut lines = Vec::new();
-                for (index, message) in messages.iter().enumerate() {
-                    if message.contains(&b'\n') {
-                        reject(
-                            index,
-                            "it has several lines, but a unix stream has one message a line"
-                                .to_owned(),
-                        );
-                        continue;
-                    }
-                    lines.extend_from_slice(message);
+                for message in messages {
+                    lines.extend(Framing::Line.item(message.clone()));
                     lines.push(b'\n');
                 }
                 stream.write_all(&lines)?;
@@ -460,10 +453,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
         let mut syslog = transport(&address);
-        let rejected = syslog
-            .deliver(&items(&["one", "two\nlines"]), None)
-            .unwrap();
-        assert_eq!((rejected.len(), rejected[0].index), (1, 1));
+        let sent = syslog.deliver(&items(&["one", "two\nlines"]), None);
+        assert_eq!(sent, Ok(vec![]));
         drop(syslog);
         let mut text = String::new();
         listener
@@ -472,7 +463,9 @@ mod tests {
             .0
             .read_to_string(&mut text)
             .unwrap();
-        assert_eq!(text, format!("{FIRST}\n"));
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, FIRST));
+        assert!(lines[1].ends_with(r"two\nlines"), "{text}");
     }
 
     #[test]

@@ -65,11 +65,10 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                 };
                 let cleaned = keys.clean(&entry).filter(|_| !record.gap);
                 let entry = match &cleaned {
-                    Some(cleaned) => Entry {
-                        body: &cleaned.body,
+                    Some(cleaned) => cleaned.replaced.in_entry(Entry {
                         flags: cleaned.flags,
                         ..entry
-                    },
+                    }),
                     None => entry,
                 };
                 header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;

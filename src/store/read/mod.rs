@@ -28,7 +28,7 @@ use super::index::{EntryPosition, LatestJob, Totals};
 use super::segment::Segment;
 use crate::base::clock::Micros;
 use crate::base::limits::SCAN_BYTES_MAX;
-use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, SeqNo, Source};
+use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, Replaced, SeqNo, Source};
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
@@ -62,6 +62,17 @@ pub struct StoredEntry {
 }
 
 impl StoredEntry {
+    /// Replaces parts of it.
+    pub(crate) fn replace(&mut self, parts: Replaced) {
+        if let Some(body) = parts.body {
+            self.body = body;
+        }
+        if let Some(names) = parts.names {
+            (self.tag, self.jid) = (names.tag, names.jid);
+            (self.minion, self.fun) = (names.minion, names.fun);
+        }
+    }
+
     pub(crate) fn as_entry(&self) -> Entry<'_> {
         Entry {
             kind: self.kind,

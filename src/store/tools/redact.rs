@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch, files};
-use crate::model::Entry;
+use crate::model::{Entry, Replaced};
 use crate::store::error::io_at;
 use crate::store::format::remove_dir;
 use crate::store::log::block::BlockView;
@@ -28,10 +28,10 @@ use crate::store::segment::rewrite;
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
-/// A replacement of bodies.
+/// A replacement of parts of entries.
 pub(crate) trait Redact {
-    /// The replacement for the body of an entry; `None` to keep it.
-    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>>;
+    /// The replacement for parts of an entry; `None` to keep it.
+    fn entry(&self, entry: &Entry<'_>) -> Option<Replaced>;
 
     /// Replaces known texts in bytes outside of entries, in place; returns their number.
     fn bytes(&self, bytes: &mut [u8]) -> usize;
@@ -246,12 +246,12 @@ fn entry<'a>(
     Ok(rows.entry(at, &names.0, &names.1, body))
 }
 
-/// The replacement bodies of a block, per entry.
-fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+/// The replacements of a block, per entry.
+fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Replaced>>, StoreError> {
     let rows = view.rows();
     let change = |at| {
         let names = (rows.tag(at), rows.jid(at));
-        Ok(clean.body(&entry(view, at, &names)?))
+        Ok(clean.entry(&entry(view, at, &names)?))
     };
     (0..view.len()).map(change).collect()
 }
@@ -298,8 +298,10 @@ fn rewrite_segment(
         for (at, change) in changes.iter().enumerate() {
             let names = (view.rows().tag(at), view.rows().jid(at));
             let entry = entry(view, at, &names)?;
-            let body = change.as_deref().unwrap_or(entry.body);
-            builder.push(view.rows().seq(at), &Entry { body, ..entry })?;
+            let entry = change
+                .as_ref()
+                .map_or(entry, |change| change.in_entry(entry));
+            builder.push(view.rows().seq(at), &entry)?;
         }
         out.append_block(&mut builder, &mut packer).map(drop)
     })?;

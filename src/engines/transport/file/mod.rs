@@ -21,6 +21,7 @@ use super::{
 };
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
+use crate::engines::framing::Framing;
 use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 use crate::store::vfs::FsFile;
@@ -90,6 +91,10 @@ impl Destination for FileDestination {
             bytes,
             time: Duration::from_millis(100),
         }
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Line
     }
 
     fn concurrency_max(&self) -> usize {
@@ -285,10 +290,7 @@ mod tests {
     use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
     fn deps() -> Dependencies {
-        Dependencies {
-            clock: Clock::manual(Micros(1_795_000_000_000_000)),
-            fs: Arc::new(Disk),
-        }
+        super::super::tests::deps(&Clock::manual(Micros(1_795_000_000_000_000)))
     }
 
     fn path_in(dir: &tempfile::TempDir) -> PathBuf {

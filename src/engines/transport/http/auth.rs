@@ -122,7 +122,7 @@ impl Auth {
         }
     }
 
-    pub(super) fn signer(&self, revealed: &mut Revealed) -> Result<Signer, SecretError> {
+    pub(super) fn signer(&self, revealed: &Revealed) -> Result<Signer, SecretError> {
         if let Some(secret) = &self.bearer {
             return Ok(Signer::Fixed(format!(
                 "Bearer {}",
@@ -251,7 +251,7 @@ mod tests {
         let auth = auth.replace("DIR", dir.path().to_str().unwrap());
         let auth: Auth = serde_json::from_value(read_yaml(&auth).unwrap()).unwrap();
         auth.check().unwrap();
-        let signer = auth.signer(&mut Revealed::default()).unwrap();
+        let signer = auth.signer(&Revealed::default()).unwrap();
         let headers: Vec<_> = headers
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

@@ -27,19 +27,19 @@ pub(super) struct Client {
     url: String,
     headers: Vec<(String, String)>,
     signer: Signer,
-    revealed: Revealed,
 }
 
 impl Client {
     /// Reads secrets and certificates. Connects to nothing.
-    pub(super) fn new(settings: &HttpDestination) -> Result<Self, String> {
-        let mut revealed = Revealed::default();
+    pub(super) fn new(settings: &HttpDestination, revealed: &Revealed) -> Result<Self, String> {
         let url = revealed
-            .text(&settings.url)
+            .url(&settings.url)
             .map_err(|error| error.to_string())?;
         let mut headers = Vec::new();
         for (name, Header(value)) in &settings.headers {
-            let value = revealed.text(value).map_err(|error| error.to_string())?;
+            let value = revealed
+                .named(name, value)
+                .map_err(|error| error.to_string())?;
             headers.push((name.to_ascii_lowercase(), value));
         }
         if settings.compress == RequestCompression::Gzip {
@@ -47,7 +47,7 @@ impl Client {
         }
         let signer = settings
             .auth
-            .signer(&mut revealed)
+            .signer(revealed)
             .map_err(|error| error.to_string())?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
@@ -64,7 +64,6 @@ impl Client {
             url,
             headers,
             signer,
-            revealed,
         })
     }
 
@@ -93,28 +92,26 @@ impl Client {
             self.signer
                 .headers(&settings.method, &self.url, &headers, sent, now)?,
         );
-        let failed = |error: &dyn std::fmt::Display| self.scrub(&error.to_string());
         let mut request = Request::builder()
             .method(settings.method.as_str())
             .uri(&self.url);
         for (name, value) in &headers {
             request = request.header(name, value);
         }
-        let request = request.body(sent).map_err(|error| failed(&error))?;
+        let request = request.body(sent).map_err(|error| error.to_string())?;
         let answer = self
             .agent
             .run(request)
-            .map_err(|error| failed(&error))
-            .and_then(|answer| self.read(answer));
+            .map_err(|error| error.to_string())
+            .and_then(read);
         if let Some(transcript) = transcript {
             let head = lines(&headers);
             let text = String::from_utf8_lossy(body);
-            transcript.request =
-                self.scrub(&format!("{} {}\n{head}\n{text}", settings.method, self.url));
+            transcript.request = format!("{} {}\n{head}\n{text}", settings.method, self.url);
             transcript.response = match &answer {
                 Ok(answer) => {
                     let head = lines(&answer.headers);
-                    self.scrub(&format!("{}\n{head}\n{}", answer.status, answer.text()))
+                    format!("{}\n{head}\n{}", answer.status, answer.text())
                 }
                 Err(error) => error.clone(),
             };
@@ -122,35 +119,11 @@ impl Client {
         answer
     }
 
-    fn read(&self, mut answer: Response<ureq::Body>) -> Result<Answer, String> {
-        let status = answer.status().as_u16();
-        let text = |value: &ureq::http::HeaderValue| {
-            String::from_utf8_lossy(value.as_bytes()).into_owned()
-        };
-        let headers: Vec<_> = answer
-            .headers()
-            .iter()
-            .map(|(name, value)| (name.as_str().to_owned(), text(value)))
-            .collect();
-        let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
-        let bytes = body.read_to_vec();
-        let bytes = bytes.map_err(|error| {
-            self.scrub(&format!(
-                "status {status}, but its text is unreadable: {error}"
-            ))
-        })?;
-        Ok(Answer {
-            status,
-            headers,
-            bytes,
-        })
-    }
-
     /// Whether there is an HTTP service at the address.
     pub(super) fn probe(&self, settings: &HttpDestination) -> Result<String, String> {
         let request = Request::head(&self.url)
             .body(())
-            .map_err(|error| self.scrub(&error.to_string()))?;
+            .map_err(|error| error.to_string())?;
         let place = super::Destination::describe(settings);
         match self.agent.run(request) {
             // Most services accept only the method of their requests.
@@ -158,16 +131,29 @@ impl Client {
                 "{place} answers (status {} to HEAD)",
                 answer.status().as_u16()
             )),
-            Err(error) => Err(format!(
-                "{place} does not answer: {}",
-                self.scrub(&error.to_string())
-            )),
+            Err(error) => Err(format!("{place} does not answer: {error}")),
         }
     }
+}
 
-    pub(super) fn scrub(&self, text: &str) -> String {
-        self.revealed.scrub(text)
-    }
+fn read(mut answer: Response<ureq::Body>) -> Result<Answer, String> {
+    let status = answer.status().as_u16();
+    let text =
+        |value: &ureq::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers: Vec<_> = answer
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+        .collect();
+    let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
+    let bytes = body.read_to_vec();
+    let bytes =
+        bytes.map_err(|error| format!("status {status}, but its text is unreadable: {error}"))?;
+    Ok(Answer {
+        status,
+        headers,
+        bytes,
+    })
 }
 
 /// Headers for people.

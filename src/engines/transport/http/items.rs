@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::engines::template::at_path;
-use crate::engines::transport::{DeliverError, Item, Rejected, shortened};
+use crate::engines::transport::{DeliverError, Item, Rejected};
 
 /// Location of the results of items in an answer. Paths are dotted; `*` is the only member.
 #[derive(Debug, Clone, Deserialize)]
@@ -86,7 +86,7 @@ impl ItemErrors {
             let status = status
                 .map(|status| format!("{status}: "))
                 .unwrap_or_default();
-            let reason = shortened(&format!("{status}{}", text(reason)));
+            let reason = format!("{status}{}", text(reason));
             rejected.push(Rejected {
                 index,
                 reason,
@@ -112,7 +112,6 @@ pub(super) fn partial_success(
                 "{} records rejected: {}",
                 part.rejected_log_records, part.error_message
             );
-            let reason = shortened(&reason);
             if items.len() > 1 {
                 return Err(DeliverError::Refused { reason });
             }

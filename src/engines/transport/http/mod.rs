@@ -26,12 +26,13 @@ use self::items::ItemErrors;
 use super::tls::Tls;
 use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport, shortened,
+    Transcript, Transport,
 };
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
 use crate::config::{Invalid, within};
-use crate::engines::secret::Text;
+use crate::engines::framing::Framing;
+use crate::engines::secret::{Revealed, Text};
 use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
@@ -60,7 +61,7 @@ struct HttpDestination {
     #[serde(default)]
     headers: BTreeMap<String, Header>,
     #[serde(default)]
-    body: Framing,
+    body: Framed,
     #[serde(default)]
     auth: Auth,
     #[serde(default)]
@@ -87,7 +88,7 @@ struct Header(#[serde(with = "word")] Text);
 /// The bytes around the items of a request.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Framing {
+struct Framed {
     prefix: String,
     separator: String,
     suffix: String,
@@ -177,6 +178,7 @@ impl Destination for HttpDestination {
         Box::new(HttpTransport {
             settings: self.clone(),
             clock: deps.clock.clone(),
+            secrets: deps.secrets.clone(),
             client: None,
         })
     }
@@ -200,6 +202,15 @@ impl Destination for HttpDestination {
         }
     }
 
+    fn framing(&self) -> Framing {
+        let Framed {
+            prefix,
+            separator,
+            suffix,
+        } = &self.body;
+        Framing::of_separators([prefix.as_str(), separator, suffix])
+    }
+
     fn limits(&self) -> RequestLimits {
         let Limits { count, bytes, time } = self.limits;
         RequestLimits { count, bytes, time }
@@ -209,6 +220,7 @@ impl Destination for HttpDestination {
 struct HttpTransport {
     settings: HttpDestination,
     clock: Clock,
+    secrets: Revealed,
     /// Made at the first delivery, and again after a rejected credential: its file may have changed.
     client: Option<Client>,
 }
@@ -228,9 +240,8 @@ impl Answer {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The beginning of the text.
     fn text(&self) -> String {
-        shortened(&String::from_utf8_lossy(&self.bytes))
+        String::from_utf8_lossy(&self.bytes).trim().to_owned()
     }
 }
 
@@ -242,7 +253,7 @@ impl Transport for HttpTransport {
     ) -> Result<Vec<Rejected>, DeliverError> {
         let client = match self.client.take() {
             Some(client) => client,
-            None => Client::new(&self.settings).map_err(DeliverError::retry)?,
+            None => Client::new(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
         let body = self.settings.body.frame(items);
         let hops = items
@@ -252,12 +263,10 @@ impl Transport for HttpTransport {
             .unwrap_or(0);
         let answer = client.send(&self.settings, &body, hops, self.clock.now(), transcript);
         let answer = answer.map_err(DeliverError::retry)?;
-        let reason = || client.scrub(&reason(&answer));
+        let reason = || reason(&answer);
         let result = match answer.status {
-            200..=299 => self.item_errors(&client, items, &answer),
-            status if self.settings.accept.contains(&status) => {
-                self.item_errors(&client, items, &answer)
-            }
+            200..=299 => self.item_errors(items, &answer),
+            status if self.settings.accept.contains(&status) => self.item_errors(items, &answer),
             400 | 413 | 415 | 422 => Err(DeliverError::Refused { reason: reason() }),
             401 | 403 => return Err(DeliverError::retry(reason())),
             _ => {
@@ -275,7 +284,7 @@ impl Transport for HttpTransport {
     }
 
     fn check(&mut self) -> Result<String, String> {
-        let client = Client::new(&self.settings)?;
+        let client = Client::new(&self.settings, &self.secrets)?;
         client.probe(&self.settings)
     }
 
@@ -285,12 +294,7 @@ impl Transport for HttpTransport {
 }
 
 impl HttpTransport {
-    fn item_errors(
-        &self,
-        client: &Client,
-        items: &[Item],
-        answer: &Answer,
-    ) -> Result<Vec<Rejected>, DeliverError> {
+    fn item_errors(&self, items: &[Item], answer: &Answer) -> Result<Vec<Rejected>, DeliverError> {
         if answer.header("content-type") == Some("application/x-protobuf") {
             return items::partial_success(items, &answer.bytes);
         }
@@ -300,16 +304,11 @@ impl HttpTransport {
         let parsed: Json = serde_json::from_slice(&answer.bytes).map_err(|error| {
             DeliverError::retry(format_args!("the answer is not JSON: {error}"))
         })?;
-        let rejected = errors.find(items, &parsed).map_err(DeliverError::retry)?;
-        let clean = |rejected: Rejected| Rejected {
-            reason: client.scrub(&rejected.reason),
-            ..rejected
-        };
-        Ok(rejected.into_iter().map(clean).collect())
+        errors.find(items, &parsed).map_err(DeliverError::retry)
     }
 }
 
-impl Framing {
+impl Framed {
     fn frame(&self, items: &[Item]) -> Vec<u8> {
         let Self {
             prefix,
