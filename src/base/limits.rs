@@ -535,6 +535,13 @@ pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 /// process is killed and restarted.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
 
+/// Timeout of a reactor file that is a program (`#!py`, or a renderer of the site), by default (`reactor.program_timeout`). Salt waits
+/// without limit; one that never ends would take a helper process for ever.
+pub const REACTOR_PROGRAM_TIME: Duration = Duration::from_secs(600);
+
+/// The maximum of `reactor.program_timeout`: a program that takes a day blocks a helper process for as long.
+pub const REACTOR_PROGRAM_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// The minimum of `reactor.helper_timeout`: one file that calls a few functions.
 pub const REACTOR_HELPER_TIME_MIN: Duration = Duration::from_secs(1);
 

@@ -12,8 +12,8 @@ use super::render;
 use super::salt_master::Role;
 use crate::base::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX,
-    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
-    REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
+    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_PROGRAM_TIME, REACTOR_PROGRAM_TIME_MAX,
+    REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
@@ -134,14 +134,24 @@ pub struct ReactorConfig {
     /// - example: `2GiB`
     #[serde(with = "word::or_none")]
     pub helper_memory: Option<u64>,
-    /// Time limit of Salt's Python for one file (`#!py`, or one that is not rendered natively), with all functions that it calls. When it is over,
-    /// the process is killed, and the reaction fails; `saltcellar reactor replay` retries it. Functions of `caller` reactions may take an hour.
+    /// Time limit of Salt's Python for one file that is not rendered natively, with all functions that it calls. When it is over, the process
+    /// is killed, and the reaction fails; `saltcellar reactor replay` retries it. Files that are programs have a limit of their own
+    /// (`reactor.program_timeout`). Functions of `caller` reactions may take an hour.
     ///
     /// - value: a time from 1s to 1h
     /// - default: `30s`
     /// - example: `5m`
     #[serde(with = "word")]
     pub helper_timeout: Duration,
+    /// Time limit of Salt's Python for one file that is a program: `#!py`, `#!pyobjects`, `#!pydsl`, or one with a renderer of the site. Salt
+    /// itself waits without limit. When the time is over, the process is killed, whatever the program has done by then, and the reaction
+    /// fails. A higher `reactor.helper_timeout` applies to these files, too.
+    ///
+    /// - value: a time from 1s to 1d
+    /// - default: `10m`
+    /// - example: `2h`
+    #[serde(with = "word")]
+    pub program_timeout: Duration,
 }
 
 impl Default for ReactorConfig {
@@ -155,6 +165,7 @@ impl Default for ReactorConfig {
         } = ReactorSettings::default();
         let (master, minion, rules, options, allow, python) = Default::default();
         let (helper_memory, helper_timeout) = (Some(REACTOR_HELPER_MEMORY), REACTOR_HELPER_TIME);
+        let program_timeout = REACTOR_PROGRAM_TIME;
         Self {
             master,
             minion,
@@ -168,6 +179,7 @@ impl Default for ReactorConfig {
             python,
             helper_memory,
             helper_timeout,
+            program_timeout,
         }
     }
 }
@@ -241,6 +253,11 @@ impl ReactorConfig {
             "reactor.helper_timeout",
             &self.helper_timeout,
             REACTOR_HELPER_TIME_MIN..=REACTOR_HELPER_TIME_MAX,
+        )?;
+        within(
+            "reactor.program_timeout",
+            &self.program_timeout,
+            REACTOR_HELPER_TIME_MIN..=REACTOR_PROGRAM_TIME_MAX,
         )?;
         check_rules(self.rules.as_ref())?;
         check_allow("reactor.allow", &self.allow)?;
@@ -448,7 +465,7 @@ mod tests {
             )]);
         }
         let config = assert_round_trip(
-            "reactor: {shadow_window: 1h, helper_memory: 256MiB, helper_timeout: 5m}",
+            "reactor: {shadow_window: 1h, helper_memory: 256MiB, helper_timeout: 5m, program_timeout: 2h}",
         )
         .reactor;
         assert_eq!(
@@ -456,6 +473,7 @@ mod tests {
             (3600, Some(256 << 20))
         );
         assert_eq!(config.helper_timeout.as_secs(), 300);
+        assert_eq!(config.program_timeout.as_secs(), 7200);
         assert_eq!(
             assert_round_trip("reactor.helper_memory: none")
                 .reactor

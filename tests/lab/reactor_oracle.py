@@ -208,6 +208,7 @@ class FakeLocal(salt.client.LocalClient):
 
 class FakeMasterClient:
     kind = None
+    #: The functions of the case, by kind: another case has other modules.
     _funcs = {}
 
     def __init__(self, opts):
@@ -390,6 +391,7 @@ class Harness:
     def hook(self, re):
         h = self
         FakePool.full = self.inp.get("pool_full", False)
+        FakeMasterClient._funcs = {}
         R.ReactWrap.client_cache = None
         R.ReactWrap.reaction_class = {"local": FakeLocal, "runner": FakeRunner, "wheel": FakeWheel, "caller": FakeCaller}
         salt.utils.process.ThreadPool = FakePool

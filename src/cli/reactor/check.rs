@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{Chosen, SaltArgs};
 use crate::cli::{Global, finding, show};
+use crate::model::word::Word as _;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
 use crate::wire::python::Value;
@@ -31,6 +32,7 @@ struct FileResult {
     reference: String,
     file: String,
     state: State,
+    is_program: bool,
 }
 
 enum State {
@@ -70,6 +72,7 @@ impl Checked {
             master,
             rules,
             salt,
+            program_time,
         } = chosen;
         let pipeline = Pipeline::new(master, salt.clone());
         if let Some(rules) = rules {
@@ -92,6 +95,15 @@ impl Checked {
                 files = check_files(&pipeline, &rules, &**salt);
             }
             Err(note) => notes.push(note),
+        }
+        let programs = files.iter().filter(|row| row.is_program).count();
+        if programs > 0 {
+            let message = format!(
+                "{programs} files are programs, for which Salt waits without limit: each may take {} here \
+                 (reactor.program_timeout), and is killed then, whatever it has done",
+                program_time.show().unwrap_or_default()
+            );
+            notes.push(Note::warning("saltcellar", message));
         }
         if let Some(beyond) = &pipeline.files().0.beyond_roots {
             let which = if beyond.roots_first {
@@ -186,6 +198,7 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
                 reference: reference.to_owned(),
                 file: file.to_owned(),
                 state,
+                is_program: false,
             };
             let Value::Str(text) = reference else {
                 let shown = reference.python_repr();
@@ -203,7 +216,9 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
                 rows.push(row(text, text, State::Broken(why)));
             }
             for file in found {
-                let state = match templates.get(&file, &settings.renderers) {
+                let template = templates.get(&file, &settings.renderers, salt);
+                let is_program = template.as_ref().is_ok_and(|one| one.is_program());
+                let state = match template {
                     Err(Unusable::Empty) => State::Good,
                     Err(Unusable::Reported(note)) => State::Broken(note.message),
                     Err(Unusable::Failed(why)) => State::Broken(why),
@@ -219,7 +234,10 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
                         },
                     },
                 };
-                rows.push(row(text, &file.path, state));
+                rows.push(FileResult {
+                    is_program,
+                    ..row(text, &file.path, state)
+                });
             }
         }
     }

@@ -12,6 +12,7 @@ mod why;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -86,6 +87,8 @@ struct Chosen {
     /// `reactor.rules`, which replace the master's own.
     rules: Option<Value>,
     salt: Arc<dyn Salt>,
+    /// The time limit of files that are programs.
+    program_time: Duration,
 }
 
 impl SaltArgs {
@@ -113,6 +116,7 @@ impl SaltArgs {
             master,
             rules: config.rules(),
             salt,
+            program_time: program_time(&config),
         })
     }
 
@@ -126,13 +130,18 @@ impl SaltArgs {
             return Arc::new(NoSalt);
         };
         let mut options = HelperOptions::of_daemon(python, master);
-        options.time = config.helper_timeout;
+        (options.time, options.program_time) = (config.helper_timeout, config.program_timeout);
         // Nothing is sent, so users other than root may render files as themselves.
         options.user = options
             .user
             .filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))
     }
+}
+
+/// The time limit of files that are programs.
+fn program_time(config: &ReactorConfig) -> Duration {
+    config.program_timeout.max(config.helper_timeout)
 }
 
 /// A line for each error in a master's rules and their files, as `reactor check` finds them with this Python of Salt.
@@ -153,6 +162,7 @@ pub(super) fn faults(
         master: master.clone(),
         rules: config.rules(),
         salt: args.salt(master, config),
+        program_time: program_time(config),
     };
     check::Checked::of(&chosen).faults()
 }

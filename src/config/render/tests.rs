@@ -102,6 +102,7 @@ fn each_value_is_rendered_with_its_origin() {
             "  # python: not set  # default",
             "  helper_memory: 1GiB  # default",
             "  helper_timeout: 30s  # default",
+            "  program_timeout: 10m  # default",
             "zeromq:",
             "  # pull: not set  # default",
             "  # pub: not set  # default",

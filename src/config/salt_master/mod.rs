@@ -59,12 +59,13 @@ const NUMBERS: [(&str, i64); 7] = [
 ];
 
 /// The defaults in which a minion differs from a master.
-const MINION: [(&str, &str); 5] = [
+const MINION: [(&str, &str); 6] = [
     ("default_include", "minion.d/*.conf"),
     ("pki_dir", "/etc/salt/pki/minion"),
     ("cachedir", "/var/cache/salt/minion"),
     ("sock_dir", "/var/run/salt/minion"),
     ("file_client", "remote"),
+    ("extension_modules", "/var/cache/salt/minion/extmods"),
 ];
 
 /// The daemon that a configuration belongs to.

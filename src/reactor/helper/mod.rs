@@ -63,6 +63,8 @@ pub struct HelperOptions {
     pub processes: usize,
     /// Time limit of a file or call.
     pub time: Duration,
+    /// Time limit of a file that is a program.
+    pub program_time: Duration,
     /// Receives the counters.
     pub metrics: Arc<Metrics>,
 }
@@ -86,6 +88,7 @@ impl HelperOptions {
             tries: limits::REACTOR_HELPER_TRIES,
             processes: limits::REACTOR_HELPERS,
             time: limits::REACTOR_HELPER_TIME,
+            program_time: limits::REACTOR_PROGRAM_TIME,
             metrics: Arc::default(),
         }
     }
@@ -99,14 +102,18 @@ impl HelperOptions {
         options
     }
 
-    /// The time limit, as messages name it.
-    fn time_limit(&self) -> String {
-        let option = if self.runs_callers {
-            ""
-        } else {
-            " (reactor.helper_timeout)"
+    /// A time limit, with its form in messages.
+    fn time_limit(&self, is_program: bool) -> (Duration, String) {
+        let (time, option) = match (self.runs_callers, is_program) {
+            (true, _) => (self.time, ""),
+            (false, false) => (self.time, " (reactor.helper_timeout)"),
+            // A longer one for all files is not cut for those that need it most.
+            (false, true) if self.time > self.program_time => {
+                (self.time, " (reactor.helper_timeout)")
+            }
+            (false, true) => (self.program_time, " (reactor.program_timeout)"),
         };
-        format!("{} s{option}", self.time.as_secs())
+        (time, format!("{} s{option}", time.as_secs()))
     }
 
     /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
@@ -189,12 +196,20 @@ impl Helper {
     }
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
+        self.ask_within(request, self.options.time_limit(false))
+    }
+
+    fn ask_within(
+        &self,
+        request: &Json,
+        (time, limit): (Duration, String),
+    ) -> Result<Json, SaltError> {
         let metrics = &self.options.metrics;
         let (mut tries, mut not_started) = (0, 0);
         let answer = loop {
             let mut process = self.take_process()?;
             metrics.helper_requests.add(1);
-            let fault = match process.ask(request, self.options.time) {
+            let fault = match process.ask(request, time) {
                 Ok(answer) => {
                     self.with_pool(|pool| pool.idle.push(process));
                     break answer;
@@ -210,9 +225,7 @@ impl Helper {
             let why = match fault {
                 Fault::TooLong => {
                     metrics.helper_requests_too_long.add(1);
-                    return Err(SaltError::TooLong {
-                        limit: self.options.time_limit(),
-                    });
+                    return Err(SaltError::TooLong { limit });
                 }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // Idle processes may have ended, possibly all of them.
@@ -312,14 +325,16 @@ fn absolute(path: &Path) -> PathBuf {
 impl Salt for Helper {
     fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
         self.options.metrics.helper_renders.add(1);
-        let answer = self.ask(&json!({
+        let request = json!({
             "op": "render",
             "path": absolute(Path::new(file.path)).to_string_lossy(),
             "source": absolute(file.source).to_string_lossy(),
             "reference": file.reference,
             "tag": file.tag,
             "data": encode(file.data),
-        }))?;
+            "renderers": file.renderers,
+        });
+        let answer = self.ask_within(&request, self.options.time_limit(file.is_program))?;
         Ok(SaltRendered {
             result: match answer.get("raised") {
                 Some(raised) => Some(Err(exception(raised))),
@@ -344,6 +359,15 @@ impl Salt for Helper {
             notes: notes(&answer),
             data: answer.get("data").map(decode),
         })
+    }
+
+    fn renderers(&self, state: u64) -> Result<HashMap<String, bool>, SaltError> {
+        let answer = self.ask(&json!({"op": "renderers", "state": state}))?;
+        let all = answer
+            .get("renderers")
+            .ok_or_else(|| SaltError::Broken("it lists no renderers".to_owned()))?;
+        serde_json::from_value(all.clone())
+            .map_err(|error| SaltError::Broken(format!("invalid list of renderers: {error}")))
     }
 
     fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {

@@ -217,6 +217,9 @@ class Plain:
     def fetch(self, reference):
         raise LookupError(f"this Python has no Salt, which fetches {reference}")
 
+    def renderers(self, state):
+        raise LookupError("this Python has no Salt, which has renderers")
+
     def signature(self, client, name):
         raise LookupError(f"this Python has no Salt, which has the {client} function {name}")
 
@@ -332,6 +335,22 @@ class Salt:
         minion_opts["file_client"] = "local"
         self.minion = salt.minion.MasterMinion(minion_opts)
         self._spy(salt.utils.templates)
+        #: The state of the site's renderers that ``rend`` was loaded in.
+        self.rend, self.rend_state = self.minion.rend, None
+
+    def renderers(self, state):
+        """Each renderer by name, and whether it is the site's. They are loaded anew if the state of their directories is another one."""
+        self.load_renderers(state)
+        own = {}
+        for name in self.rend:
+            # The loader names a module by whether its file is below Salt's own package.
+            own[name] = not self.rend[name].__module__.startswith("salt.loaded.int.")
+        return own
+
+    def load_renderers(self, state):
+        if self.rend_state not in (None, state):
+            self.rend = self.loader.render(self.minion.opts, self.minion.functions)
+        self.rend_state = state
 
     def _spy(self, templates):
         helper, real, loader = self, templates.JINJA, templates.AliasedLoader
@@ -398,12 +417,13 @@ class Salt:
 
     def render(self, request, data):
         self.renders = []
+        self.load_renderers(request.get("renderers", 0))
         path = request["path"]
         if request.get("reference"):
             path = self.minion.functions["cp.cache_file"](request["reference"]) or path
         value = self.template.compile_template(
             path,
-            self.minion.rend,
+            self.rend,
             self.opts["renderer"],
             self.opts["renderer_blacklist"],
             self.opts["renderer_whitelist"],
@@ -490,6 +510,8 @@ class Helper:
             return {"signature": self.salt.signature(request["client"], request["fun"])}
         if verb == "grains":
             return {"grains": enc(self.salt.grains())}
+        if verb == "renderers":
+            return {"renderers": self.salt.renderers(request["state"])}
         if verb == "call":
             return self.call(request)
         if verb == "render":

@@ -1,5 +1,6 @@
 //! Access to Salt itself: its renderers for whole files, its grains, and the signatures of its functions.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,6 +44,10 @@ pub struct SaltFile<'a> {
     pub tag: &'a str,
     /// The event's data, with the changes by earlier files.
     pub data: &'a Value,
+    /// The state of the site's renderers, see [`Salt::renderers`].
+    pub renderers: u64,
+    /// Whether the file is a program, such as `#!py`, for which Salt waits without limit.
+    pub is_program: bool,
 }
 
 /// Salt's result for a file.
@@ -75,6 +80,12 @@ pub struct SaltAnswer {
 pub trait Salt: Send + Sync {
     /// Renders a file with Salt's own renderers.
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        Err(SaltError::Absent(NO_SALT.to_owned()))
+    }
+
+    /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before means that their directories have
+    /// changed, so that they are loaded anew.
+    fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 

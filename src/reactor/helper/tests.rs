@@ -38,6 +38,10 @@ fn file(dir: &Path, text: &str) -> PathBuf {
 }
 
 fn render(helper: &Helper, path: &Path) -> Result<SaltRendered, SaltError> {
+    render_as(helper, path, false)
+}
+
+fn render_as(helper: &Helper, path: &Path, is_program: bool) -> Result<SaltRendered, SaltError> {
     let data = yaml::load("{id: web1, big: 123456789012345678901}").unwrap();
     let shown = path.to_str().unwrap();
     helper.render(&SaltFile {
@@ -46,7 +50,36 @@ fn render(helper: &Helper, path: &Path) -> Result<SaltRendered, SaltError> {
         reference: None,
         tag: "a/b",
         data: &data,
+        renderers: 0,
+        is_program,
     })
+}
+
+#[test]
+fn a_program_has_a_longer_time_limit_of_its_own() {
+    let short = Duration::from_millis(1);
+    let Some(mut helper) = python(short) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), "#!py\ndef run():\n    return {'a': {}}\n");
+    assert!(render_as(&helper, &path, true).is_ok(), "within 10 minutes");
+    let endless = "#!py\nimport threading\ndef run():\n    threading.Event().wait()\n";
+    let path = file(dir.path(), endless);
+    let limit = "0 s (reactor.helper_timeout)".to_owned();
+    let error = render_as(&helper, &path, false).unwrap_err();
+    assert_eq!(error, SaltError::TooLong { limit });
+    helper.options.program_time = short;
+    let limit = "0 s (reactor.program_timeout)".to_owned();
+    let error = render_as(&helper, &path, true).unwrap_err();
+    assert_eq!(error, SaltError::TooLong { limit });
+    helper.options.time = limits::REACTOR_HELPER_TIME;
+    let (time, _) = helper.options.time_limit(true);
+    assert_eq!(
+        time,
+        limits::REACTOR_HELPER_TIME,
+        "a longer limit of all files applies to programs, too"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub(super) mod functions;
 mod hash;
 pub mod jinja;
 pub(super) mod pipe;
+pub(super) mod renderers;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -167,8 +168,8 @@ pub(super) fn foreign_stage(template: &Template) -> Option<String> {
     template
         .stages
         .iter()
-        .find(|stage| !pipe::NATIVE.contains(&stage.name.as_str()))
-        .map(|stage| format!("renderer \"{}\"", stage.name))
+        .find(|stage| !stage.is_native())
+        .map(pipe::Stage::shown)
 }
 
 impl Rendering<'_> {
@@ -396,6 +397,8 @@ impl Rendering<'_> {
                 .map(|(reference, _)| reference.as_str()),
             tag: self.tag,
             data: &data,
+            renderers: template.renderers,
+            is_program: template.is_program(),
         };
         let rendered = match self.salt.render(&file) {
             Ok(rendered) => rendered,

@@ -1,5 +1,8 @@
 //! The renderers of a file: from its first line `#!jinja|yaml`, or the master's option `renderer`.
 
+use std::sync::Arc;
+
+use super::renderers::{Owner, Renderers, SiteRenderers};
 use crate::model::Note;
 
 const LOGGER: &str = "salt.template";
@@ -10,6 +13,27 @@ pub(crate) struct Stage {
     pub(crate) name: String,
     /// The text after the name.
     pub(crate) options: String,
+    pub(crate) owner: Owner,
+}
+
+impl Stage {
+    /// Whether it is rendered here. A site may have replaced a renderer of Salt.
+    pub(crate) fn is_native(&self) -> bool {
+        self.owner == Owner::Salt && NATIVE.contains(&self.name.as_str())
+    }
+
+    /// Whether the file is a program, which may take long.
+    pub(crate) fn is_program(&self) -> bool {
+        self.owner == Owner::Site || PROGRAMS.contains(&self.name.as_str())
+    }
+
+    /// The renderer, for people.
+    pub(crate) fn shown(&self) -> String {
+        match self.owner {
+            Owner::Salt => format!("renderer \"{}\"", self.name),
+            Owner::Site => format!("renderer \"{}\" of this site", self.name),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -20,13 +44,14 @@ pub(crate) struct RendererSettings {
     pub(crate) whitelist: Vec<String>,
     /// Skipped renderers.
     pub(crate) blacklist: Vec<String>,
+    pub(crate) site: Arc<SiteRenderers>,
 }
 
 /// Renderers with a native implementation.
-pub(in crate::reactor) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
+pub(super) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
 
 /// The other renderers of Salt 3008.3. Some require a Python module.
-const SALT_S: [&str; 10] = [
+pub(super) const SALT_S: [&str; 10] = [
     "gpg",
     "mako",
     "msgpack",
@@ -38,6 +63,9 @@ const SALT_S: [&str; 10] = [
     "toml",
     "yamlex",
 ];
+
+/// Renderers whose files are programs.
+const PROGRAMS: [&str; 3] = ["py", "pydsl", "pyobjects"];
 
 /// Old names of pipes.
 const OLD: [(&str, &str); 9] = [
@@ -63,6 +91,7 @@ pub(in crate::reactor) fn shebang(text: &str) -> Option<&str> {
 pub(in crate::reactor) fn stages(
     text: &str,
     settings: &RendererSettings,
+    renderers: &Renderers,
     notes: &mut Vec<Note>,
 ) -> Vec<Stage> {
     let pipe = shebang(text).unwrap_or(&settings.default);
@@ -85,16 +114,17 @@ pub(in crate::reactor) fn stages(
             ));
             continue;
         }
-        if !NATIVE.contains(&name) && !SALT_S.contains(&name) {
+        let Some(owner) = renderers.owner(name) else {
             notes.push(Note::error(
                 LOGGER,
                 format!("The renderer \"{pipe}\" is not available"),
             ));
             return Vec::new();
-        }
+        };
         stages.push(Stage {
             name: name.to_owned(),
             options: options.trim().to_owned(),
+            owner,
         });
     }
     stages
@@ -111,7 +141,7 @@ mod tests {
         expected_notes: &[&str],
     ) {
         let mut notes = Vec::new();
-        let stages = stages(text, settings, &mut notes);
+        let stages = stages(text, settings, &Renderers::default(), &mut notes);
         let stages: Vec<(&str, &str)> = stages
             .iter()
             .map(|s| (s.name.as_str(), s.options.as_str()))

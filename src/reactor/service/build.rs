@@ -141,6 +141,7 @@ pub(super) fn build(
             let options = HelperOptions {
                 memory,
                 time,
+                program_time: config.program_timeout,
                 metrics,
                 ..HelperOptions::of_daemon(python, master)
             };

@@ -18,6 +18,7 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 
 use super::pipe::{self, RendererSettings, Stage};
+use super::renderers::{Owner, Renderers, SiteRenderers};
 use crate::base::clock::Clock;
 use crate::base::limits;
 use crate::config::python_glob::{glob, has_magic};
@@ -81,6 +82,8 @@ pub(crate) struct Found {
 pub(crate) struct Template {
     pub(crate) text: Arc<str>,
     pub(crate) stages: Vec<Stage>,
+    /// The state of the renderers that the stages are known from.
+    pub(crate) renderers: u64,
     /// Log messages of each use: unknown or disallowed renderers.
     pub(crate) notes: Vec<Note>,
     /// The compiled text.
@@ -103,23 +106,22 @@ impl Template {
             .map(|note| note.message.clone())
     }
 
-    /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
+    /// Whether only Salt can render what is not native: the text is Jinja, JSON or YAML, or for a renderer of the site.
     pub(crate) fn needs_salt(&self) -> bool {
-        self.stages
-            .iter()
-            .all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
+        let is_of_site = |stage: &Stage| stage.owner == Owner::Site;
+        self.stages.iter().all(Stage::is_native) || self.stages.iter().any(is_of_site)
+    }
+
+    /// Whether it is a program, see [`Stage::is_program`].
+    pub(crate) fn is_program(&self) -> bool {
+        self.stages.iter().any(Stage::is_program)
     }
 
     /// The parts without a native implementation, as far as static analysis finds them.
     pub(crate) fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
         self.not_native.get_or_init(|| {
-            let foreign = self
-                .stages
-                .iter()
-                .filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
-            let mut found: Vec<String> = foreign
-                .map(|stage| format!("renderer \"{}\"", stage.name))
-                .collect();
+            let foreign = self.stages.iter().filter(|stage| !stage.is_native());
+            let mut found: Vec<String> = foreign.map(Stage::shown).collect();
             if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
                 let source = Source {
                     path,
@@ -211,6 +213,7 @@ impl FileSettings {
                 default: master.text("renderer").unwrap_or("jinja|yaml").to_owned(),
                 whitelist: owned("renderer_whitelist"),
                 blacklist: owned("renderer_blacklist"),
+                site: Arc::new(SiteRenderers::of(master)),
             },
         }
     }
@@ -384,6 +387,7 @@ pub(crate) struct Templates {
 #[derive(Debug, Clone)]
 struct Kept {
     fingerprint: Fingerprint,
+    renderers: Renderers,
     template: Result<Arc<Template>, Unusable>,
 }
 
@@ -409,7 +413,7 @@ impl Templates {
         let opened: Vec<_> = found
             .into_iter()
             .map(|found| {
-                let template = self.get(&found, &settings.renderers);
+                let template = self.get(&found, &settings.renderers, salt);
                 (found, template)
             })
             .collect();
@@ -437,6 +441,7 @@ impl Templates {
         &self,
         found: &Found,
         settings: &RendererSettings,
+        salt: &dyn Salt,
     ) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
             Unusable::Reported(Note::error(
@@ -449,16 +454,17 @@ impl Templates {
             return Err(does_not_exist());
         }
         let now = Fingerprint::from_metadata(&metadata);
+        let renderers = settings.site.now(salt);
         let kept = self
             .kept
             .lock()
             .get(&found.source)
-            .filter(|kept| kept.fingerprint.is_unchanged(&now))
+            .filter(|kept| kept.renderers == *renderers && kept.fingerprint.is_unchanged(&now))
             .cloned();
         if let Some(kept) = kept {
             return kept.template;
         }
-        let template = read(found, &now, settings);
+        let template = read(found, &now, settings, &renderers, salt);
         let mut all = self.kept.lock();
         // The cache is bounded; the oldest entry is dropped first.
         while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
@@ -468,6 +474,7 @@ impl Templates {
             found.source.clone(),
             Kept {
                 fingerprint: now,
+                renderers: (*renderers).clone(),
                 template: template.clone(),
             },
         );
@@ -479,6 +486,8 @@ fn read(
     found: &Found,
     seen: &Fingerprint,
     settings: &RendererSettings,
+    renderers: &Renderers,
+    salt: &dyn Salt,
 ) -> Result<Arc<Template>, Unusable> {
     if seen.size == 0 {
         return Err(Unusable::Empty);
@@ -491,11 +500,19 @@ fn read(
         )));
     }
     let mut notes = Vec::new();
-    let stages = pipe::stages(&text, settings, &mut notes);
+    let mut stages = pipe::stages(&text, settings, renderers, &mut notes);
+    if stages.is_empty()
+        && let Some(all) = renderers.with_packages(salt)
+    {
+        // An installed extension of Salt may have the renderer.
+        notes.clear();
+        stages = pipe::stages(&text, settings, &all, &mut notes);
+    }
     Ok(Arc::new(Template {
         wants_grains: wants_grains(&text),
         prepared: OnceLock::new(),
         text: text.into(),
+        renderers: renderers.state,
         stages,
         notes,
         not_native: OnceLock::new(),

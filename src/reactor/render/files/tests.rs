@@ -162,12 +162,12 @@ fn files_over_the_size_limit_are_rejected() {
     let templates = Templates::default();
     assert!(
         templates
-            .get(&found("base/most.sls"), &settings.renderers)
+            .get(&found("base/most.sls"), &settings.renderers, &NoSalt)
             .is_ok()
     );
     assert_eq!(
         templates
-            .get(&found("base/more.sls"), &settings.renderers)
+            .get(&found("base/more.sls"), &settings.renderers, &NoSalt)
             .unwrap_err(),
         Unusable::Failed("the file has more than 4194304 bytes".to_owned())
     );
@@ -209,7 +209,7 @@ fn a_template_is_reread_after_a_change() {
     };
     let settings = settings(dir.path());
     let templates = Templates::default();
-    let get = || templates.get(&found, &settings.renderers);
+    let get = || templates.get(&found, &settings.renderers, &NoSalt);
     let message = |unusable: Unusable| match unusable {
         Unusable::Reported(note) => note.message,
         other => format!("{other:?}"),
