@@ -68,7 +68,7 @@ pub(super) fn events(
                 expected: "an array of [tag, data], both binary",
             });
         };
-        if !salt_event::is_event(tag, data) {
+        if !salt_event::is_event(tag, data) || !salt_event::is_clean_tag(tag) {
             ctx.metrics.zmq_messages_malformed.add(1);
             continue;
         }

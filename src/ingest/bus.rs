@@ -18,11 +18,12 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::gap::{Cause, Gap};
+use super::patience::Patience;
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE,
-    BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
+    BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, FIRE_TIMEOUT, STOP_CHECK,
 };
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
@@ -189,7 +190,11 @@ impl Bus {
         while !self.deps.drain.is_stopping() {
             let path = publisher(&self.path);
             self.watch.change(|s| s.path.clone_from(&path));
-            match UnixStream::connect(&path) {
+            let patience = Patience {
+                until: Instant::now() + FIRE_TIMEOUT,
+                stop: &self.deps.drain,
+            };
+            match patience.connect(&path) {
                 Ok(stream) => {
                     tracing::info!(bus = %path.display(), "connected to the event bus");
                     self.deps.metrics.bus_connects.add(1);

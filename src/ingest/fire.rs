@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,21 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::bus::BusMonitor;
+use super::patience::Patience;
 use crate::base::clock::Clock;
-use crate::base::limits::{ENTRY_BYTES_MAX, FIRE_PROBE_PAUSE, FIRE_TIMEOUT};
+use crate::base::limits::{
+    ENTRY_BYTES_MAX, FIRE_HUNG_PAUSE, FIRE_PROBE_PAUSE, FIRE_TIMEOUT, TAG_BYTES_FIRED_MAX,
+};
+use crate::base::shutdown::Drain;
 use crate::wire::frame::{self, FrameSplitter, Framing};
 use crate::wire::salt_event;
 
 /// Why an event was not fired.
 #[derive(Debug, thiserror::Error)]
 pub enum FireError {
+    /// The tag cannot be fired.
+    #[error("the tag is not accepted: expected {TAG_EXPECTED}")]
+    BadTag,
     /// No bus is configured.
     #[error(
         "no bus is configured: set `bus` in the configuration, or pass --bus to `saltcellar serve`"
@@ -55,6 +62,12 @@ pub enum FireError {
         /// The reason.
         why: String,
     },
+    /// The master does not accept connections or data in time; retry later.
+    #[error("Salt's master does not take events at {}: it accepted none for {} s; does it hang?", path.display(), FIRE_TIMEOUT.as_secs())]
+    Hung {
+        /// The path of the socket.
+        path: PathBuf,
+    },
     /// The daemon or the caller lacks permission.
     #[error("{who} may not fire events at {}: only {owner} may", path.display())]
     NotAllowed {
@@ -67,6 +80,29 @@ pub enum FireError {
     },
 }
 
+/// What a tag must be.
+pub const TAG_EXPECTED: &str = "1 to 1024 bytes without control characters";
+
+/// A tag that may be fired. Every event that the daemon puts onto a bus has one, whoever asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FiredTag<'t>(&'t str);
+
+impl<'t> FiredTag<'t> {
+    /// Checks a tag.
+    pub fn new(tag: &'t str) -> Result<Self, FireError> {
+        if tag.len() <= TAG_BYTES_FIRED_MAX && salt_event::is_clean_tag(tag.as_bytes()) {
+            Ok(Self(tag))
+        } else {
+            Err(FireError::BadTag)
+        }
+    }
+
+    /// The tag.
+    pub fn as_str(self) -> &'t str {
+        self.0
+    }
+}
+
 /// The identity of a socket when its framing was detected: Salt creates a new one at each start.
 type Identity = (u64, u64, i64, i64);
 
@@ -76,6 +112,10 @@ pub struct Firer {
     buses: Vec<BusMonitor>,
     clock: Clock,
     known: Mutex<HashMap<PathBuf, (Identity, Framing)>>,
+    /// Sockets of masters that hang, with the time of the last timeout.
+    hung: Mutex<HashMap<PathBuf, Instant>>,
+    /// Ends every wait.
+    stop: Drain,
 }
 
 /// A socket that accepts events.
@@ -96,8 +136,40 @@ impl Firer {
         Self {
             buses,
             clock,
-            known: Mutex::default(),
+            ..Self::default()
         }
+    }
+
+    /// Ends waits for a master that hangs: the daemon stops.
+    pub(crate) fn stop(&self) {
+        self.stop.stop();
+    }
+
+    /// How long to wait for a master. One that hung a moment ago gets no time, so that its events do not delay other work.
+    fn patience(&self, path: &Path) -> Patience<'_> {
+        let hung = self.hung.lock().get(path).copied();
+        let waits = hung.is_none_or(|at| at.elapsed() >= FIRE_HUNG_PAUSE);
+        let time = if waits { FIRE_TIMEOUT } else { Duration::ZERO };
+        Patience {
+            until: Instant::now() + time,
+            stop: &self.stop,
+        }
+    }
+
+    /// Notes whether the master hangs.
+    fn note<T>(&self, target: &Target, outcome: Result<T, FireError>) -> Result<T, FireError> {
+        let mut hung = self.hung.lock();
+        match &outcome {
+            // The pause begins with the first timeout, not anew with each attempt within it.
+            Err(FireError::Hung { .. }) => {
+                let at = hung.entry(target.path.clone()).or_insert_with(Instant::now);
+                if at.elapsed() >= FIRE_HUNG_PAUSE {
+                    *at = Instant::now();
+                }
+            }
+            _ => drop(hung.remove(&target.path)),
+        }
+        outcome
     }
 
     /// The event socket of the bus named by its directory or its publisher's socket; without a name, that of the only bus.
@@ -162,7 +234,8 @@ impl Firer {
         {
             return Ok(*framing);
         }
-        let framing = probe(target, &self.clock)?;
+        let patience = self.patience(&target.path);
+        let framing = self.note(target, probe(target, &self.clock, &patience))?;
         tracing::info!(socket = %target.path.display(), framing = framing.name(), "detected the framing for firing events");
         self.known
             .lock()
@@ -175,10 +248,12 @@ impl Firer {
         &self,
         target: &Target,
         framing: Framing,
-        tag: &str,
+        tag: FiredTag<'_>,
         data: &[u8],
     ) -> Result<(), FireError> {
-        send(target, framing, tag, data).map(drop)
+        let patience = self.patience(&target.path);
+        let sent = send(target, framing, tag.as_str(), data, &patience);
+        self.note(target, sent).map(drop)
     }
 }
 
@@ -192,12 +267,14 @@ fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
             owner,
         };
     }
+    if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        return FireError::Hung { path };
+    }
     let why = match why.kind() {
         ErrorKind::NotFound => "the socket does not exist; is the master running?".to_owned(),
         ErrorKind::ConnectionRefused => {
             "the socket has no listener; is the master running?".to_owned()
         }
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout while writing the event".to_owned(),
         _ => why.to_string(),
     };
     FireError::Unreachable { path, why }
@@ -209,22 +286,19 @@ fn send(
     framing: Framing,
     tag: &str,
     data: &[u8],
+    patience: &Patience<'_>,
 ) -> Result<UnixStream, FireError> {
     let failed = |why| unreachable(&target.path, &why);
-    let mut stream = UnixStream::connect(&target.path).map_err(failed)?;
-    stream
-        .set_write_timeout(Some(FIRE_TIMEOUT))
-        .map_err(failed)?;
-    stream
-        .write_all(&frame::fired(framing, tag.as_bytes(), data))
-        .map_err(failed)?;
+    let mut stream = patience.connect(&target.path).map_err(failed)?;
+    let frame = frame::fired(framing, tag.as_bytes(), data);
+    patience.write(&mut stream, &frame).map_err(failed)?;
     Ok(stream)
 }
 
 /// Fires probes in both framings and returns the one that appears on the bus.
-fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
+fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Framing, FireError> {
     let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
-    let mut from = UnixStream::connect(&target.publisher).map_err(gone)?;
+    let mut from = patience.connect(&target.publisher).map_err(gone)?;
     let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
     // The name is unique to this probe.
     let name = format!(
@@ -232,7 +306,6 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
         RandomState::new().hash_one(std::process::id())
     );
     let tag = |framing: Framing| format!("{name}/{}", framing.name());
-    let until = Instant::now() + FIRE_TIMEOUT;
     // The publisher accepts a subscriber asynchronously, so the first probes may be published too early.
     let mut held = Vec::new();
     let mut pause = FIRE_PROBE_PAUSE;
@@ -240,13 +313,14 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
         None::<()>
     })
     .map_err(gone)?;
-    while Instant::now() < until {
+    while patience.left().is_ok() {
         for framing in [Framing::Plain, Framing::Len32] {
             held.push(send(
                 target,
                 framing,
                 &tag(framing),
                 &salt_event::stamped(&[0x80], clock.now().iso().trim_end_matches('Z')),
+                patience,
             )?);
             let found = read_tags(&mut from, &mut splitter, Instant::now() + pause, |seen| {
                 [Framing::Plain, Framing::Len32]
@@ -308,5 +382,87 @@ fn read_tags<T>(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_tag_has_no_control_characters() {
+        for tag in ["salt/engines/hook/ci", "a", "ünï code", &"x".repeat(1024)] {
+            assert_eq!(FiredTag::new(tag).unwrap().as_str(), tag);
+        }
+        for tag in [
+            "",
+            "ci\n",
+            "a\n\nb",
+            "a\0",
+            "\x1b[2J",
+            "a\u{85}",
+            &"x".repeat(1025),
+        ] {
+            assert!(
+                matches!(FiredTag::new(tag), Err(FireError::BadTag)),
+                "{tag:?}"
+            );
+        }
+    }
+
+    /// A socket of a master that accepts no connection, with a full backlog.
+    fn hung(dir: &Path) -> (UnixListener, Vec<UnixStream>, Target) {
+        let path = dir.join("master_event_pull.ipc");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let patience = Patience {
+            until: Instant::now(),
+            stop: &Drain::new(),
+        };
+        let waiting = std::iter::from_fn(|| patience.connect(&path).ok()).collect();
+        let target = Target {
+            publisher: dir.join("master_event_pub.ipc"),
+            path,
+            identity: (0, 0, 0, 0),
+            owner: 0,
+            published: Some(Framing::Len32),
+        };
+        (listener, waiting, target)
+    }
+
+    #[test]
+    fn a_master_that_hangs_delays_the_first_event_for_a_time_and_the_next_ones_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_listener, _waiting, target) = hung(dir.path());
+        let firer = Firer::default();
+        let tag = FiredTag::new("t").unwrap();
+        let fire = || firer.fire(&target, Framing::Len32, tag, &[0x80]);
+        assert!(matches!(fire(), Err(FireError::Hung { .. })));
+        let begin = Instant::now();
+        for _ in 0..3 {
+            assert!(matches!(fire(), Err(FireError::Hung { .. })));
+        }
+        assert!(begin.elapsed() < FIRE_TIMEOUT, "three more of them waited");
+    }
+
+    #[test]
+    fn the_stop_of_the_daemon_ends_the_wait_for_a_master_that_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_listener, _waiting, target) = hung(dir.path());
+        let stop = Drain::new();
+        let patience = Patience {
+            until: Instant::now() + Duration::from_secs(3600),
+            stop: &stop,
+        };
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send(&target, Framing::Len32, "t", &[0x80], &patience));
+            stop.stop();
+            assert!(matches!(
+                sending.join().unwrap(),
+                Err(FireError::Hung { .. })
+            ));
+        });
     }
 }

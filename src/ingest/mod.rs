@@ -4,6 +4,7 @@ pub mod bus;
 pub mod fire;
 pub mod gap;
 pub mod master_keys;
+mod patience;
 pub mod policy;
 pub mod redact;
 pub mod spill;

@@ -33,6 +33,12 @@ pub fn is_event(tag: &[u8], data: &[u8]) -> bool {
     whole && !tag.is_empty() && memmem::find(tag, b"\n\n").is_none()
 }
 
+/// Whether a tag may be given to others: it is text without control characters. A line break would end the tag within a frame, and
+/// others forge lines of logs and of clients.
+pub fn is_clean_tag(tag: &[u8]) -> bool {
+    std::str::from_utf8(tag).is_ok_and(|tag| !tag.is_empty() && !tag.contains(char::is_control))
+}
+
 /// Sets the `_stamp` of a map: replaces an existing one, else appends it, like Salt.
 pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
     let known = msgpack::get(data, "_stamp").is_some();

@@ -244,8 +244,10 @@ fn events_that_cannot_be_fired_are_rejected_with_the_reason() {
     }
     check(&cellar, &["t", "{a: 1"], 64, "neither JSON nor YAML");
     check(&cellar, &["t", "--data-file", "/none"], 64, "/none");
-    check(&cellar, &[""], 64, "a tag of 1 to 1024 bytes");
-    check(&cellar, &["a\n\nb"], 64, "without an empty line");
+    check(&cellar, &[""], 64, "1 to 1024 bytes");
+    for tag in ["ci\n", "a\n\nb", "a\tb", "\u{1b}[2J"] {
+        check(&cellar, &[tag], 64, "without control characters");
+    }
     // A master that accepts events but does not publish them.
     let _publisher = UnixListener::bind(dir.path().join("master_event_pub.ipc")).unwrap();
     let _puller = UnixListener::bind(dir.path().join("master_event_pull.ipc")).unwrap();

@@ -833,6 +833,40 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         403,
         "limited by tags"
     );
+    // Wherever the token is, the event does not have it; a query is ignored, as by Salt's engine.
+    let secret = write.trim().rsplit(' ').next().unwrap().to_owned();
+    let of_salt = format!("x-auth-token: {secret}\r\nreferer: http://h/?t={secret}\r\n");
+    let path = format!("/hook/gitlab/push?secret={secret}&x=%zz");
+    let fired = request(&address, "POST", &path, &of_salt, b"{}");
+    assert_eq!(fired.status, 202, "{}", fired.text());
+    let (_, data) = master.next();
+    assert!(!data.to_string().contains("sct_"), "{data}");
+    let in_body = format!("{{\"token\": \"{secret}\"}}");
+    let in_body = request(
+        &address,
+        "POST",
+        "/hook/gitlab/push",
+        &write,
+        in_body.as_bytes(),
+    );
+    assert!(
+        in_body.status == 400 && in_body.text().contains("has a valid token"),
+        "{}",
+        in_body.text()
+    );
+    assert!(!cellar.log().contains(&secret), "{}", cellar.log());
+    for path in [
+        "/hook/gitlab/ci%0A",
+        "/hook/gitlab/a%0A%0Ab",
+        "/hook/gitlab/%1b%5b2J",
+    ] {
+        let refused = request(&address, "POST", path, &write, b"");
+        assert!(
+            refused.status == 400 && refused.text().contains("without control characters"),
+            "{path}: {}",
+            refused.text()
+        );
+    }
     let read = token(&cellar, &["reader", "--scope", "read"]);
     assert_eq!(
         request(&address, "POST", "/hook/gitlab/a", &read, b"").status,
@@ -907,4 +941,28 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         ]
     );
     assert_eq!(cellar.counter("hook_events"), 4);
+}
+
+#[test]
+fn no_condition_in_an_address_ends_the_daemon() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(
+        &cellar,
+        &["r", "--scope", "read", "--minions", "does-not-exist"],
+    );
+    for deep in [
+        format!("data{}", ".a".repeat(1_900)),
+        format!("{}1", "-".repeat(3_900)),
+        format!("{}1{}", "(".repeat(1_900), ")".repeat(1_900)),
+        format!("data{}", "%20is%20true".repeat(300)),
+    ] {
+        let refused = get(&address, &format!("/api/v1/events?where={deep}"), &read);
+        assert!(
+            refused.status == 400 && refused.text().contains("nested"),
+            "{}",
+            refused.text()
+        );
+    }
+    assert_eq!(get(&address, "/healthz", "").status, 200);
 }

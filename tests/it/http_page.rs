@@ -3,6 +3,7 @@
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
+use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map};
 use crate::http::{Answer, LISTENER, address, get, local, request, token};
 
@@ -343,8 +344,27 @@ fn a_token_signs_in_and_its_limits_apply() {
         refused.text()
     );
     assert!(cellar.log().contains("signed in to the page") && !cellar.log().contains(&web));
+    assert!(
+        !set.contains(&web),
+        "the cookie is a session, not the token"
+    );
+    // Signing out ends the session on the daemon, not only the cookie; another session of the token goes on.
+    let other = cookie(&address, &web, "/");
+    let other = other
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap();
+    let other = format!("cookie: {other}\r\n");
     let out = request(&address, "POST", "/sign-out", &origin, b"");
     assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
+    assert_eq!(get(&address, "/minions", &line).status, 401, "signed out");
+    assert_eq!(get(&address, "/minions", &other).status, 200);
+    let line = other;
+    // The token itself is no cookie.
+    let token_cookie = format!("cookie: saltcellar={web}\r\n");
+    assert_eq!(get(&address, "/minions", &token_cookie).status, 401);
     cellar.ask("token_revoke", vec![("name", "web".into())]);
     assert_eq!(
         get(&address, "/minions", &line).status,
@@ -352,6 +372,74 @@ fn a_token_signs_in_and_its_limits_apply() {
         "a revoked token is signed out"
     );
     assert!(cellar.terminate());
+}
+
+#[test]
+fn a_one_time_link_signs_in_with_the_rights_of_its_user() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let link = cellar.ask("page_link", vec![]);
+    let path = link["path"].as_str().unwrap();
+    assert_eq!(
+        link["url"].as_str().unwrap(),
+        format!("http://{address}{path}")
+    );
+    assert!(link["seconds"].as_u64().unwrap() > 0);
+    // A program that looks at it in advance does not use it up.
+    assert_eq!(
+        request(&address, "HEAD", path, "", b"").header("set-cookie"),
+        None
+    );
+    let opened = get(&address, path, "");
+    assert_eq!(
+        (opened.status, opened.header("location")),
+        (303, Some("/")),
+        "an address without the secret"
+    );
+    let set = opened.header("set-cookie").unwrap();
+    assert!(set.contains("; HttpOnly; SameSite=Strict"), "{set}");
+    let line = format!("cookie: {}\r\n", set.split(';').next().unwrap());
+    let overview = html(&get(&address, "/", &line));
+    assert!(overview.contains("by a link, right admin"), "{overview}");
+    let again = get(&address, path, "");
+    assert_eq!((again.status, again.header("set-cookie")), (401, None));
+    assert!(
+        again.text().contains("it works once") && again.text().contains("name=\"token\""),
+        "{}",
+        again.text()
+    );
+    let secret = path.rsplit('/').next().unwrap();
+    assert!(!cellar.log().contains(secret), "{}", cellar.log());
+
+    // The verb prints such a link.
+    let printed = program()
+        .args(["page", "--socket"])
+        .arg(cellar.socket())
+        .output()
+        .unwrap();
+    assert!(printed.status.success(), "{}", stderr(&printed));
+    let printed = stdout(&printed);
+    let path = printed
+        .trim_end()
+        .strip_prefix(&format!("http://{address}"))
+        .unwrap();
+    let opened = get(&address, path, "");
+    assert_eq!((opened.status, opened.header("location")), (303, Some("/")));
+}
+
+#[test]
+fn no_link_leads_to_another_site() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let link =
+        "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
+    for path in ["//evil.example", "//evil.example/jobs", "///evil.example"] {
+        let page = html(&get(&address, path, link));
+        assert!(
+            page.contains("<a href=\"&#x2f;\">Continue") && !page.contains("evil"),
+            "{page}"
+        );
+    }
 }
 
 #[test]

@@ -477,7 +477,15 @@ fn other_clients_functions_and_peers_are_refused() {
     let stream = "accept: text/event-stream\r\n";
     assert_eq!(get(&address, "/events", stream).status, 401);
     // A page of another site has no way in, with the cookie or without.
-    let foreign = format!("cookie: saltcellar={all}\r\norigin: http://evil.example\r\n");
+    let login = json!({ "password": all }).to_string();
+    let signed = request(&address, "POST", "/login", "", login.as_bytes());
+    let cookie = signed
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap();
+    let foreign = format!("cookie: {cookie}\r\norigin: http://evil.example\r\n");
     assert_eq!(
         request(&address, "POST", "/", &foreign, list.to_string().as_bytes()).status,
         403
@@ -486,7 +494,11 @@ fn other_clients_functions_and_peers_are_refused() {
         request(&address, "POST", "/login", &foreign, b"password=x").status,
         403
     );
-    let unproven = format!("cookie: saltcellar={all}\r\n");
+    // A token in the address counts as none, and the log does not have it.
+    let in_address = get(&address, &format!("/events?token={all}"), stream);
+    assert_eq!(in_address.status, 401);
+    assert!(!cellar.log().contains(&all), "{}", cellar.log());
+    let unproven = format!("cookie: {cookie}\r\n");
     assert_eq!(
         request(
             &address,

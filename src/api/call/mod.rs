@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use serde::Serialize;
 
 use super::http::ListenerMonitor;
+use super::http::sessions::{self, Sessions};
 use super::http::tokens::{self, Tokens};
 use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
@@ -68,6 +69,7 @@ pub struct Ctx {
     pub(crate) reactor: Option<Handle>,
     pub(crate) engines: Arc<Engines>,
     pub(crate) tokens: Arc<Tokens>,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) zeromq: Vec<ZmqSocketStatus>,
     pub(crate) started: Micros,
     pub(crate) state_dir: PathBuf,
@@ -488,6 +490,12 @@ pub const CALLS: &[Call] = &[
         "Create a token for the HTTP listener",
         Admin,
         tokens::create,
+    ),
+    call(
+        "page_link",
+        "Create a one-time link that signs in to the page",
+        Read,
+        CallHandler::Act(sessions::page_link),
     ),
     whole("token_list", "List tokens", Admin, tokens::list),
     whole("token_revoke", "Revoke a token", Admin, tokens::revoke),

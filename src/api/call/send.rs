@@ -2,8 +2,8 @@
 
 use super::{Caller, Ctx, document};
 use crate::base::clock::Micros;
-use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, TAG_BYTES_FIRED_MAX};
-use crate::ingest::fire::{FireError, Target};
+use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX};
+use crate::ingest::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
 use crate::model::{EventFilter, Glob};
 use crate::wire::call::{Args, CallError};
 use crate::wire::frame::Framing;
@@ -25,7 +25,13 @@ answers! {
 impl From<FireError> for CallError {
     fn from(error: FireError) -> Self {
         match error {
-            FireError::Unreachable { .. } => CallError::Unavailable(error.to_string()),
+            FireError::Unreachable { .. } | FireError::Hung { .. } => {
+                CallError::Unavailable(error.to_string())
+            }
+            FireError::BadTag => CallError::BadArgs {
+                key: "tag",
+                expected: TAG_EXPECTED,
+            },
             _ => CallError::Refused(error.to_string()),
         }
     }
@@ -63,14 +69,7 @@ pub(crate) fn fire(
     data: &[u8],
     check: impl FnOnce(&Target) -> Result<(), CallError>,
 ) -> Result<Vec<u8>, CallError> {
-    if tag.is_empty() || tag.len() > TAG_BYTES_FIRED_MAX || tag.contains("\n\n") {
-        let expected =
-            "a tag of 1 to 1024 bytes without an empty line, which separates tag and data";
-        return Err(CallError::BadArgs {
-            key: "tag",
-            expected,
-        });
-    }
+    let tag = FiredTag::new(tag)?;
     let target = ctx.firer.target(bus)?;
     check(&target)?;
     let framing = ctx.firer.framing(&target)?;
@@ -86,7 +85,7 @@ pub(crate) fn fire(
     ctx.metrics.events_fired.add(1);
     let socket = target.path.to_string_lossy().into_owned();
     document(&Fired {
-        tag: tag.to_owned(),
+        tag: tag.as_str().to_owned(),
         stamp,
         socket,
         framing: framing.name().to_owned(),

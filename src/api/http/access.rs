@@ -8,7 +8,9 @@
 //! | any, without a token | the form of the page for a token |
 //! | any, with a token | the scope of the token, within its limits |
 //!
-//! A token is in `Authorization`, in `X-Auth-Token` as for salt-api, or in the cookie of the page.
+//! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page has a session ([`super::sessions`]) of a token, or of
+//! a user of this machine. An address never has a token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it, is
+//! answered 401.
 //!
 //! A browser on this machine can send requests to a loopback address for any web page. Such requests are rejected by three properties that a page cannot
 //! change: a name in `Host` that is not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and `Sec-Fetch-Site`. The same is true of
@@ -25,8 +27,9 @@ use hyper::{Method, StatusCode, Uri};
 use super::answer::HttpError;
 use super::page;
 use super::salt_api;
-use super::tokens::{Token, Tokens};
-use crate::api::call::{Caller, Rights};
+use super::sessions::Holder;
+use super::tokens::Token;
+use crate::api::call::{Caller, Ctx};
 use crate::model::Right;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,16 @@ pub(super) struct Access {
 }
 
 impl Access {
+    /// The rights of a user at the local socket.
+    fn of_user(ctx: &Ctx, caller: Caller, name: String) -> Self {
+        Self {
+            name,
+            right: ctx.rights.of(&caller),
+            caller,
+            token: None,
+        }
+    }
+
     fn of(token: Token) -> Self {
         Self {
             name: format!("token {}", token.name),
@@ -189,9 +202,9 @@ const OPEN: [&str; 4] = ["/healthz", "/readyz", "/login", "/logout"];
 pub(super) fn authenticate(
     peer: Peer,
     request: &Request,
-    tokens: &Tokens,
-    rights: &Rights,
+    ctx: &Ctx,
 ) -> Result<Option<Access>, HttpError> {
+    let tokens = &ctx.tokens;
     let (path, headers) = (request.uri().path(), request.headers());
     let is_loopback = match peer {
         Peer::Unix { uid } => {
@@ -199,13 +212,7 @@ pub(super) fn authenticate(
                 uid,
                 ..Caller::default()
             };
-            let right = rights.of(&caller);
-            return Ok(Some(Access {
-                name: peer.to_string(),
-                right,
-                caller,
-                token: None,
-            }));
+            return Ok(Some(Access::of_user(ctx, caller, peer.to_string())));
         }
         Peer::Network { is_loopback, .. } => is_loopback,
     };
@@ -220,8 +227,23 @@ pub(super) fn authenticate(
     let is_open =
         OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
     let cookie = || {
-        let token = tokens.find(page::token_of(headers)?)?;
-        page::is_confirmed(request.method(), headers).then(|| Access::of(token))
+        let secret = page::session_of(headers, ctx.sessions.has_tls)?;
+        if !page::is_confirmed(request.method(), headers) {
+            return None;
+        }
+        match ctx.sessions.find(secret, ctx.clock.monotonic())? {
+            Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token)),
+            Holder::Token(_) => {
+                ctx.sessions.end(secret);
+                None
+            }
+            Holder::User(caller) => {
+                let uid = caller
+                    .uid
+                    .map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+                Some(Access::of_user(ctx, caller, format!("uid {uid} by a link")))
+            }
+        }
     };
     let invalid = "the token is not valid: unknown or revoked";
     let of_salt = headers

@@ -22,6 +22,7 @@ mod minions;
 mod page;
 mod salt_api;
 mod server;
+pub mod sessions;
 pub mod tokens;
 pub mod v1;
 

@@ -126,7 +126,7 @@ async fn login(
             "token": token, "start": start, "expire": start.saturating_add(SALT_API_EXPIRE), "user": found.name,
             "eauth": text(&given, "eauth").unwrap_or("saltcellar"), "perms": ["@runner"],
         }] }));
-        let mut answer = page::with_token(answer, &server, token)?;
+        let mut answer = page::with_session(answer, &server, found)?;
         if let Ok(token) = HeaderValue::from_str(token) {
             answer
                 .headers_mut()
@@ -137,11 +137,10 @@ async fn login(
     signed_in.await.unwrap_or_else(rejected)
 }
 
-/// Deletes the cookie. The token stays valid until it is revoked.
-async fn logout() -> Response {
-    page::without_token(answered(
-        &json!({ "return": "Your token has been cleared" }),
-    ))
+/// Ends the session of the cookie, and deletes it. The token stays valid until it is revoked.
+async fn logout(State(server): Server, headers: HeaderMap) -> Response {
+    let answer = answered(&json!({ "return": "Your token has been cleared" }));
+    page::without_session(answer, &server, &headers)
 }
 
 /// Carries out low data: one chunk, or a list of them.

@@ -1,5 +1,6 @@
 //! The routes, and what happens to every request: checks before, protective headers and the audit log after.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -126,8 +127,7 @@ impl HttpServer {
         if site == Site::Link {
             return Ok(Checked::Arrival);
         }
-        let Ctx { tokens, rights, .. } = &*self.ctx;
-        authenticate(peer, request, tokens, rights).map(Checked::Access)
+        authenticate(peer, request, &self.ctx).map(Checked::Access)
     }
 
     /// Counts a rejected request, and logs one of each kind at an interval.
@@ -189,7 +189,11 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         return HttpError::bad("no connection").answer();
     };
     let peer = connection.peer;
-    let line = format!("{} {:.200}", request.method(), request.uri());
+    let line = format!(
+        "{} {:.200}",
+        request.method(),
+        without_secrets(&request.uri().to_string())
+    );
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let access = match server.check(&request, peer) {
         Ok(Checked::Access(access)) => access,
@@ -223,6 +227,28 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
 async fn protected(mut answer: Response) -> Response {
     protect(answer.headers_mut());
     answer
+}
+
+/// A line of the log without secrets of this daemon, which clients may put into an address.
+fn without_secrets(line: &str) -> Cow<'_, str> {
+    const STARTS: [&str; 3] = ["sct_", "scs_", "scl_"];
+    if !STARTS.iter().any(|start| line.contains(start)) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = line.to_owned();
+    for start in STARTS {
+        let mut parts = shown.split(start);
+        let mut masked = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let rest = part
+                .trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+            masked.push_str(start);
+            masked.push_str("***");
+            masked.push_str(rest);
+        }
+        shown = masked;
+    }
+    Cow::Owned(shown)
 }
 
 /// The answer to a rejected request, which [`guard`] counts.
@@ -316,5 +342,25 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
     match server.room.hold(page.into_bytes()).await {
         Ok(page) => plain(StatusCode::OK, metrics::CONTENT_TYPE, page),
         Err(error) => rejected(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_has_no_secret() {
+        for (line, expected) in [
+            ("/jobs?fun=state.*", "/jobs?fun=state.*"),
+            ("/events?token=sct_Ab-9_x&x=1", "/events?token=sct_***&x=1"),
+            ("/sign-in/scl_abc", "/sign-in/scl_***"),
+            (
+                "/?a=sct_1&b=scs_2&c=sct_sct_3",
+                "/?a=sct_***&b=scs_***&c=sct_***sct_***",
+            ),
+        ] {
+            assert_eq!(without_secrets(line), expected);
+        }
     }
 }

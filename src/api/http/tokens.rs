@@ -11,6 +11,7 @@
 //!
 //! A token is valid only while its hash is in the file, which is durable before a call is answered. The file has mode 0600 with any umask.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,9 @@ use crate::wire::signed::sha256;
 
 /// The first characters of every token, by which programs that search for secrets recognise one.
 const PREFIX: &str = "sct_";
+
+/// Bytes of a token: the prefix, and 32 bytes in base64 without padding.
+const TOKEN_LEN: usize = PREFIX.len() + 43;
 
 const VERSION: u32 = 1;
 
@@ -82,6 +86,24 @@ impl From<Scope> for Right {
             Scope::Write => Right::Write,
             Scope::Admin => Right::Admin,
         }
+    }
+}
+
+/// The hashes of the tokens at one moment.
+#[derive(Debug, Default)]
+pub(super) struct TokenScanner {
+    hashes: HashSet<String>,
+}
+
+impl TokenScanner {
+    /// Whether the bytes contain a valid token, whatever is around it. Other secrets with the same prefix are not found. The time of a
+    /// comparison reveals nothing about a token, because hashes are compared.
+    pub(super) fn finds_in(&self, bytes: &[u8]) -> bool {
+        let starts = memchr::memmem::find_iter(bytes, PREFIX);
+        starts
+            .filter_map(|at| bytes.get(at..at + TOKEN_LEN))
+            .filter_map(|part| std::str::from_utf8(part).ok())
+            .any(|part| self.hashes.contains(&hash(part)))
     }
 }
 
@@ -144,6 +166,21 @@ impl Tokens {
         found
     }
 
+    /// Finds valid tokens within other text.
+    pub(super) fn scanner(&self) -> TokenScanner {
+        let state = self.state.lock();
+        TokenScanner {
+            hashes: state.tokens.iter().map(|one| one.hash.clone()).collect(),
+        }
+    }
+
+    /// A new token with all rights.
+    #[cfg(test)]
+    pub(super) fn create_for_tests(&self, name: &str) -> String {
+        self.create(name, Scope::Admin, ReadLimits::default(), 1)
+            .expect("a token")
+    }
+
     /// Whether a token that was found still exists.
     pub fn is_valid(&self, token: &Token) -> bool {
         self.state.lock().tokens.contains(token)
@@ -157,12 +194,7 @@ impl Tokens {
         limits: ReadLimits,
         now: i64,
     ) -> Result<String, CallError> {
-        let mut random = [0; 32];
-        let no_random = |_| {
-            CallError::Internal("the kernel provides no random bytes, no token created".to_owned())
-        };
-        SystemRandom::new().fill(&mut random).map_err(no_random)?;
-        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
+        let text = secret(PREFIX)?;
         let token = Token {
             name: name.to_owned(),
             scope,
@@ -206,6 +238,16 @@ impl Tokens {
         state.tokens = tokens;
         Ok(())
     }
+}
+
+/// A prefix and 32 random bytes in base64.
+pub(super) fn secret(prefix: &str) -> Result<String, CallError> {
+    let mut random = [0; 32];
+    let no_random = |_| {
+        CallError::Internal("the kernel provides no random bytes, nothing was created".to_owned())
+    };
+    SystemRandom::new().fill(&mut random).map_err(no_random)?;
+    Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
 fn hash(text: &str) -> String {

@@ -64,6 +64,23 @@ pub const SALT_API_ACTIVE: i64 = 3600 * 1_000_000;
 /// See [`SALT_API_ACTIVE`].
 pub const SALT_API_ACTIVE_JOBS: usize = 20;
 
+/// Sessions of the page, and those of one token or user. One more ends the one that was unused for longest.
+pub const HTTP_SESSIONS_MAX: usize = 1024;
+/// See [`HTTP_SESSIONS_MAX`].
+pub const HTTP_SESSIONS_OF_ONE: usize = 32;
+
+/// Lifetime of a session of the page: a working day.
+pub const HTTP_SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
+
+/// Time after its last request in which a session stays valid. An open overview makes a request every few seconds.
+pub const HTTP_SESSION_IDLE: Duration = Duration::from_secs(2 * 3600);
+
+/// Lifetime of a one-time link to the page, which a person opens at once.
+pub const PAGE_LINK_LIFETIME: Duration = Duration::from_secs(120);
+
+/// Links that nobody has opened yet. One more replaces the oldest.
+pub const PAGE_LINKS_MAX: usize = 32;
+
 /// Tokens of one daemon.
 pub const TOKENS_MAX: usize = 256;
 

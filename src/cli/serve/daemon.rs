@@ -53,6 +53,7 @@ use crate::wire::unix_listener::{Listener, ListenerSpec};
 struct Daemon {
     store: Store,
     drain: Drain,
+    firer: Arc<Firer>,
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
@@ -223,7 +224,7 @@ impl Daemon {
             ),
             policy,
             entry_bytes_max: config.store.entry_bytes_max,
-            firer,
+            firer: firer.clone(),
             reactor: reactor.as_ref().map(ReactorService::handle),
             engines: engines.clone(),
             buses: watches,
@@ -236,6 +237,7 @@ impl Daemon {
                 .or_else(of_both),
             http: http_monitor.clone(),
             tokens: Arc::new(http::tokens::Tokens::open(&config.state_dir)),
+            sessions: Arc::new(http::sessions::Sessions::new(config.http.tls.is_some())),
             zeromq: zeromq.statuses(),
             started,
             state_dir: config.state_dir.clone(),
@@ -258,6 +260,7 @@ impl Daemon {
         Ok(Self {
             store,
             drain,
+            firer,
             stop,
             runtime,
             socket,
@@ -333,6 +336,8 @@ impl Daemon {
         // Their processes use the local socket.
         self.zeromq.stop();
         let _ = self.stop.send(true);
+        // Calls in flight do not wait for a master that hangs.
+        self.firer.stop();
         let _ = self.runtime.block_on(self.socket);
         if let Some((runtime, served)) = self.http {
             let _ = runtime.block_on(served);

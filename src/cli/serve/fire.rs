@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::ingest::fire::{FireError, Firer};
+use crate::ingest::fire::{FireError, FiredTag, Firer};
 use crate::reactor::service::Bus;
 
 impl Bus for Firer {
@@ -12,6 +12,7 @@ impl Bus for Firer {
 
     fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String> {
         let fire = || {
+            let tag = FiredTag::new(tag)?;
             let target = self
                 .target(Some(directory))
                 .or_else(|_| self.target(None))?;

@@ -42,6 +42,13 @@ pub struct HttpConfig {
     /// - default: `[]`
     /// - example: `[salt.example.com]`
     pub hosts: Vec<String>,
+    /// Names of the request headers that events of hooks have. Credentials are never part of an event, whether listed or not:
+    /// `Authorization`, `Proxy-Authorization`, `Cookie`, `X-Auth-Token`, and every header with a valid token of this daemon.
+    ///
+    /// - value: a list of names of headers; upper and lower case are the same
+    /// - default: none: all headers, as Salt's engine `webhook` passes them
+    /// - example: `[Content-Type, X-GitHub-Event, X-Hub-Signature-256]`
+    pub hook_headers: Option<Vec<String>>,
     /// Whether `/metrics` has the time and the result of the last `state.apply` or `state.highstate` of every minion. Each minion adds two series.
     ///
     /// - value: true or false

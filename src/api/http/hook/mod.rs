@@ -5,8 +5,12 @@
 //! data   {"headers": {<name>: <value>}, "body": <bytes>, "_stamp": <time>}
 //! ```
 //!
-//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by commas. `Authorization`, `Proxy-Authorization` and
-//! `Cookie` are left out: events are stored and read by others.
+//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by commas. `http.hook_headers` can restrict them.
+//!
+//! # Invariant
+//!
+//! Events are stored and read by others, so no token of this daemon becomes a part of one: [`SECRET`] headers and those with a valid token are left
+//! out, and a hook with a valid token in its tag or body is rejected. Its query is no part of the event.
 //!
 //! A sink of type `http` marks what it delivers of a hook's event with the header [`HOPS`]: how often the event has passed through a hook. So a chain of
 //! hooks and sinks that leads back to itself ends.
@@ -14,23 +18,32 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Extension, RawPathParams, Request, State};
+use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
-use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use hyper::{StatusCode, Uri};
 
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain};
+use super::salt_api::TOKEN_HEADER;
 use super::server::{HttpServer, Server, rejected};
+use super::tokens::TokenScanner;
 use crate::api::call::fire;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
+use crate::ingest::fire::FiredTag;
 use crate::model::Right;
+use crate::wire::call::CallError;
 use crate::wire::json::to_json;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::{HOOK_TAG, HOPS};
 
-/// Headers with secrets.
-const SECRET: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
+/// Headers with credentials.
+const SECRET: [&str; 4] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    TOKEN_HEADER,
+];
 
 pub(super) async fn receive(
     State(server): Server,
@@ -70,7 +83,8 @@ async fn fired(
         let why = "is limited by minions or functions, and a hook's event has neither";
         return Err(HttpError::forbidden(format!("{} {why}", access.name)));
     }
-    let bus = bus(request.uri().query())?;
+    FiredTag::new(&tag).map_err(CallError::from)?;
+    let bus = bus(request.uri());
     let (head, body) = request.into_parts();
     let hops = hops(&head.headers)?;
     if hops >= HOOK_HOPS_MAX {
@@ -84,9 +98,24 @@ async fn fired(
         ));
     }
     let body = server.body(body, HOOK_BODY_BYTES_MAX).await?;
-    let data = data(&head.headers, &body);
     let firing = server.clone();
-    let work = move || fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()));
+    let work = move || {
+        let tokens = firing.ctx.tokens.scanner();
+        for (part, of) in [(tag.as_bytes(), "tag"), (&*body, "body")] {
+            if tokens.finds_in(part) {
+                return Err(HttpError::bad(format!(
+                    "the {of} of the hook has a valid token, which would be stored for others to read; revoke it"
+                )));
+            }
+        }
+        let data = data(
+            &head.headers,
+            &body,
+            firing.config.hook_headers.as_deref(),
+            &tokens,
+        );
+        Ok(fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()))?)
+    };
     let answer = server.carry_out(work).await??;
     server.ctx.metrics.hook_events.add(1);
     let answer =
@@ -95,24 +124,13 @@ async fn fired(
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
 }
 
-/// The bus in a query such as `bus=/var/run/salt/master`, needed if the daemon reads several.
-fn bus(query: Option<&str>) -> Result<Option<String>, HttpError> {
-    let uri = format!("/?{}", query.unwrap_or_default()).parse::<hyper::Uri>();
-    let uri = uri.map_err(|_| HttpError::bad("the query is malformed"))?;
-    let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri)
-        .map_err(|error| HttpError::bad(error.to_string()))?;
-    let mut found = None;
-    for (name, value) in pairs.0 {
-        match name.as_str() {
-            "bus" => found = Some(value),
-            _ => {
-                return Err(HttpError::bad(format!(
-                    "unknown parameter {name:.50}; a hook has `bus`"
-                )));
-            }
-        }
-    }
-    Ok(found)
+/// The bus in a query such as `bus=/var/run/salt/master`, needed if the daemon reads several. The rest of the query, which senders may add, is
+/// ignored, as Salt's engine does.
+fn bus(uri: &Uri) -> Option<String> {
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).unwrap_or_default();
+    pairs
+        .into_iter()
+        .find_map(|(name, value)| (name == "bus").then_some(value))
 }
 
 fn hops(headers: &HeaderMap) -> Result<u32, HttpError> {
@@ -125,11 +143,20 @@ fn hops(headers: &HeaderMap) -> Result<u32, HttpError> {
     Ok(hops)
 }
 
-/// The data of the event: msgpack.
-fn data(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+/// The data of the event: msgpack. `only` are the names of the headers that it may have.
+fn data(
+    headers: &HeaderMap,
+    body: &[u8],
+    only: Option<&[String]>,
+    tokens: &TokenScanner,
+) -> Vec<u8> {
+    let is_wanted = |name: &str| {
+        !SECRET.contains(&name)
+            && only.is_none_or(|only| only.iter().any(|known| known.eq_ignore_ascii_case(name)))
+    };
     let mut shown = BTreeMap::<String, String>::new();
     for (name, value) in headers {
-        if SECRET.contains(&name.as_str()) {
+        if !is_wanted(name.as_str()) || tokens.finds_in(value.as_bytes()) {
             continue;
         }
         // As Tornado decodes them.

@@ -14,7 +14,7 @@ mod session;
 mod views;
 
 pub(super) use self::attention::Attention;
-pub(super) use self::session::{arrival, is_confirmed, token_of, with_token, without_token};
+pub(super) use self::session::{arrival, is_confirmed, session_of, with_session, without_session};
 
 use std::sync::Arc;
 
@@ -73,6 +73,7 @@ pub(super) fn is_page(path: &str) -> bool {
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new()
         .route("/sign-in", get(session::form).post(session::sign_in))
+        .route("/sign-in/{link}", get(session::open_link))
         .route("/sign-out", post(session::sign_out))
         .route("/reactor/reactions/{seq}/replay", post(replay));
     for (path, kind, text) in ASSETS {
@@ -163,10 +164,10 @@ async fn replay(
                 .first()
                 .map(|(_, seq)| seq.as_str())
                 .unwrap_or_default();
-            see_other(&format!(
+            see_other(&LocalPath::or_root(&format!(
                 "/reactor/reactions/{seq}?replayed={}",
                 answer.get("count").unwrap_or(&Json::Null)
-            ))
+            )))
         }
         Err(error) => Frame::of(&access, peer).failed(error),
     }
@@ -236,9 +237,44 @@ fn html(status: StatusCode, body: Bytes) -> Answer {
     answer
 }
 
-fn see_other(to: &str) -> Answer {
+/// A path of this listener, to which the page may lead a browser. Other addresses, which a link on a foreign site may name, cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LocalPath(String);
+
+impl LocalPath {
+    /// The overview.
+    fn root() -> Self {
+        Self("/".to_owned())
+    }
+
+    /// A path with its query; the overview instead of another address. A browser reads `//` and `/\` at the beginning as another host,
+    /// and skips tabs and line breaks.
+    fn or_root(text: &str) -> Self {
+        let is_local = text.starts_with('/')
+            && !text.starts_with("//")
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        if is_local {
+            Self(text.to_owned())
+        } else {
+            Self::root()
+        }
+    }
+
+    /// That of a request.
+    fn of(uri: &Uri) -> Self {
+        Self::or_root(uri.path_and_query().map_or("/", |of| of.as_str()))
+    }
+
+    fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn see_other(to: &LocalPath) -> Answer {
     let mut answer = html(StatusCode::SEE_OTHER, Bytes::new());
-    if let Ok(to) = HeaderValue::from_str(to) {
+    if let Ok(to) = HeaderValue::from_str(to.as_str()) {
         answer.headers_mut().insert(header::LOCATION, to);
     }
     answer
@@ -267,6 +303,47 @@ mod tests {
                     "{inline} does not work under the policy: {text}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_page_leads_to_this_listener_only() {
+        for path in [
+            "/",
+            "/jobs?fun=state.*",
+            "/jobs/1",
+            "/a//b",
+            "/?next=//evil.example",
+        ] {
+            assert_eq!(LocalPath::or_root(path).as_str(), path);
+        }
+        for other in [
+            "",
+            "jobs",
+            "//evil.example",
+            "///evil.example",
+            "https://evil.example",
+            "javascript:alert(1)",
+            "/\\evil.example",
+            "/jobs\\..\\evil",
+            "/a\r\nx: y",
+            "/\t/evil",
+            "/\u{2f}/evil",
+            " /jobs",
+            "/é",
+        ] {
+            assert_eq!(LocalPath::or_root(other), LocalPath::root(), "{other:?}");
+        }
+        for uri in [
+            "//evil.example",
+            "//evil.example/jobs?x=1",
+            "/\\evil.example",
+        ] {
+            let arrived = uri.parse::<Uri>().map(|uri| LocalPath::of(&uri));
+            assert!(
+                arrived.is_ok_and(|path| path == LocalPath::root()) || uri.contains('\\'),
+                "{uri}"
+            );
         }
     }
 

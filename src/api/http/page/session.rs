@@ -1,24 +1,33 @@
-//! Signing in: a token in a cookie.
+//! Signing in to the page: by a token in a form, or by a one-time link; both begin a session ([`super::super::sessions`]).
 //!
-//! The cookie has the token itself, so that its scope and limits apply, and that a revoked token is signed out at once. Scripts cannot read it (`HttpOnly`),
-//! pages of other sites do not send it (`SameSite=Strict`), and with TLS it is sent over TLS only (`Secure`).
+//! The cookie has the session's secret. Scripts cannot read it (`HttpOnly`), pages of other sites do not send it (`SameSite=Strict`), and with TLS it is
+//! sent over TLS only and cannot be set by another host (`Secure`, `__Host-`).
 
-use axum::extract::{Extension, Query, Request, State};
+use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use serde_json::json;
 
 use super::super::access::Peer;
-use super::super::answer::HttpError;
+use super::super::answer::{HttpError, plain};
 use super::super::server::{HttpServer, Server, rejected, rejected_with};
-use super::{html, render, see_other};
-use crate::base::limits::HTTP_BODY_BYTES_MAX;
+use super::super::sessions::Holder;
+use super::super::tokens::Token;
+use super::{LocalPath, html, render, see_other};
+use crate::base::limits::{HTTP_BODY_BYTES_MAX, HTTP_SESSION_LIFETIME, PAGE_LINK_LIFETIME};
 
-const COOKIE: &str = "saltcellar";
+/// The name of the cookie. With the prefix a browser accepts it over TLS from this host only.
+fn cookie_name(has_tls: bool) -> &'static str {
+    if has_tls {
+        "__Host-saltcellar"
+    } else {
+        "saltcellar"
+    }
+}
 
-/// The token in the cookies of a request.
-pub(in super::super) fn token_of(headers: &HeaderMap) -> Option<&str> {
+/// The session's secret in the cookies of a request.
+pub(in super::super) fn session_of(headers: &HeaderMap, has_tls: bool) -> Option<&str> {
     let lists = headers
         .get_all(header::COOKIE)
         .iter()
@@ -26,9 +35,10 @@ pub(in super::super) fn token_of(headers: &HeaderMap) -> Option<&str> {
     let mut cookies = lists
         .flat_map(|list| list.split(';'))
         .filter_map(|cookie| cookie.trim().split_once('='));
+    let name = cookie_name(has_tls);
     cookies
-        .find(|(name, _)| *name == COOKIE)
-        .map(|(_, token)| token)
+        .find(|(known, _)| *known == name)
+        .map(|(_, secret)| secret)
 }
 
 /// Whether the cookie counts: a change also needs proof that a page of this listener caused it. Foreign values are rejected before.
@@ -40,8 +50,10 @@ pub(in super::super) fn is_confirmed(method: &Method, headers: &HeaderMap) -> bo
 
 /// The answer to a visit through a link on another site. It has no data: the page loads the view again, as a request of its own, with the cookie.
 pub(in super::super) fn arrival(uri: &Uri) -> Response {
-    let data = json!({ "to": uri.path_and_query().map_or("/", |to| to.as_str()) });
-    shown(StatusCode::OK, &data)
+    shown(
+        StatusCode::OK,
+        &json!({ "to": LocalPath::of(uri).as_str() }),
+    )
 }
 
 fn shown(status: StatusCode, data: &serde_json::Value) -> Response {
@@ -58,26 +70,33 @@ pub(super) async fn form(request: Request) -> Response {
         .iter()
         .find(|(name, _)| name == "next")
         .map_or("/", |(_, next)| next);
-    shown(StatusCode::OK, &json!({ "next": local(next) }))
+    shown(
+        StatusCode::OK,
+        &json!({ "next": LocalPath::or_root(next).as_str() }),
+    )
 }
 
 /// The answer to a view without a valid token.
 pub(super) fn ask_for_token(uri: &Uri) -> Response {
-    let next = uri.path_and_query().map_or("/", |next| next.as_str());
-    shown(StatusCode::UNAUTHORIZED, &json!({ "next": local(next) }))
+    shown(
+        StatusCode::UNAUTHORIZED,
+        &json!({ "next": LocalPath::of(uri).as_str() }),
+    )
 }
 
-/// A path of this listener; `/` instead of another address.
-fn local(next: &str) -> &str {
-    let is_local = next.starts_with('/')
-        && !next.starts_with("//")
-        && next
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    if is_local { next } else { "/" }
+/// The form again, with the reason; counted as a rejected request.
+fn not_signed_in(next: &LocalPath, why: &str) -> Response {
+    let answer = shown(
+        StatusCode::UNAUTHORIZED,
+        &json!({ "next": next.as_str(), "why": why }),
+    );
+    rejected_with(
+        HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why),
+        answer,
+    )
 }
 
-/// Checks a token, and sets the cookie.
+/// Checks a token, and begins a session.
 pub(super) async fn sign_in(
     State(server): Server,
     Extension(peer): Extension<Peer>,
@@ -100,55 +119,101 @@ pub(super) async fn sign_in(
             .find(|(known, _)| known == name)
             .map_or("", |(_, value)| value)
     };
-    let (token, next) = (field("token").trim(), local(field("next")));
-    let Some(found) = server.ctx.tokens.find(token) else {
-        let why = "The token is not valid: unknown or revoked.";
-        let answer = shown(
-            StatusCode::UNAUTHORIZED,
-            &json!({ "next": next, "why": why }),
-        );
-        return rejected_with(
-            HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why),
-            answer,
-        );
+    let next = LocalPath::or_root(field("next"));
+    let Some(found) = server.ctx.tokens.find(field("token").trim()) else {
+        return not_signed_in(&next, "The token is not valid: unknown or revoked.");
     };
     tracing::info!(target: "audit", %peer, token = found.name, "signed in to the page");
-    with_token(see_other(next), &server, token).unwrap_or_else(rejected)
+    with_session(see_other(&next), &server, found).unwrap_or_else(rejected)
 }
 
-/// Adds the cookie with a token.
-pub(in super::super) fn with_token(
+/// Opens a one-time link: begins its session, and leads to an address without the secret.
+pub(super) async fn open_link(
+    State(server): Server,
+    Extension(peer): Extension<Peer>,
+    path: RawPathParams,
+    method: Method,
+) -> Response {
+    // A program that looks at a link in advance must not use it up.
+    if method != Method::GET {
+        return plain(StatusCode::OK, "text/html; charset=utf-8", "".into());
+    }
+    let secret = path.iter().next().map_or("", |(_, secret)| secret);
+    let root = LocalPath::root();
+    let now = server.ctx.clock.monotonic();
+    match server.ctx.sessions.open_link(secret, now) {
+        Ok(Some((caller, session))) => {
+            tracing::info!(target: "audit", %peer, uid = caller.uid, "signed in to the page by a link");
+            with_cookie(see_other(&root), &server, &session).unwrap_or_else(rejected)
+        }
+        Ok(None) => {
+            let seconds = PAGE_LINK_LIFETIME.as_secs();
+            let why = format!(
+                "The link is not valid: it works once, within {seconds} s. Ask for a new one on the machine, or sign in with a token."
+            );
+            not_signed_in(&root, &why)
+        }
+        Err(error) => rejected(error.into()),
+    }
+}
+
+/// Begins a session of a token, and adds its cookie.
+pub(in super::super) fn with_session(
     answer: Response,
     server: &HttpServer,
-    token: &str,
+    token: Token,
 ) -> Result<Response, HttpError> {
-    let secure = if server.config.tls.is_some() {
-        "; Secure"
-    } else {
-        ""
-    };
-    with_cookie(
+    let now = server.ctx.clock.monotonic();
+    let holder = Holder::Token(Box::new(token));
+    let session = server.ctx.sessions.begin(holder, now)?;
+    with_cookie(answer, server, &session)
+}
+
+fn with_cookie(
+    answer: Response,
+    server: &HttpServer,
+    session: &str,
+) -> Result<Response, HttpError> {
+    set_cookie(
         answer,
-        &format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"),
+        server.ctx.sessions.has_tls,
+        session,
+        HTTP_SESSION_LIFETIME.as_secs(),
     )
 }
 
-/// Deletes the cookie.
-pub(in super::super) fn without_token(answer: Response) -> Response {
-    with_cookie(
-        answer,
-        &format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"),
+/// Ends the session of a request, and deletes the cookie.
+pub(in super::super) fn without_session(
+    answer: Response,
+    server: &HttpServer,
+    headers: &HeaderMap,
+) -> Response {
+    let sessions = &server.ctx.sessions;
+    if let Some(session) = session_of(headers, sessions.has_tls) {
+        sessions.end(session);
+    }
+    set_cookie(answer, sessions.has_tls, "", 0).unwrap_or_else(rejected)
+}
+
+pub(super) async fn sign_out(State(server): Server, headers: HeaderMap) -> Response {
+    without_session(
+        see_other(&LocalPath::or_root("/sign-in")),
+        &server,
+        &headers,
     )
-    .unwrap_or_else(rejected)
 }
 
-pub(super) async fn sign_out() -> Response {
-    without_token(see_other("/sign-in"))
-}
-
-fn with_cookie(mut answer: Response, cookie: &str) -> Result<Response, HttpError> {
+fn set_cookie(
+    mut answer: Response,
+    has_tls: bool,
+    secret: &str,
+    seconds: u64,
+) -> Result<Response, HttpError> {
+    let (name, secure) = (cookie_name(has_tls), if has_tls { "; Secure" } else { "" });
     let cookie =
-        HeaderValue::from_str(cookie).map_err(|_| HttpError::bad("the token is malformed"))?;
+        format!("{name}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+    let cookie =
+        HeaderValue::from_str(&cookie).map_err(|_| HttpError::bad("the cookie is malformed"))?;
     answer.headers_mut().insert(header::SET_COOKIE, cookie);
     Ok(answer)
 }
@@ -158,33 +223,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_in_leads_to_this_listener_only() {
-        for next in ["/", "/jobs?fun=state.*", "/jobs/1"] {
-            assert_eq!(local(next), next);
-        }
-        for next in [
-            "",
-            "//evil.example",
-            "https://evil.example",
-            "/\\evil.example",
-            "/a\r\nx: y",
-            "/\t/evil",
-        ] {
-            assert_eq!(local(next), "/", "{next:?}");
-        }
-    }
-
-    #[test]
-    fn the_token_is_found_among_other_cookies() {
+    fn the_session_is_found_among_other_cookies() {
         let mut headers = HeaderMap::new();
-        assert_eq!(token_of(&headers), None);
+        assert_eq!(session_of(&headers, false), None);
         headers.insert(
             header::COOKIE,
-            HeaderValue::from_static("a=1; saltcellar=sct_x; saltcellar2=y"),
+            HeaderValue::from_static(
+                "a=1; saltcellar=scs_x; saltcellar2=y; __Host-saltcellar=scs_z",
+            ),
         );
-        assert_eq!(token_of(&headers), Some("sct_x"));
+        assert_eq!(session_of(&headers, false), Some("scs_x"));
+        assert_eq!(
+            session_of(&headers, true),
+            Some("scs_z"),
+            "another host cannot set it"
+        );
         assert!(is_confirmed(&Method::GET, &headers) && !is_confirmed(&Method::POST, &headers));
         headers.insert(header::ORIGIN, HeaderValue::from_static("http://localhost"));
         assert!(is_confirmed(&Method::POST, &headers));
+    }
+
+    #[test]
+    fn a_cookie_is_of_this_host_and_of_tls_if_there_is_tls() {
+        let answer = |has_tls| {
+            let answer = plain(StatusCode::OK, "text/plain", "".into());
+            let answer = set_cookie(answer, has_tls, "scs_x", 60).unwrap();
+            answer.headers()[header::SET_COOKIE]
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            answer(true),
+            "__Host-saltcellar=scs_x; Path=/; HttpOnly; SameSite=Strict; Max-Age=60; Secure"
+        );
+        assert_eq!(
+            answer(false),
+            "saltcellar=scs_x; Path=/; HttpOnly; SameSite=Strict; Max-Age=60"
+        );
     }
 }

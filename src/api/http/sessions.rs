@@ -1,0 +1,301 @@
+//! Sessions of the page: a random secret in a cookie, and one-time links that begin one.
+//!
+//! A session belongs to a token, whose scope and limits apply, or to a user of this machine, who has asked at the local socket for a link
+//! (`page_link`) and has the rights of that socket. Only hashes of the secrets are kept, in memory: a restart of the daemon signs
+//! everyone out.
+//!
+//! # Invariant
+//!
+//! A session is valid for [`HTTP_SESSION_LIFETIME`], for [`HTTP_SESSION_IDLE`] after its last request, and only while its token is.
+//! A link begins one session.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::tokens::{Token, secret};
+use crate::api::call::{Caller, Ctx, document};
+use crate::base::limits::{
+    HTTP_SESSION_IDLE, HTTP_SESSION_LIFETIME, HTTP_SESSIONS_MAX, HTTP_SESSIONS_OF_ONE,
+    PAGE_LINK_LIFETIME, PAGE_LINKS_MAX,
+};
+use crate::wire::call::{Args, CallError};
+use crate::wire::signed::{Digest, sha256};
+
+/// The first characters of every secret of a session.
+const SESSION_PREFIX: &str = "scs_";
+
+/// The first characters of every secret of a link.
+const LINK_PREFIX: &str = "scl_";
+
+/// The path of the page that takes a link's secret, with the secret behind it.
+pub(super) const LINK_PATH: &str = "/sign-in/";
+
+/// Whose rights a session has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Those of a token.
+    Token(Box<Token>),
+    /// Those of a user at the local socket.
+    User(Caller),
+}
+
+/// Begin and last use of a session, as monotonic times.
+struct Session {
+    holder: Holder,
+    began: Duration,
+    used: Duration,
+}
+
+impl Session {
+    fn is_alive(&self, now: Duration) -> bool {
+        now.saturating_sub(self.began) < HTTP_SESSION_LIFETIME
+            && now.saturating_sub(self.used) < HTTP_SESSION_IDLE
+    }
+}
+
+/// A link that nobody has opened yet.
+struct Link {
+    caller: Caller,
+    made: Duration,
+}
+
+/// The sessions and links of a daemon.
+#[derive(Default)]
+pub struct Sessions {
+    open: Mutex<HashMap<Digest, Session>>,
+    links: Mutex<HashMap<Digest, Link>>,
+    /// Whether the network listener has TLS.
+    pub(super) has_tls: bool,
+}
+
+/// The key of the entry with the earliest time.
+fn earliest<'e>(entries: impl Iterator<Item = (&'e Digest, Duration)>) -> Option<Digest> {
+    entries.min_by_key(|(_, at)| *at).map(|(key, _)| *key)
+}
+
+impl Sessions {
+    /// No sessions, for a listener with or without TLS.
+    pub fn new(has_tls: bool) -> Self {
+        Self {
+            has_tls,
+            ..Self::default()
+        }
+    }
+
+    /// Begins a session and returns its secret. Beyond a limit the session that was unused for longest ends.
+    pub(super) fn begin(&self, holder: Holder, now: Duration) -> Result<String, CallError> {
+        let text = secret(SESSION_PREFIX)?;
+        let mut sessions = self.open.lock();
+        sessions.retain(|_, session| session.is_alive(now));
+
+        let of_holder = sessions
+            .values()
+            .filter(|session| session.holder == holder)
+            .count();
+        let unused = if of_holder >= HTTP_SESSIONS_OF_ONE {
+            let own = sessions
+                .iter()
+                .filter(|(_, session)| session.holder == holder);
+            earliest(own.map(|(key, session)| (key, session.used)))
+        } else if sessions.len() >= HTTP_SESSIONS_MAX {
+            earliest(sessions.iter().map(|(key, session)| (key, session.used)))
+        } else {
+            None
+        };
+        if let Some(unused) = unused {
+            sessions.remove(&unused);
+        }
+
+        let session = Session {
+            holder,
+            began: now,
+            used: now,
+        };
+        sessions.insert(sha256(text.as_bytes()), session);
+        Ok(text)
+    }
+
+    /// The holder of a valid session, which counts as used. Whether its token still is valid is up to the caller.
+    pub(super) fn find(&self, text: &str, now: Duration) -> Option<Holder> {
+        let mut sessions = self.open.lock();
+        let session = sessions.get_mut(&sha256(text.as_bytes()))?;
+        if !session.is_alive(now) {
+            return None;
+        }
+        session.used = now;
+        Some(session.holder.clone())
+    }
+
+    /// Ends a session.
+    pub(super) fn end(&self, text: &str) {
+        self.open.lock().remove(&sha256(text.as_bytes()));
+    }
+
+    /// Makes a link for a user of the local socket, and returns its secret.
+    fn make_link(&self, caller: Caller, now: Duration) -> Result<String, CallError> {
+        let text = secret(LINK_PREFIX)?;
+        let mut links = self.links.lock();
+        links.retain(|_, link| now.saturating_sub(link.made) < PAGE_LINK_LIFETIME);
+        if links.len() >= PAGE_LINKS_MAX
+            && let Some(oldest) = earliest(links.iter().map(|(key, link)| (key, link.made)))
+        {
+            links.remove(&oldest);
+        }
+
+        let link = Link { caller, made: now };
+        links.insert(sha256(text.as_bytes()), link);
+        Ok(text)
+    }
+
+    /// Takes a link, which is used up, and begins its session. `None` if it is unknown, used or too old.
+    pub(super) fn open_link(
+        &self,
+        text: &str,
+        now: Duration,
+    ) -> Result<Option<(Caller, String)>, CallError> {
+        let link = self.links.lock().remove(&sha256(text.as_bytes()));
+        let Some(link) = link.filter(|link| now.saturating_sub(link.made) < PAGE_LINK_LIFETIME)
+        else {
+            return Ok(None);
+        };
+        let session = self.begin(Holder::User(link.caller.clone()), now)?;
+        Ok(Some((link.caller, session)))
+    }
+}
+
+answers! {
+    /// A link that signs in to the page, once.
+    PageLink {
+        /// The path with the link's secret.
+        path: String,
+        /// The address of the listener with the path.
+        url: String,
+        /// Seconds until it is not valid any more.
+        seconds: u64,
+    }
+}
+
+/// `page_link`: makes a link that signs the caller in to the page with the caller's rights.
+pub(in crate::api) fn page_link(
+    ctx: &Ctx,
+    _: &Args<'_>,
+    caller: &Caller,
+) -> Result<Vec<u8>, CallError> {
+    let Some(listener) = &ctx.http else {
+        let why = "there is no page: set `http.listen` in the configuration and restart the daemon";
+        return Err(CallError::Refused(why.to_owned()));
+    };
+    // The session outlives the process.
+    let signed_in = Caller {
+        pid: None,
+        ..caller.clone()
+    };
+    let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
+    tracing::info!(target: "audit", action = "page_link", uid = caller.uid, "one-time link to the page created");
+    let path = format!("{LINK_PATH}{text}");
+    let scheme = if ctx.sessions.has_tls {
+        "https"
+    } else {
+        "http"
+    };
+    document(&PageLink {
+        url: format!("{scheme}://{}{path}", listener.status().listen),
+        path,
+        seconds: PAGE_LINK_LIFETIME.as_secs(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(1_000_000);
+
+    fn user(uid: u32) -> Holder {
+        Holder::User(Caller {
+            uid: Some(uid),
+            ..Caller::default()
+        })
+    }
+
+    #[test]
+    fn a_session_ends_with_its_lifetime_when_idle_and_at_sign_out() {
+        let sessions = Sessions::default();
+        let text = sessions.begin(user(1), START).unwrap();
+        assert_eq!(sessions.find(&text, START), Some(user(1)));
+        assert_eq!(sessions.find(&text[1..], START), None);
+        let idle = sessions.begin(user(1), START).unwrap();
+        assert_eq!(sessions.find(&idle, START + HTTP_SESSION_IDLE), None);
+
+        let mut now = START;
+        while now < START + HTTP_SESSION_LIFETIME {
+            assert!(sessions.find(&text, now).is_some(), "used often enough");
+            now += HTTP_SESSION_IDLE / 2;
+        }
+        assert_eq!(sessions.find(&text, START + HTTP_SESSION_LIFETIME), None);
+
+        let text = sessions.begin(user(1), START).unwrap();
+        sessions.end(&text);
+        assert_eq!(sessions.find(&text, START), None);
+        let kept = sessions.open.lock();
+        assert!(
+            kept.keys()
+                .all(|key| key != text.as_bytes() && !text.as_bytes().starts_with(key)),
+            "only hashes are kept"
+        );
+    }
+
+    #[test]
+    fn their_number_is_bounded_for_one_holder_and_for_all() {
+        let sessions = Sessions::default();
+        let later = |n: usize| START + Duration::from_millis(n as u64);
+        let other = sessions.begin(user(0), START).unwrap();
+        let first = sessions.begin(user(1), later(1)).unwrap();
+        let second = sessions.begin(user(1), later(2)).unwrap();
+        for n in 2..HTTP_SESSIONS_OF_ONE {
+            sessions.begin(user(1), later(n + 1)).unwrap();
+        }
+        assert!(sessions.find(&first, later(900)).is_some());
+        sessions.begin(user(1), later(901)).unwrap();
+        assert_eq!(
+            sessions.find(&second, later(902)),
+            None,
+            "the one unused for longest"
+        );
+        assert!(sessions.find(&first, later(902)).is_some());
+        assert!(sessions.find(&other, later(902)).is_some());
+        for n in 0..2 * HTTP_SESSIONS_MAX {
+            let uid = u32::try_from(n).unwrap() + 10;
+            sessions.begin(user(uid), later(1_000 + n)).unwrap();
+        }
+        assert_eq!(sessions.open.lock().len(), HTTP_SESSIONS_MAX);
+    }
+
+    #[test]
+    fn a_link_begins_one_session_within_its_lifetime() {
+        let sessions = Sessions::default();
+        let caller = Caller {
+            uid: Some(7),
+            ..Caller::default()
+        };
+        let text = sessions.make_link(caller.clone(), START).unwrap();
+        let (of, session) = sessions.open_link(&text, START).unwrap().unwrap();
+        assert_eq!(of, caller);
+        assert_eq!(sessions.find(&session, START), Some(user(7)));
+        assert_eq!(sessions.open_link(&text, START), Ok(None), "used");
+        let late = sessions.make_link(caller.clone(), START).unwrap();
+        assert_eq!(
+            sessions.open_link(&late, START + PAGE_LINK_LIFETIME),
+            Ok(None)
+        );
+        let oldest = sessions.make_link(caller.clone(), START).unwrap();
+        for _ in 0..PAGE_LINKS_MAX {
+            sessions
+                .make_link(caller.clone(), START + Duration::from_secs(1))
+                .unwrap();
+        }
+        assert_eq!(sessions.open_link(&oldest, START), Ok(None));
+    }
+}

@@ -1,0 +1,71 @@
+//! Connecting and writing to a unix socket of Salt, with a deadline: a master that hangs must block no thread.
+
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::base::limits::{FIRE_CONNECT_PAUSE, FIRE_STEP};
+use crate::base::shutdown::Drain;
+
+/// A deadline, and the stop of the daemon, which ends waits before it.
+pub(super) struct Patience<'a> {
+    pub(super) until: Instant,
+    pub(super) stop: &'a Drain,
+}
+
+impl Patience<'_> {
+    /// The time that is left; an error if there is none.
+    pub(super) fn left(&self) -> std::io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() || self.stop.is_stopping() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Ok(left.min(FIRE_STEP))
+    }
+
+    /// Connects. A blocking `connect` waits without limit if the listener hangs and its backlog is full.
+    pub(super) fn connect(&self, path: &Path) -> std::io::Result<UnixStream> {
+        let address = SocketAddrUnix::new(path)?;
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => {
+                    let stream = UnixStream::from(socket);
+                    stream.set_nonblocking(false)?;
+                    return Ok(stream);
+                }
+                // The backlog is full.
+                Err(Errno::AGAIN) => {
+                    self.stop.wait(self.left()?.min(FIRE_CONNECT_PAUSE));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes everything, or fails at the deadline.
+    pub(super) fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            // What fits into the socket's buffer is written even without patience.
+            let step = self.left().unwrap_or(FIRE_CONNECT_PAUSE);
+            stream.set_write_timeout(Some(step))?;
+            match stream.write(bytes) {
+                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    self.left()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
