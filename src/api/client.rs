@@ -262,7 +262,7 @@ fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
 fn decoded(frame: &[u8]) -> Result<Value, ClientError> {
     let mut rest = frame;
     // One more level for the frame around the answer.
-    let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
+    let depth = limits::RMPV_ANSWER_DEPTH_MAX;
     let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
         .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
     if rest.is_empty() {

@@ -39,6 +39,12 @@ pub const RMPV_DEPTH_MAX: usize = 2 * MSGPACK_DEPTH_MAX + 3;
 /// Nesting depth that an answer of the daemon adds around a value from Salt: list, row, field.
 pub const ENVELOPE_DEPTH_MAX: usize = 8;
 
+/// Nesting depth of JSON text: of an answer or an exported line, and the object of a tagged value.
+pub const JSON_DEPTH_MAX: usize = MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX + 4;
+
+/// [`RMPV_DEPTH_MAX`] of a whole answer.
+pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MAX + 1);
+
 /// Unreadable values (for Salt's codec) in one answer that are replaced by a text with the reason. Further ones become
 /// nil, so that many small ones do not enlarge the answer.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;

@@ -135,6 +135,10 @@ macro_rules! counters {
 counters! {
     /// Entries written to the log and synced.
     entries_stored,
+    /// Stored returns with a part that Salt's codec cannot read, replaced by the reason.
+    returns_mended,
+    /// Returns that were too large and are stored without their value.
+    returns_without_value,
     /// Bytes of stored entries as received, tags and bodies.
     entry_bytes_stored,
     /// Commits. Each is one write and one fdatasync per class.
@@ -143,7 +147,7 @@ counters! {
     duplicates_folded,
     /// Returns stored; a return that a call delivered before the bus showed it counts twice.
     returns_stored,
-    /// Those among them that failed: `success` is false, or the exit code is not 0.
+    /// Those among them that failed: for one of their functions `success` is false, the exit code is not 0, or a state failed.
     returns_failed,
     /// Returns that differ from the first return of the same jid and minion; stored as history.
     returns_differing,

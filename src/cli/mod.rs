@@ -6,6 +6,8 @@
 //! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
 
 mod admin;
+#[cfg(test)]
+mod advised;
 mod bench;
 mod doctor;
 mod export;

@@ -57,7 +57,7 @@ pub(crate) struct DeadLetter {
 pub(crate) enum DeadLetterError {
     #[error(
         "the dead letters are full ({count}, {bytes} bytes): deliveries stop until some are retried or dropped \
-         (`saltcellar sinks dead-letters`)"
+         (`saltcellar sinks dead-letters retry NAME --all`, or `drop`)"
     )]
     Full { count: usize, bytes: u64 },
     #[error(transparent)]

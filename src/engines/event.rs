@@ -21,6 +21,7 @@ use crate::model::SeqNo;
 use crate::store::StoredEntry;
 use crate::wire::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_text, get, pairs};
+use crate::wire::outcome::Outcome;
 use crate::wire::salt_event::{HOOK_TAG, HOPS};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,12 +103,13 @@ impl Event {
         before.unwrap_or(0).saturating_add(1)
     }
 
+    /// The outcome of the run that it tells of, if any.
+    pub(crate) fn outcome(&self) -> Outcome<'_> {
+        Outcome::of(&self.body, &self.jid)
+    }
+
     pub(crate) fn data(&self) -> Result<Json, Unreadable> {
-        let mut rest = self.body.as_slice();
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
-        value
-            .map(|value| to_json(&value))
-            .map_err(|error| Unreadable(error.to_string()))
+        json_of(&self.body)
     }
 
     /// All keys of the JSON form but `data`.
@@ -152,6 +154,14 @@ impl Event {
         fields.insert("data".to_owned(), self.data()?);
         Ok(fields)
     }
+}
+
+/// The JSON form of a part of an event's data.
+pub(super) fn json_of(mut value: &[u8]) -> Result<Json, Unreadable> {
+    let value = rmpv::decode::read_value_with_max_depth(&mut value, RMPV_DEPTH_MAX);
+    value
+        .map(|value| to_json(&value))
+        .map_err(|error| Unreadable(error.to_string()))
 }
 
 #[cfg(test)]

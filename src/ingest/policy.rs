@@ -33,8 +33,10 @@ use crate::model::{
     Action, Entry, Fingerprints, Kind, RedactRule, Replaced, Scope, Source, chained,
 };
 use crate::wire::filter::FilterRule;
-use crate::wire::salt_codec::Unreadable;
-use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split};
+use crate::wire::salt_codec::{Unreadable, check_whole, mended};
+use crate::wire::salt_event::{
+    DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split, without_value,
+};
 
 /// An accepted entry, possibly redacted.
 #[derive(Debug, Clone)]
@@ -173,6 +175,10 @@ impl Policy {
         self.check_tag(tag, source)?;
         let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
         if len > max {
+            let event = read_event(tag, data, source, at);
+            if let Some(body) = self.within_limit(&event.entry) {
+                return Ok(self.pass_instead(&event.entry, body));
+            }
             self.metrics.entries_too_large.add(1);
             let reason = RejectReason::TooLarge { len, max };
             self.log("too large", || {
@@ -181,6 +187,67 @@ impl Policy {
             return Err(reason);
         }
         self.read(&read_event(tag, data, source, at))
+    }
+
+    /// The body of a return that is too large, without its value: the minion has answered. `None` for other entries.
+    pub(crate) fn within_limit(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+        let body = (entry.kind == Kind::Return).then(|| without_value(entry.body))??;
+        let body = match check_whole(&body) {
+            Ok(()) => body,
+            Err(_) => mended(&body).ok()?,
+        };
+        if entry.tag.len() + body.len() > self.entry_bytes_max {
+            return None;
+        }
+        self.metrics.returns_without_value.add(1);
+        self.log("return without value", || {
+            tracing::warn!(
+                source = entry.source.name(),
+                jid = entry.jid,
+                minion = entry.minion,
+                bytes = entry.raw_len(),
+                max = self.entry_bytes_max,
+                "return stored without its value, which is too large"
+            );
+        });
+        Some(body)
+    }
+
+    /// The body of a return with the parts replaced that Salt's codec cannot read; rejects one that is not msgpack.
+    pub(crate) fn mend(&self, entry: &Entry<'_>, why: Unreadable) -> Result<Vec<u8>, RejectReason> {
+        let Ok(body) = mended(entry.body) else {
+            return Err(self.reject(entry, why));
+        };
+        self.metrics.returns_mended.add(1);
+        self.log("mended", || {
+            tracing::warn!(
+                source = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
+                "return stored without the parts that Salt's codec cannot read"
+            );
+        });
+        Ok(body)
+    }
+
+    /// As [`Policy::pass`], with another body.
+    pub(crate) fn pass_instead<'a>(
+        &self,
+        entry: &Entry<'a>,
+        body: Vec<u8>,
+    ) -> Option<Accepted<'a>> {
+        let changed = Entry {
+            body: &body,
+            ..*entry
+        };
+        let passed = self.pass(&changed, Some(fingerprints_of(&changed)))?;
+        let (flags, mut replaced, fingerprints) =
+            (passed.entry.flags, passed.replaced, passed.fingerprints);
+
+        replaced.body.get_or_insert(body);
+        Some(Accepted {
+            entry: Entry { flags, ..*entry },
+            replaced,
+            fingerprints,
+        })
     }
 
     /// Rejects a tag that is too long to be stored.
@@ -199,7 +266,13 @@ impl Policy {
     /// Applies the policy to a parsed event.
     pub(crate) fn read<'a>(&self, event: &SaltEvent<'a>) -> EventOutcome<'a> {
         if let DataForm::Unreadable(why) = event.form {
-            return Err(self.reject(&event.entry, why));
+            // The minion has answered, whatever one of its values is.
+            if event.entry.kind != Kind::Return {
+                return Err(self.reject(&event.entry, why));
+            }
+            let body = self.mend(&event.entry, why)?;
+            self.inspect(event);
+            return Ok(self.pass_instead(&event.entry, body));
         }
         self.inspect(event);
         Ok(self.pass(&event.entry, Some(event.fingerprints)))
@@ -528,7 +601,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_is_too_costly_for_an_event_does_not_match_it() {
-        let text = vec!["data.x == 1"; 100].join(" and ");
+        let text = vec!["data.x == 1"; 90].join(" and ");
         let costly = FilterRule {
             condition: Some(Condition::new(&text).unwrap()),
             ..FilterRule::of_all("costly", Action::Drop)
@@ -685,7 +758,7 @@ mod tests {
             (entry.kind, entry.jid, entry.minion, entry.fun),
             (Kind::Return, "1", "web1", "x.y")
         );
-        assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
+        assert!(entry.flags.has(Flags::RETCODE_KNOWN) && entry.retcode == 3);
         seen.push((entry.body.to_vec(), accepted.fingerprints.unwrap()));
         assert_eq!(seen[0], seen[1]);
         let text = String::from_utf8_lossy(&seen[0].0).into_owned();

@@ -154,11 +154,7 @@ pub struct Flags(pub u8);
 impl Flags {
     /// It was on a bus, so lists of events include it.
     pub const ON_BUS: Flags = Flags(1);
-    /// A return with `success`.
-    pub(crate) const SUCCESS_KNOWN: Flags = Flags(2);
-    /// A return with `success: true`.
-    pub(crate) const SUCCESS: Flags = Flags(4);
-    /// A return with an integer retcode.
+    /// A return with an exit code, its own or that of a failure.
     pub(crate) const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
     pub(crate) const REACTION: Flags = Flags(16);
@@ -168,6 +164,8 @@ impl Flags {
     /// later call with the same return is stored as a separate entry. Not set by releases up to
     /// 0.1, which did not store that call.
     pub(crate) const UNCONFIRMED: Flags = Flags(64);
+    /// A return of a whole highstate that was applied: it shows the state of its minion.
+    pub(crate) const HIGHSTATE: Flags = Flags(128);
 
     /// Whether all bits of `other` are set.
     pub fn has(self, other: Flags) -> bool {
@@ -186,10 +184,9 @@ impl Flags {
         Flags(self.0 & !other.0)
     }
 
-    /// Whether a return failed: `success` is false, or the retcode is not zero.
+    /// Whether a return failed, from its columns: [`crate::wire::outcome`] decided it when they were written.
     pub fn failed(self, retcode: i64) -> bool {
-        let unsuccessful = self.has(Self::SUCCESS_KNOWN) && !self.has(Self::SUCCESS);
-        unsuccessful || (self.has(Self::RETCODE_KNOWN) && retcode != 0)
+        self.has(Self::RETCODE_KNOWN) && retcode != 0
     }
 }
 
@@ -212,7 +209,7 @@ pub struct Entry<'a> {
     pub minion: &'a str,
     /// Function; empty without one, or with several.
     pub fun: &'a str,
-    /// A return's exit code; 0 unless [`Flags::RETCODE_KNOWN`].
+    /// A return's exit code, not 0 if any of its functions failed; 0 unless [`Flags::RETCODE_KNOWN`].
     pub retcode: i64,
     /// Bytes as received; their form depends on the kind.
     pub body: &'a [u8],
@@ -662,16 +659,9 @@ mod tests {
     }
 
     #[test]
-    fn a_return_fails_by_success_or_by_retcode() {
-        let known = Flags::SUCCESS_KNOWN;
-        assert!(known.failed(0));
-        assert!(!known.with(Flags::SUCCESS).failed(0));
-        assert!(
-            known
-                .with(Flags::SUCCESS)
-                .with(Flags::RETCODE_KNOWN)
-                .failed(2)
-        );
-        assert!(!Flags::default().failed(2), "without a known retcode");
+    fn a_return_fails_by_its_exit_code() {
+        assert!(Flags::RETCODE_KNOWN.failed(2));
+        assert!(!Flags::RETCODE_KNOWN.failed(0));
+        assert!(!Flags::default().failed(2), "without a known code");
     }
 }

@@ -60,6 +60,7 @@ use parking_lot::{Mutex, RwLock};
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
 pub use index::LatestJob;
+pub(crate) use index::latest::HIGHSTATE;
 pub use read::StoredEntry;
 pub(crate) use read::consumer::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess};
 pub use read::consumer::{ReadAhead, Start, is_consumer_name};

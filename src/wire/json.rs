@@ -21,6 +21,8 @@
 //!
 //! # Invariant
 //!
+//! [`parse`] reads every text that [`to_json`] leads to, and recurses no deeper than [`JSON_DEPTH_MAX`].
+//!
 //! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores: the width
 //! of integers and floats, repeated keys, and keys that are arrays or maps.
 
@@ -29,8 +31,10 @@ use std::collections::HashSet;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::{Integer, Utf8String, Value};
+use serde::Deserialize as _;
 use serde_json::{Map, Number, Value as Json};
 
+use crate::base::limits::JSON_DEPTH_MAX;
 use crate::wire::msgpack::{Head, Reader};
 
 /// Salt's ext type of dates.
@@ -163,6 +167,50 @@ fn python_key(key: String) -> String {
         }
         _ => key,
     }
+}
+
+/// Why a text is not JSON that can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// Reading deeper JSON could exhaust a thread's stack.
+    #[error("nested deeper than {JSON_DEPTH_MAX} levels")]
+    Depth,
+    /// It is not JSON.
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+}
+
+/// Parses JSON as deep as the forms of stored values, which is deeper than serde_json allows by itself.
+pub fn parse(text: &[u8]) -> Result<Json, JsonError> {
+    if depth_of(text) > JSON_DEPTH_MAX {
+        return Err(JsonError::Depth);
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    reader.disable_recursion_limit();
+    let json = Json::deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(json)
+}
+
+/// The nesting depth of JSON text; of other text, at least the depth up to its first error.
+fn depth_of(text: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut is_text, mut is_escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// The JSON is not the form of a value.

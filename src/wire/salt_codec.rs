@@ -113,13 +113,19 @@ pub(super) fn checked_value<'a>(
 /// `answer` with each value that the extension cannot read replaced by a str with the reason. Map keys of any type are kept,
 /// because the extension can read them. Fails if the bytes are not exactly one value.
 pub fn repaired(answer: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
-    repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX)
+    repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX, true)
 }
 
-fn repair(bytes: &[u8], depth: usize) -> Result<Cow<'_, [u8]>, Unreadable> {
+/// A value to be stored that is not wholly readable, with each part that Salt's codec cannot read replaced by a str with the
+/// reason: one odd value does not lose a return. Fails if the bytes are not exactly one value.
+pub fn mended(body: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    repair(body, MSGPACK_DEPTH_MAX, false).map(Cow::into_owned)
+}
+
+fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Unreadable> {
     if (ValueWalk {
         bytes,
-        any_key: true,
+        any_key,
         sink: Reject,
     })
     .value(0, depth)
@@ -133,7 +139,7 @@ fn repair(bytes: &[u8], depth: usize) -> Result<Cow<'_, [u8]>, Unreadable> {
     }
     let mut walk = ValueWalk {
         bytes,
-        any_key: true,
+        any_key,
         sink: Replace::default(),
     };
     walk.value(0, depth)?;
@@ -511,7 +517,7 @@ mod tests {
             w.raw(&ext(-1, b""));
         }
         let bytes = w.into_bytes();
-        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX).unwrap();
+        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX, true).unwrap();
         assert!(
             repaired.len() < bytes.len(),
             "{} of {}",
@@ -524,7 +530,7 @@ mod tests {
     #[test]
     fn a_value_nested_too_deep_is_replaced_at_the_limit() {
         let bytes = nested(3000, b"\xc0");
-        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX).unwrap();
+        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX, true).unwrap();
         assert_eq!(check_whole(&repaired), Ok(()));
         assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
         // An answer adds levels around the deepest accepted value.

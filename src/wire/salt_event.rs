@@ -6,7 +6,8 @@
 
 use memchr::memmem;
 
-use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text};
+use super::msgpack::{self, DecodeError, Reader, Writer, as_int, as_text};
+use super::outcome::Outcome;
 use super::salt_codec::{Unreadable, checked_key, checked_value};
 use crate::base::clock::Micros;
 use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
@@ -23,6 +24,29 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memmem::find(body, b"\n\n")?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
+}
+
+/// The beginning of the text in the place of a value that is too large. The extension writes it, too.
+const TOO_LARGE: &str = "saltcellar: this value was too large to be stored";
+
+/// A return without its value, which is too large: a text with its size is in its place. `None` if it has no value.
+pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
+    let pairs: Vec<_> = msgpack::pairs(body).collect();
+    let is_value = |key: &[u8]| as_text(key) == Some("return");
+    if !pairs.iter().any(|(key, _)| is_value(key)) {
+        return None;
+    }
+    let mut w = Writer::new();
+    w.map(pairs.len());
+    for (key, value) in pairs {
+        w.raw(key);
+        if is_value(key) {
+            w.str(&format!("{TOO_LARGE}: {} bytes", value.len()));
+        } else {
+            w.raw(value);
+        }
+    }
+    Some(w.into_bytes())
 }
 
 /// Whether these are the tag and the data of an event: a tag without two newlines, and exactly one msgpack map.
@@ -77,7 +101,11 @@ pub struct JobTag<'a> {
     pub of_minions: bool,
 }
 
-/// Parses the tag of a job.
+/// Placeholders that Salt passes instead of a jid: nothing is stored under them as a job.
+pub const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
+
+/// Parses the tag of a job. A job that is not to be cached has a placeholder in it (`salt/job/nocache/ret/<id>`, for a
+/// schedule with `return_job: nocache`), so its event has no job.
 pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
     let (space, rest) = rest.split_once('/')?;
@@ -86,7 +114,7 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     }
     let (jid, rest) = rest.split_once('/')?;
     let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
-    if jid.is_empty() || about.is_empty() || tag.len() > NAME_BYTES_MAX {
+    if PLACEHOLDER_JIDS.contains(&jid) || about.is_empty() || tag.len() > NAME_BYTES_MAX {
         return None;
     }
     let of_minions = space == "job";
@@ -114,12 +142,12 @@ pub struct Peeked<'a> {
     pub fun: Option<&'a str>,
     /// `cmd`: `_return` in events of a master, `publish` in a load.
     pub cmd: Option<&'a str>,
-    /// `retcode`, if it is one integer.
-    pub retcode: Option<i64>,
-    /// `success`, if it is a boolean.
-    pub success: Option<bool>,
     /// Whether `return` exists.
     pub has_return: bool,
+    /// The msgpack of `fun`.
+    pub function: &'a [u8],
+    /// The msgpack of `fun_args`.
+    pub fun_args: &'a [u8],
     /// The text of `_stamp`, which is added when an event is fired.
     pub stamp: Option<&'a [u8]>,
     /// The msgpack of `return`, `retcode` and `success`.
@@ -175,12 +203,13 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
         match key.len() {
             2 if key == b"id" => seen.id = name(value),
             3 if key == b"jid" => seen.jid = name(value),
-            3 if key == b"fun" => seen.fun = name(value),
+            3 if key == b"fun" => (seen.fun, seen.function) = (name(value), value),
             3 if key == b"cmd" => seen.cmd = as_text(value),
             6 if key == b"return" => (seen.has_return, seen.answer[0]) = (true, value),
             6 if key == b"_stamp" => seen.stamp = Some(text_bytes(value)),
-            7 if key == b"retcode" => (seen.retcode, seen.answer[1]) = (as_int(value), value),
-            7 if key == b"success" => (seen.success, seen.answer[2]) = (as_bool(value), value),
+            7 if key == b"retcode" => seen.answer[1] = value,
+            7 if key == b"success" => seen.answer[2] = value,
+            8 if key == b"fun_args" => seen.fun_args = value,
             _ => {}
         }
     }
@@ -262,7 +291,7 @@ pub enum DataForm {
     Map,
     /// A value of another type.
     NoMap,
-    /// A value that Salt's codec cannot read. Such an event is not stored.
+    /// A value that Salt's codec cannot read, wholly or in part.
     Unreadable(Unreadable),
 }
 
@@ -296,7 +325,8 @@ fn event_of<'a>(
         Ok(_) => DataForm::NoMap,
         Err(why) => DataForm::Unreadable(why),
     };
-    let seen = seen.unwrap_or_default();
+    // Its names count although a part of it is unreadable.
+    let seen = seen.unwrap_or_else(|_| peek(data));
     let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
     SaltEvent {
         entry,
@@ -343,20 +373,20 @@ pub fn fingerprints_of(entry: &Entry<'_>) -> Fingerprints {
     )
 }
 
-impl Peeked<'_> {
-    /// The flags of a return.
-    pub fn flags(&self) -> Flags {
-        let mut flags = Flags::default();
-        if let Some(success) = self.success {
-            flags = flags.with(Flags::SUCCESS_KNOWN);
-            if success {
-                flags = flags.with(Flags::SUCCESS);
-            }
-        }
-        if self.retcode.is_some() {
-            flags = flags.with(Flags::RETCODE_KNOWN);
-        }
-        flags
+impl<'a> Peeked<'a> {
+    /// The flags and the exit code of a return, or of another event with a `retcode` or `success`.
+    pub fn columns(&self) -> (Flags, i64) {
+        let some = |value: &'a [u8]| Some(value).filter(|value| !value.is_empty());
+        let [value, retcode, success] = self.answer;
+        let outcome = Outcome {
+            value: some(value),
+            retcode: some(retcode),
+            success: some(success),
+            fun: some(self.function),
+            fun_args: some(self.fun_args),
+            ..Outcome::default()
+        };
+        outcome.resolved(self.jid.unwrap_or_default()).columns()
     }
 }
 
@@ -410,16 +440,17 @@ fn entry_of<'a>(
         Some(_) => "",
         None => minion_of(tag).or(seen.id).unwrap_or(""),
     };
+    let (flags, retcode) = seen.columns();
     let entry = Entry {
         kind,
         source,
-        flags: seen.flags().with(Flags::ON_BUS),
+        flags: flags.with(Flags::ON_BUS),
         at,
         tag,
         jid: job.map_or("", |job| job.jid),
         minion,
         fun: seen.fun.unwrap_or(""),
-        retcode: seen.retcode.unwrap_or(0),
+        retcode,
         body: data,
     };
     (entry, fingerprints(&entry, seen.answer))

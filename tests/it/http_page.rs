@@ -143,12 +143,15 @@ fn every_view_shows_what_is_stored() {
                 "Missing: 1",
                 "missing1",
                 "Timeline",
-                "Summary for web1",
+                "Summary for <bdi>web1</bdi>",
                 "Succeeded: 1 (changed=1)",
                 "Failed:    1",
             ],
         ),
-        (format!("/jobs/{JID}?minion=web2"), &["Summary for web2"]),
+        (
+            format!("/jobs/{JID}?minion=web2"),
+            &["Summary for <bdi>web2</bdi>"],
+        ),
         (
             format!("/jobs/{JID}/diff?with={EARLIER}"),
             &["only in the later run", "web1", "first", "second"],
@@ -313,7 +316,9 @@ fn a_token_signs_in_and_its_limits_apply() {
     assert!(minions.contains("token web, right read"), "{minions}");
     let job = html(&get(&address, &format!("/jobs/{JID}"), &line));
     assert!(
-        job.contains("Summary for web1") && !job.contains("db1") && !job.contains("missing1"),
+        job.contains("Summary for <bdi>web1</bdi>")
+            && !job.contains("db1")
+            && !job.contains("missing1"),
         "{job}"
     );
     let jobs = html(&get(&address, "/jobs", &line));

@@ -54,6 +54,9 @@ mod jobs;
 /// Minions computed from the archive.
 mod minions;
 
+/// What counts as a failure, and as a minion's state: the same in every view.
+mod outcomes;
+
 /// Consumers of the event stream, and `events tail`.
 mod consumers;
 

@@ -193,27 +193,6 @@ fn an_event_counts_as_a_sign_of_life() {
 }
 
 #[test]
-fn a_run_of_some_states_is_marked() {
-    let cellar = cellar();
-    publish(&cellar, LATEST, "state.apply", &["web1"]);
-    answer(
-        &cellar,
-        LATEST,
-        "web1",
-        "state.apply",
-        &run_states(false, true),
-        0,
-    );
-    let one = document(&cellar, &["minions", "show", "web1"]);
-    assert_eq!(
-        (&one["highstate"]["jid"], &one["highstate"]["partial"]),
-        (&json!(LATEST), &json!(true))
-    );
-    let other = document(&cellar, &["minions", "show", "web2"]);
-    assert_eq!(other["highstate"]["partial"], false);
-}
-
-#[test]
 fn one_minion_is_shown_with_its_history() {
     let cellar = cellar();
     let one = document(&cellar, &["minions", "show", "web1"]);

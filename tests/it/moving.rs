@@ -516,3 +516,92 @@ fn forget_seq(value: &mut Value) {
         _ => {}
     }
 }
+
+/// The bodies of the entries of a store, in order.
+fn bodies(cellar: &Cellar) -> Vec<Vec<u8>> {
+    let entries = cellar.ask("entries", vec![("from", 1.into()), ("all", true.into())]);
+    let entries = entries["entries"].as_array().unwrap();
+    let body = |entry: &Value| entry["body"].as_slice().unwrap().to_vec();
+    entries.iter().map(body).collect()
+}
+
+#[test]
+fn json_lines_are_exact_for_everything_that_the_store_takes() {
+    let text = |bytes: &[u8]| {
+        let packed = [&[0xd9, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+        rmpv::decode::read_value(&mut packed.as_slice()).unwrap()
+    };
+    let deep = (0..508).fold(Value::from(1), |inner, level| match level % 2 {
+        0 => Value::Array(vec![inner]),
+        _ => map(vec![("$k", inner)]),
+    });
+    let odd = vec![
+        ("deep", deep),
+        ("text", text(b"caf\xe9")),
+        ("bin", Value::Binary(vec![0, 255])),
+        (
+            "keys",
+            Value::Map(vec![
+                (1.into(), 2.into()),
+                ("1".into(), 3.into()),
+                (text(b"\xff"), 4.into()),
+            ]),
+        ),
+        (
+            "repeated",
+            Value::Map(vec![("a".into(), 1.into()), ("a".into(), 2.into())]),
+        ),
+        ("narrow", Value::F32(1.5)),
+        ("nan", Value::F64(f64::NAN)),
+        ("date", Value::Ext(78, b"00010101T00:00:00.000000".to_vec())),
+        ("dollar", map(vec![("$bin", "x".into())])),
+    ];
+    let from = Cellar::start();
+    let mut events = Vec::new();
+    for (n, (name, value)) in odd.iter().enumerate() {
+        let data = map(vec![("n", n.into()), ("odd", value.clone())]);
+        events.push(map(vec![
+            ("tag", format!("test/{name}").into()),
+            ("data", data),
+        ]));
+        let load = map(vec![
+            ("id", (*name).into()),
+            ("jid", JID.into()),
+            ("fun", "test.echo".into()),
+            ("return", value.clone()),
+        ]);
+        from.ask("returner", vec![("load", load)]);
+    }
+    from.ask("event_return", vec![("events", Value::Array(events))]);
+    let load = map(vec![
+        ("fun", "test.echo".into()),
+        ("jid", JID.into()),
+        ("arg", Value::Array(vec![Value::F32(0.5)])),
+    ]);
+    from.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", load),
+            ("minions", list(["web1"])),
+        ],
+    );
+    let file = from.dir.path().join("all.jsonl");
+    let output = run(
+        &from,
+        &["export", "jsonl", "--events", file.to_str().unwrap()],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let to = Cellar::start();
+    let output = run(&to, &["import", "jsonl", file.to_str().unwrap()]);
+    assert_eq!(
+        sums(&output),
+        [2 * odd.len() as u64 + 1, 0, 0],
+        "{}",
+        stderr(&output)
+    );
+    let (mut before, mut after) = (bodies(&from), bodies(&to));
+    before.sort_unstable();
+    after.sort_unstable();
+    assert_eq!(before, after);
+}

@@ -100,10 +100,7 @@ fn a_job_without_publish_is_listed_by_its_return() {
         (&"test.ping".into(), &5.into())
     );
     let row = &cellar.ask("get_jids_filter", vec![("count", 1.into())])[0];
-    assert_eq!(
-        (&row["JID"], &row["Target"]),
-        (&JID.into(), &"unknown-target".into())
-    );
+    assert_eq!((&row["JID"], &row["Target"]), (&JID.into(), &"web1".into()));
     // A late publish takes precedence.
     cellar.ask(
         "save_load",
@@ -442,12 +439,19 @@ fn a_batch_of_events_is_stored_and_its_malformed_elements_are_counted() {
 #[test]
 fn an_entry_over_the_limit_is_refused_and_counted() {
     let cellar = Cellar::start();
-    let giant = answer("web1", Value::Binary(vec![0; 64 * 1024 * 1024 + 1]));
+    let giant = Value::Binary(vec![0; 64 * 1024 * 1024 + 1]);
+    let mut load = publish();
+    if let Value::Map(pairs) = &mut load {
+        pairs.push(("big".into(), giant.clone()));
+    }
     assert_eq!(
-        code(cellar.call("returner", vec![("load", giant)])),
+        code(cellar.call("save_load", vec![("jid", JID.into()), ("load", load)])),
         "too_large"
     );
     assert_eq!(cellar.counter("entries_too_large"), 1);
+    // A return is one all the same: only its value is left out.
+    cellar.ask("returner", vec![("load", answer("db1", giant))]);
+    assert_eq!(cellar.counter("returns_without_value"), 1);
     let large = answer("web1", Value::Binary(vec![7; 20 * 1024 * 1024]));
     cellar.ask("returner", vec![("load", large.clone())]);
     assert_eq!(

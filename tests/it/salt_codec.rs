@@ -1,4 +1,5 @@
-//! Values that Salt's codec cannot read: rejected by every source, and replaced in answers if already stored.
+//! Values that Salt's codec cannot read: replaced in returns, rejected elsewhere by every source, and replaced in answers if already
+//! stored.
 
 use std::path::Path;
 
@@ -59,7 +60,7 @@ fn packed(value: &Value) -> Vec<u8> {
 }
 
 #[test]
-fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
+fn a_value_unreadable_to_salt_is_replaced_in_a_return_and_rejected_elsewhere() {
     let cellar = Cellar::start();
     cellar.ask("returner", vec![("load", returned("good", &"fine".into()))]);
     let mut rejected = 0;
@@ -71,8 +72,12 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
                 ("tag", "test/good".into()),
                 ("data", map(vec![("n", rejected.into())])),
             ]);
+            // A return is stored without the value.
+            cellar.ask(
+                "returner",
+                vec![("load", load.clone()), ("replay", replay.into())],
+            );
             for (call, args) in [
-                ("returner", vec![("load", load.clone())]),
                 (
                     "save_load",
                     vec![("jid", "20261121030955505684".into()), ("load", load)],
@@ -117,8 +122,12 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
         }
     }
     assert_eq!(cellar.counter("entries_unreadable"), rejected);
+    assert_eq!(cellar.counter("returns_mended"), 2 * attacks().len() as u64);
     let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
-    assert_eq!(job.as_map().unwrap().len(), 1, "{job}");
+    assert_eq!(job.as_map().unwrap().len(), 2, "{job}");
+    assert_eq!(job["bad"]["return"]["even"].as_str(), Some("kept"));
+    let marked = job["bad"]["return"]["odd"].to_string();
+    assert!(marked.contains("<unreadable: ext -1"), "{marked}");
     assert_eq!(cellar.ask("get_jids", vec![]).as_map().unwrap().len(), 1);
     assert_eq!(cellar.ask("load_reg", vec![]), Value::Nil);
     let log = cellar.log();
@@ -129,7 +138,7 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
 }
 
 #[test]
-fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
+fn a_return_on_a_bus_that_is_unreadable_to_salt_in_part_is_stored_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let bus = master_bus(dir.path());
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
@@ -149,10 +158,11 @@ fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
     );
     let job = wait_for("the good return", || {
         let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
-        (job != Value::Map(vec![])).then_some(job)
+        (job["good"] != Value::Nil).then_some(job)
     });
-    assert_eq!(job.as_map().unwrap().len(), 1, "{job}");
-    assert_eq!(cellar.counter("entries_unreadable"), attacks().len() as u64);
+    assert_eq!(job["bad"]["return"]["even"].as_str(), Some("kept"), "{job}");
+    assert_eq!(cellar.counter("returns_mended"), attacks().len() as u64);
+    assert_eq!(cellar.counter("entries_unreadable"), 0);
     assert_eq!(cellar.counter("bus_events_lost"), 0);
 }
 

@@ -96,3 +96,22 @@ def hostile(now=None):
     site.job(10, HOSTILE, [*minions, HOSTILE], lambda minion: (HOSTILE, 1), HOSTILE, [HOSTILE], HOSTILE, silent={HOSTILE})
     site.event(5, f"test/{HOSTILE}", HOSTILE_ID, id=HOSTILE_ID, fun=HOSTILE, text=HOSTILE, **{HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]})
     return site, jid
+
+
+#: Turns the text after it around, as far as its element and paragraph let it.
+TURNING_ID = "db1\u202e.tset"
+#: Letters that are written from right to left.
+RIGHT_TO_LEFT_ID = "\u05d0\u05d1\u05d2"
+LONG_WORD = "x" * 50_000
+
+
+def unruly(now=None):
+    """A minion whose id turns text around, one that is written from right to left, and long words in every field."""
+    site = Site(now)
+    minions = [TURNING_ID, RIGHT_TO_LEFT_ID, "web1", "web2"]
+    text = LONG_WORD
+    site.job(30, "state.apply", minions, lambda minion: (states(minion, ["/etc/motd"], ["nginx"], text), 2), text, [text], text)
+    jid = site.job(20, "state.apply", minions, lambda minion: (states(minion, ["/etc/motd"], ["nginx"], text), 2), text, [text], text, silent=minions)
+    site.job(10, text[:200], minions, lambda minion: (text, 1), text, [text], text, silent={"web2"})
+    site.event(5, "test/" + text[:900], TURNING_ID, id=TURNING_ID, fun=text[:200], text=text, **{text[:900]: [text, {text[:900]: text}]})
+    return site, jid

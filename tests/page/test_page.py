@@ -99,6 +99,48 @@ def test_hostile_text_never_runs(daemon, tab):
     assert answers == []
 
 
+#: Ids that are shown with their characters in another order, or with one that turns the text around.
+TURNED = """
+(() => {
+  const found = [];
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode;
+    if (/[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]/.test(node.data)) found.push("turns: " + node.data.slice(0, 100));
+    for (const match of node.data.matchAll(/web[12]/g)) {
+      const place = (n) => {
+        const range = document.createRange();
+        range.setStart(node, match.index + n);
+        range.setEnd(node, match.index + n + 1);
+        return range.getBoundingClientRect();
+      };
+      const [first, last] = [place(0), place(3)];
+      if (first.top === last.top && first.left > last.left) found.push("mirrored: " + node.data.slice(0, 100));
+    }
+  }
+  return found;
+})()
+"""
+
+
+def test_unruly_text_turns_no_other_and_widens_no_view(daemon, tab):
+    site, jid = sample.unruly()
+    daemon.load(site)
+    seq = daemon.newest()
+    daemon.bus.fire("deploy/" + sample.LONG_WORD[:900], id=sample.TURNING_ID, fun=sample.LONG_WORD[:200])
+    sign_in(tab, daemon, daemon.token("operator"))
+    minion = urllib.parse.quote(sample.TURNING_ID, safe="")
+    for path in [*views(jid, seq).values(), f"/minions/{minion}", f"/jobs/{jid}?minion={minion}", f"/reactor?why={sample.LONG_WORD[:900]}"]:
+        tab.open(daemon.url + path)
+        assert tab.js(TOO_WIDE) == [], path
+        assert tab.js(TURNED) == [], path
+    tab.open(f"{daemon.url}/jobs/{jid}")
+    missing = tab.js("document.querySelector('#missing').parentElement.innerText")
+    assert sample.TURNING_ID.replace("\u202e", "\\u{202e}") in missing, "the character is spelled out"
+    order = "[...document.querySelectorAll('#missing ~ p a')].map(one => one.getBoundingClientRect().left)"
+    assert tab.js(order) == sorted(tab.js(order)), "each id is at its place"
+
+
 def test_a_token_signs_in_and_out(daemon, tab):
     assert tab.open(f"{daemon.url}/jobs?fun=state.*") == 401
     tab.js("document.getElementById('token').value = 'sct_wrong'")

@@ -9,15 +9,13 @@
 use super::Ctx;
 use crate::base::clock::Micros;
 use crate::base::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
+use crate::ingest::policy::RejectReason;
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Source, stamped_jid};
 use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
-use crate::wire::salt_codec::{Unreadable, check_whole};
-use crate::wire::salt_event::{fingerprints, fired, peek, peek_checked};
-
-/// Placeholders that Salt passes instead of a jid.
-const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
+use crate::wire::salt_codec::check_whole;
+use crate::wire::salt_event::{PLACEHOLDER_JIDS, fingerprints, fired, peek, peek_checked};
 
 /// An empty entry of a returner call.
 fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallError> {
@@ -57,6 +55,10 @@ fn source(args: &Args<'_>, source: Source) -> Result<Source, CallError> {
     })
 }
 
+fn refused(why: RejectReason) -> CallError {
+    CallError::Refused(why.to_string())
+}
+
 fn nil() -> Vec<u8> {
     vec![0xc0]
 }
@@ -64,7 +66,7 @@ fn nil() -> Vec<u8> {
 impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
-        check_whole(entry.body).map_err(|why| self.reject(entry, why))?;
+        check_whole(entry.body).map_err(|why| refused(self.policy.reject(entry, why)))?;
         if let Some(accepted) = self.policy.pass(entry, None) {
             to.push(&accepted.entry(), accepted.fingerprints);
         }
@@ -78,10 +80,6 @@ impl Ctx {
             return Err(CallError::TooLarge { len, max });
         }
         Ok(())
-    }
-
-    fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> CallError {
-        CallError::Refused(self.policy.reject(entry, why).to_string())
     }
 
     fn refuse(&self, why: String) -> CallError {
@@ -158,7 +156,19 @@ pub(super) fn save_load(
         },
         to,
     )?;
+    if is_return && is_of_job(load, &jid) && !args.flag("import")? {
+        // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs (`store_job` in
+        // `salt/utils/job.py`): this call brought the return. Elsewhere the returner call is then a known one.
+        keep_return(ctx, args, load, to, true)?;
+    }
     Ok(nil())
+}
+
+/// Whether a load is the whole return of a minion for this job.
+fn is_of_job(load: &[u8], jid: &str) -> bool {
+    let text = |key| msgpack::get(load, key).and_then(id_text);
+    let is_minion = text("id").is_some_and(|id| !id.is_empty() && is_minion_id(&id));
+    is_minion && text("jid").as_deref() == Some(jid)
 }
 
 pub(super) fn save_minions(
@@ -281,6 +291,7 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
+/// Stores a return.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,
@@ -308,26 +319,38 @@ fn keep_return(
         minion: &minion,
         ..blank(ctx, args, Kind::Return)?
     };
-    let seen = peek_checked(load).map_err(|why| ctx.reject(&made, why))?;
+    let (seen, unreadable) = match peek_checked(load) {
+        Ok(seen) => (seen, None),
+        Err(why) => (peek(load), Some(why)),
+    };
     // The master fires a return, which adds the stamp, before it calls the returner: so the return was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
+    let (flags, retcode) = seen.columns();
     let flags = if fired {
-        seen.flags().with(Flags::ON_BUS)
+        flags.with(Flags::ON_BUS)
     } else {
-        seen.flags()
+        flags
     };
     let entry = Entry {
         flags,
         fun: seen.fun.unwrap_or(""),
-        retcode: seen.retcode.unwrap_or(0),
+        retcode,
         body: load,
         ..made
     };
-    ctx.check_size(&entry)?;
-    if let Some(accepted) = ctx
-        .policy
-        .pass(&entry, Some(fingerprints(&entry, seen.answer)))
-    {
+    let accepted = if entry.raw_len() > ctx.entry_bytes_max {
+        match ctx.policy.within_limit(&entry) {
+            Some(body) => ctx.policy.pass_instead(&entry, body),
+            None => return ctx.check_size(&entry),
+        }
+    } else if let Some(why) = unreadable {
+        let body = ctx.policy.mend(&entry, why).map_err(refused)?;
+        ctx.policy.pass_instead(&entry, body)
+    } else {
+        let known = fingerprints(&entry, seen.answer);
+        ctx.policy.pass(&entry, Some(known))
+    };
+    if let Some(accepted) = accepted {
         to.push(&accepted.entry(), accepted.fingerprints);
     }
     Ok(())
@@ -389,8 +412,18 @@ pub(super) fn event_return(
             unfit += 1;
             continue;
         }
-        ctx.check_size(&event.entry)?;
-        match ctx.policy.read(&event) {
+        let is_too_large = event.entry.raw_len() > ctx.entry_bytes_max;
+        let short = is_too_large
+            .then(|| ctx.policy.within_limit(&event.entry))
+            .flatten();
+        let read = match short {
+            Some(body) => Ok(ctx.policy.pass_instead(&event.entry, body)),
+            None => {
+                ctx.check_size(&event.entry)?;
+                ctx.policy.read(&event)
+            }
+        };
+        match read {
             Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),
             Ok(None) => {}
             Err(_) => unfit += 1,

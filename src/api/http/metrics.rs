@@ -18,13 +18,10 @@ use crate::api::call::Ctx;
 use crate::base::metrics::{BUCKETS_US, Histogram, Metrics};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Flags, SeqNo};
-use crate::store::StoreError;
+use crate::store::{HIGHSTATE, StoreError};
 
 /// The type of an answer with metrics.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The functions that count as a highstate.
-const HIGHSTATES: [&str; 2] = ["state.apply", "state.highstate"];
 
 /// A metric beside the counters.
 struct Family {
@@ -125,7 +122,7 @@ families! {
     );
     HIGHSTATE_TIME = gauge(
         "minion_highstate_time_seconds",
-        "Last return of `state.apply` or `state.highstate` of a minion, in seconds since 1970; only with `http.minion_metrics`"
+        "Last return of a highstate of a minion (`state.apply` or `state.highstate` of all its states, without `test` and `mock`), in seconds since 1970; only with `http.minion_metrics`"
     );
     HIGHSTATE_FAILED = gauge("minion_highstate_failed", "1 if that return failed; only with `http.minion_metrics`");
 }
@@ -265,16 +262,14 @@ struct Highstate {
 impl Highstates {
     fn read(&self, ctx: &Ctx, snapshot: &mut Snapshot) -> Result<(), StoreError> {
         let mut latest = HashMap::new();
-        for fun in HIGHSTATES {
-            // Whichever source is newer.
-            for of_fun in [
-                ctx.store.latest_of(fun)?,
-                ctx.store.latest_on_bus_only(fun)?,
-            ] {
-                for (minion, job) in of_fun {
-                    let seq = latest.entry(minion).or_insert(job.seq);
-                    *seq = job.seq.max(*seq);
-                }
+        // Whichever source is newer.
+        for of_source in [
+            ctx.store.latest_of(HIGHSTATE)?,
+            ctx.store.latest_on_bus_only(HIGHSTATE)?,
+        ] {
+            for (minion, job) in of_source {
+                let seq = latest.entry(minion).or_insert(job.seq);
+                *seq = job.seq.max(*seq);
             }
         }
         let mut known = self.0.lock();

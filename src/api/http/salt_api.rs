@@ -27,7 +27,7 @@ use crate::base::limits::{
     SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
 use crate::model::Glob;
-use crate::wire::json::as_python;
+use crate::wire::json::{as_python, parse};
 
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
@@ -77,7 +77,7 @@ async fn fields(server: &HttpServer, request: Request) -> Result<Json, HttpError
         .body(request.into_body(), HTTP_BODY_BYTES_MAX)
         .await?;
     let text = String::from_utf8_lossy(&body);
-    let parsed = serde_json::from_str(&with_exact_integers(&text));
+    let parsed = parse(with_exact_integers(&text).as_bytes());
     if let Ok(found @ (Json::Object(_) | Json::Array(_))) = parsed {
         return Ok(found);
     }

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use super::answer::{Answer, is_empty};
+use super::answer::Answer;
 use super::job::Job;
 use super::jobs::{JobFilter, PageLimits, jobs_before};
-use super::states::{StateRow, state_rows};
 use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
 use crate::store::{JobSummary, StoreError, StoreView};
-use crate::wire::msgpack::{as_text, elements, get, pairs};
+use crate::wire::msgpack::{as_text, elements, get, is_empty, pairs};
+use crate::wire::states::StateRow;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiffKind {
@@ -74,7 +74,7 @@ pub(crate) fn diff<'a>(
             states: Vec::new(),
         });
     };
-    let states = diff_states(state_rows(a), state_rows(b));
+    let states = diff_states(a.states(), b.states());
     let result = (a.failed(), a.code()) != (b.failed(), b.code());
     let value = match &states {
         Some(states) => !states.is_empty(),

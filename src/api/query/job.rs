@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::answer::{Answer, Outcome, is_bus_only, needs_body, same};
+use super::answer::{Answer, is_bus_only, names_jobs, same};
 use super::links;
 use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
@@ -28,6 +28,7 @@ pub(crate) use crate::store::read::job_summary::{is_of_cached_job, load_of, rank
 use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
+use crate::wire::outcome::Outcome;
 
 /// A job, assembled from its entries.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +83,7 @@ impl Job {
         jid: &str,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Option<Self>, StoreError> {
-        let wanted = |e: &StoredEntry| e.kind != Kind::Return || needs_body(e) || wanted(&e.minion);
+        let wanted = |e: &StoredEntry| e.kind != Kind::Return || names_jobs(e) || wanted(&e.minion);
         Ok(Self::of(store.job_entries_with(jid, wanted)?))
     }
 
@@ -205,7 +206,7 @@ impl Job {
 
     fn answered(&mut self, entry: StoredEntry) {
         let Some(known) = self.answers.get_mut(&entry.minion) else {
-            if needs_body(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
+            if names_jobs(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
                 self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
             }

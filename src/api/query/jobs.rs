@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::job::Job;
-use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::model::{Glob, JidKey};
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
+use crate::wire::states::StateRow;
 
 /// A filter for lists of jobs; `None` and empty fields do not restrict.
 #[derive(Debug, Clone, Default)]
@@ -73,7 +73,7 @@ impl JobResult {
             let changed = |job: &Job| {
                 job.answers
                     .values()
-                    .any(|a| state_rows(a).iter().any(super::states::StateRow::changed))
+                    .any(|a| a.states().iter().any(StateRow::changed))
             };
             return Ok(job.is_some_and(|job| changed(&job)));
         }

@@ -14,7 +14,6 @@
 //! such jobs have no links.
 
 use super::job::Job;
-use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{LINK_JOBS_SEEN, LINK_RUNS_READ, LINK_SPAN};
 use crate::model::{JidKey, Kind};
@@ -42,9 +41,9 @@ pub(crate) fn children(job: &Job) -> Vec<Child> {
     for answer in job
         .answers
         .values()
-        .filter(|answer| super::answer::needs_body(&answer.entry))
+        .filter(|answer| super::answer::names_jobs(&answer.entry))
     {
-        for row in state_rows(answer) {
+        for row in answer.states() {
             let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else {
                 continue;
             };

@@ -5,17 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::answer::{Answer, needs_body};
+use super::answer::Answer;
 use super::job::Job;
-use super::states::state_rows;
 use crate::base::clock::Micros;
 use crate::base::limits::{
     LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags, Glob, JidKey};
-use crate::store::{LastSeen, LatestJob, StoreError, StoreView};
-use crate::wire::msgpack::{self, Time, as_text};
+use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
+use crate::wire::msgpack::{Time, as_text};
+use crate::wire::states::StateRow;
 
 answers! {
     /// Minions by id.
@@ -43,7 +43,7 @@ answers! {
         last_seen: Option<Moment>,
         /// Its last job.
         last: Option<MinionRun>,
-        /// Its last highstate.
+        /// Its last highstate: a run of all states, without `test` and `mock`.
         highstate: Option<MinionRun>,
         /// Number of examined jobs that expect a return of it.
         missing: u64,
@@ -59,8 +59,6 @@ answers! {
         fun: String,
         /// The time in the jid, if it has one.
         time: Option<Time>,
-        /// Whether it ran only some states.
-        partial: bool,
         /// Null if its return was not read.
         failed: Option<bool>,
         /// Null if they were not read.
@@ -110,10 +108,7 @@ pub(crate) struct MinionsFilter {
     pub(crate) limit: usize,
 }
 
-/// The functions of a highstate.
-const HIGHSTATES: [&str; 2] = ["state.apply", "state.highstate"];
-
-/// The jobs of one minion that count, by function.
+/// The jobs of one minion that count, by function. That of [`HIGHSTATE`] is one of the others, or an earlier one.
 type Runs = BTreeMap<String, LatestJob>;
 
 /// The latest jobs by minion of those functions and minions that `wanted` selects, without forged ones: a return seen on a bus only does not
@@ -173,10 +168,13 @@ fn runs(
     Ok(minions)
 }
 
-fn newest<'a>(
-    runs: impl Iterator<Item = (&'a String, &'a LatestJob)>,
-) -> Option<(&'a String, &'a LatestJob)> {
-    runs.max_by_key(|(_, run)| run.newness())
+/// The latest jobs of the functions of a minion.
+fn functions(runs: &Runs) -> impl Iterator<Item = (&String, &LatestJob)> {
+    runs.iter().filter(|(fun, _)| fun.as_str() != HIGHSTATE)
+}
+
+fn newest(runs: &Runs) -> Option<(&String, &LatestJob)> {
+    functions(runs).max_by_key(|(_, run)| run.newness())
 }
 
 fn last_run(fun: &str, run: &LatestJob) -> MinionRun {
@@ -189,11 +187,9 @@ fn last_run(fun: &str, run: &LatestJob) -> MinionRun {
     }
 }
 
+/// The last highstate; [`read_states`] adds the function, which its row does not have.
 fn last_highstate(runs: &Runs) -> Option<MinionRun> {
-    let of_states = runs
-        .iter()
-        .filter(|(fun, _)| HIGHSTATES.contains(&fun.as_str()));
-    newest(of_states).map(|(fun, run)| last_run(fun, run))
+    runs.get(HIGHSTATE).map(|run| last_run("", run))
 }
 
 /// Missing returns of the newest jobs.
@@ -244,7 +240,7 @@ fn missing_returns(
 fn read_states(
     store: &StoreView,
     rows: &mut [(String, &mut MinionRun)],
-    mut details: impl FnMut(&str, &super::states::StateRow<'_>),
+    mut details: impl FnMut(&str, &StateRow<'_>),
 ) -> Result<u64, StoreError> {
     let mut by_jid: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (n, (_, run)) in rows.iter().enumerate() {
@@ -252,10 +248,6 @@ fn read_states(
     }
     let (mut bytes, mut unread) = (0, 0);
     for (jid, of_job) in by_jid {
-        let partial = store.job_row(&jid)?.is_some_and(|job| {
-            let is_name = |arg: &[u8]| as_text(arg).is_some_and(|name| !name.contains('='));
-            as_text(&job.fun) == Some("state.apply") && msgpack::elements(&job.arg).any(is_name)
-        });
         for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
             let ids: BTreeSet<&str> = part
                 .iter()
@@ -268,18 +260,18 @@ fn read_states(
                 let Some((id, run)) = rows.get_mut(*n) else {
                     continue;
                 };
-                run.partial = partial;
                 let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
                     continue;
                 };
                 run.failed = Some(answer.failed());
+                run.fun.clone_from(&answer.entry.fun);
                 if answer.entry.body.is_empty() {
                     unread += 1;
                     continue;
                 }
                 bytes += answer.entry.body.len();
                 let mut counts = StateCounts::default();
-                for state in state_rows(answer) {
+                for state in answer.states() {
                     counts.total += 1;
                     counts.failed += u64::from(state.result == Some(false));
                     counts.changed += u64::from(state.changed());
@@ -311,8 +303,7 @@ fn failed_highstates(
     store: &StoreView,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, StoreError> {
-    let is_highstate = |fun: &[u8]| HIGHSTATES.iter().any(|known| known.as_bytes() == fun);
-    let runs = runs(store, |fun, id| is_highstate(fun) && wanted(id))?;
+    let runs = runs(store, |fun, id| fun == HIGHSTATE.as_bytes() && wanted(id))?;
     let last: Vec<(&String, MinionRun)> = runs
         .iter()
         .filter_map(|(id, runs)| Some((id, last_highstate(runs)?)))
@@ -324,10 +315,7 @@ fn failed_highstates(
     let mut jobs = store.returns_of(&by_jid)?;
     let mut failed = BTreeSet::new();
     for (jid, minions) in by_jid {
-        let job = match jobs
-            .remove(jid)
-            .filter(|job| !job.returns.iter().any(needs_body))
-        {
+        let job = match jobs.remove(jid) {
             Some(job) => Job::of_part(job.returns, job.is_cached),
             None => Job::read_of(store, jid, |_| false)?,
         };
@@ -374,9 +362,7 @@ pub(crate) fn minions_list(
     }
     let row = |id: String| {
         let runs = runs.get(&id);
-        let last = runs
-            .and_then(|runs| newest(runs.iter()))
-            .map(|(fun, run)| last_run(fun, run));
+        let last = runs.and_then(newest).map(|(fun, run)| last_run(fun, run));
         MinionRow {
             last_seen: seen(&id, &events.minions, last.as_ref()),
             highstate: runs.and_then(last_highstate),
@@ -418,7 +404,7 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
     if runs.is_empty() && events.is_empty() && missing_jobs.is_empty() {
         return Ok(None);
     }
-    let last = newest(runs.iter()).map(|(fun, run)| last_run(fun, run));
+    let last = newest(&runs).map(|(fun, run)| last_run(fun, run));
     let latest = events.first().map(|event| (id.to_owned(), event.at));
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
@@ -436,7 +422,7 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
             }
         }
     })?;
-    let mut functions: Vec<(&String, &LatestJob)> = runs.iter().collect();
+    let mut functions: Vec<(&String, &LatestJob)> = functions(&runs).collect();
     functions.sort_by_key(|(_, run)| std::cmp::Reverse(run.newness()));
     let timeline = events.iter().map(|event| MinionEvent {
         seq: event.seq.0,

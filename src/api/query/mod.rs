@@ -10,7 +10,6 @@ mod jobs;
 mod links;
 mod minions;
 mod progress;
-mod states;
 
 pub(crate) use answer::Answer;
 pub(crate) use diff::{Difference, StateDiff, diff, previous_run};
@@ -24,4 +23,3 @@ pub(crate) use minions::{
     minions_list,
 };
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};
-pub(crate) use states::{StateRow, state_rows};

@@ -1,6 +1,6 @@
 //! The progress of a job: changes since an earlier query.
 
-use super::answer::{is_bus_only, needs_body};
+use super::answer::{is_bus_only, names_jobs};
 use super::job::Job;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::model::{Kind, SeqNo};
@@ -42,7 +42,7 @@ pub(crate) fn job_changes(
     let upto = store.durable();
     let about = |entry: &StoredEntry| job_tag(&entry.tag).map_or("", |tag| tag.about).to_owned();
     let wanted = |e: &StoredEntry| match e.kind {
-        Kind::Return => needs_body(e),
+        Kind::Return => names_jobs(e),
         Kind::Event => matches!(about(e).as_str(), "prog" | "progress" | "new"),
         _ => true,
     };

@@ -511,7 +511,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
     }
     if row.dead_letters > 0 {
         let message = format!(
-            "{} dead letters: see `saltcellar sinks dead-letters {}`",
+            "{} dead letters: see `saltcellar sinks dead-letters list {}`",
             row.dead_letters, row.name
         );
         found.add(Warning, part, message);

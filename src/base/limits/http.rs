@@ -96,6 +96,9 @@ pub const HEALTH_STUCK: Duration = Duration::from_secs(10);
 /// Values of an event, or of a return, that a tree on the page shows.
 pub const PAGE_TREE_NODES_MAX: usize = 5000;
 
+/// Levels of a value that a tree on the page shows. Browsers cut documents at 512 levels, and each level here has three elements.
+pub const PAGE_TREE_DEPTH_MAX: usize = 100;
+
 /// Characters of a value in one line of the page.
 pub const PAGE_TEXT_MAX: usize = 200;
 

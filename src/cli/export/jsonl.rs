@@ -17,7 +17,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::cli::{Bar, Global, OutputError, Unit, ask};
 use crate::store::tools::Watch as _;
-use crate::wire::json::to_json;
+use crate::wire::json::{from_json, parse, to_json};
 
 pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
@@ -116,7 +116,7 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
             break;
         }
         number += 1;
-        let json: Json = serde_json::from_slice(&line).unwrap_or_default();
+        let json = parse(&line).unwrap_or_default();
         let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
             && json.get("version").and_then(Json::as_u64) == Some(JSONL_VERSION)
             && json.get("events").and_then(Json::as_bool) == Some(events);
@@ -223,8 +223,12 @@ fn line(entry: &Value) -> Json {
     let body = entry["body"].as_slice().unwrap_or_default();
     let mut rest = body;
     let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
-    let Some(value) = value.ok().filter(|_| rest.is_empty()) else {
+    let value = value.ok().filter(|_| rest.is_empty());
+    // Wide integers, repeated keys and data that is no msgpack have no form in JSON of their own.
+    if !value.as_ref().is_some_and(|value| is_exact(value, body)) {
         put("raw", Json::from(BASE64.encode(body)));
+    }
+    let Some(value) = value else {
         return Json::Object(line);
     };
     match kind {
@@ -241,4 +245,11 @@ fn line(entry: &Value) -> Json {
         _ => put("data", to_json(&value)),
     }
     Json::Object(line)
+}
+
+/// Whether reading the JSON form of a value back gives the same bytes.
+fn is_exact(value: &Value, body: &[u8]) -> bool {
+    let mut bytes = Vec::with_capacity(body.len());
+    let read = from_json(&to_json(value));
+    read.is_ok_and(|read| rmpv::encode::write_value(&mut bytes, &read).is_ok() && bytes == body)
 }

@@ -1,10 +1,24 @@
 //! Tables of aligned columns that fit the terminal.
+//!
+//! # Invariant
+//!
+//! No cell is wider than [`CELL_WIDTH_MAX`], on a terminal or not: a longer one is cut and ends in an ellipsis. The other formats
+//! have whole values. Widths are those of a terminal: a wide character takes two columns, a combining one none.
+
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthChar as _;
 
 use super::output::{Output, OutputError, plain};
 
 /// Minimum width of a truncated column.
 const SHRUNK_CHARS_MIN: usize = 8;
 const GAP: &str = "  ";
+/// Maximum width of a cell. One long argument would otherwise pad every row of its column.
+const CELL_WIDTH_MAX: usize = 1000;
+/// Maximum number of characters of a cell: combining ones have no width.
+const CELL_CHARS_MAX: usize = 2 * CELL_WIDTH_MAX;
+const ELLIPSIS: char = '\u{2026}';
 /// Default of [`Column::min_chars`] of columns that are truncated at the end.
 const SHRUNK_CHARS: usize = 9;
 /// The same for columns that are truncated in the middle.
@@ -104,7 +118,10 @@ pub(in crate::cli) struct Table {
 impl Table {
     pub(in crate::cli) fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
-        let widths = columns.iter().map(|column| chars(column.title)).collect();
+        let widths = columns
+            .iter()
+            .map(|column| width_of(column.title))
+            .collect();
         let shown = vec![true; columns.len()];
         Self {
             columns,
@@ -120,7 +137,7 @@ impl Table {
         rows: &[Vec<String>],
         width: Option<usize>,
     ) -> Vec<String> {
-        let rows = escaped(rows);
+        let rows = self.bounded(rows);
         self.fit(&rows, width);
         let titles: Vec<String> = self
             .columns
@@ -149,7 +166,6 @@ impl Table {
         rows: &[Vec<String>],
         below: impl Fn(usize) -> String,
     ) -> Result<(), OutputError> {
-        let rows = escaped(rows);
         let titles: Vec<String> = self
             .columns
             .iter()
@@ -159,8 +175,9 @@ impl Table {
             if !std::mem::replace(&mut self.headed, true) {
                 out.csv_table(&titles)?;
             }
-            return rows.iter().try_for_each(|row| out.csv_row(row));
+            return escaped(rows).iter().try_for_each(|row| out.csv_row(row));
         }
+        let rows = self.bounded(rows);
         self.fit(&rows, out.width);
         if !self.headed {
             out.heading(&self.line(&titles))?;
@@ -177,7 +194,7 @@ impl Table {
     fn fit(&mut self, rows: &[Vec<String>], terminal: Option<usize>) {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
-                *width = (*width).max(chars(cell));
+                *width = (*width).max(width_of(cell));
             }
         }
         let Some(terminal) = terminal else { return };
@@ -239,23 +256,78 @@ impl Table {
             .zip(row)
             .zip(&self.shown);
         let cells = cells.filter(|(_, shown)| **shown).map(|(cell, _)| cell);
-        let cells = cells.map(|((column, &width), cell)| match column.fit {
-            Fit::Right => format!("{cell:>width$}"),
-            Fit::TruncateEnd if chars(cell) > width => {
-                let kept: String = cell.chars().take(width.saturating_sub(1)).collect();
-                format!("{kept}\u{2026}")
+        let cells = cells.map(|((column, &width), cell)| {
+            let cell = column.fit.cut(cell, width);
+            let padding = " ".repeat(width.saturating_sub(width_of(&cell)));
+            match column.fit {
+                Fit::Right => format!("{padding}{cell}"),
+                _ => format!("{cell}{padding}"),
             }
-            Fit::TruncateMiddle if chars(cell) > width => {
-                let kept = width.saturating_sub(1);
-                let tail = kept * 3 / 5;
-                let begin: String = cell.chars().take(kept - tail).collect();
-                let end: String = cell.chars().skip(chars(cell) - tail).collect();
-                format!("{begin}\u{2026}{end}")
-            }
-            _ => format!("{cell:<width$}"),
         });
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
+
+    /// The rows without characters that change the terminal, and without cells that exceed [`CELL_WIDTH_MAX`].
+    fn bounded(&self, rows: &[Vec<String>]) -> Vec<Vec<String>> {
+        let bound = |(column, cell): (&Column, &String)| {
+            let cell = plain(cell);
+            column.fit.bounded(&cell).into_owned()
+        };
+        rows.iter()
+            .map(|row| self.columns.iter().zip(row).map(bound).collect())
+            .collect()
+    }
+}
+
+impl Fit {
+    /// The cell, cut if it is wider than `width` and the column may be truncated.
+    fn cut(self, cell: &str, width: usize) -> Cow<'_, str> {
+        if self.truncates() {
+            self.cut_to(cell, width, usize::MAX)
+        } else {
+            Cow::Borrowed(cell)
+        }
+    }
+
+    /// The cell within the limits of all tables.
+    fn bounded(self, cell: &str) -> Cow<'_, str> {
+        self.cut_to(cell, CELL_WIDTH_MAX, CELL_CHARS_MAX)
+    }
+
+    fn cut_to(self, cell: &str, width: usize, chars: usize) -> Cow<'_, str> {
+        // A cell of few bytes has few columns and characters.
+        if cell.len() <= width.min(chars)
+            || width_of(cell) <= width && cell.chars().count() <= chars
+        {
+            return Cow::Borrowed(cell);
+        }
+        let (width, chars) = (width.saturating_sub(1), chars.saturating_sub(1));
+        let (of_end, chars_of_end) = match self {
+            Self::TruncateMiddle => (width * 3 / 5, chars / 2),
+            Self::Left | Self::Right | Self::TruncateEnd => (0, 0),
+        };
+        let begin = prefix(cell.chars(), width - of_end, chars - chars_of_end);
+        let end: Vec<char> = prefix(cell.chars().rev(), of_end, chars_of_end);
+        let all = begin
+            .into_iter()
+            .chain([ELLIPSIS])
+            .chain(end.into_iter().rev());
+        Cow::Owned(all.collect())
+    }
+}
+
+/// The first characters that fit into `width` columns, and their number into `count`.
+fn prefix(text: impl Iterator<Item = char>, width: usize, count: usize) -> Vec<char> {
+    let mut left = width;
+    text.take(count)
+        .take_while(|c| match left.checked_sub(width_of_char(*c)) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        })
+        .collect()
 }
 
 fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
@@ -264,8 +336,13 @@ fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
         .collect()
 }
 
-fn chars(text: &str) -> usize {
-    text.chars().count()
+/// The columns that a text takes on a terminal.
+fn width_of(text: &str) -> usize {
+    text.chars().map(width_of_char).sum()
+}
+
+fn width_of_char(c: char) -> usize {
+    c.width().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -336,5 +413,68 @@ mod tests {
         );
         assert_eq!(lines(36), "salt/job/2\u{2026}23456/ret/web1  web1    7");
         assert_eq!(lines(28), "salt/job/2\u{2026}23456/ret/web1  7");
+    }
+
+    #[test]
+    fn a_wide_cell_is_cut_by_its_width_on_a_terminal() {
+        let column = Column::truncated("X");
+        for (cell, expected) in [
+            (
+                "\u{6771}\u{4eac}\u{6771}\u{4eac}\u{6771}",
+                "\u{6771}\u{4eac}\u{6771}\u{2026}",
+            ),
+            ("e\u{301}tat de l\u{27}art", "e\u{301}tat de\u{2026}"),
+            ("e\u{301}tat", "e\u{301}tat"),
+        ] {
+            assert_eq!(column.fit.cut(cell, 8), expected);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_cell_makes_a_table_wider_than_its_columns_allow(
+            cells in proptest::collection::vec(cell(), 4),
+            terminal in proptest::option::of(1_usize..300),
+        ) {
+            let columns = [
+                Column::left("LEFT"),
+                Column::right("RIGHT"),
+                Column::truncated("END"),
+                Column::middle_truncated("MIDDLE"),
+            ];
+            let lines = Table::new(columns).lines(&[cells], terminal);
+            proptest::prop_assert_eq!(lines.len(), 2);
+            let most = 4 * CELL_WIDTH_MAX + 3 * GAP.len();
+            for line in &lines {
+                proptest::prop_assert!(width_of(line) <= most, "{} columns", width_of(line));
+                proptest::prop_assert!(line.chars().count() <= 4 * CELL_CHARS_MAX + 3 * GAP.len() + most);
+                let has_control = line.contains(['\n', '\r', '\u{1b}', '\u{202e}', '\u{2066}']);
+                proptest::prop_assert!(!has_control);
+            }
+        }
+    }
+
+    /// Huge, wide, combining and unprintable texts.
+    fn cell() -> impl proptest::strategy::Strategy<Value = String> {
+        use proptest::prelude::{Just, Strategy as _, prop_oneof};
+        const TEXTS: [&str; 10] = [
+            "x",
+            "\u{6771}",
+            "a\u{301}",
+            "\u{301}",
+            "\u{202e}",
+            "\u{2066}",
+            "\n",
+            "\u{1b}[2J",
+            "\u{1f468}\u{200d}",
+            "\t",
+        ];
+        let text = prop_oneof![
+            proptest::sample::select(&TEXTS[..]).prop_map(str::to_owned),
+            ".{1,4}",
+        ];
+        let count = prop_oneof![4 => 0_usize..40, 1 => Just(100_000), 1 => 900_usize..1_100];
+        (text, count).prop_map(|(text, count)| text.repeat(count))
     }
 }

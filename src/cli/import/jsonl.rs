@@ -5,6 +5,8 @@ use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::Value;
 use serde_json::Value as Json;
 
@@ -15,8 +17,8 @@ use crate::base::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::Kind;
 use crate::store::tools::Watch;
 use crate::wire::call::id_text;
-use crate::wire::json::from_json;
-use crate::wire::msgpack;
+use crate::wire::json::{from_json, parse};
+use crate::wire::msgpack::{self, Reader, is_nil};
 use crate::wire::salt_event::peek;
 
 /// The format version in the first line.
@@ -102,8 +104,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     if line.is_empty() {
         return Ok(JsonLine::Empty);
     }
-    let mut json: Json =
-        serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
+    let mut json = parse(line).map_err(|error| format!("invalid JSON: {error}"))?;
     let name = json
         .get("kind")
         .and_then(Json::as_str)
@@ -128,6 +129,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         None => None,
     };
     let at = at.ok_or("expected `time`, as 2026-11-21T05:47:28.123456Z or in microseconds")?;
+    let raw = json.get("raw").map(raw_body).transpose()?;
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),
@@ -145,14 +147,27 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             .map(str::to_owned)
             .ok_or_else(|| format!("`{key}` must be text"))
     };
-    let list = |key: &str, value: Option<Value>| match value {
+    // The bytes of a value: those of the body if the line has it, of one of its elements if it is a list of several fields.
+    let bytes = |value: Option<Value>, element: Option<usize>| match (&raw, element) {
+        (Some(raw), None) => Ok(Some(raw.clone())),
+        (Some(raw), Some(n)) => Ok(msgpack::elements(raw)
+            .nth(n)
+            .filter(|part| !is_nil(part))
+            .map(<[u8]>::to_vec)),
+        (None, _) => value.as_ref().map(packed).transpose(),
+    };
+    let list = |key: &str, value: Option<Value>, element: usize| match bytes(value, Some(element))?
+    {
         None => Ok(Vec::new()),
-        Some(value) if value.is_array() => packed(&value),
+        Some(list) if Reader::new(&list).array().is_ok() => Ok(list),
         Some(_) => Err(format!("`{key}` must be a list")),
     };
-    let map = |key: &str, value: Option<Value>| match needs(key, value)? {
-        value if value.is_map() => packed(&value),
-        _ => Err(format!("`{key}` must be a map")),
+    let map = |key: &str, value: Option<Value>, element: Option<usize>| {
+        let found = bytes(value, element)?.ok_or_else(|| format!("{name} requires `{key}`"))?;
+        if Reader::new(&found).map().is_err() {
+            return Err(format!("`{key}` must be a map"));
+        }
+        Ok(found)
     };
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
     // Exports of releases up to 0.1 lack it.
@@ -164,10 +179,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
                 Value::Binary(tag) => tag,
                 _ => return Err("`tag` must be text".to_owned()),
             };
-            if value("raw")?.is_some() {
-                return Err("data other than msgpack cannot be imported".to_owned());
-            }
-            let data = packed(&value("data")?.unwrap_or(Value::Nil))?;
+            let data = bytes(value("data")?, None)?.unwrap_or_else(|| vec![0xc0]);
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
                 Some((jid, id)) => Payload {
                     id,
@@ -180,15 +192,15 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             }
         }
         Kind::Load | Kind::ReturnLoad => Payload {
-            minions: list("minions", value("minions")?)?,
+            minions: list("minions", value("minions")?, 1)?,
             ..Payload::new(
                 Kind::Load,
                 text("jid", value("jid")?)?,
-                map("load", value("load")?)?,
+                map("load", value("load")?, Some(0))?,
             )
         },
         Kind::Minions => Payload {
-            minions: list("minions", value("minions")?)?,
+            minions: list("minions", value("minions")?, 0)?,
             id: value("syndic")?
                 .and_then(|syndic| syndic.as_str().map(str::to_owned))
                 .unwrap_or_default(),
@@ -199,7 +211,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             ..Payload::new(
                 kind,
                 text("jid", value("jid")?)?,
-                map("data", value("data")?)?,
+                map("data", value("data")?, None)?,
             )
         },
         Kind::Endtime => Payload::endtime(
@@ -207,12 +219,26 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             &text("endtime", value("endtime")?)?,
         ),
         Kind::NoCache => Payload::nocache(text("jid", value("jid")?)?),
-        Kind::Register => Payload::new(kind, "", packed(&value("data")?.unwrap_or(Value::Nil))?),
+        Kind::Register => {
+            let data = bytes(value("data")?, None)?;
+            Payload::new(kind, "", data.unwrap_or_else(|| vec![0xc0]))
+        }
         Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
             return Err(format!("{name} requires `on_bus`"));
         }
     };
     Ok(JsonLine::Item(at, payload))
+}
+
+/// The body of an entry, from `raw`.
+fn raw_body(text: &Json) -> Result<Vec<u8>, String> {
+    let body = text.as_str().and_then(|text| BASE64.decode(text).ok());
+    let body = body.ok_or("`raw` must be base64")?;
+    let mut reader = Reader::new(&body);
+    if reader.value().is_err() || !reader.rest().is_empty() {
+        return Err("data other than msgpack cannot be imported".to_owned());
+    }
+    Ok(body)
 }
 
 /// The job and the minion of a return event, which the master fires before it calls `returner` with the same map. The daemon

@@ -40,7 +40,8 @@ pub(in crate::cli) struct Show {
 }
 
 const LIST_EXAMPLES: &str = "\
-SEEN is the age of the last event or return, HIGHSTATE that of the last state.highstate or state.apply with its result, \
+SEEN is the age of the last event or return, HIGHSTATE that of the last highstate with its result: \
+state.highstate or state.apply of all states, without test and mock. \
 MISSING the number of recent jobs that expect a return.
 
 Examples:
@@ -126,15 +127,14 @@ fn age(at: Option<Time>, now: Micros) -> String {
     at.map_or("-".to_owned(), ago)
 }
 
-/// `ok 3h`, `failed 2d` or `ok 3h (part)`
+/// `ok 3h` or `failed 2d`
 fn highstate(run: &MinionRun, now: Micros) -> String {
     let result = match run.failed {
         Some(true) => "failed",
         Some(false) => "ok",
         None => "unknown",
     };
-    let part = if run.partial { " (part)" } else { "" };
-    format!("{result} {}{part}", age(run.time, now))
+    format!("{result} {}", age(run.time, now))
 }
 
 /// States what the answer does not cover.

@@ -17,7 +17,8 @@ use crate::wire::filter::FilterRule;
 pub struct IngestConfig {
     /// Rules for storing or dropping events and returns, tried in order at every source (bus, `event_return`, `returner` and others). The first rule
     /// of which all conditions hold decides; entries without a matching rule are stored. `tag`, `fun` and `minion` are a glob or a list of globs, as in
-    /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns have one. `where` is an expression
+    /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns have one.
+    /// That of several functions is the first that is not 0, and a failure without one has 1, so `!0` matches each failure. `where` is an expression
     /// over `tag` and `data`, as of consumers (docs/WIRE.md); an event that it is too costly for does not match. There is no `class`, because an entry
     /// gets its class when it is stored. A rule without conditions matches everything, so a list that ends in `{do: drop}` stores only entries that an
     /// earlier rule matches with `do: store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice depends on a hash of

@@ -86,10 +86,7 @@ fn salt() -> String {
 impl Encoder for LogsEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let data = event.data()?;
-        let has_failed = data
-            .get("retcode")
-            .is_some_and(|code| code.as_i64() != Some(0))
-            || data.get("success") == Some(&Json::Bool(false));
+        let has_failed = event.outcome().failed();
         let severity = if has_failed {
             SeverityNumber::Error
         } else {

@@ -3,11 +3,12 @@
 //! `changes` is JSON in a text, so that the number of a log store's fields does not grow with the states. Other events have no items.
 
 use serde::Deserialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
 use crate::engines::settings::kind::{Kind, options};
+use crate::wire::states::{StateRow, state_rows};
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",
@@ -22,68 +23,54 @@ struct StatesEncoder {}
 
 impl Encoder for StatesEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
-        let data = event.data()?;
-        let Some(states) = data.get("return").and_then(Json::as_object) else {
+        let outcome = event.outcome();
+        let states = state_rows(&event.minion, &outcome);
+        if states.is_empty() {
             return Ok(());
-        };
-        let states = states
-            .iter()
-            .filter_map(|(key, state)| record(key, state.as_object()?));
+        }
         let header = event.header()?;
-        for (n, state) in states.enumerate() {
+        // A list of reasons why nothing ran is no state.
+        for (n, state) in states.iter().filter(|row| !row.key.is_empty()).enumerate() {
             let mut record = header.clone();
             record.insert("id".to_owned(), format!("{}:{n}", event.id).into());
-            record.extend(state);
+            // In an orchestration, the master's id that Salt gives with its states.
+            if !state.minion.is_empty() {
+                record.insert("minion".to_owned(), state.minion.into());
+            }
+            if let Json::Object(fields) = record_of(state)? {
+                record.extend(fields);
+            }
             items.push(bytes_of(&Json::Object(record)));
         }
         Ok(())
     }
 }
 
-/// The fields of one state; `None` if the key is not `module_|-id_|-name_|-function`.
-fn record(key: &str, state: &Map<String, Json>) -> Option<Map<String, Json>> {
-    const SEPARATOR: &str = "_|-";
-    let (module, rest) = key.split_once(SEPARATOR)?;
-    let (id, rest) = rest.split_once(SEPARATOR)?;
-    let (name_of_key, function) = rest.rsplit_once(SEPARATOR)?;
-    let field = |name: &str| state.get(name).cloned().unwrap_or(Json::Null);
-    let text = |value: Json| match value {
-        Json::Null | Json::String(_) => value,
-        other => other.to_string().into(),
+/// The fields of one state.
+fn record_of(state: &StateRow<'_>) -> Result<Json, EncodeError> {
+    let changes = state.changes.filter(|_| state.changed());
+    let changes = changes.map(json_of).transpose()?;
+    let comment = match state.comment.map(json_of).transpose()? {
+        None | Some(Json::Null) => Json::Null,
+        Some(Json::String(text)) => Json::String(text),
+        Some(other) => other.to_string().into(),
     };
-    let changes = field("changes");
-    let is_changed =
-        !matches!(&changes, Json::Null) && changes != json!({}) && changes != json!([]);
-    let of_key = || Json::from(name_of_key);
-    let name = state
-        .get("name")
-        .filter(|name| name.is_string())
-        .cloned()
-        .unwrap_or_else(of_key);
-    let record = json!({
-        "state": format!("{module}.{function}"),
-        "state_id": state.get("__id__").filter(|id| id.is_string()).cloned().unwrap_or_else(|| id.into()),
-        "name": name,
-        "sls": text(field("__sls__")),
-        "result": field("result"),
-        "changed": is_changed,
-        "changes": if is_changed { Json::from(changes.to_string()) } else { Json::Null },
-        "comment": text(field("comment")),
-        // Salt has written it as a number and as `12.5 ms`.
-        "duration_ms": duration(&field("duration")),
-        "run_num": state.get("__run_num__").filter(|n| n.is_u64()).cloned(),
-    });
-    match record {
-        Json::Object(record) => Some(record),
-        _ => None,
-    }
+    Ok(json!({
+        "state": state.fun,
+        "state_id": state.id,
+        "name": state.name,
+        "sls": state.sls,
+        "result": state.result,
+        "changed": state.changed(),
+        "changes": changes.map(|changes| changes.to_string()),
+        "comment": comment,
+        "duration_ms": state.duration,
+        "run_num": state.run_num,
+    }))
 }
 
-fn duration(value: &Json) -> Option<f64> {
-    match value {
-        Json::String(text) => text.strip_suffix("ms").unwrap_or(text).trim().parse().ok(),
-        value => value.as_f64(),
-    }
+fn json_of(value: &[u8]) -> Result<Json, EncodeError> {
+    Ok(crate::engines::event::json_of(value)?)
 }
 
 #[cfg(test)]

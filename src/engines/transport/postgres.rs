@@ -399,11 +399,9 @@ impl Rows {
                     .push(data.get("return").unwrap_or(&Json::Null).to_string());
                 rows.id
                     .push(rest.strip_prefix("ret/").unwrap_or_default().to_owned());
-                rows.success.push(
-                    data.get("success")
-                        .unwrap_or(&Json::Bool(false))
-                        .to_string(),
-                );
+                // As Salt's returner writes it: without `success` it is false.
+                let success = data.get("success").is_some() && !event.outcome().failed();
+                rows.success.push(success.to_string());
                 rows.full_ret.push(text.clone());
                 rows.at.push(event.at.0);
             }

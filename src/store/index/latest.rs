@@ -4,6 +4,9 @@
 //! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return hides no other: the
 //! function of such a row has the prefix [`BUS_ONLY`].
 //!
+//! The return of an applied highstate ([`Flags::HIGHSTATE`](crate::model::Flags)) has a further row, with the function
+//! [`HIGHSTATE`]: so no trial and no run of some states hides the last highstate.
+//!
 //! # On disk
 //!
 //! Page keys are consecutive numbers, u32 BE; records are sorted by function, then minion. Differences in the first record of
@@ -26,6 +29,9 @@ use crate::store::index::page::code::{FieldReader, put, put_bytes, put_name, put
 
 /// Prefix of a function whose return is known only from a bus.
 pub(crate) const BUS_ONLY: char = '\0';
+
+/// Stands for the function in the row of the last highstate. No function has such a name.
+pub(crate) const HIGHSTATE: &str = "\u{1}highstate";
 
 /// The latest job of a function on a minion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -106,6 +106,7 @@ impl JobSummary {
         let mut deeper = None;
         let nothing: &[u8] = &[];
         let [mut fun, mut user, mut tgt, mut tgt_type, mut arg] = [nothing; 5];
+        let [mut id, mut fun_args, mut ret] = [None; 3];
         for (key, value) in msgpack::pairs(load) {
             match msgpack::as_text(key) {
                 Some("fun") => fun = value,
@@ -114,9 +115,20 @@ impl JobSummary {
                 Some("tgt_type") => tgt_type = value,
                 Some("arg") => arg = value,
                 Some("metadata") => metadata = Some(value),
+                Some("id") => id = Some(value),
+                Some("fun_args") => fun_args = Some(value),
+                Some("return") => ret = Some(value),
                 Some("kwargs") => deeper = msgpack::get(value, "metadata"),
                 _ => {}
             }
+        }
+        // A return without a target is that of a minion's own job (`salt-call --return`).
+        if tgt.is_empty() && ret.is_some() {
+            tgt = id.unwrap_or_default();
+            arg = Some(arg)
+                .filter(|arg| !arg.is_empty())
+                .or(fun_args)
+                .unwrap_or_default();
         }
         // salt.utils.jid.format_job_instance: metadata of the load, else of kwargs, else of a __kwarg__ argument.
         let of_kwarg = || {

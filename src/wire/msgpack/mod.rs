@@ -353,6 +353,15 @@ pub fn is_nil(value: &[u8]) -> bool {
     value == [0xc0]
 }
 
+/// Whether a value is empty: nil, false, no elements, no text.
+pub fn is_empty(value: &[u8]) -> bool {
+    let nothing = matches!(
+        Reader::new(value).head(),
+        Ok(Head::Str(0) | Head::Bin(0) | Head::Array(0) | Head::Map(0) | Head::Bool(false))
+    );
+    value.is_empty() || is_nil(value) || nothing
+}
+
 /// The pairs of a map as slices of its bytes; ends early at malformed data. Empty for a value
 /// of another type.
 pub fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {

@@ -17,8 +17,7 @@ use super::poll::{Attempt, Poll};
 use super::{ReadCtx, document, failed, typed};
 use crate::api::query::{
     self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
-    ProgressEvent, StateRow, children, diff, job_changes, jobs_before, parent, previous_run,
-    row_load, state_rows,
+    ProgressEvent, children, diff, job_changes, jobs_before, parent, previous_run, row_load,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
@@ -26,6 +25,7 @@ use crate::model::{Glob, JidKey, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Stored, Time, Writer, as_text};
+use crate::wire::states::StateRow;
 
 fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
     let expected = "failed, succeeded, missing or changed";
@@ -209,7 +209,7 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
         let is_meant = |answer: &&Answer| match result {
             Some(JobResult::Failed) => answer.failed(),
             Some(JobResult::Succeeded) => !answer.failed(),
-            Some(JobResult::Changed) => state_rows(answer).iter().any(StateRow::changed),
+            Some(JobResult::Changed) => answer.states().iter().any(StateRow::changed),
             Some(JobResult::Missing) => false,
             None => true,
         };
@@ -342,7 +342,8 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
         let Some(answer) = answer else {
             return (Vec::new(), 0);
         };
-        let states = state_rows(answer)
+        let states = answer
+            .states()
             .iter()
             .filter(|row| passes(row))
             .map(state_of)

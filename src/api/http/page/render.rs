@@ -1,5 +1,6 @@
 //! Templates, and the filters that they use.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -9,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::super::answer::HttpError;
 use crate::base::clock::Micros;
-use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_NODES_MAX};
+use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_DEPTH_MAX, PAGE_TREE_NODES_MAX};
 use crate::base::units;
 use crate::wire::call::CallError;
 use crate::wire::jinja::BoundedSource;
@@ -32,9 +33,13 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
     env.set_formatter(|out, state, value| {
         if value.is_none() {
-            Ok(())
-        } else {
-            escape_formatter(out, state, value)
+            return Ok(());
+        }
+        match value.as_str().filter(|text| text.contains(turns_text)) {
+            Some(text) if !value.is_safe() => {
+                escape_formatter(out, state, &Value::from(shown(text).into_owned()))
+            }
+            _ => escape_formatter(out, state, value),
         }
     });
     env.add_filter("brief", brief);
@@ -74,6 +79,26 @@ pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, 
     };
     let body = render(template, Value::default()).map_err(failed)?;
     render("layout.html", Value::from_safe_string(body)).map_err(failed)
+}
+
+/// Whether a character changes the direction of the text after it.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text with these characters spelled out, as on the command line: a minion's id must not look like another one.
+fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(turns_text) {
+        return Cow::Borrowed(text);
+    }
+    let spelled = |c: char| {
+        if turns_text(c) {
+            c.escape_unicode().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    Cow::Owned(text.chars().map(spelled).collect())
 }
 
 /// A value in one line: text as it is, other values as JSON, cut at a limit.
@@ -191,7 +216,7 @@ impl Tree {
                 let _ = write!(
                     self.html,
                     "<{tag} class=\"text\">{}</{tag}>",
-                    HtmlEscape(text)
+                    HtmlEscape(&shown(text))
                 );
             }
             _ => {
@@ -199,7 +224,7 @@ impl Tree {
                 let _ = write!(
                     self.html,
                     "<span class=\"scalar\">{}</span>",
-                    HtmlEscape(&text)
+                    HtmlEscape(&shown(&text))
                 );
             }
         }
@@ -210,10 +235,17 @@ impl Tree {
         if self.nodes >= PAGE_TREE_NODES_MAX {
             return;
         }
-        let key = HtmlEscape(key);
+        let key = shown(key);
+        let key = HtmlEscape(&key);
         let is_nested =
             matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && value.len() != Some(0);
-        if is_nested {
+        // A browser cuts a document at 512 levels.
+        if is_nested && depth >= PAGE_TREE_DEPTH_MAX {
+            let _ = write!(
+                self.html,
+                "<li><b>{key}</b>: nested deeper; the API has all of it</li>"
+            );
+        } else if is_nested {
             let open = if depth < TREE_OPEN { " open" } else { "" };
             let _ = write!(self.html, "<li><details{open}><summary>{key}</summary>");
             self.append(value, depth + 1);

@@ -29,10 +29,10 @@ use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
-use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_ANSWER_DEPTH_MAX};
 use crate::model::Glob;
 use crate::wire::call::{Args, CallError};
-use crate::wire::json::to_json;
+use crate::wire::json::{parse, to_json};
 use crate::wire::msgpack::encode;
 
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
@@ -119,7 +119,7 @@ pub(super) async fn ask(
     permit(operation, access, of_path)?;
     let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
     let text = carry_out(server, operation, access, encode(&args)?).await?;
-    serde_json::from_slice(&text).map_err(|error| CallError::Internal(error.to_string()).into())
+    parse(&text).map_err(|error| CallError::Internal(error.to_string()).into())
 }
 
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
@@ -183,7 +183,7 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     if body.is_empty() {
         return Ok(Vec::new());
     }
-    match serde_json::from_slice(body) {
+    match parse(body) {
         Ok(Json::Object(fields)) => Ok(fields.into_iter().collect()),
         Ok(_) => Err(HttpError::bad(
             "the body is a JSON object with the parameters",
@@ -255,7 +255,7 @@ fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec
             "the answer has an unexpected form: {error}"
         )))
     };
-    let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_DEPTH_MAX);
+    let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_ANSWER_DEPTH_MAX);
     let value = to_json(&value.map_err(|error| failed(&error))?);
     let value = convert(value, with).map_err(|error| failed(&error))?;
     serde_json::to_vec(&value).map_err(|error| failed(&error))

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 
 use super::super::error::{StoreError, fits};
 use super::job::JobRecord;
-use super::latest::{BUS_ONLY, LatestJob};
+use super::latest::{BUS_ONLY, HIGHSTATE, LatestJob};
 use super::minion::MinionSelection;
 use super::sealed::JobEntries;
 use super::segment_metadata::SegmentMetadata;
@@ -240,19 +240,36 @@ impl MemIndex {
             _ => {}
         }
         if entry.kind == Kind::Return && minion != NONE {
-            let (_, name) = &mut self.scratch;
-            name.clear();
-            if entry.flags.has(Flags::UNCONFIRMED) {
-                name.push(BUS_ONLY as u8);
+            let is_bus_only = entry.flags.has(Flags::UNCONFIRMED);
+            if entry.flags.has(Flags::HIGHSTATE) {
+                self.note_latest_of(HIGHSTATE, is_bus_only, minion, at, seq)?;
             }
-            name.extend_from_slice(entry.fun.as_bytes());
-            let known = self
-                .last_fun
-                .filter(|&last| self.names.get(last) == name.as_slice());
-            let fun = known.map_or_else(|| self.names.number(name), Ok)?;
-            self.last_fun = Some(fun);
-            self.note_latest(fun, minion, at, seq);
+            self.note_latest_of(entry.fun, is_bus_only, minion, at, seq)?;
         }
+        Ok(())
+    }
+
+    /// Records a return of a function, or of [`HIGHSTATE`].
+    fn note_latest_of(
+        &mut self,
+        fun: &str,
+        is_bus_only: bool,
+        minion: u32,
+        job: u32,
+        seq: SeqNo,
+    ) -> Result<(), StoreError> {
+        let (_, name) = &mut self.scratch;
+        name.clear();
+        if is_bus_only {
+            name.push(BUS_ONLY as u8);
+        }
+        name.extend_from_slice(fun.as_bytes());
+        let known = self
+            .last_fun
+            .filter(|&last| self.names.get(last) == name.as_slice());
+        let fun = known.map_or_else(|| self.names.number(name), Ok)?;
+        self.last_fun = Some(fun);
+        self.note_latest(fun, minion, job, seq);
         Ok(())
     }
 

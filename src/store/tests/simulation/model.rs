@@ -308,7 +308,7 @@ impl Item {
     fn push(&self, n: usize, source: Source, to: &mut Batch) {
         let seen = peek(&self.body);
         let flags = if self.kind == Kind::Return {
-            seen.flags()
+            seen.columns().0
         } else {
             Flags::default()
         };

@@ -4,8 +4,8 @@
 //! one of the values of a job with several functions, or under `data.<master>` in the result of an orchestration. A list of
 //! texts in its place contains the reasons why nothing ran.
 
-use super::answer::{Answer, is_empty};
-use crate::wire::msgpack::{self, Head, Reader, as_bool, as_int, as_text};
+use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
+use super::outcome::{Outcome, Part};
 
 const MARK: &str = "_|-";
 
@@ -41,31 +41,59 @@ impl StateRow<'_> {
     }
 }
 
-/// The states of an answer, in the order in which they ran.
-pub(crate) fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
-    let minion = answer.entry.minion.as_str();
-    let outcome = answer.outcome();
-    let Some(value) = outcome.value else {
-        return Vec::new();
-    };
+/// The states of a run, in the order in which they ran.
+pub(crate) fn state_rows<'a>(minion: &'a str, outcome: &Outcome<'a>) -> Vec<StateRow<'a>> {
     let mut rows = Vec::new();
-    let fun = outcome.fun.and_then(as_text).unwrap_or(&answer.entry.fun);
-    let of_states = fun.starts_with("state.") || fun.starts_with("runner.state.");
+    for part in outcome.parts() {
+        rows.extend(of_part(&part, minion, outcome.of_master));
+    }
+    // In the order of the run; those without a number at the end.
+    let place = |row: &StateRow<'a>| (row.minion, row.run_num.is_none(), row.run_num, row.key);
+    rows.sort_by_key(place);
+    rows
+}
+
+/// The states of one function of a run, in no order.
+pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> Vec<StateRow<'a>> {
+    let mut rows = Vec::new();
+    let Some(value) = part.value else {
+        return rows;
+    };
+    let of_states = runs_states(part.fun);
     if !collect(&mut rows, minion, value, of_states) {
-        let data = msgpack::get(value, "data").filter(|_| outcome.of_master);
-        for (id, part) in msgpack::pairs(data.unwrap_or_default()) {
-            collect(&mut rows, as_text(id).unwrap_or(minion), part, of_states);
-        }
-        // Several functions: one value each.
-        if outcome.fun.is_some_and(|fun| as_text(fun).is_none()) {
-            for (name, part) in msgpack::pairs(value) {
-                let of_states = as_text(name).is_some_and(|name| name.starts_with("state."));
-                collect(&mut rows, minion, part, of_states);
-            }
+        let data = msgpack::get(value, "data").filter(|_| of_master);
+        for (id, of_id) in msgpack::pairs(data.unwrap_or_default()) {
+            collect(&mut rows, as_text(id).unwrap_or(minion), of_id, of_states);
         }
     }
-    rows.sort_by(|a, b| (a.minion, a.run_num, a.key).cmp(&(b.minion, b.run_num, b.key)));
     rows
+}
+
+/// The functions of the module `state`, and of the runner, that run states. Others return texts that are no reasons (`state.running`).
+const RUN_STATES: [&str; 16] = [
+    "apply",
+    "high",
+    "highstate",
+    "low",
+    "orch",
+    "orchestrate",
+    "orchestrate_high",
+    "orchestrate_single",
+    "pkg",
+    "single",
+    "sls",
+    "sls_id",
+    "template",
+    "template_str",
+    "test",
+    "top",
+];
+
+/// Whether a function runs states.
+pub(crate) fn runs_states(fun: &str) -> bool {
+    let fun = fun.strip_prefix("runner.").unwrap_or(fun);
+    fun.strip_prefix("state.")
+        .is_some_and(|name| RUN_STATES.contains(&name))
 }
 
 /// Collects a map of states, or the reasons for its absence; false if the value is neither.
