@@ -101,8 +101,14 @@ impl Server {
     }
 
     fn port(&self) -> u16 {
-        let listen = self.status("listen").as_str().unwrap().to_owned();
-        listen.rsplit(':').next().unwrap().parse().unwrap()
+        // The address has no port until the listener is open.
+        let port = || {
+            let listen = self.status("listen");
+            let (_, port) = listen.as_str()?.rsplit_once(':')?;
+            port.parse().ok().filter(|port| *port != 0)
+        };
+        wait_for("the listener", || port().is_some());
+        port().unwrap()
     }
 
     fn address(&self) -> Address {
