@@ -368,8 +368,9 @@ pub(crate) fn public_id(store_id: u64) -> String {
         &store_id.to_le_bytes(),
     ]
     .concat();
-    let [a, b, c, d, e, f, g, h, ..] = sha256(&input);
-    format!("{:016x}", u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    let digest = sha256(&input);
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 #[cfg(test)]

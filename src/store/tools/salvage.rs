@@ -236,13 +236,13 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
             copy_tree(&path, &target)?;
         } else if kind.is_file() {
             files::make_dir(to)?;
-            let mut file = std::fs::File::open(&path).map_err(io_at("open", &path))?;
+            let file = std::fs::File::open(&path).map_err(io_at("open", &path))?;
             let len = file
                 .metadata()
                 .map_err(io_at("read the metadata of", &path))?
                 .len();
             let out = std::fs::File::create_new(&target).map_err(io_at("create", &target))?;
-            files::copy(&mut file, &path, out, &target, len, |_| ())?;
+            files::copy(&file, &path, out, &target, len, |_| ())?;
         }
     }
     Ok(())

@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_error_to_try_again_in_one_half_is_the_error_of_the_read() {
-        let (_dir, plan, fs, path) = bench(&[1; 20_000]);
+        let (_dir, plan, fs, path) = bench(&vec![1; 20_000]);
         plan.add_bad_sector("log", 0..SECTOR);
         plan.add(Fault {
             from: 3,
