@@ -337,6 +337,10 @@ counters! {
     segments_sealed,
     /// Sealed segments whose small blocks were merged.
     segments_rewritten,
+    /// Entries that were stored at the last clean stop and are missing since.
+    entries_missing_at_start,
+    /// Files that cannot be rebuilt and were changed or removed while the daemon was stopped.
+    files_changed_while_stopped,
     /// Failed attempts to seal a segment; each is retried.
     seals_failed,
     /// Connections made to a master's request port.

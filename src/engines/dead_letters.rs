@@ -29,6 +29,7 @@ use crate::base::file_fault::FileFault;
 use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
 use crate::model::SeqNo;
 use crate::store::format::open_small;
+use crate::store::tools::verify::small_files::Fault;
 use crate::store::vfs::{Fs, FsFile};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,6 +290,21 @@ impl DeadLetters {
         state.bytes = text.len() as u64;
         Ok(())
     }
+}
+
+/// What is wrong with the content of a file of dead letters.
+pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
+    let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
+    let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+    let lines = (1..).zip(text.lines());
+    let damaged = lines.filter(|(_, line)| parse(line).is_none());
+    let mut found: Vec<_> = damaged
+        .map(|(line, _)| Fault::at(line, "damaged dead letter: its event cannot be delivered"))
+        .collect();
+    if whole < bytes.len() {
+        found.push(Fault::unfinished("an incomplete last line"));
+    }
+    found
 }
 
 fn line(letter: &DeadLetter) -> String {

@@ -33,6 +33,7 @@
 //!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
 //! retain           age_clock         clock that ignores steps of the wall clock
 //!                  hold, free_space  jobs exempt from retention;  free space guard
+//! stopped          what a clean stop leaves, to detect what is missing
 //! vfs              file system abstraction, for fault injection
 //! tools            verify, rebuild, redact, salvage, backup, restore
 //! ```
@@ -45,6 +46,7 @@ pub mod log;
 pub mod read;
 pub mod retain;
 pub mod segment;
+pub(crate) mod stopped;
 pub mod tools;
 pub mod vfs;
 pub mod write;
@@ -361,6 +363,9 @@ impl Store {
         format::make_dir(&**fs, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
         let store_id = format::check_version(&**fs, dir)?;
+        // Before anything changes.
+        let (stopped, changed) = stopped::take(&**fs, dir)?;
+        options.metrics.files_changed_while_stopped.add(changed);
         // Before any log: a number that was never reserved is not believed.
         let reserved = write::seqno::SequenceFile::read(&**fs, dir)?.flatten();
         let reserved_at_start = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
@@ -533,6 +538,8 @@ impl Store {
             report_missing_log(dir, &name, first_seq, &options.metrics);
             lost.push(first_seq..=metadata.totals.last_seq);
         }
+        let missing = shared.report_missing_since(&stopped);
+        options.metrics.entries_missing_at_start.add(missing);
         let state_now = shared.state();
         if !Arc::ptr_eq(&state, &state_now) {
             // It proved damaged and was rebuilt before all segments were known.

@@ -201,8 +201,18 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
         tree.put_value("4", ".load.p", &list(["no", "map"])),
         tree.put_value("4", ".minions.p", &"no list".into()),
         tree.put(JID, "stray", b"?"),
+        tree.put_value("5", ".load.p", &map(vec![("fun", "no jid".into())])),
+        // Opening it would wait for a writer.
+        tree.put_value("6", "pipe1/return.p", &"replaced below".into()),
         tree.0.join("zz"),
     ];
+    fs::remove_file(&bad[8]).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&bad[8]).status();
+    assert!(made.unwrap().success());
+    // A job without `.minions.p`, as Salt leaves it when it is killed between two writes.
+    tree.put("6", "jid", b"6");
+    tree.put_value("6", ".load.p", &load("6"));
+    tree.put_value("6", "web1/return.p", &map(vec![("return", 1.into())]));
     fs::create_dir(tree.0.join("zz")).unwrap();
     tree.put("4", "jid", b"4");
     tree.put_value("4", "old/return.p", &"the format of 2014".into());
@@ -212,7 +222,7 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     );
     assert_eq!(
         (output.status.code(), sums(&output)),
-        (Some(65), [3, 0, bad.len() as u64]),
+        (Some(65), [5, 0, bad.len() as u64]),
         "{}",
         stderr(&output)
     );
@@ -229,6 +239,8 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     }
     let old = cellar.ask("get_jid", vec![("jid", "4".into())]);
     assert_eq!(old["old"]["return"], "the format of 2014".into());
+    let job = cellar.ask("get_jid", vec![("jid", "6".into())]);
+    assert_eq!(job["web1"]["return"], 1.into());
     let nowhere = run(
         &cellar,
         &[

@@ -328,7 +328,7 @@ fn damage_is_reported_by_file_and_offset_and_the_rest_is_salvaged() {
         .unwrap();
     assert_eq!(verified.status.code(), Some(1));
     assert!(
-        stderr(&verified).contains(" problems found, at most "),
+        stderr(&verified).contains(" problems found, ") && stderr(&verified).contains(" lost"),
         "{}",
         stderr(&verified)
     );
@@ -362,6 +362,70 @@ fn damage_is_reported_by_file_and_offset_and_the_rest_is_salvaged() {
         stdout(&verified),
         stderr(&verified)
     );
+}
+
+#[test]
+fn what_is_missing_after_a_clean_stop_is_noticed_and_a_kill_is_no_alarm() {
+    let mut cellar = Cellar::start_configured(LISTENER, &[]);
+    let state = cellar.state_dir();
+    token(&cellar, &["ci", "--scope", "read"]);
+    for n in 0..10 {
+        let data = map(vec![("n", n.into())]);
+        let event = map(vec![("tag", format!("beacon/{n}").into()), ("data", data)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let verify = || {
+        let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
+        (output.status.code(), json(&output))
+    };
+    cellar.kill();
+    let (code, report) = verify();
+    assert_eq!(
+        (code, &report["entries"]),
+        (Some(0), &10.into()),
+        "{report}"
+    );
+    cellar.restart();
+    assert!(cellar.terminate());
+    let (code, report) = verify();
+    assert_eq!(
+        (code, &report["entries"]),
+        (Some(0), &10.into()),
+        "{report}"
+    );
+    // The whole log with zero bytes, as of a sector that was never written.
+    let log = fs::read_dir(state.join("log/events"))
+        .unwrap()
+        .map(|item| item.unwrap().path().join("log"))
+        .max()
+        .unwrap();
+    let bytes = fs::read(&log).unwrap();
+    fs::write(&log, [&bytes[..80], &vec![0; bytes.len() - 80]].concat()).unwrap();
+    fs::remove_file(state.join("TOKENS")).unwrap();
+    let (code, report) = verify();
+    assert_eq!(code, Some(1), "{report}");
+    assert_eq!(
+        (&report["entries_lost"], &report["exact"]),
+        (&10.into(), &true.into()),
+        "{report}"
+    );
+    let problems = report["problems"].as_array().unwrap();
+    let paths: Vec<_> = problems
+        .iter()
+        .map(|problem| problem["path"].as_str().unwrap())
+        .collect();
+    for path in [log, state.join("TOKENS")] {
+        assert!(paths.contains(&path.to_str().unwrap()), "{report}");
+    }
+    // The daemon starts, says it, and does not say it again.
+    cellar.restart();
+    let counters = |cellar: &Cellar| {
+        ["entries_missing_at_start", "files_changed_while_stopped"].map(|name| cellar.counter(name))
+    };
+    assert_eq!(counters(&cellar), [10, 1]);
+    cellar.kill();
+    cellar.restart();
+    assert_eq!(counters(&cellar), [0, 0]);
 }
 
 #[test]

@@ -260,11 +260,16 @@ fn hash(text: &str) -> String {
 }
 
 fn read(path: &Path) -> Result<Vec<Token>, String> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text.map_err(|error| error.to_string())?,
-    };
-    let file: TokenFile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error.to_string()),
+        Ok(bytes) => parse(&bytes),
+    }
+}
+
+/// The tokens in the content of the file.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Token>, String> {
+    let file: TokenFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if file.version != VERSION {
         return Err(format!(
             "version {} instead of {VERSION}: written by another release",

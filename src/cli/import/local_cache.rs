@@ -243,17 +243,18 @@ fn jid_of(dir: &Path) -> Result<Option<String>, String> {
 
 /// A file's bytes; `None` if it does not exist.
 fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
+    // Checked before it is opened: a named pipe would wait for a writer.
+    let meta = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        meta => meta.map_err(|error| error.to_string())?,
+    };
+    if !meta.is_file() {
+        return Err("not a file".to_owned());
+    }
     let file = match fs::File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| error.to_string())?,
     };
-    if !file
-        .metadata()
-        .map_err(|error| error.to_string())?
-        .is_file()
-    {
-        return Err("not a file".to_owned());
-    }
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1)
         .read_to_end(&mut bytes)

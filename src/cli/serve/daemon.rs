@@ -355,6 +355,10 @@ impl Daemon {
         // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
+        // Everything that writes into the state directory has ended.
+        if let Err(error) = self.store.note_stop() {
+            tracing::warn!(%error, "cannot record the end of this run, the next one cannot tell what is missing");
+        }
         tracing::info!("stopped");
     }
 }

@@ -7,6 +7,7 @@ mod rebuild;
 mod redact_keys;
 mod restore;
 mod salvage;
+mod state_files;
 mod stats;
 mod tool;
 mod verify;

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use super::state_files;
 use super::tool::{count, field, numbers};
 use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
+use crate::store::tools::verify::small_files::FileFault;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -25,7 +27,9 @@ Searches every file, regardless of its name and other damage, for blocks with va
 new store with their sequence numbers. FROM is not changed. Unreadable ranges are listed with file and offset; entries \
 that were found elsewhere do not count as lost.
 
-Exit codes: 0 nothing lost, 1 entries lost.
+Files that cannot be rebuilt are copied as they are and checked.
+
+Exit codes: 0 nothing lost, 1 entries lost or files damaged.
 
 Examples:
   systemctl stop saltcellar
@@ -35,30 +39,41 @@ Examples:
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("salvage", Unit::Bytes);
     let now = Clock::real().now();
-    let report =
-        salvage::salvage(&args.from, &args.to, now, &mut bar).context("salvage the store")?;
+    let report = salvage::salvage(&args.from, &args.to, now, &state_files::check, &mut bar)
+        .context("salvage the store")?;
     let seconds = bar.seconds();
     drop(bar);
     show(global.output, &document(args, &report), |out| {
         Ok(table(out, args, &report, seconds)?)
     })?;
-    if !report.losses.is_empty() {
-        let losses = count(report.losses.len() as u64, "range", "ranges");
-        let entries = count(report.entries_lost(), "entry", "entries");
-        let text = format!("{losses} of the logs could not be read, at most {entries} lost");
-        return Err(finding(text));
+    if report.losses.is_empty() && report.faults.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let losses = count(report.losses.len() as u64, "range", "ranges");
+    let entries = count(report.entries_lost(), "entry", "entries");
+    let most = if report.is_exact() { "" } else { "at most " };
+    let files = match report.faults.len() as u64 {
+        0 => String::new(),
+        faults => format!(
+            ", {} in files that cannot be rebuilt",
+            count(faults, "defect", "defects")
+        ),
+    };
+    Err(finding(format!(
+        "{losses} of the logs could not be read, {most}{entries} lost{files}"
+    )))
 }
 
 fn document(args: &Args, report: &SalvageReport) -> Json {
     let loss = |loss: &Loss| {
         json!({
             "path": loss.path.to_string_lossy(), "offset": loss.range.offset, "bytes": loss.range.bytes,
-            "what": loss.range.what, "entries_lost": loss.entries,
+            "what": loss.range.what, "entries_lost": loss.entries, "exact": loss.exact,
             "after_seq": loss.range.after.0, "before_seq": loss.range.before.map(|seq| seq.0),
         })
     };
+    let fault =
+        |fault: &FileFault| json!({ "path": fault.path.to_string_lossy(), "what": fault.what });
     let class = |(class, entries): &(String, u64)| json!({ "class": class, "entries": entries });
     json!({
         "from": args.from.to_string_lossy(),
@@ -68,6 +83,8 @@ fn document(args: &Args, report: &SalvageReport) -> Json {
         "classes": report.classes.iter().map(class).collect::<Json>(),
         "doubles": report.doubles,
         "entries_lost": report.entries_lost(),
+        "exact": report.is_exact(),
+        "faults": report.faults.iter().map(fault).collect::<Json>(),
         "losses": report.losses.iter().map(loss).collect::<Json>(),
         "next_seq": report.skipped.map(|skipped| skipped.end.0),
         "foreign": report.foreign.iter().map(|path| path.to_string_lossy()).collect::<Json>(),
@@ -136,8 +153,9 @@ fn table(
         let most = count(loss.entries, "entry", "entries");
         let range = match loss.range.before {
             Some(before) => {
+                let bound = if loss.exact { "" } else { "at most " };
                 format!(
-                    "at most {most} lost, sequence numbers {after} to {}",
+                    "{bound}{most} lost, sequence numbers {after} to {}",
                     before.0.saturating_sub(1)
                 )
             }
@@ -146,6 +164,14 @@ fn table(
             ),
         };
         field(out, "", &range)?;
+    }
+    if !report.faults.is_empty() {
+        out.line("")?;
+        out.heading("files that cannot be rebuilt, copied as they are:")?;
+        for fault in &report.faults {
+            out.line(&plain(&fault.path.to_string_lossy()))?;
+            field(out, "", &fault.what)?;
+        }
     }
     if !report.foreign.is_empty() {
         out.line("")?;

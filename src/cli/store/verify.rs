@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use super::state_files;
 use super::tool::{count, field, state_dir};
 use crate::cli::{Bar, Global, Output, OutputError, Unit, bytes, finding, plain, show};
 use crate::store::tools::verify::{self, IndexCheck, Problem, VerifyOptions, VerifyReport};
@@ -16,8 +17,9 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Reads every frame of every log, verifies its checksum, block and bodies, checks that sequence numbers ascend without \
-duplicates, and compares the indexes with the logs. Changes nothing. While the daemon runs, it verifies the data that was \
-on disk at its start, and skips the indexes, which the daemon has open.
+duplicates, and compares the indexes with the logs. Reads every file that cannot be rebuilt. Counts lost entries by what indexes, the \
+state database and the last clean stop know; without them, by sequence numbers: at most so many. Changes nothing. While the daemon \
+runs, it verifies the data that was on disk at its start, and skips the indexes, which the daemon has open.
 
 Exit codes: 0 no damage, 1 damage found, others if the store could not be verified.
 
@@ -32,8 +34,13 @@ See also: saltcellar store rebuild, saltcellar store salvage";
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = state_dir(global)?;
     let mut bar = Bar::new("verify", Unit::Bytes);
-    let report = verify::verify(&dir, VerifyOptions { quick: args.quick }, &mut bar)
-        .context("verify the store")?;
+    let report = verify::verify(
+        &dir,
+        VerifyOptions { quick: args.quick },
+        &state_files::check,
+        &mut bar,
+    )
+    .context("verify the store")?;
     let seconds = bar.seconds();
     drop(bar);
     show(global.output, &document(&dir, &report), |out| {
@@ -42,8 +49,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let problems = report.problems.len() as u64 + report.problems_more;
     if problems > 0 {
         let lost = count(report.entries_lost(), "entry", "entries");
+        let most = if report.is_exact() { "" } else { "at most " };
         let text = format!(
-            "{} found, at most {lost} lost",
+            "{} found, {most}{lost} lost",
             count(problems, "problem", "problems")
         );
         return Err(finding(text));
@@ -56,6 +64,7 @@ fn document(dir: &std::path::Path, report: &VerifyReport) -> Json {
         json!({
             "path": problem.path.to_string_lossy(), "offset": problem.offset, "bytes": problem.bytes,
             "what": problem.what, "means": problem.means, "entries_lost": problem.entries_lost,
+            "exact": problem.exact,
         })
     };
     let indexes = match &report.indexes {
@@ -72,6 +81,7 @@ fn document(dir: &std::path::Path, report: &VerifyReport) -> Json {
         "log_bytes": report.log_bytes,
         "indexes": indexes,
         "entries_lost": report.entries_lost(),
+        "exact": report.is_exact(),
         "problems": report.problems.iter().map(problem).collect::<Json>(),
         "problems_more": report.problems_more,
         "notes": report.notes.iter().map(problem).collect::<Json>(),

@@ -22,6 +22,10 @@ pub mod file;
 mod reader;
 mod record;
 pub mod redact;
+mod verify;
+
+pub(crate) use verify::faults;
+
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

@@ -48,6 +48,19 @@ pub struct DamagedRange {
 }
 
 impl DamagedRange {
+    /// Entries that are missing at the end of a log, between two sequence numbers.
+    pub(in crate::store) fn missing(offset: u64, after: SeqNo, before: SeqNo, what: &str) -> Self {
+        Self {
+            offset,
+            bytes: 0,
+            what: what.to_owned(),
+            entries: None,
+            after,
+            before: Some(before),
+            rejected: false,
+        }
+    }
+
     /// Offset of the first byte after the range.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes

@@ -253,6 +253,11 @@ impl ClockState {
     }
 }
 
+/// Whether the content of the file cannot be read.
+pub(in crate::store) fn is_malformed(bytes: &[u8]) -> bool {
+    parse(&String::from_utf8_lossy(bytes)).is_none()
+}
+
 fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
     let mut lines = text.lines();
     let at = Micros(lines.next()?.parse().ok()?);

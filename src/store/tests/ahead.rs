@@ -3,7 +3,8 @@
 use std::thread::ThreadId;
 
 use super::*;
-use crate::store::tools::verify;
+use crate::store::tools::tests::verify;
+use crate::store::tools::verify::VerifyOptions;
 
 /// Stores a batch; returns the thread that acknowledged it.
 fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
@@ -82,8 +83,7 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
     );
 
     let killed = killed(dir.path());
-    let verified =
-        verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
+    let verified = verify(killed.path(), VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(
         (
             verified.entries,
@@ -118,7 +118,7 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
             .zip(&grown)
             .all(|(end, grown)| *end + crate::base::limits::LOG_BYTES_AHEAD / 2 < *grown)
     );
-    let verified = verify::verify(dir.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
+    let verified = verify(dir.path(), VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(verified.log_bytes, exact.iter().sum::<u64>());
 }
 
@@ -133,8 +133,7 @@ fn an_unfinished_write_before_preallocated_bytes_is_truncated_and_its_copy_is_ex
     let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
     file.write_all_at(b"\xff\xff\xff\xff\x02\x00half a frame", end)
         .unwrap();
-    let verified =
-        verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
+    let verified = verify(killed.path(), VerifyOptions::default(), &mut ()).unwrap();
     assert!(
         verified
             .notes

@@ -11,6 +11,7 @@ use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
 use crate::store::segment::INDEX_ASIDE;
 use crate::store::segment::rewrite::SEALED;
+use crate::store::stopped::STOPPED;
 use crate::store::vfs::{Disk, open_to_read};
 use crate::store::write::seqno::SEQUENCE;
 use crate::store::{StoreError, format};
@@ -29,7 +30,7 @@ pub(crate) enum Role {
 }
 
 /// Everything that a state directory may hold, and what it is. The one list: verify, backup, salvage and permissions use it.
-pub(crate) const ITEMS: [(&str, Role); 16] = [
+pub(crate) const ITEMS: [(&str, Role); 17] = [
     ("FORMAT", Role::Kept),
     ("HOLDS", Role::Kept),
     ("KEEP_JOBS", Role::Kept),
@@ -44,6 +45,7 @@ pub(crate) const ITEMS: [(&str, Role); 16] = [
     (SPILL_DIR, Role::Present),
     // A new store continues with other numbers.
     (SEQUENCE, Role::Derived),
+    (STOPPED, Role::Derived),
     ("LOCK", Role::Derived),
     ("log", Role::Log),
     ("state", Role::Derived),
@@ -111,6 +113,31 @@ pub(crate) fn salvaged_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     names.extend(present.map(|(name, _)| (*name).to_owned()));
     names.retain(|name| name != SPILL_DIR);
     Ok(names)
+}
+
+/// The existing files that cannot be rebuilt, by their names within a state directory, and whether their content is compared: files of the
+/// spill have checksums, and may be large.
+pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreError> {
+    let mut found: Vec<(String, bool)> = Vec::new();
+    for name in salvaged_files(dir)?
+        .into_iter()
+        .chain([SEQUENCE.to_owned()])
+    {
+        if dir.join(&name).is_file() {
+            found.push((name, true));
+        }
+    }
+    for bus in files::list(&dir.join(SPILL_DIR))? {
+        if !bus.is_dir() {
+            continue;
+        }
+        for file in files::list(&bus)? {
+            let name = file.strip_prefix(dir).ok().and_then(Path::to_str);
+            let is_text = file.extension().is_none();
+            found.extend(name.map(|name| (name.to_owned(), is_text)));
+        }
+    }
+    Ok(found)
 }
 
 /// The names of the small files that may exist in a state directory: all fixed ones, and the existing dead letters.

@@ -12,6 +12,7 @@ pub mod backup;
 mod class_writer;
 pub mod error;
 pub mod files;
+mod known;
 pub mod layout;
 pub mod rebuild;
 pub mod redact;
@@ -33,4 +34,4 @@ impl Watch for () {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

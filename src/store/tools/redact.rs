@@ -72,6 +72,7 @@ pub(crate) fn redact(
 ) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let _lock = format::Lock::take(dir, holder)?;
+    crate::store::stopped::forget(&Disk, dir)?;
     for class_name in format::class_names(dir)? {
         rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
     }

@@ -5,10 +5,11 @@
 //! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block. New entries get
 //! numbers far behind (`renumber`), because those of lost entries are unknown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::class_writer::ClassWriter;
+use super::known::{FoundNumbers, KnownSegment, known_segments};
 use super::renumber::Renumbering;
 use super::{ToolError, Watch, files, layout};
 use crate::base::clock::Micros;
@@ -19,10 +20,12 @@ use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
 use crate::store::segment::INDEX_ASIDE;
+use crate::store::stopped::Stopped;
 use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::verify::seqs::SeqSet;
+use crate::store::tools::verify::small_files::{self, CheckFile, FileFault};
 use crate::store::vfs::Disk;
-use crate::store::write::seqno::{SequenceFile, SkippedNumbers};
+use crate::store::write::seqno::{SEQUENCE, SequenceFile, SkippedNumbers};
 use crate::store::{StoreError, format};
 
 /// A damaged range of a file.
@@ -30,8 +33,10 @@ use crate::store::{StoreError, format};
 pub(crate) struct Loss {
     pub(crate) path: PathBuf,
     pub(crate) range: DamagedRange,
-    /// Upper bound of the entries lost.
+    /// The entries lost: their number, or an upper bound.
     pub(crate) entries: u64,
+    /// Whether `entries` is their number.
+    pub(crate) exact: bool,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +48,8 @@ pub(crate) struct SalvageReport {
     pub(crate) doubles: u64,
     /// Unreadable ranges.
     pub(crate) losses: Vec<Loss>,
+    /// Defects of files that cannot be rebuilt, which are copied as they are.
+    pub(crate) faults: Vec<FileFault>,
     /// Files without data of saltcellar.
     pub(crate) foreign: Vec<PathBuf>,
     /// The sequence numbers that the new store leaves out.
@@ -54,9 +61,14 @@ impl SalvageReport {
         self.classes.iter().map(|(_, entries)| entries).sum()
     }
 
-    /// Upper bound of the entries lost.
+    /// The entries lost: their number, or an upper bound.
     pub(crate) fn entries_lost(&self) -> u64 {
         self.losses.iter().map(|loss| loss.entries).sum()
+    }
+
+    /// Whether [`Self::entries_lost`] is their number.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.losses.iter().all(|loss| loss.exact)
     }
 }
 
@@ -83,6 +95,7 @@ pub(crate) fn salvage(
     from: &Path,
     to: &Path,
     now: Micros,
+    check_file: &CheckFile<'_>,
     watch: &mut dyn Watch,
 ) -> Result<SalvageReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
@@ -139,8 +152,20 @@ pub(crate) fn salvage(
         // Without a valid FORMAT the log headers supply the id.
         _ => named_most(&sources)?.unwrap_or_else(crate::model::secret_seed),
     };
+    let numbers = numbers_of(from)?;
+    let stopped = Stopped::read(from)?;
+    let segments = layout::segments(from)?;
+    let known = known_segments(
+        from,
+        &segments,
+        true,
+        stopped.as_ref().and_then(Option::as_ref),
+    );
     let mut work = Salvager {
         store_id,
+        found: FoundNumbers::default(),
+        end: Some(numbers.end).filter(|end| end.0 > 0),
+        known: known.iter().map(|segment| segment.log(from)).collect(),
         sources,
         seqs: SeqSet::default(),
         by_class: Vec::new(),
@@ -154,6 +179,10 @@ pub(crate) fn salvage(
         done += size;
     }
     work.count_losses();
+    work.count_known(from, &known);
+    work.report.faults = small_files::check(from, stopped.as_ref(), check_file)?;
+    work.report.faults.retain(|fault| !fault.is_note);
+    work.report.faults.extend(lost_smalls(from, &smalls)?);
     let mut by_class = std::mem::take(&mut work.by_class);
     by_class.sort_by(|a, b| a.0.cmp(&b.0));
     let mut made = total;
@@ -166,7 +195,6 @@ pub(crate) fn salvage(
         )?;
         work.report.classes.push((class_name, entries));
     }
-    let numbers = numbers_of(from)?;
     let used = work.seqs.last().unwrap_or_default().next().max(numbers.end);
     // Without an entry nobody can remember a number.
     let since = work.newest.unwrap_or(now);
@@ -223,6 +251,38 @@ fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
         Some(SequenceFile { end, skipped })
     };
     Ok(of_store.or_else(of_backup).unwrap_or_default())
+}
+
+/// Files of a store without which it cannot be opened, or without which numbers may be assigned twice.
+fn lost_smalls(
+    from: &Path,
+    smalls: &BTreeMap<String, PathBuf>,
+) -> Result<Vec<FileFault>, StoreError> {
+    let fault = |name: &str, what: &str| FileFault {
+        path: from.join(name),
+        what: what.to_owned(),
+        is_note: false,
+    };
+    let mut found = Vec::new();
+    match smalls.get("FORMAT") {
+        None => found.push(fault("FORMAT", "missing: the store id is that of the logs")),
+        Some(path) => {
+            let text = files::text(path)?.unwrap_or_default();
+            if format::read_format(&text).is_err() {
+                found.push(fault("FORMAT", "damaged: the store id is that of the logs"));
+            }
+        }
+    }
+    // A backup has its number in the manifest.
+    let is_backup = Manifest::read(from).ok().flatten().is_some();
+    match SequenceFile::read(&Disk, from)? {
+        Some(Some(_)) => {}
+        _ if is_backup => {}
+        Some(None) => found.push(fault(SEQUENCE, "malformed, or its checksum does not match")),
+        None if from.join("log").is_dir() => found.push(fault(SEQUENCE, "missing")),
+        None => {}
+    }
+    Ok(found)
 }
 
 /// Copies the files of a directory, if it exists, and of those in it.
@@ -326,6 +386,11 @@ impl InputFile {
 
 struct Salvager {
     store_id: u64,
+    found: FoundNumbers,
+    /// All numbers below may have been assigned, if that is known.
+    end: Option<SeqNo>,
+    /// The logs of segments of which more is known.
+    known: BTreeSet<PathBuf>,
     sources: Vec<InputFile>,
     seqs: SeqSet,
     by_class: Vec<(String, Vec<FoundFrame>)>,
@@ -346,7 +411,7 @@ impl Salvager {
         let Some(source) = self.sources.get(file) else {
             return Ok(());
         };
-        let path = source.path.clone();
+        let (path, is_in_place) = (source.path.clone(), source.rank == 0);
         let unknown = LogId {
             store_id: self.store_id,
             first_seq: source.first_seq.unwrap_or_default(),
@@ -381,7 +446,7 @@ impl Salvager {
         let (mut found, mut doubles) = (Vec::new(), 0);
         let (seqs, store_id) = (&mut self.seqs, self.store_id);
         let (now, mut newest) = (self.now, self.newest);
-        let mut class_of_rows = None;
+        let (mut class_of_rows, mut of_file) = (None, Vec::new());
         let mut scanned = walk::walk(
             &log,
             Bounds {
@@ -404,10 +469,9 @@ impl Salvager {
                         "jobs"
                     }
                 });
-                let known: Vec<_> = (0..rows.len())
-                    .map(|at| rows.seq(at))
-                    .filter(|seq| !seqs.insert(*seq))
-                    .collect();
+                let all = (0..rows.len()).map(|at| rows.seq(at));
+                of_file.extend(all.clone());
+                let known: Vec<_> = all.filter(|seq| !seqs.insert(*seq)).collect();
                 doubles += known.len() as u64;
                 if known.len() < rows.len() {
                     found.push(FoundFrame {
@@ -432,23 +496,49 @@ impl Salvager {
             self.report.foreign.push(path);
             return Ok(());
         }
+        let is_known = self.known.contains(&path);
+        // The end of another log without a next one may be an unfinished write.
+        let is_finished = path.with_file_name("index").is_dir() || header.is_none();
+        let before = next.or(self.end.filter(|_| is_in_place && is_finished));
         if let Some(tail) = &mut scanned.tail {
-            tail.before = next;
+            tail.before = before;
+            if is_in_place && !is_known && before.is_some() {
+                // More than the entries of the incomplete frame may be cut off.
+                tail.entries = None;
+            }
+        } else if is_in_place
+            && !is_known
+            && header.is_none()
+            && let Some(before) = before
+        {
+            let (end, last) = (scanned.end, scanned.last_seq);
+            let cut = DamagedRange::missing(
+                end,
+                last,
+                before,
+                "the log has no header, and its end is unknown",
+            );
+            scanned.damaged.push(cut);
         }
         // A damaged header appears as the first damaged range; it contains no entries.
         let ranges = scanned.damaged.into_iter().chain(scanned.tail);
         let is_header = |range: &DamagedRange| {
-            header.is_none() && range.offset == 0 && range.bytes <= FRAMES_FROM
+            header.is_none() && range.offset == 0 && (1..=FRAMES_FROM).contains(&range.bytes)
         };
         let lost = ranges.filter(|range| !is_header(range));
         self.report.losses.extend(lost.map(|range| Loss {
             path: path.clone(),
             range,
             entries: 0,
+            exact: true,
         }));
         let class = class
             .or(class_of_rows.map(str::to_owned))
             .unwrap_or_default();
+        let numbers = self.found.of_class(&class);
+        for seq in of_file {
+            numbers.insert(seq);
+        }
         match self.by_class.iter_mut().find(|(known, _)| *known == class) {
             Some((_, all)) => all.append(&mut found),
             None if found.is_empty() => {}
@@ -461,20 +551,62 @@ impl Salvager {
     fn count_losses(&mut self) {
         for loss in &mut self.report.losses {
             let range = &loss.range;
-            loss.entries = match (range.entries, range.before) {
+            (loss.entries, loss.exact) = match (range.entries, range.before) {
                 (Some((first, last, count)), _) => {
                     let missing = self
                         .seqs
                         .missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
-                    missing.min(count)
+                    (missing.min(count), true)
                 }
-                (None, Some(before)) => self.seqs.missing_between(range.after, before),
-                (None, None) => 0,
+                (None, Some(before)) => {
+                    let most = self.seqs.missing_between(range.after, before);
+                    (most, most == 0)
+                }
+                (None, None) => (0, false),
             };
         }
         self.report
             .losses
             .retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
+    }
+
+    /// Compares the entries that were found with those that indexes, state database and the last stop know.
+    fn count_known(&mut self, from: &Path, known: &[KnownSegment]) {
+        for segment in known {
+            let (missing, log) = (segment.missing(&self.found, known), segment.log(from));
+            if missing == 0 {
+                continue;
+            }
+            let of_log = self.report.losses.iter_mut();
+            let mut ranges: Vec<_> = of_log
+                .filter(|loss| loss.path == log && loss.entries > 0)
+                .collect();
+            if let [range] = ranges.as_mut_slice()
+                && (range.entries > missing || !range.exact)
+            {
+                (range.entries, range.exact) = (missing, true);
+            }
+            let counted: u64 = ranges.iter().map(|range| range.entries).sum();
+            if counted < missing {
+                for range in ranges {
+                    range.exact = true;
+                }
+                let what = format!("{missing} of its {} entries are missing", segment.entries);
+                let (first, last) = (segment.first_seq, segment.last_seq);
+                let after = SeqNo(first.0.saturating_sub(1));
+                let size = std::fs::metadata(&log).map_or(0, |meta| meta.len());
+                self.report.losses.push(Loss {
+                    path: log,
+                    range: DamagedRange::missing(size, after, last.next(), &what),
+                    entries: missing - counted,
+                    exact: true,
+                });
+            }
+        }
+        // Where nothing is known to be missing, damage at the end is an unfinished write.
+        self.report
+            .losses
+            .retain(|loss| loss.entries > 0 || !loss.exact || loss.range.bytes > 0);
     }
 
     /// Writes the segments of a class; returns the number of entries.

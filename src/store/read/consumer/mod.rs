@@ -14,6 +14,7 @@ mod lost;
 mod record;
 
 pub use ahead::ReadAhead;
+pub(crate) use file::faults as consumer_faults;
 pub(crate) use record::{
     BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess,
     LostEntries,

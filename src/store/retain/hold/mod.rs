@@ -24,6 +24,7 @@ use crate::base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::open_small;
+use crate::store::tools::verify::small_files::Fault;
 use crate::store::vfs::Fs;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,6 +190,16 @@ impl Holds {
 
 const UNREADABLE: &str = "a part cannot be read: every job counts as held, and holds cannot be changed; restore the file from a backup, or \
      remove it to end its holds, and restart the daemon";
+
+/// What is wrong with the content of the file.
+pub(crate) fn hold_faults(bytes: &[u8]) -> Vec<Fault> {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty());
+    let malformed = lines.filter(|(_, text)| read_line(text).is_none());
+    malformed
+        .map(|(line, _)| Fault::at(line, "malformed hold: that job is not held"))
+        .collect()
+}
 
 fn read_line(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, '\t');

@@ -8,8 +8,8 @@ use crate::store::log::{builder, file};
 use crate::store::tests::*;
 use crate::store::tools::backup::{self, backup};
 use crate::store::tools::rebuild::rebuild;
-use crate::store::tools::salvage::salvage;
-use crate::store::tools::verify::{self, verify};
+use crate::store::tools::tests::{salvage, verify};
+use crate::store::tools::verify;
 
 /// Offsets of the frames in a log: occurrences of its magic, which bodies contain only where a test puts it.
 pub(in crate::store) fn frames(path: &Path) -> Vec<usize> {

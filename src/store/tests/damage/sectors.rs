@@ -11,7 +11,8 @@ use crate::store::read::consumer::tests::{filter, take_all};
 use crate::store::tests::*;
 use crate::store::tools::backup::{self, backup};
 use crate::store::tools::rebuild::rebuild;
-use crate::store::tools::verify::{self, verify};
+use crate::store::tools::tests::verify;
+use crate::store::tools::verify;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 

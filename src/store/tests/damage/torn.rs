@@ -2,7 +2,8 @@
 
 use super::forged::frames;
 use crate::store::tests::*;
-use crate::store::tools::verify::{self, verify};
+use crate::store::tools::tests::verify;
+use crate::store::tools::verify;
 
 /// Entries that each fill a block, in one commit.
 fn large_batch(tags: &[&str]) -> Batch {

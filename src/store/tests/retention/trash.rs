@@ -2,7 +2,8 @@
 
 use crate::store::tests::retention::{fill, trash_is_empty, with};
 use crate::store::tests::*;
-use crate::store::tools::verify::{VerifyOptions, verify};
+use crate::store::tools::tests::verify;
+use crate::store::tools::verify::VerifyOptions;
 use crate::store::vfs::Fs as _;
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::mpsc::sync_channel;
 
 use super::backup::{self, backup};
 use super::rebuild::{SegmentSelector, rebuild};
-use super::salvage::salvage;
-use super::verify::{self, IndexCheck, verify};
+use super::salvage::{self, SalvageReport};
+use super::verify::{self, IndexCheck, VerifyOptions};
 use super::{ToolError, layout};
 use crate::base::clock::Micros;
 use crate::base::limits::BLOCK_RAW_BYTES;
@@ -21,6 +21,7 @@ use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
 mod identity;
+mod lost;
 mod swap;
 mod table;
 
@@ -90,6 +91,23 @@ fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
             .unwrap();
         crate::testkit::receive(&rx).unwrap();
     }
+}
+
+pub(crate) fn salvage(
+    from: &Path,
+    to: &Path,
+    now: Micros,
+    watch: &mut dyn super::Watch,
+) -> Result<SalvageReport, ToolError> {
+    salvage::salvage(from, to, now, &|_, _, _| Vec::new(), watch)
+}
+
+pub(crate) fn verify(
+    dir: &Path,
+    options: VerifyOptions,
+    watch: &mut dyn super::Watch,
+) -> Result<verify::VerifyReport, ToolError> {
+    verify::verify(dir, options, &|_, _, _| Vec::new(), watch)
 }
 
 fn restore(from: &Path, to: &Path, watch: &mut dyn super::Watch) -> Result<(), ToolError> {

@@ -1,14 +1,17 @@
 //! `verify`: checks that the data on disk is what was written.
 //!
-//! Reads every log. Beside a running daemon, active logs are read up to their size at the start of the check. The
+//! Reads every log, and every file that cannot be rebuilt. Beside a running daemon, active logs are read up to their size at the start of the check. The
 //! indexes are compared with the logs only if no daemon has them open.
 
 pub mod compare;
 pub mod seqs;
+pub mod small_files;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::known::{FoundNumbers, KnownSegment, known_segments};
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
@@ -21,12 +24,15 @@ use crate::store::log::file::{BlockMeta, LogFile};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
 use crate::store::segment::removal::{left_in_trash, was_dropped};
+use crate::store::segment::rewrite::SEALED;
 use crate::store::segment::{Index, Segment};
+use crate::store::stopped::Stopped;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
-use crate::store::write::seqno::{SEQUENCE, SequenceFile};
+use crate::store::write::seqno::{SEQUENCE, SequenceFile, SkippedNumbers};
 use crate::store::{Class, StoreError};
 use compare::CatalogueDifference;
+use small_files::{CheckFile, FileFault};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -39,8 +45,10 @@ pub(crate) struct Problem {
     pub(crate) what: String,
     /// Consequence and remedy.
     pub(crate) means: String,
-    /// Upper bound of the entries lost.
+    /// The entries lost: their number, or an upper bound.
     pub(crate) entries_lost: u64,
+    /// Whether `entries_lost` is their number.
+    pub(crate) exact: bool,
     /// The sequence numbers before and after the damaged range.
     gap: Option<(SeqNo, SeqNo)>,
 }
@@ -73,12 +81,17 @@ pub(crate) struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Upper bound of the entries lost.
+    /// The entries lost: their number, or an upper bound.
     pub(crate) fn entries_lost(&self) -> u64 {
         self.problems
             .iter()
             .map(|problem| problem.entries_lost)
             .sum()
+    }
+
+    /// Whether [`Self::entries_lost`] is their number.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.problems_more == 0 && self.problems.iter().all(|problem| problem.exact)
     }
 
     fn damage(&mut self, problem: Problem) {
@@ -99,6 +112,7 @@ fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Prob
         what,
         means,
         entries_lost: 0,
+        exact: true,
         gap: None,
     }
 }
@@ -113,11 +127,20 @@ pub(crate) struct VerifyOptions {
 pub(crate) fn verify(
     dir: &Path,
     options: VerifyOptions,
+    check_file: &CheckFile<'_>,
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
     let segments = layout::segments(dir)?;
+    let stopped = Stopped::read(dir)?;
+    let databases = holder.is_none() && !options.quick;
+    let known = known_segments(
+        dir,
+        &segments,
+        databases,
+        stopped.as_ref().and_then(Option::as_ref),
+    );
     let mut total = 0;
     let mut opened = Vec::new();
     for mut segment in segments {
@@ -157,13 +180,33 @@ pub(crate) fn verify(
         let means = "all its entries are lost: restore it from a backup";
         report.damage(about(&segment.log(), "log of a segment missing", means));
     }
+    for fault in small_files::check(dir, stopped.as_ref(), check_file)? {
+        match fault {
+            FileFault { is_note: true, .. } if report.holder.is_some() => {}
+            FileFault {
+                is_note: true,
+                path,
+                what,
+            } => report.notes.push(about(
+                &path,
+                what,
+                "an unfinished write, which was never acknowledged; the daemon ignores it",
+            )),
+            FileFault { path, what, .. } => report.damage(about(&path, what, UNREBUILDABLE)),
+        }
+    }
     // After the logs are measured: their numbers were reserved before they were written.
-    let reserved = SequenceFile::read(&Disk, dir)?.flatten();
-    let below = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
+    let numbers = SequenceFile::read(&Disk, dir)?.flatten();
     let mut check = Verifier {
         options,
         store_id,
-        below,
+        known: known
+            .iter()
+            .map(|known| (known.class_name.clone(), known.first_seq))
+            .collect(),
+        end: numbers.as_ref().map(|numbers| numbers.end),
+        found: FoundNumbers::default(),
+        skipped: numbers.map(|numbers| numbers.skipped).unwrap_or_default(),
         seqs: SeqSet::default(),
         last_seq: SeqNo::default(),
         done: 0,
@@ -192,7 +235,8 @@ pub(crate) fn verify(
         let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
         scans.push((segment, scanned));
     }
-    count_gaps(&mut report.problems, &check.seqs);
+    check.count_gaps(&mut report.problems);
+    check.count_known(dir, &known, &mut report);
     sequence(dir, check.seqs.last(), &mut report)?;
     report.indexes = indexes((dir, store_id), options, &scans, &mut report, watch)?;
     Ok(report)
@@ -216,11 +260,18 @@ fn reopened(
     Ok(Some((log, size)))
 }
 
+/// The consequence of damage to a file that cannot be rebuilt.
+const UNREBUILDABLE: &str = "it cannot be rebuilt: a backup may have it";
+
 struct Verifier {
     options: VerifyOptions,
     store_id: u64,
-    /// Only numbers below were reserved.
-    below: SeqNo,
+    /// The segments of which more is known than their logs.
+    known: BTreeSet<(String, SeqNo)>,
+    /// All numbers below may have been assigned, if the file `SEQUENCE` is intact.
+    end: Option<SeqNo>,
+    found: FoundNumbers,
+    skipped: Vec<SkippedNumbers>,
     seqs: SeqSet,
     /// The last sequence number of the class so far.
     last_seq: SeqNo,
@@ -238,16 +289,23 @@ impl Verifier {
         watch: &mut dyn Watch,
     ) -> Result<Walked, ToolError> {
         let name = segment.name();
-        header(segment, log, segment.id(self.store_id), report)?;
+        let has_header = header(segment, log, segment.id(self.store_id), report)?;
+        let found = self.found.of_class(&segment.class_name);
         let (mut last_seq, before) = (self.last_seq, self.done);
         let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
         let mut scanned = walk::walk(
             log,
-            Bounds::of_log(size).below(self.below),
+            Bounds::of_log(size).below(self.end.unwrap_or(SeqNo(u64::MAX))),
             !quick,
             |meta, view| {
                 watch.step(before + meta.end(), total, &name);
                 let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
+                if fault.is_none() {
+                    let rows = view.rows();
+                    for at in 0..rows.len() {
+                        found.insert(rows.seq(at));
+                    }
+                }
                 last_seq = last_seq.max(meta.last_seq);
                 fault
             },
@@ -264,9 +322,32 @@ impl Verifier {
         for range in std::mem::take(&mut scanned.damaged) {
             report.damage(lost(log.path(), &range));
         }
+        let before = next.or(self.end);
+        let is_known = self
+            .known
+            .contains(&(segment.class_name.clone(), segment.first_seq));
+        let has_tail = scanned.tail.is_some();
         if let Some(mut tail) = scanned.tail.take() {
-            tail.before = next;
+            tail.before = before;
+            if !is_known {
+                // More than the entries of the incomplete frame may be cut off.
+                tail.entries = None;
+            }
             Self::tail(segment, log.path(), &tail, report);
+        }
+        // Without its header, or without an index that can be read, a log may have lost any number of entries at its end.
+        let is_cut = !is_known && (!has_header || segment.is_sealed);
+        if is_cut && (!has_tail || segment.grows()) {
+            let what = if scanned.frames == 0 {
+                "no frame can be read"
+            } else {
+                "the end of the log is unknown"
+            };
+            let mut problem = about(log.path(), what, UNKNOWN_END);
+            problem.offset = Some(scanned.end.min(size));
+            problem.exact = false;
+            problem.gap = before.map(|before| (scanned.last_seq, before));
+            report.damage(problem);
         }
         report.segments += 1;
         report.frames += scanned.frames;
@@ -291,13 +372,16 @@ impl Verifier {
     }
 }
 
-/// Checks the header of a log.
+/// The consequence of damage that may have cost entries, if no number is known.
+const UNKNOWN_END: &str = "an unknown number of entries is lost: the file SEQUENCE cannot be read";
+
+/// Checks the header of a log; returns whether it is intact.
 fn header(
     segment: &SegmentFiles,
     log: &LogFile,
     id: LogId,
     report: &mut VerifyReport,
-) -> Result<(), ToolError> {
+) -> Result<bool, ToolError> {
     let path = log.path();
     let at_0 = |what: &str, means: &str| Problem {
         offset: Some(0),
@@ -305,15 +389,15 @@ fn header(
         ..about(path, what, means)
     };
     let Some(header) = log.header()? else {
-        let means = "no consequence: frames are read without the header";
+        let means = "frames are read without the header";
         report.damage(at_0("log header damaged", means));
-        return Ok(());
+        return Ok(false);
     };
     if let Some(what) = header.mismatch(&segment.class_name, id) {
         let means = "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
         report.damage(at_0(&what, means));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Describes a defect of a block with a valid checksum.
@@ -362,13 +446,18 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
     match (range.entries, range.before) {
         (Some((first, last, count)), _) => {
             problem.entries_lost = count;
+            problem.exact = true;
             problem.means = format!(
                 "{count} entries are lost, sequence numbers {} to {}",
                 first.0, last.0
             );
         }
-        (None, Some(before)) => problem.gap = Some((range.after, before)),
+        (None, Some(before)) => {
+            problem.exact = false;
+            problem.gap = Some((range.after, before));
+        }
         (None, None) => {
+            problem.exact = false;
             problem.means = format!(
                 "entries from sequence number {} on may be lost",
                 range.after.0 + 1
@@ -378,21 +467,97 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
     problem
 }
 
-/// Computes the loss in gaps: sequence numbers that are in no log.
-fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
-    for problem in problems {
-        let Some((after, before)) = problem.gap else {
-            continue;
-        };
-        problem.entries_lost = seqs.missing_between(after, before);
-        problem.means = match problem.entries_lost {
-            0 => "no entry is lost".to_owned(),
-            most => format!(
-                "at most {most} entries are lost, sequence numbers {} to {}",
-                after.0 + 1,
-                before.0.saturating_sub(1)
-            ),
-        };
+impl Verifier {
+    /// The numbers between two that may belong to entries and are in no log.
+    fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
+        let skipped = self.skipped.iter();
+        let skipped: u64 = skipped
+            .map(|range| range.count_between(after.next(), before))
+            .sum();
+        self.seqs
+            .missing_between(after, before)
+            .saturating_sub(skipped)
+    }
+
+    /// Computes the loss in gaps: sequence numbers that are in no log.
+    fn count_gaps(&self, problems: &mut Vec<Problem>) {
+        for problem in problems.iter_mut() {
+            let Some((after, before)) = problem.gap else {
+                continue;
+            };
+            problem.entries_lost = self.missing_between(after, before);
+            problem.means = match problem.entries_lost {
+                0 => "no entry is lost".to_owned(),
+                most => format!(
+                    "at most {most} entries are lost, sequence numbers {} to {}",
+                    after.0 + 1,
+                    before.0.saturating_sub(1)
+                ),
+            };
+            problem.exact = problem.entries_lost == 0;
+        }
+        // An end of a log behind which no number is missing.
+        let is_end = |problem: &Problem| problem.gap.is_some() && problem.bytes.is_none();
+        problems.retain(|problem| !is_end(problem) || problem.entries_lost > 0);
+    }
+
+    /// Compares the entries that were found with those that indexes, state database and the last stop know.
+    fn count_known(&self, dir: &Path, known: &[KnownSegment], report: &mut VerifyReport) {
+        for segment in known {
+            let missing = segment.missing(&self.found, known);
+            let log = segment.log(dir);
+            let is_there = log.is_file() || log.with_file_name("").with_extension(SEALED).is_dir();
+            // With a running daemon, retention has dropped it meanwhile.
+            if missing == 0 || !is_there && report.holder.is_some() {
+                continue;
+            }
+            let (first, last) = (segment.first_seq.0, segment.last_seq.0);
+            let numbers = format!("sequence numbers {first} to {last}: restore it from a backup");
+            // Not an unfinished write: the last stop was clean.
+            report.notes.retain(|note| note.path != log);
+            if !is_there {
+                // Supersedes the finding of a directory without a log.
+                report.problems.retain(|problem| problem.path != log);
+                let means = format!("{missing} entries are lost, {numbers}");
+                report.damage(Problem {
+                    entries_lost: missing,
+                    ..about(&log, "segment missing", means)
+                });
+                continue;
+            }
+            let ranges = report
+                .problems
+                .iter_mut()
+                .filter(|problem| problem.path == log && problem.entries_lost > 0);
+            let mut ranges: Vec<_> = ranges.collect();
+            if let [range] = ranges.as_mut_slice() {
+                // The index lists what the log had: the bound of the range is not needed.
+                if range.entries_lost > missing || !range.exact {
+                    range.means = format!("{missing} entries are lost");
+                    (range.entries_lost, range.exact) = (missing, true);
+                }
+            }
+            let counted: u64 = ranges.iter().map(|range| range.entries_lost).sum();
+            if counted < missing {
+                let rest = missing - counted;
+                let what = format!(
+                    "{} entries of {} are missing, more than the damaged ranges account for",
+                    missing, segment.entries
+                );
+                let what = if counted == 0 {
+                    format!("{missing} entries of {} are missing", segment.entries)
+                } else {
+                    what
+                };
+                for range in ranges {
+                    range.exact = true;
+                }
+                report.damage(Problem {
+                    entries_lost: rest,
+                    ..about(&log, what, format!("{rest} entries are lost, of {numbers}"))
+                });
+            }
+        }
     }
 }
 
@@ -400,6 +565,10 @@ fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
 fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
     let path = dir.join(SEQUENCE);
     let Some(file) = SequenceFile::read(&Disk, dir)? else {
+        if last.is_some() {
+            let means = "the next start skips numbers after the last one in the log; those of lost entries may be assigned again";
+            report.damage(about(&path, "missing", means));
+        }
         return Ok(());
     };
     let last = last.unwrap_or_default();
@@ -506,20 +675,11 @@ fn catalogue(
             continue;
         }
         let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
-        let log = segment.join("log");
         match difference {
-            CatalogueDifference::Missing { entries, last_seq } => {
-                let (first, last) = (first_seq.0, last_seq.0);
-                let means = format!(
-                    "{entries} entries are lost, sequence numbers {first} to {last}: restore it from a backup"
-                );
-                // Supersedes the finding of a directory without a log, which has no numbers.
-                report.problems.retain(|problem| problem.path != log);
-                let problem = about(&log, "segment missing", means);
-                report.damage(Problem {
-                    entries_lost: entries,
-                    ..problem
-                });
+            CatalogueDifference::Unknown => {
+                let means = "no entry is lost; `saltcellar store rebuild` repairs it";
+                let what = "the state database does not list it";
+                report.damage(about(&segment, what, means));
             }
             CatalogueDifference::SegmentMetadata => {
                 let means = "no entry is lost; `saltcellar store rebuild` repairs it";

@@ -73,6 +73,22 @@ impl SeqSet {
         missing
     }
 
+    /// Number of present numbers from `first` to `last`, both inclusive.
+    pub(crate) fn count_between(&self, first: SeqNo, last: SeqNo) -> u64 {
+        let pages = self
+            .0
+            .range(first.0 / PAGE_BITS..=last.0.max(first.0) / PAGE_BITS);
+        let count = |(page, _): (&u64, &Page)| {
+            let from = first.0.max(page * PAGE_BITS);
+            let to = last.0.min(page * PAGE_BITS + (PAGE_BITS - 1));
+            let before = SeqNo(from.saturating_sub(1));
+            // Zero is no sequence number.
+            let all = (to + 1).saturating_sub(from.max(1));
+            all - self.missing_between(before, SeqNo(to + 1)).min(all)
+        };
+        pages.map(count).sum()
+    }
+
     pub(crate) fn last(&self) -> Option<SeqNo> {
         let (number, page) = self.0.last_key_value()?;
         let first = number * PAGE_BITS;
@@ -109,5 +125,17 @@ mod tests {
             PAGE_BITS * 4 - 2
         );
         assert_eq!(set.last(), Some(SeqNo(PAGE_BITS * 5)));
+        let count = |first, last| set.count_between(SeqNo(first), SeqNo(last));
+        assert_eq!(count(1, PAGE_BITS * 2), PAGE_BITS * 2);
+        assert_eq!(count(5, 9), 5);
+        assert_eq!(count(PAGE_BITS * 2 - 3, PAGE_BITS * 6), 5);
+        assert_eq!(
+            [
+                count(9, 5),
+                count(PAGE_BITS * 3, PAGE_BITS * 4),
+                count(1 << 40, 1 << 41)
+            ],
+            [0; 3]
+        );
     }
 }

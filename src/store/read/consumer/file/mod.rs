@@ -27,6 +27,7 @@ use crate::base::file_fault::FileFault;
 use crate::base::limits::CONSUMER_FILE_GROWTH;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::open_small;
+use crate::store::tools::verify::small_files::Fault;
 use crate::store::vfs::{Fs, FsFile};
 
 const TITLE: &str = "saltcellar consumers 1";
@@ -177,6 +178,39 @@ impl ConsumerFile {
         (self.open, self.len, self.base) = (Some(file), text.len() as u64, text.len() as u64);
         Ok(())
     }
+}
+
+/// What is wrong with the content of the file.
+pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
+    let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
+    let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+    let mut lines = (1..).zip(text.lines());
+    let mut found = Vec::new();
+    if lines.next().is_none_or(|(_, title)| title != TITLE) {
+        found.push(Fault::at(
+            1,
+            format!("expected `{TITLE}`: no consumer can be read"),
+        ));
+        return found;
+    }
+    for (line, text) in lines {
+        let is_read = checked(text).is_some_and(|json| {
+            let name = serde_json::from_str::<Line>(json);
+            name.is_ok_and(|name| {
+                name.deleted || serde_json::from_str::<ConsumerRecord>(json).is_ok()
+            })
+        });
+        if !is_read {
+            found.push(Fault::at(
+                line,
+                "damaged: an earlier line of the consumer counts, or none",
+            ));
+        }
+    }
+    if whole < bytes.len() {
+        found.push(Fault::unfinished("an incomplete last line"));
+    }
+    found
 }
 
 fn line(record: &impl Serialize) -> Result<String, StoreError> {

@@ -149,17 +149,23 @@ pub(crate) fn catalogue(
     segments: &[(String, SeqNo, Option<SegmentMetadata>)],
 ) -> Result<Vec<(String, SeqNo, CatalogueDifference)>, StoreError> {
     let mut found = Vec::new();
-    for (class_name, first_seq, metadata) in StateDatabase::open(state)?.segments()? {
+    let rows = StateDatabase::open(state)?.segments()?;
+    for (class_name, first_seq, _) in segments.iter().filter(|(.., known)| known.is_some()) {
+        let is_row = |(class, seq, _): &(String, SeqNo, SegmentMetadata)| {
+            class == class_name && seq == first_seq
+        };
+        if !rows.iter().any(is_row) {
+            found.push((class_name.clone(), *first_seq, CatalogueDifference::Unknown));
+        }
+    }
+    for (class_name, first_seq, metadata) in rows {
         let segment = segments
             .iter()
             .find(|(class, seq, _)| *class == class_name && *seq == first_seq);
         let difference = match segment {
-            None => CatalogueDifference::Missing {
-                entries: metadata.totals.entries,
-                last_seq: metadata.totals.last_seq,
-            },
             Some((_, _, Some(known))) if *known != metadata => CatalogueDifference::SegmentMetadata,
-            Some(_) => continue,
+            // A missing segment is reported with its entries (`known`).
+            _ => continue,
         };
         found.push((class_name, first_seq, difference));
     }
@@ -169,13 +175,8 @@ pub(crate) fn catalogue(
 /// A difference between catalogue and segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CatalogueDifference {
-    /// The segment is missing.
-    Missing {
-        /// Number of its entries.
-        entries: u64,
-        /// Its last sequence number.
-        last_seq: SeqNo,
-    },
+    /// The state database does not list the segment.
+    Unknown,
     /// The metadata differ.
     SegmentMetadata,
 }

@@ -1,0 +1,33 @@
+//! Checks of files in a state directory that modules above the store read, for `verify` and `salvage`.
+
+use std::path::Path;
+
+use crate::api::http::tokens;
+use crate::engines::dead_letters;
+use crate::ingest::spill;
+use crate::model::SeqNo;
+use crate::reactor::run::checkpoint::file as checkpoint;
+use crate::store::tools::layout::{SINKS_DIR, SPILL_DIR, TOKENS_FILE};
+use crate::store::tools::verify::small_files::Fault;
+
+/// Checks a file by its name within the state directory; its path and its content follow.
+pub(super) fn check(name: &str, path: &Path, bytes: &[u8]) -> Vec<Fault> {
+    match name.split('/').next().unwrap_or_default() {
+        TOKENS_FILE => match tokens::parse(bytes) {
+            Ok(_) => Vec::new(),
+            Err(what) => vec![Fault::of_file(format!("no token is valid: {what}"))],
+        },
+        "REACTOR" => match checkpoint::parse(bytes, SeqNo(u64::MAX)) {
+            Err(what) => vec![Fault::of_file(what)],
+            Ok((_, 0)) => Vec::new(),
+            Ok((_, ignored)) => {
+                let what =
+                    format!("{ignored} bytes at the end are ignored, and the log is read instead");
+                vec![Fault::unfinished(what)]
+            }
+        },
+        SINKS_DIR => dead_letters::faults(bytes),
+        SPILL_DIR => spill::faults(path),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,115 @@
+//! What a store had to hold, from everything but its logs: indexes, the state database and the last clean stop. The entries that are in
+//! none of its logs are lost.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::layout::SegmentFiles;
+use super::verify::seqs::SeqSet;
+use crate::model::SeqNo;
+use crate::store::format;
+use crate::store::index::Totals;
+use crate::store::index::sealed::SealedIndex;
+use crate::store::index::state::StateDatabase;
+use crate::store::index::tree::sled_guard::DatabaseCopy;
+use crate::store::segment::removal::{left_in_trash, was_dropped};
+use crate::store::stopped::Stopped;
+use crate::store::vfs::Disk;
+
+/// A segment whose entries are known, whatever its log has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KnownSegment {
+    pub(crate) class_name: String,
+    pub(crate) first_seq: SeqNo,
+    pub(crate) last_seq: SeqNo,
+    pub(crate) entries: u64,
+}
+
+impl KnownSegment {
+    /// Where its log is, or was.
+    pub(crate) fn log(&self, state_dir: &Path) -> PathBuf {
+        format::class_dir(state_dir, &self.class_name)
+            .join(format::segment_name(self.first_seq))
+            .join("log")
+    }
+
+    /// How many of its entries were found nowhere. `known` are all known segments: a class without one has entries of others, such as
+    /// a directory that was renamed.
+    pub(crate) fn missing(&self, found: &FoundNumbers, known: &[KnownSegment]) -> u64 {
+        let is_of = |class: &str| {
+            class == self.class_name || known.iter().all(|other| other.class_name != class)
+        };
+        let found = found.0.iter().filter(|(class, _)| is_of(class));
+        let found: u64 = found
+            .map(|(_, numbers)| numbers.count_between(self.first_seq, self.last_seq))
+            .sum();
+        self.entries.saturating_sub(found)
+    }
+}
+
+/// The sequence numbers that were found, by class.
+#[derive(Debug, Default)]
+pub(crate) struct FoundNumbers(BTreeMap<String, SeqSet>);
+
+impl FoundNumbers {
+    pub(crate) fn of_class(&mut self, class_name: &str) -> &mut SeqSet {
+        self.0.entry(class_name.to_owned()).or_default()
+    }
+}
+
+/// The segments of a store of which more is known than their logs. Derived data that cannot be read is left out: it is checked elsewhere.
+/// `databases` is whether no daemon has the databases open.
+pub(crate) fn known_segments(
+    dir: &Path,
+    segments: &[SegmentFiles],
+    databases: bool,
+    stopped: Option<&Stopped>,
+) -> Vec<KnownSegment> {
+    let mut known: BTreeMap<(String, SeqNo), (u64, SeqNo)> = BTreeMap::new();
+    let mut add = |class_name: &str, first_seq, entries, last_seq| {
+        // An index that was rebuilt from a damaged log knows less than the state database.
+        let row = known.entry((class_name.to_owned(), first_seq)).or_default();
+        *row = (row.0.max(entries), row.1.max(last_seq));
+    };
+    for segment in segments.iter().filter(|segment| segment.is_sealed) {
+        if let Some(totals) = totals(&segment.dir.join("index"), databases) {
+            let (class, first) = (&segment.class_name, segment.first_seq);
+            add(class, first, totals.entries, totals.last_seq);
+        }
+    }
+    for log in stopped.map_or(&[][..], |stopped| &stopped.logs) {
+        add(&log.class_name, log.first_seq, log.entries, log.last_seq);
+    }
+    let state = dir.join("state");
+    if databases && state.join("db").is_file() {
+        let rows = DatabaseCopy::of(&state, &std::env::temp_dir())
+            .and_then(|copy| StateDatabase::open(&copy.0)?.segments());
+        let dropped = left_in_trash(dir);
+        for (class_name, first_seq, metadata) in rows.unwrap_or_default() {
+            if !was_dropped(&dropped, &class_name, first_seq) {
+                let totals = metadata.totals;
+                add(&class_name, first_seq, totals.entries, totals.last_seq);
+            }
+        }
+    }
+    let segment = |((class_name, first_seq), (entries, last_seq))| KnownSegment {
+        class_name,
+        first_seq,
+        last_seq,
+        entries,
+    };
+    known.into_iter().map(segment).collect()
+}
+
+/// The totals in an index, from its table, or from its database.
+fn totals(index: &Path, databases: bool) -> Option<Totals> {
+    if let Ok(Some(table)) = SealedIndex::open_table(&Disk, index) {
+        return Some(table.metadata().totals);
+    }
+    if !databases || !index.join("db").is_file() {
+        return None;
+    }
+    let copy = DatabaseCopy::of(index, &std::env::temp_dir()).ok()?;
+    let database = SealedIndex::open_database(&copy.0).ok()?;
+    Some(database.metadata().totals)
+}

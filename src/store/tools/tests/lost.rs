@@ -1,0 +1,265 @@
+//! What verify and salvage know of losses: each file of a state directory deleted, emptied, cut or changed.
+
+use super::*;
+use crate::store::tools::verify::small_files::Fault;
+
+/// A damage to a file.
+type Damage = (&'static str, fn(&Path));
+
+const DAMAGES: [Damage; 4] = [
+    ("deleted", |path| fs::remove_file(path).unwrap()),
+    ("zeroed", |path| {
+        let bytes = fs::read(path).unwrap();
+        fs::write(path, vec![0; bytes.len()]).unwrap();
+    }),
+    ("halved", |path| {
+        let bytes = fs::read(path).unwrap();
+        fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    }),
+    ("changed by a bit", |path| {
+        let mut bytes = fs::read(path).unwrap();
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }),
+];
+
+/// A store of 199 entries whose daemon was stopped cleanly, with small files.
+fn stopped_store() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let rig = Rig::open_with(&options(&state));
+    put(&rig.intake, 1..200);
+    for jid in ["20261121030955000001", "20261121030955000002"] {
+        rig.store.hold(jid, "for a test").unwrap();
+        let filter = crate::wire::filter::EntryFilter::default();
+        let name = format!("reader{jid}");
+        rig.store
+            .create_consumer(&name, filter, Start::Oldest)
+            .unwrap();
+    }
+    let store = rig.store.clone();
+    rig.close();
+    fs::write(state.join("TOKENS"), "tokens of a test").unwrap();
+    fs::create_dir(state.join("sinks")).unwrap();
+    fs::write(state.join("sinks/audit.dead"), "a line\nof a test\n").unwrap();
+    fs::create_dir_all(state.join("spill/bus")).unwrap();
+    fs::write(state.join("spill/bus/0000000001.spill"), "of a test").unwrap();
+    store.note_stop().unwrap();
+    drop(store);
+    (dir, state)
+}
+
+fn entries_in(state: &Path, log: &Path) -> u64 {
+    let report = check(state);
+    assert!(
+        report.problems.is_empty() && report.notes.is_empty(),
+        "{report:#?}"
+    );
+    let empty = log.with_extension("aside");
+    fs::rename(log, &empty).unwrap();
+    let rest = check(state).entries;
+    fs::rename(&empty, log).unwrap();
+    report.entries - rest
+}
+
+#[test]
+fn entries_lost_from_any_log_are_counted_exactly_by_verify_and_salvage() {
+    let (dir, state) = stopped_store();
+    let logs: Vec<_> = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .map(|segment| segment.log())
+        .collect();
+    assert!(logs.len() > 4, "finished and active segments");
+    for log in &logs {
+        let held = entries_in(&state, log);
+        assert!(held > 0, "{}", log.display());
+        for (what, damage) in DAMAGES {
+            let (hurt, new) = (dir.path().join("hurt"), dir.path().join("new"));
+            copy(&state, &hurt);
+            let path = hurt.join(log.strip_prefix(&state).unwrap());
+            damage(&path);
+            let report = check(&hurt);
+            let lost = 199 - report.entries;
+            let of_log: Vec<_> = report
+                .problems
+                .iter()
+                .filter(|problem| problem.path == path)
+                .collect();
+            assert!(!of_log.is_empty(), "{what} {}: {report:#?}", log.display());
+            assert!(report.is_exact(), "{what} {}: {report:#?}", log.display());
+            assert_eq!(report.entries_lost(), lost, "{what}: {report:#?}");
+            match what {
+                "deleted" | "zeroed" => assert_eq!(lost, held, "{what}"),
+                _ => assert!((1..=held).contains(&lost), "{what}: {lost} of {held}"),
+            }
+            let saved = salvage(&hurt, &new, Micros(7), &mut ()).unwrap();
+            assert_eq!(
+                (saved.entries_lost(), saved.is_exact()),
+                (lost, true),
+                "{what} {}: {saved:#?}",
+                log.display()
+            );
+            assert_eq!(saved.entries(), 199 - lost);
+            fs::remove_dir_all(&hurt).unwrap();
+            fs::remove_dir_all(&new).unwrap();
+        }
+    }
+}
+
+#[test]
+fn without_indexes_and_database_a_loss_is_bounded_by_sequence_numbers() {
+    let (dir, state) = stopped_store();
+    let log = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .find(|segment| segment.is_sealed)
+        .unwrap()
+        .log();
+    let held = entries_in(&state, &log);
+    for (what, damage) in DAMAGES {
+        let (hurt, new) = (dir.path().join("hurt"), dir.path().join("new"));
+        copy(&state, &hurt);
+        let path = hurt.join(log.strip_prefix(&state).unwrap());
+        fs::remove_dir_all(hurt.join("state")).unwrap();
+        for file in walk(&path.with_file_name("index")).into_keys() {
+            fs::write(file, "damaged").unwrap();
+        }
+        damage(&path);
+        let report = check(&hurt);
+        let lost = 199 - report.entries;
+        let found = |path: &Path| report.problems.iter().any(|problem| problem.path == path);
+        assert!(found(&path) || what == "deleted", "{what}: {report:#?}");
+        if what != "deleted" {
+            assert!(
+                lost <= report.entries_lost() && report.entries_lost() <= held,
+                "{what}: {lost} {report:#?}"
+            );
+        }
+        let saved = salvage(&hurt, &new, Micros(7), &mut ()).unwrap();
+        if what != "deleted" {
+            assert!(
+                lost <= saved.entries_lost() && saved.entries_lost() <= held,
+                "{what}: {lost} {saved:#?}"
+            );
+        }
+        fs::remove_dir_all(&hurt).unwrap();
+        fs::remove_dir_all(&new).unwrap();
+    }
+}
+
+#[test]
+fn damage_to_any_file_that_cannot_be_rebuilt_is_named() {
+    let (dir, state) = stopped_store();
+    let names: Vec<_> = layout::irreplaceable(&state)
+        .unwrap()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in names.iter().map(String::as_str).chain(["STOPPED"]) {
+        for (what, damage) in DAMAGES {
+            // A missing record of the stop means only that there was none, and files of a spill have their own checksums.
+            let is_unknown = (name, what) == ("STOPPED", "deleted")
+                || name.ends_with(".spill") && matches!(what, "zeroed" | "changed by a bit");
+            let (hurt, new) = (dir.path().join("hurt"), dir.path().join("new"));
+            copy(&state, &hurt);
+            let path = hurt.join(name);
+            damage(&path);
+            if name != "FORMAT" {
+                let report = check(&hurt);
+                let found = report.problems.iter().any(|problem| problem.path == path);
+                assert_eq!(found, !is_unknown, "{name} {what}: {report:#?}");
+                assert_eq!(report.entries_lost(), 0, "{name} {what}: {report:#?}");
+            }
+            let saved = salvage(&hurt, &new, Micros(7), &mut ()).unwrap();
+            let found = saved.faults.iter().any(|fault| fault.path == path);
+            assert_eq!(found, !is_unknown, "{name} {what}: {saved:#?}");
+            assert_eq!(
+                (saved.entries(), saved.entries_lost()),
+                (199, 0),
+                "{name} {what}"
+            );
+            fs::remove_dir_all(&hurt).unwrap();
+            fs::remove_dir_all(&new).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_check_of_another_module_is_asked_for_its_files() {
+    let (_dir, state) = stopped_store();
+    let names = std::cell::RefCell::new(Vec::new());
+    let check = |name: &str, _: &Path, bytes: &[u8]| {
+        names.borrow_mut().push((name.to_owned(), bytes.len()));
+        vec![Fault::at(3, "broken"), Fault::unfinished("cut")]
+    };
+    let report = verify::verify(&state, VerifyOptions::default(), &check, &mut ()).unwrap();
+    let mut names = names.take();
+    names.sort();
+    let expected = [
+        ("TOKENS", 16),
+        ("sinks/audit.dead", 17),
+        ("spill/bus/0000000001.spill", 0),
+    ];
+    assert_eq!(
+        names,
+        expected.map(|(name, bytes)| (name.to_owned(), bytes))
+    );
+    assert_eq!(
+        (report.problems.len(), report.notes.len()),
+        (3, 3),
+        "{report:#?}"
+    );
+    assert!(
+        report
+            .problems
+            .iter()
+            .all(|problem| problem.what == "line 3: broken")
+    );
+}
+
+#[test]
+fn a_start_reports_what_is_missing_since_a_clean_stop_and_never_after_a_kill() {
+    let (dir, state) = stopped_store();
+    let start = |state: &Path| {
+        let rig = Rig::open_with(&options(state));
+        let metrics = &rig.metrics;
+        (
+            metrics.entries_missing_at_start.get(),
+            metrics.files_changed_while_stopped.get(),
+        )
+    };
+    let growing = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .find(layout::SegmentFiles::grows)
+        .unwrap()
+        .log();
+    let at = *frames(&growing).last().unwrap();
+    for is_stopped in [true, false] {
+        let hurt = dir.path().join("hurt");
+        copy(&state, &hurt);
+        let log = hurt.join(growing.strip_prefix(&state).unwrap());
+        let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
+        file.set_len(at as u64).unwrap();
+        fs::remove_file(hurt.join("HOLDS")).unwrap();
+        if !is_stopped {
+            // As after a kill.
+            fs::remove_file(hurt.join("STOPPED")).unwrap();
+        }
+        let report = check(&hurt);
+        assert_eq!(report.problems.is_empty(), !is_stopped, "{report:#?}");
+        assert_eq!(start(&hurt), if is_stopped { (1, 1) } else { (0, 0) });
+        // It is reported once; what follows is not compared with the old stop.
+        assert_eq!(start(&hurt), (0, 0));
+        assert!(!hurt.join("STOPPED").exists());
+        assert_clean(&hurt);
+        fs::remove_dir_all(&hurt).unwrap();
+    }
+    assert_clean(&state);
+    assert_eq!(start(&state), (0, 0));
+    make(&state, 200..230);
+    assert_clean(&state);
+}

@@ -1,0 +1,119 @@
+//! Checks of the files that cannot be rebuilt, with the code that reads them.
+
+use std::path::{Path, PathBuf};
+
+use crate::store::StoreError;
+use crate::store::format::read_small;
+use crate::store::read::consumer::consumer_faults;
+use crate::store::retain::age_clock;
+use crate::store::retain::hold::hold_faults;
+use crate::store::stopped::{STOPPED, Stopped};
+use crate::store::tools::layout;
+use crate::store::vfs::Disk;
+
+/// What is wrong with a part of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The line, from 1.
+    pub(crate) line: Option<u64>,
+    pub(crate) what: String,
+    /// Whether it is what a crash leaves: an unfinished write at the end.
+    pub(crate) is_unfinished: bool,
+}
+
+impl Fault {
+    pub(crate) fn at(line: u64, what: impl Into<String>) -> Self {
+        Self {
+            line: Some(line),
+            what: what.into(),
+            is_unfinished: false,
+        }
+    }
+
+    pub(crate) fn of_file(what: impl Into<String>) -> Self {
+        Self {
+            line: None,
+            what: what.into(),
+            is_unfinished: false,
+        }
+    }
+
+    pub(crate) fn unfinished(what: impl Into<String>) -> Self {
+        Self {
+            line: None,
+            what: what.into(),
+            is_unfinished: true,
+        }
+    }
+}
+
+/// Checks a file that another module reads; the arguments are its name within the state directory, its path, and its content.
+pub(crate) type CheckFile<'a> = dyn Fn(&str, &Path, &[u8]) -> Vec<Fault> + 'a;
+
+/// A defect of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileFault {
+    pub(crate) path: PathBuf,
+    pub(crate) what: String,
+    /// Whether nothing is lost.
+    pub(crate) is_note: bool,
+}
+
+/// Checks all files that cannot be rebuilt. `FORMAT` and `SEQUENCE` are checked elsewhere.
+pub(crate) fn check(
+    dir: &Path,
+    stopped: Option<&Option<Stopped>>,
+    of_others: &CheckFile<'_>,
+) -> Result<Vec<FileFault>, StoreError> {
+    let mut found = Vec::new();
+    let mut add = |path: PathBuf, what: String, is_note| {
+        found.push(FileFault {
+            path,
+            what,
+            is_note,
+        });
+    };
+    let changed = match stopped {
+        Some(Some(stopped)) => stopped.changed_files(dir)?,
+        Some(None) => {
+            let what = "malformed, or its checksum does not match: what is missing since the last stop is not detected";
+            add(dir.join(STOPPED), what.to_owned(), false);
+            Vec::new()
+        }
+        None => Vec::new(),
+    };
+    for (name, is_text) in layout::irreplaceable(dir)? {
+        let path = dir.join(&name);
+        // A large file is read by its own check.
+        let bytes = if is_text {
+            let Some(content) = read_small(&Disk, &path)? else {
+                continue;
+            };
+            if content.is_damaged() {
+                let what = "the disk cannot read a part of it".to_owned();
+                add(path.clone(), what, false);
+            }
+            content.bytes
+        } else {
+            Vec::new()
+        };
+        let own = match name.as_str() {
+            "HOLDS" => hold_faults(&bytes),
+            "CONSUMERS" => consumer_faults(&bytes),
+            "CLOCK" if age_clock::is_malformed(&bytes) => vec![Fault::of_file("malformed")],
+            "CLOCK" | "FORMAT" | "SEQUENCE" => Vec::new(),
+            _ => of_others(&name, &path, &bytes),
+        };
+        for fault in own {
+            let what = match fault.line {
+                Some(line) => format!("line {line}: {}", fault.what),
+                None => fault.what,
+            };
+            add(path.clone(), what, fault.is_unfinished);
+        }
+    }
+    for (name, what) in changed {
+        add(dir.join(name), what, false);
+    }
+    Ok(found)
+}
