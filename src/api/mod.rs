@@ -14,6 +14,7 @@ macro_rules! answers {
     };
 }
 
+mod budget;
 pub(crate) mod call;
 pub mod client;
 pub mod http;

@@ -12,7 +12,6 @@
 //! except one: between two frames a peer may be silent indefinitely.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,12 +21,14 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
+use super::budget::{Budget, BudgetLimits, Budgets, Client};
 use super::call::{CallHandler, Caller, Ctx, find};
 use super::stream::{AnswerWriter, Incoming, OutgoingAnswer};
 use super::submit::submit;
 use crate::base::limits::{
     ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT,
-    SOCKET_BYTES_IN_FLIGHT, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
+    SOCKET_BYTES_IN_FLIGHT, SOCKET_CALL_WAIT, SOCKET_CALLS_MAX, SOCKET_CALLS_OF_ONE,
+    SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
 use crate::model::FrameBatch;
 use crate::store::{Done, Intake};
@@ -48,6 +49,8 @@ struct SocketServer {
     intake: Intake,
     lanes: Lanes,
     answer_bytes: AtomicUsize,
+    /// What each user may hold.
+    budgets: Budgets,
 }
 
 /// Budgets for bytes of frames in flight, in lanes by size, and the timeout of a frame.
@@ -83,6 +86,15 @@ pub(crate) async fn serve(
         intake,
         lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_TIMEOUT),
         answer_bytes: AtomicUsize::new(0),
+        budgets: Budgets::new(BudgetLimits {
+            workers: (SOCKET_CALLS_OF_ONE, SOCKET_CALLS_MAX),
+            // Answers, connections and streams have limits of their own.
+            bytes: (ANSWER_BYTES_WAITING, ANSWER_BYTES_WAITING),
+            streams: (0, 0),
+            connections: SOCKET_PEERS_MAX,
+            processor_time: None,
+            wait: SOCKET_CALL_WAIT,
+        }),
     });
     let reject = |stream: UnixStream| {
         server.ctx.metrics.peers_rejected.add(1);
@@ -139,6 +151,7 @@ async fn serve_peer(
     let mut from = Incoming::new(from);
     let peer = Peer {
         server: server.clone(),
+        budget: server.budgets.of(Client::User(caller.uid)),
         caller,
         answers: Arc::new(AnswerWriter::new(to, PEER_TIMEOUT)),
         call_permits: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
@@ -161,6 +174,8 @@ async fn serve_peer(
 struct Peer {
     server: Arc<SocketServer>,
     caller: Caller,
+    /// That of its user.
+    budget: Arc<Budget>,
     answers: Arc<AnswerWriter<CallInFlight>>,
     /// One permit per call, held until its answer is sent.
     call_permits: Arc<Semaphore>,
@@ -325,19 +340,15 @@ async fn start_call(
     match &call.run {
         run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
-            tokio::task::spawn_blocking(move || {
-                // A panic is a bug; the caller gets an error instead of waiting forever.
-                let work = || {
+            let budget = peer.budget.clone();
+            tokio::spawn(async move {
+                let work = move || {
                     let request = Request::read(&payload)?;
-                    run.answer(&server.ctx, &request.args, &caller)
+                    let outcome = run.answer(&server.ctx, &request.args, &caller);
+                    drop(bytes);
+                    outcome
                 };
-                let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                    Err(CallError::Internal(
-                        "the call panicked, see the daemon's log".to_owned(),
-                    ))
-                });
-                drop((payload, bytes));
-                reply.send(outcome);
+                reply.send(budget.carry_out(work).await.flatten());
             });
         }
         run @ (CallHandler::Follow(_) | CallHandler::Poll(_)) => {
@@ -346,7 +357,8 @@ async fn start_call(
                     // The caller asked it to wait.
                     reply.started = None;
                     let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
-                    tokio::spawn(async move { reply.send(poll.run(ctx, stop).await) });
+                    let budget = peer.budget.clone();
+                    tokio::spawn(async move { reply.send(poll.run(ctx, &budget, stop).await) });
                 }
                 Some(Err(error)) => reply.send(Err(error)),
                 None => reply.send(Err(CallError::Internal(format!(

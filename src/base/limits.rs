@@ -104,6 +104,13 @@ pub const PEER_READ_BYTES: usize = 4096;
 /// Bytes of answers to one peer in one write.
 pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 
+/// Reading calls of the local socket that are carried out at once, and those of one user. A master and its administrators are often one user.
+pub const SOCKET_CALLS_MAX: usize = 16;
+/// See [`SOCKET_CALLS_MAX`].
+pub const SOCKET_CALLS_OF_ONE: usize = 12;
+/// Time that a reading call waits for its turn. Salt's own timeouts are shorter.
+pub const SOCKET_CALL_WAIT: Duration = Duration::from_secs(120);
+
 /// Timeout for the rest of a started frame, and for reading an answer.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 

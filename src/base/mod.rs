@@ -9,3 +9,4 @@ pub mod shutdown;
 pub mod trusted;
 pub mod units;
 pub(crate) mod users;
+pub mod work;

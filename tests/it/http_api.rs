@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
-use saltcellar::base::limits::HTTP_STREAMS_MAX;
+use saltcellar::base::limits::HTTP_STREAMS_OF_ONE;
 use saltcellar::wire::frame::Framing;
 use serde_json::{Value as Json, json};
 
@@ -693,7 +693,7 @@ fn more_slow_readers_than_the_limit_are_answered_503_and_delay_no_one() {
     let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{read}\r\n");
     let mut slow = Vec::new();
-    for _ in 0..HTTP_STREAMS_MAX {
+    for _ in 0..HTTP_STREAMS_OF_ONE {
         let mut stream = connect(&address);
         stream.write_all(head.as_bytes()).unwrap();
         slow.push(stream);

@@ -149,6 +149,8 @@ mod http;
 /// The API of the HTTP listener, hooks and metrics.
 mod http_api;
 
+/// What one client of the HTTP listener may hold.
+mod http_budget;
 /// Limited tokens over HTTP: nothing that they may not read has an effect.
 mod http_limits;
 

@@ -217,6 +217,7 @@ struct FollowArgs {
     #[serde(flatten)]
     start: StartArgs,
     limit: Option<usize>,
+    bytes: Option<usize>,
     wait_ms: Option<u64>,
 }
 
@@ -468,10 +469,12 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
         filter,
         start,
         limit,
+        bytes,
         wait_ms,
     } = typed(args)?;
     let filter = filter.filter()?;
     let start = start.start()?.unwrap_or(Start::Newest);
+    let bytes = bytes.unwrap_or(LIST_BYTES_MAX).clamp(1, LIST_BYTES_MAX);
     let mut from = ctx.store.position(start).map_err(failed)?;
     // The caller continues at its own position.
     let mut gap = match start {
@@ -484,7 +487,7 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
     let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let store = &ctx.store;
         let found = store
-            .select(&filter, from, store.durable(), limit, LIST_BYTES_MAX)
+            .select(&filter, from, store.durable(), limit, bytes)
             .map_err(failed)?;
         from = found.next;
         if let Some((seq, error)) = found.too_costly {

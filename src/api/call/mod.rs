@@ -36,6 +36,7 @@ use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
 use crate::base::metrics::Metrics;
+use crate::base::work::Ended;
 use crate::engines::runtime::Engines;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
@@ -643,7 +644,10 @@ impl From<EncodeError> for CallError {
 /// Converts a store error for the caller, and logs it.
 pub(in crate::api) fn failed(error: StoreError) -> CallError {
     match error {
-        StoreError::Stopping => CallError::Unavailable(error.to_string()),
+        StoreError::Stopping | StoreError::Ended(Ended::Abandoned) => {
+            CallError::Unavailable(error.to_string())
+        }
+        StoreError::Ended(Ended::TooLong(_)) => CallError::Refused(error.to_string()),
         error => {
             tracing::error!(%error, "cannot answer a call from the store");
             CallError::Internal(error.to_string())

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Ctx, ReadCtx, checked};
+use crate::api::budget::Budget;
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
 use crate::wire::call::CallError;
@@ -63,9 +64,11 @@ impl Poll {
     }
 
     /// Attempts the call until it has an answer. After the wait, or when `stop` turns true, the next attempt is the last one.
+    /// Each attempt is carried out within the client's budget; between attempts the call holds nothing.
     pub(in crate::api) async fn run(
         self,
         ctx: Arc<Ctx>,
+        budget: &Budget,
         mut stop: watch::Receiver<bool>,
     ) -> Result<Vec<u8>, CallError> {
         let Self {
@@ -81,10 +84,7 @@ impl Poll {
                 let outcome = attempt(&context, is_last);
                 (attempt, outcome)
             };
-            // A panic is a bug; the caller gets an error instead of waiting forever.
-            let done = tokio::task::spawn_blocking(work).await.map_err(|_| {
-                CallError::Internal("the call panicked, see the daemon's log".to_owned())
-            })?;
+            let done = budget.carry_out(work).await?;
             attempt = done.0;
             let outcome = match done.1? {
                 Attempt::Done(answer) => return checked(answer),

@@ -29,6 +29,7 @@ use super::page;
 use super::salt_api;
 use super::sessions::Holder;
 use super::tokens::Token;
+use crate::api::budget::{Budget, Budgets, Client};
 use crate::api::call::{Caller, Ctx};
 use crate::model::Right;
 
@@ -60,12 +61,15 @@ pub(super) struct Access {
     pub(super) caller: Caller,
     /// Its token, which may be revoked while an answer is written.
     pub(super) token: Option<Box<Token>>,
+    /// What the token or the user may hold.
+    pub(super) budget: Arc<Budget>,
 }
 
 impl Access {
     /// The rights of a user at the local socket.
-    fn of_user(ctx: &Ctx, caller: Caller, name: String) -> Self {
+    fn of_user(ctx: &Ctx, budgets: &Budgets, caller: Caller, name: String) -> Self {
         Self {
+            budget: budgets.of(Client::User(caller.uid)),
             name,
             right: ctx.rights.of(&caller),
             caller,
@@ -73,8 +77,9 @@ impl Access {
         }
     }
 
-    fn of(token: Token) -> Self {
+    fn of(token: Token, budgets: &Budgets) -> Self {
         Self {
+            budget: budgets.of(Client::Token(token.name.clone())),
             name: format!("token {}", token.name),
             right: token.scope.into(),
             caller: Caller {
@@ -203,6 +208,7 @@ pub(super) fn authenticate(
     peer: Peer,
     request: &Request,
     ctx: &Ctx,
+    budgets: &Budgets,
 ) -> Result<Option<Access>, HttpError> {
     let tokens = &ctx.tokens;
     let (path, headers) = (request.uri().path(), request.headers());
@@ -212,7 +218,12 @@ pub(super) fn authenticate(
                 uid,
                 ..Caller::default()
             };
-            return Ok(Some(Access::of_user(ctx, caller, peer.to_string())));
+            return Ok(Some(Access::of_user(
+                ctx,
+                budgets,
+                caller,
+                peer.to_string(),
+            )));
         }
         Peer::Network { is_loopback, .. } => is_loopback,
     };
@@ -232,7 +243,7 @@ pub(super) fn authenticate(
             return None;
         }
         match ctx.sessions.find(secret, ctx.clock.monotonic())? {
-            Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token)),
+            Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token, budgets)),
             Holder::Token(_) => {
                 ctx.sessions.end(secret);
                 None
@@ -241,7 +252,12 @@ pub(super) fn authenticate(
                 let uid = caller
                     .uid
                     .map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-                Some(Access::of_user(ctx, caller, format!("uid {uid} by a link")))
+                Some(Access::of_user(
+                    ctx,
+                    budgets,
+                    caller,
+                    format!("uid {uid} by a link"),
+                ))
             }
         }
     };
@@ -253,7 +269,7 @@ pub(super) fn authenticate(
         // A client of salt-api signs in again with its old token in the header.
         (None, _) if of_salt.is_some() && !OPEN.contains(&path) => {
             match of_salt.and_then(|token| tokens.find(token.to_str().ok()?.trim())) {
-                Some(token) => Ok(Some(Access::of(token))),
+                Some(token) => Ok(Some(Access::of(token, budgets))),
                 None => unauthenticated(invalid),
             }
         }
@@ -268,7 +284,7 @@ pub(super) fn authenticate(
             let text = given.to_str().ok().and_then(|text| text.split_once(' '));
             let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
             match token.and_then(|(_, token)| tokens.find(token.trim())) {
-                Some(token) => Ok(Some(Access::of(token))),
+                Some(token) => Ok(Some(Access::of(token, budgets))),
                 None => unauthenticated(invalid),
             }
         }

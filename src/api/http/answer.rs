@@ -8,10 +8,8 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::base::limits::HTTP_BODY_TIMEOUT;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::EncodeError;
 
@@ -149,7 +147,7 @@ pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) ->
     answer
 }
 
-/// A budget for bytes of answers that peers have not read.
+/// A budget for bytes of answers that minions have not read.
 #[derive(Clone)]
 pub(super) struct AnswerRoom {
     free: Arc<Semaphore>,
@@ -177,27 +175,7 @@ impl AnswerRoom {
         }
     }
 
-    /// Reserves the bytes of an answer, which waits until others are read.
-    pub(super) async fn hold(&self, bytes: Vec<u8>) -> Result<Bytes, HttpError> {
-        match timeout(
-            HTTP_BODY_TIMEOUT,
-            self.free.clone().acquire_many_owned(self.permits(&bytes)),
-        )
-        .await
-        {
-            Ok(Ok(permit)) => Ok(Bytes::from_owner(HeldBytes {
-                bytes,
-                _permit: permit,
-            })),
-            _ => Err(HttpError::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "unavailable",
-                "too many answers wait to be read; try again later",
-            )),
-        }
-    }
-
-    /// As [`AnswerRoom::hold`], without waiting; `None` if there is no room.
+    /// Reserves the bytes of an answer; `None` if there is no room.
     pub(super) fn hold_now(&self, bytes: Vec<u8>) -> Option<Bytes> {
         let permit = self
             .free
@@ -244,10 +222,10 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn the_room_of_an_answer_is_free_when_its_last_bytes_are_dropped() {
+    #[test]
+    fn the_room_of_an_answer_is_free_when_its_last_bytes_are_dropped() {
         let room = AnswerRoom::new(20 * PERMIT_BYTES);
-        let held = room.hold(vec![0; 10 * PERMIT_BYTES]).await.unwrap();
+        let held = room.hold_now(vec![0; 10 * PERMIT_BYTES]).unwrap();
         let part = held.slice(..1);
         drop(held);
         assert_eq!(room.free.available_permits(), 20 - 11);

@@ -23,8 +23,8 @@ use super::page;
 use super::server::{HttpServer, Server, rejected};
 use super::v1;
 use crate::base::limits::{
-    HTTP_BODY_BYTES_MAX, LIST_BYTES_MAX, SALT_API_ACTIVE, SALT_API_ACTIVE_JOBS, SALT_API_CHUNKS,
-    SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
+    HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, LIST_BYTES_MAX, SALT_API_ACTIVE,
+    SALT_API_ACTIVE_JOBS, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
 use crate::model::Glob;
 use crate::wire::json::{as_python, parse};
@@ -160,6 +160,7 @@ async fn run(
             }
             chunk => vec![chunk],
         };
+        let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
         let mut results = Vec::new();
         for chunk in &chunks {
             results.push(
@@ -173,10 +174,7 @@ async fn run(
                 .await?,
             );
         }
-        let body = server
-            .room
-            .hold(json!({ "return": results }).to_string().into_bytes())
-            .await?;
+        let body = room.fill(json!({ "return": results }).to_string().into_bytes())?;
         Ok(plain(StatusCode::OK, "application/json", body))
     };
     done.await.unwrap_or_else(rejected)

@@ -14,35 +14,49 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::access::{Access, Peer, Site, authenticate, check_site};
-use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
+use super::answer::{Answer, HttpError, plain, protect};
 use super::hook;
 use super::listener::Connection;
 use super::metrics::{self, Highstates};
 use super::page;
 use super::salt_api;
 use super::v1;
+use crate::api::budget::{Budget, BudgetLimits, Budgets, Client};
 use crate::api::call::Ctx;
 use crate::base::limits::{
-    HEALTH_STUCK, HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL,
-    HTTP_STREAMS_MAX,
+    HEALTH_STUCK, HOOK_BYTES_MAX, HOOK_CALLS_MAX, HOOK_CALLS_OF_ONE, HTTP_ANSWER_BYTES,
+    HTTP_ANSWER_BYTES_OF_ONE, HTTP_ANSWER_RESERVE, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX,
+    HTTP_CALLS_OF_ONE, HTTP_LOG_INTERVAL, HTTP_PEERS_OF_ONE, HTTP_PROCESSOR_TIME, HTTP_STREAMS_MAX,
+    HTTP_STREAMS_OF_ONE, METRICS_ANSWER_BYTES, METRICS_CALLS_MAX, METRICS_CALLS_OF_ONE,
 };
 use crate::base::metrics::Counter;
 use crate::config::HttpConfig;
 use crate::wire::call::CallError;
 
+/// The budget of a client for reading.
+pub(super) const BUDGET: BudgetLimits = BudgetLimits {
+    workers: (HTTP_CALLS_OF_ONE, HTTP_CALLS_MAX),
+    bytes: (HTTP_ANSWER_BYTES_OF_ONE, HTTP_ANSWER_BYTES),
+    streams: (HTTP_STREAMS_OF_ONE, HTTP_STREAMS_MAX),
+    connections: HTTP_PEERS_OF_ONE,
+    processor_time: Some(HTTP_PROCESSOR_TIME),
+    wait: HTTP_BODY_TIMEOUT,
+};
+
 /// State shared by all connections.
 pub(super) struct HttpServer {
     pub(super) ctx: Arc<Ctx>,
     pub(super) config: HttpConfig,
-    pub(super) room: AnswerRoom,
-    /// Permits for requests that are carried out.
-    pub(super) calls: Semaphore,
-    /// Permits for event streams.
-    pub(super) streams: Arc<Semaphore>,
+    /// What each token or user may hold.
+    budgets: Budgets,
+    /// Those of `/metrics`, which no other request can use up.
+    metrics: Budgets,
+    /// Those of hooks, which wait for Salt's master.
+    pub(super) hooks: Budgets,
     pub(super) pieces: v1::SharedPieces,
     pub(super) marks: v1::Marks,
     pub(super) attention: page::Attention,
@@ -66,9 +80,17 @@ impl HttpServer {
         Self {
             ctx,
             config: config.clone(),
-            room: AnswerRoom::new(HTTP_ANSWER_BYTES),
-            calls: Semaphore::new(HTTP_CALLS_MAX),
-            streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
+            budgets: Budgets::new(BUDGET),
+            metrics: Budgets::new(BudgetLimits {
+                workers: (METRICS_CALLS_OF_ONE, METRICS_CALLS_MAX),
+                bytes: (METRICS_ANSWER_BYTES / 2, METRICS_ANSWER_BYTES),
+                ..BUDGET
+            }),
+            hooks: Budgets::new(BudgetLimits {
+                workers: (HOOK_CALLS_OF_ONE, HOOK_CALLS_MAX),
+                bytes: (HOOK_BYTES_MAX / 2, HOOK_BYTES_MAX),
+                ..BUDGET
+            }),
             pieces: v1::SharedPieces::default(),
             marks: v1::Marks::default(),
             attention: page::Attention::default(),
@@ -78,23 +100,20 @@ impl HttpServer {
         }
     }
 
-    /// Runs `work` on a thread for blocking work, when a permit is free.
+    /// Runs `work` on a thread for blocking work, within a client's budget.
     pub(super) async fn carry_out<T: Send + 'static>(
         &self,
+        budget: &Budget,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HttpError> {
         let started = Instant::now();
-        let _permit = self.calls.acquire().await;
-        // A panic is a bug; the peer gets an error instead of a closed connection.
-        let done = tokio::task::spawn_blocking(work).await;
+        let done = budget.carry_out(work).await;
         self.ctx
             .metrics
             .distributions
             .answers
             .observe(started.elapsed());
-        done.map_err(|_| {
-            CallError::Internal("the request panicked, see the daemon's log".to_owned()).into()
-        })
+        Ok(done?)
     }
 
     /// Reads a body of at most `max` bytes.
@@ -127,7 +146,7 @@ impl HttpServer {
         if site == Site::Link {
             return Ok(Checked::Arrival);
         }
-        authenticate(peer, request, &self.ctx).map(Checked::Access)
+        authenticate(peer, request, &self.ctx, &self.budgets).map(Checked::Access)
     }
 
     /// Counts a rejected request, and logs one of each kind at an interval.
@@ -136,7 +155,7 @@ impl HttpServer {
         let counter: &Counter = match (error.code, error.status) {
             ("cross_site", _) => &metrics.http_cross_site,
             (_, StatusCode::UNAUTHORIZED) => &metrics.http_unauthenticated,
-            (_, StatusCode::FORBIDDEN) => &metrics.http_denied,
+            (_, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) => &metrics.http_denied,
             (_, status) if status.is_client_error() => &metrics.http_malformed,
             _ => &metrics.calls_failed,
         };
@@ -203,8 +222,20 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
             return error.answer();
         }
     };
-    if let (Some(_), Some(permit)) = (&access, &connection.permit) {
-        permit.keep();
+    if let Some(access) = &access {
+        if !connection.claim(access) {
+            let who = &access.name;
+            let error = HttpError::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "busy",
+                format!("{who} has {HTTP_PEERS_OF_ONE} connections, and no more are possible"),
+            );
+            server.count(peer, &line, &error);
+            return error.answer();
+        }
+        if let Some(permit) = &connection.permit {
+            permit.keep();
+        }
     }
     let who = access
         .as_ref()
@@ -329,9 +360,21 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         );
         return rejected(HttpError::forbidden(why));
     }
+    let client = match &access {
+        Some(Access {
+            token: Some(token), ..
+        }) => Client::Token(token.name.clone()),
+        Some(access) => Client::User(access.caller.uid),
+        None => Client::Nobody,
+    };
+    let budget = server.metrics.of(client);
+    let room = match budget.room(HTTP_ANSWER_RESERVE).await {
+        Ok(room) => room,
+        Err(error) => return rejected(error.into()),
+    };
     let rendering = server.clone();
     let work = move || metrics::render(&rendering.ctx, rendering.highstates.as_ref());
-    let page = match server.carry_out(work).await {
+    let page = match server.carry_out(&budget, work).await {
         Ok(Ok(page)) => page,
         Ok(Err(error)) => {
             tracing::error!(%error, "cannot read the metrics");
@@ -339,9 +382,9 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         }
         Err(error) => return rejected(error),
     };
-    match server.room.hold(page.into_bytes()).await {
+    match room.fill(page.into_bytes()) {
         Ok(page) => plain(StatusCode::OK, metrics::CONTENT_TYPE, page),
-        Err(error) => rejected(error),
+        Err(error) => rejected(error.into()),
     }
 }
 

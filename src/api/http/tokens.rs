@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 
 use crate::api::call::{Ctx, document, typed};
 use crate::base::clock::Micros;
@@ -45,6 +46,8 @@ const VERSION: u32 = 1;
 pub struct Tokens {
     path: PathBuf,
     state: Mutex<State>,
+    /// Counts changes.
+    changes: watch::Sender<u64>,
 }
 
 struct State {
@@ -133,6 +136,7 @@ impl Tokens {
         Self {
             path,
             state: Mutex::new(state),
+            changes: watch::Sender::default(),
         }
     }
 
@@ -186,6 +190,17 @@ impl Tokens {
         self.state.lock().tokens.contains(token)
     }
 
+    /// Waits until a token that was found does not exist any more.
+    pub(super) async fn revoked(&self, token: &Token) {
+        let mut changes = self.changes.subscribe();
+        while self.is_valid(token) {
+            // The sender lives as long as `self`.
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
     /// Adds a token, and returns its text, which is not kept.
     fn create(
         &self,
@@ -236,6 +251,8 @@ impl Tokens {
             CallError::Internal(format!("cannot write {}: {error}", self.path.display()))
         })?;
         state.tokens = tokens;
+        drop(state);
+        self.changes.send_modify(|count| *count += 1);
         Ok(())
     }
 }

@@ -5,8 +5,24 @@ use std::time::Duration;
 /// Connections on the network address, and on the unix socket. One more closes one without authentication on the network, or is closed.
 pub const HTTP_PEERS_MAX: usize = 1024;
 
-/// Open event streams. One more is answered 503, so that streams leave connections for other requests.
+/// Connections of one token or user, of those on the network address and on the unix socket. One more is answered 429 and closed.
+pub const HTTP_PEERS_OF_ONE: usize = 128;
+
+/// Open event streams, and those of one token or user. One more is answered 503, so that streams leave connections for other requests.
 pub const HTTP_STREAMS_MAX: usize = 512;
+/// See [`HTTP_STREAMS_MAX`].
+pub const HTTP_STREAMS_OF_ONE: usize = 64;
+
+const _: () =
+    assert!(HTTP_STREAMS_OF_ONE < HTTP_PEERS_OF_ONE && HTTP_PEERS_OF_ONE * 4 <= HTTP_PEERS_MAX);
+
+/// Bytes per second that a peer must read of an answer, and the time over which they are measured.
+pub const HTTP_READ_RATE_MIN: u64 = 8 * 1024;
+/// See [`HTTP_READ_RATE_MIN`].
+pub const HTTP_READ_WINDOW: Duration = Duration::from_secs(10);
+
+/// Time for a connection to end by itself after its token was revoked.
+pub const HTTP_REVOKED_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes and lines of the head of a request.
 pub const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -28,11 +44,43 @@ pub const HOOK_BODY_BYTES_MAX: usize = 1024 * 1024 - 64 * 1024;
 /// Number of times that one event may pass through a hook and a sink of type `http`. A longer chain is a loop.
 pub const HOOK_HOPS_MAX: u32 = 4;
 
-/// Requests that are carried out at once; others wait.
+/// Requests that are carried out at once, and those of one token or user; others wait up to [`HTTP_BODY_TIMEOUT`].
 pub const HTTP_CALLS_MAX: usize = 8;
+/// See [`HTTP_CALLS_MAX`].
+pub const HTTP_CALLS_OF_ONE: usize = 4;
 
-/// Bytes of answers that wait for peers to read them. A further answer waits up to [`HTTP_BODY_TIMEOUT`].
+/// Processor time of one request. A search ends by itself after 64 MiB, which take about a second.
+pub const HTTP_PROCESSOR_TIME: Duration = Duration::from_secs(20);
+
+/// Renderings of `/metrics` at once, which have threads and memory of their own, and those of one token or user.
+pub const METRICS_CALLS_MAX: usize = 2;
+/// See [`METRICS_CALLS_MAX`].
+pub const METRICS_CALLS_OF_ONE: usize = 1;
+/// Bytes of unread answers of `/metrics`; half of them for one token or user.
+pub const METRICS_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Hooks that are fired at once, and those of one token or user. They wait for Salt's master, so they have threads of their own.
+pub const HOOK_CALLS_MAX: usize = 4;
+/// See [`HOOK_CALLS_MAX`].
+pub const HOOK_CALLS_OF_ONE: usize = 2;
+/// Bytes of bodies of hooks in flight; half of them for one token or user.
+pub const HOOK_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of answers that wait for peers to read them, and those of one token or user. A further request waits up to [`HTTP_BODY_TIMEOUT`] for room
+/// before it is carried out.
 pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
+/// See [`HTTP_ANSWER_BYTES`].
+pub const HTTP_ANSWER_BYTES_OF_ONE: usize = 48 * 1024 * 1024;
+
+/// Room that is reserved before an answer is made, and before a piece of a stream is read. Most are smaller.
+pub const HTTP_ANSWER_RESERVE: usize = 1024 * 1024;
+/// See [`HTTP_ANSWER_RESERVE`].
+pub const HTTP_STREAM_RESERVE: usize = 16 * 1024;
+
+/// Bytes of data in one piece of a stream, unless one event has more. All pieces of one client fit into its share.
+pub const HTTP_STREAM_PIECE_BYTES: usize = 256 * 1024;
+
+const _: () = assert!(HTTP_STREAMS_OF_ONE * 2 * HTTP_STREAM_PIECE_BYTES < HTTP_ANSWER_BYTES_OF_ONE);
 
 /// Events of one piece of a stream.
 pub const HTTP_STREAM_EVENTS: usize = 500;

@@ -26,8 +26,8 @@ use crate::api::http;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, HTTPS_ASKING_MAX,
-    JOBS_READ_AT_ONCE,
+    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HOOK_CALLS_MAX, HTTP_CALLS_MAX,
+    HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -119,7 +119,7 @@ impl Daemon {
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
         );
-        let runtime = runtime("sc-api", 16)?;
+        let runtime = runtime("sc-api", SOCKET_CALLS_MAX)?;
         let source = {
             let _inside = runtime.enter();
             let spec = ListenerSpec {
@@ -388,7 +388,10 @@ fn start_http(
     if !config.http.is_on() && !config.serves_minions() {
         return Ok(None);
     }
-    let runtime = runtime("sc-http", HTTP_CALLS_MAX + HTTPS_ASKING_MAX)?;
+    let runtime = runtime(
+        "sc-http",
+        HTTP_CALLS_MAX + METRICS_CALLS_MAX + HOOK_CALLS_MAX + HTTPS_ASKING_MAX,
+    )?;
     let open = |path| {
         let _inside = runtime.enter();
         let (mode, group) = (config.socket_mode.0, config.socket_group.as_deref());

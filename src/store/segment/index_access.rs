@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::base::limits::{INDEXES_OPEN, INDEXES_OPEN_BYTES};
 use crate::base::metrics::Metrics;
+use crate::base::work;
 use crate::model::SeqNo;
 use crate::store::StoreInner;
 use crate::store::damage::Damage;
@@ -64,6 +65,7 @@ impl StoreInner {
         memory: impl Fn(&MemIndex) -> T,
         sealed: impl Fn(&SealedIndex) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        work::check()?;
         loop {
             match self.ready(segment)? {
                 Ready::Memory(index) => return Ok(memory(&index)),
@@ -117,6 +119,7 @@ impl StoreInner {
         segment: &Arc<Segment>,
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        work::check()?;
         if let Some(view) = self.cache.get((segment.id, number)) {
             return Ok(Some(view));
         }
@@ -133,6 +136,7 @@ impl StoreInner {
         segment: &Arc<Segment>,
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        work::check()?;
         match self.cache.get((segment.id, number)) {
             Some(view) => Ok(Some(view)),
             None => self.read_block(segment, number, false),

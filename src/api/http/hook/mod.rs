@@ -28,6 +28,7 @@ use super::answer::{Answer, HttpError, plain};
 use super::salt_api::TOKEN_HEADER;
 use super::server::{HttpServer, Server, rejected};
 use super::tokens::TokenScanner;
+use crate::api::budget::Client;
 use crate::api::call::fire;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
 use crate::ingest::fire::FiredTag;
@@ -97,6 +98,12 @@ async fn fired(
             ),
         ));
     }
+    let budget = server.hooks.of(match &access.token {
+        Some(token) => Client::Token(token.name.clone()),
+        None => Client::User(access.caller.uid),
+    });
+    // Until the event is fired.
+    let _room = budget.room(HOOK_BODY_BYTES_MAX).await?;
     let body = server.body(body, HOOK_BODY_BYTES_MAX).await?;
     let firing = server.clone();
     let work = move || {
@@ -116,7 +123,7 @@ async fn fired(
         );
         Ok(fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()))?)
     };
-    let answer = server.carry_out(work).await??;
+    let answer = server.carry_out(&budget, work).await??;
     server.ctx.metrics.hook_events.add(1);
     let answer =
         rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());

@@ -5,7 +5,6 @@
 //! Handshake and request head each have a timeout; peers that do not read their answers, and idle ones, are disconnected.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -18,20 +17,23 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
-use tokio::time::timeout;
-use tokio_io_timeout::TimeoutStream;
+use tokio::sync::{OwnedSemaphorePermit, SetOnce, watch};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service as _;
 
+use super::pace::Paced;
 use super::tls::Certificate;
 use super::{ListenerKind, Permit};
 use crate::api::call::Ctx;
-use crate::api::http::access::Peer;
+use crate::api::http::access::{Access, Peer};
 use crate::api::http::answer::Answer;
 use crate::api::http::minions::SignedSession;
-use crate::base::limits::{HTTP_IDLE, HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX, PEER_TIMEOUT};
+use crate::api::http::tokens::{Token, Tokens};
+use crate::base::limits::{
+    HTTP_IDLE, HTTP_REVOKED_TIME, HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX,
+};
 use crate::wire::signed::Digest;
 
 /// The answer to a peer without TLS.
@@ -49,6 +51,14 @@ pub(in crate::api::http) struct Connection {
     /// Set by the first request of a minion for the challenge.
     pub(in crate::api::http) session: OnceLock<SignedSession>,
     requests: AtomicU64,
+    /// The first token or user of its requests, for which it counts.
+    claim: SetOnce<Claim>,
+}
+
+/// The client that a connection counts for.
+struct Claim {
+    token: Option<Box<Token>>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
@@ -63,6 +73,31 @@ impl Connection {
             certificate,
             session: OnceLock::new(),
             requests: AtomicU64::new(0),
+            claim: SetOnce::new(),
+        }
+    }
+
+    /// Counts the connection for the client of its first authenticated request; false if that has too many. A proxy may send requests of others on it.
+    pub(in crate::api::http) fn claim(&self, access: &Access) -> bool {
+        if self.claim.get().is_some() {
+            return true;
+        }
+        let Some(permit) = access.budget.connection() else {
+            return false;
+        };
+        // Requests of a connection are sequential, so that it has no claim yet.
+        let claim = Claim {
+            token: access.token.clone(),
+            _permit: permit,
+        };
+        self.claim.set(claim).is_ok()
+    }
+
+    /// Waits until the token that it counts for is revoked.
+    async fn revoked(&self, tokens: &Tokens) {
+        match &self.claim.wait().await.token {
+            Some(token) => tokens.revoked(token).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -96,7 +131,7 @@ impl ConnectionServer {
         let connection = Arc::new(Connection::new(Peer::Unix { uid }, None, None));
         self.until_closed(
             &connection,
-            self.answer_all(&connection, with_timeout(stream)),
+            self.answer_all(&connection, Paced::new(stream)),
         )
         .await;
     }
@@ -112,7 +147,7 @@ impl ConnectionServer {
         let _ = stream.set_nodelay(true);
         let talk = async {
             let Some(certificate) = certificate else {
-                return self.answer_all(&connection, with_timeout(stream)).await;
+                return self.answer_all(&connection, Paced::new(stream)).await;
             };
             if let Some(stream) = self.handshake(&connection, stream, certificate).await {
                 self.answer_all(&connection, stream).await;
@@ -129,10 +164,16 @@ impl ConnectionServer {
                 std::future::pending::<()>().await;
             }
         };
+        // The request in flight is answered, and a stream ends with the reason.
+        let revoked_in_vain = async {
+            connection.revoked(&self.ctx.tokens).await;
+            sleep(HTTP_REVOKED_TIME).await;
+        };
         tokio::select! {
             () = talk => {}
             () = connection.eviction_or_timeout() => {}
             () = stopped_unused => {}
+            () = revoked_in_vain => {}
         }
     }
 
@@ -141,7 +182,7 @@ impl ConnectionServer {
         connection: &Connection,
         stream: TcpStream,
         certificate: Certificate,
-    ) -> Option<TlsStream<Timed<TcpStream>>> {
+    ) -> Option<TlsStream<Paced<TcpStream>>> {
         let counters = (self.kind.counters)(&self.ctx.metrics);
         if let Some(without_tls) = counters.without_tls {
             let mut first = [0];
@@ -158,7 +199,7 @@ impl ConnectionServer {
                 }
             }
         }
-        let handshake = TlsAcceptor::from(certificate.config).accept(with_timeout(stream));
+        let handshake = TlsAcceptor::from(certificate.config).accept(Paced::new(stream));
         let failed = match timeout(HTTPS_HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => error.to_string(),
@@ -191,6 +232,10 @@ impl ConnectionServer {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
+            () = connection.revoked(&self.ctx.tokens) => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
         };
         if let Err(error) = ended {
             if error.is_parse() {
@@ -219,15 +264,6 @@ async fn answer(
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
-}
-
-type Timed<S> = Pin<Box<TimeoutStream<S>>>;
-
-/// A peer that does not read is disconnected.
-fn with_timeout<S: AsyncRead + AsyncWrite>(stream: S) -> Timed<S> {
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(PEER_TIMEOUT));
-    Box::pin(stream)
 }
 
 /// Reads the request first: closing with unread bytes would reset the connection before the peer reads the answer.

@@ -6,6 +6,7 @@
 //! Invalid certificate files and addresses in use never stop the daemon: they are reported and retried.
 
 mod connection;
+mod pace;
 mod permits;
 mod tls;
 

@@ -66,7 +66,7 @@ pub(in crate::api::http) struct Minions {
     read: MinionsRead,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
     answers: AnswerRoom,
     logged: Mutex<HashMap<&'static str, Instant>>,
 }
@@ -81,7 +81,7 @@ impl Minions {
             read: config.read,
             small: lane(HTTPS_SMALL_BYTES_IN_FLIGHT),
             large: lane(HTTPS_LARGE_BYTES_IN_FLIGHT),
-            asking: Semaphore::new(HTTPS_ASKING_MAX),
+            asking: Arc::new(Semaphore::new(HTTPS_ASKING_MAX)),
             answers: AnswerRoom::new(HTTPS_ANSWER_BYTES),
             logged: Mutex::default(),
         }
@@ -436,7 +436,6 @@ impl SignedRequest<'_> {
             return;
         }
         let metrics = &self.server.ctx.metrics;
-        let _permit = self.server.asking.acquire().await;
         for (id, read) in reads {
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
                 metrics.https_overloaded.add(1);
@@ -451,7 +450,10 @@ impl SignedRequest<'_> {
 
     async fn look_up(&self, signer: &str, read: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let (server, signer) = (self.server.clone(), signer.to_owned());
+        let permit = self.server.asking.clone().acquire_owned().await;
+        // Its thread stays reserved until the work ends, even if the minion is gone before.
         let answered = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
             let request = Request::read(&read)?;
             let Some(run @ (CallHandler::Read(_) | CallHandler::Whole(_))) =
                 find(request.call).map(|call| &call.run)

@@ -72,12 +72,15 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::super::server::BUDGET;
     use super::*;
+    use crate::api::budget::{Budgets, Client};
     use crate::api::call::Caller;
     use crate::model::Glob;
 
     fn reader(minions: Option<&str>) -> Access {
         Access {
+            budget: Budgets::new(BUDGET).of(Client::Nobody),
             name: "token a".to_owned(),
             right: Right::Read,
             caller: Caller {

@@ -33,6 +33,7 @@ use super::answer::{Answer, HttpError, plain, tagged_as};
 use super::salt_api;
 use super::server::{HttpServer, Server, rejected_with};
 use super::v1;
+use crate::base::limits::HTTP_ANSWER_RESERVE;
 
 /// The content type of views.
 const HTML: &str = "text/html; charset=utf-8";
@@ -125,6 +126,7 @@ async fn show(
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let Query(query) =
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
+        let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
         let data = view
             .load(&Ask {
                 server,
@@ -135,9 +137,11 @@ async fn show(
             .await?;
         let page = frame.clone();
         let text = server
-            .carry_out(move || page.render(view.template, view.title, view.part, &data))
+            .carry_out(&access.budget, move || {
+                page.render(view.template, view.title, view.part, &data)
+            })
             .await??;
-        server.room.hold(text.into_bytes()).await
+        Ok(room.fill(text.into_bytes())?)
     };
     match shown.await {
         Ok(body) => html(StatusCode::OK, body),

@@ -14,20 +14,22 @@ use hyper::StatusCode;
 use hyper::body::{Bytes, Frame};
 use hyper::header::HeaderMap;
 use serde_json::{Map, Value as Json, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
-use super::super::tokens::Token;
+use super::super::tokens::{Token, Tokens};
 use super::params::cursor;
-use super::rate::{Budget, until_next_second};
+use super::rate::{Budget as RateBudget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
+use crate::api::budget::{Budget, Reserved};
 use crate::api::call::{Caller, Ctx, ReadCtx, failed, find};
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, RMPV_DEPTH_MAX,
+    HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, HTTP_STREAM_PIECE_BYTES,
+    HTTP_STREAM_RESERVE, RMPV_DEPTH_MAX,
 };
 use crate::model::SeqNo;
 use crate::store::Start;
@@ -197,10 +199,23 @@ impl Format {
     }
 }
 
+fn token_revoked() -> HttpError {
+    let why = "the token was revoked";
+    HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
+}
+
+/// Waits until the token is revoked; forever without one.
+async fn revoked(token: Option<Box<Token>>, tokens: Arc<Tokens>) {
+    match token {
+        Some(token) => tokens.revoked(&token).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The pieces of a stream, with its permit.
 struct Pieces {
     from: mpsc::Receiver<Bytes>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Reserved,
 }
 
 impl HttpBody for Pieces {
@@ -223,9 +238,10 @@ pub(super) struct Stream {
     filter: Map<String, Json>,
     caller: Caller,
     token: Option<Box<Token>>,
+    budget_of_client: Arc<Budget>,
     format: Format,
     /// Of a stream with `max_rate`.
-    budget: Option<Budget>,
+    budget: Option<RateBudget>,
     /// Whether all events were sent.
     is_end: bool,
 }
@@ -260,7 +276,7 @@ impl Stream {
                 "parameter `max_rate`: expected a number from 1",
             ));
         }
-        let permit = server.streams.clone().try_acquire_owned().map_err(|_| {
+        let permit = access.budget.stream().ok_or_else(|| {
             HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "unavailable",
@@ -269,10 +285,11 @@ impl Stream {
         })?;
         let now = server.ctx.clock.monotonic();
         let budget =
-            max_rate.map(|rate| Budget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
+            max_rate.map(|rate| RateBudget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
         let (caller, token) = (access.caller.clone(), access.token.clone());
         let mut stream = Self {
             server,
+            budget_of_client: access.budget.clone(),
             filter: args,
             caller,
             token,
@@ -326,6 +343,7 @@ impl Stream {
         let mut args = self.filter.clone();
         args.extend(start.map(|(name, value)| (name.to_owned(), value)));
         args.insert("limit".to_owned(), events.into());
+        args.insert("bytes".to_owned(), HTTP_STREAM_PIECE_BYTES.into());
         args.insert(
             "wait_ms".to_owned(),
             u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into(),
@@ -340,7 +358,11 @@ impl Stream {
                 .poll(ctx, &args, &self.caller)
                 .ok_or_else(cannot)??
         };
-        let answer = poll.run(ctx.clone(), self.server.stop.clone()).await?;
+        let budget = &self.budget_of_client;
+        let room = budget.room(HTTP_STREAM_RESERVE).await?;
+        let answer = poll
+            .run(ctx.clone(), budget, self.server.stop.clone())
+            .await?;
         let next = get(&answer, "next")
             .and_then(as_int)
             .and_then(|next| u64::try_from(next).ok());
@@ -350,7 +372,7 @@ impl Stream {
         let events = self.format.append(&answer, &mut text);
         let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
         Ok(Piece {
-            text: self.server.room.hold(text).await?,
+            text: room.fill_in_time(text).await?,
             events,
             more,
             next,
@@ -366,7 +388,13 @@ impl Stream {
             let reading = ReadCtx::of(&server.ctx, &limits);
             reading.store.count(&filter, from, upto)
         };
-        let found = self.server.carry_out(count).await?.map_err(failed)?;
+        let budget = &self.budget_of_client;
+        let room = budget.room(HTTP_STREAM_RESERVE).await?;
+        let found = self
+            .server
+            .carry_out(budget, count)
+            .await?
+            .map_err(failed)?;
         if let Some((seq, error)) = found.too_costly {
             self.server.ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")).into());
@@ -376,7 +404,7 @@ impl Stream {
             let id = format!("{}:{last}", self.server.ctx.store.id());
             self.format.skipped(found.count, &id)
         });
-        let text = self.server.room.hold(text).await?;
+        let text = room.fill_in_time(text).await?;
         Ok(Piece {
             text,
             events: 0,
@@ -425,12 +453,7 @@ impl Stream {
             .as_ref()
             .is_some_and(|token| !self.server.ctx.tokens.is_valid(token))
         {
-            let why = "the token was revoked";
-            return Err(HttpError::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthenticated",
-                why,
-            ));
+            return Err(token_revoked());
         }
         self.note(&piece);
         Ok(piece)
@@ -440,8 +463,10 @@ impl Stream {
         let mut piece = first;
         // The peer is gone if the piece is not accepted; a peer that does not read is disconnected by the connection's timeout.
         while (piece.is_empty() || to.send(piece).await.is_ok()) && !*self.server.stop.borrow() {
+            let revoked = revoked(self.token.clone(), self.server.ctx.tokens.clone());
             let next = tokio::select! {
                 next = self.piece(&mut key) => next,
+                () = revoked => Err(token_revoked()),
                 () = to.closed() => return,
             };
             match next {

@@ -29,7 +29,7 @@ use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
-use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_ANSWER_DEPTH_MAX};
+use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, RMPV_ANSWER_DEPTH_MAX};
 use crate::model::Glob;
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::{parse, to_json};
@@ -99,8 +99,9 @@ async fn run(
         let format = Format::of(&head.headers);
         return Stream::start(server, &access, args, &head.headers, format).await;
     }
+    let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
     let text = carry_out(&server, operation, &access, encode(&args)?).await?;
-    let body = server.room.hold(text).await?;
+    let body = room.fill(text)?;
     if operation.method == "GET" {
         return Ok(tagged(body, &head.headers));
     }
@@ -214,7 +215,10 @@ async fn carry_out(
         call.run.poll(&server.ctx, &given, &caller).transpose()?
     };
     let polled = match polled {
-        Some(poll) => Some(poll.run(server.ctx.clone(), server.stop.clone()).await?),
+        Some(poll) => {
+            let (ctx, stop) = (server.ctx.clone(), server.stop.clone());
+            Some(poll.run(ctx, &access.budget, stop).await?)
+        }
         None => None,
     };
     let calling = server.clone();
@@ -241,7 +245,7 @@ async fn carry_out(
             },
         )
     };
-    server.carry_out(work).await?
+    server.carry_out(&access.budget, work).await?
 }
 
 /// The JSON text of an answer.

@@ -1,0 +1,274 @@
+//! Budgets: what one client may hold of what all clients share.
+//!
+//! A client is a token, or a user of this machine. Its budget has connections, event streams, threads that carry out requests, and bytes of answers that
+//! are not read. Each is reserved before the work or the memory is spent, from the client's share first and then from the whole, so that a client whose
+//! share is used up waits without holding anything that others need. A reservation is released when the *work* ends, even if the connection ended
+//! before; a search whose client is gone ends at its next block ([`work`](crate::base::work)).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::base::work::Work;
+use crate::wire::call::CallError;
+
+/// Bytes per permit of rooms.
+const PERMIT_BYTES: usize = 1024;
+
+/// Whose budget it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::api) enum Client {
+    /// A token of the HTTP listener, by its name.
+    Token(String),
+    /// A user of this machine; `None` if the kernel does not report it.
+    User(Option<u32>),
+    /// All peers without authentication together.
+    Nobody,
+}
+
+/// The shares of one client, and the whole.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::api) struct BudgetLimits {
+    /// Requests that are carried out at once: of one client, of all.
+    pub(in crate::api) workers: (usize, usize),
+    /// Bytes of unread answers: of one client, of all.
+    pub(in crate::api) bytes: (usize, usize),
+    /// Event streams: of one client, of all.
+    pub(in crate::api) streams: (usize, usize),
+    /// Connections of one client.
+    pub(in crate::api) connections: usize,
+    /// Processor time of one request.
+    pub(in crate::api) processor_time: Option<Duration>,
+    /// Timeout of a reservation.
+    pub(in crate::api) wait: Duration,
+}
+
+/// A share of a client, and the whole that it is a part of.
+#[derive(Debug, Clone)]
+struct Pool {
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+    own_max: usize,
+}
+
+/// A reservation in both.
+#[derive(Debug)]
+pub(in crate::api) struct Reserved {
+    own: OwnedSemaphorePermit,
+    all: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    /// Reserves, first of the share: nothing of the whole is held meanwhile.
+    async fn reserve(&self, count: usize) -> Option<Reserved> {
+        let count = u32::try_from(count.min(self.own_max)).ok()?;
+        let own = self.own.clone().acquire_many_owned(count).await.ok()?;
+        let all = self.all.clone().acquire_many_owned(count).await.ok()?;
+        Some(Reserved { own, all })
+    }
+
+    fn reserve_now(&self, count: usize) -> Option<Reserved> {
+        let count = u32::try_from(count.min(self.own_max)).ok()?;
+        let own = self.own.clone().try_acquire_many_owned(count).ok()?;
+        let all = self.all.clone().try_acquire_many_owned(count).ok()?;
+        Some(Reserved { own, all })
+    }
+}
+
+/// The budgets of all clients of an interface.
+pub(in crate::api) struct Budgets {
+    limits: BudgetLimits,
+    workers: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    clients: Mutex<HashMap<Client, Arc<Budget>>>,
+}
+
+impl Budgets {
+    pub(in crate::api) fn new(limits: BudgetLimits) -> Self {
+        let whole = |count| Arc::new(Semaphore::new(count));
+        Self {
+            limits,
+            workers: whole(limits.workers.1),
+            bytes: whole(limits.bytes.1 / PERMIT_BYTES),
+            streams: whole(limits.streams.1),
+            clients: Mutex::default(),
+        }
+    }
+
+    /// The budget of a client, which exists while anything of it is in use.
+    pub(in crate::api) fn of(&self, client: Client) -> Arc<Budget> {
+        let mut clients = self.clients.lock();
+        if let Some(known) = clients.get(&client) {
+            return known.clone();
+        }
+        // A reservation outlives the request: an answer that is not read, a connection between two requests.
+        clients.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_unused());
+
+        let pool = |own: usize, all: &Arc<Semaphore>| Pool {
+            own: Arc::new(Semaphore::new(own)),
+            all: all.clone(),
+            own_max: own,
+        };
+        let limits = self.limits;
+        let budget = Arc::new(Budget {
+            workers: pool(limits.workers.0, &self.workers),
+            bytes: pool(limits.bytes.0 / PERMIT_BYTES, &self.bytes),
+            streams: pool(limits.streams.0, &self.streams),
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            connections_max: limits.connections,
+            processor_time: limits.processor_time,
+            wait: limits.wait,
+        });
+        clients.insert(client, budget.clone());
+        budget
+    }
+}
+
+/// The budget of one client.
+#[derive(Debug)]
+pub(in crate::api) struct Budget {
+    workers: Pool,
+    bytes: Pool,
+    streams: Pool,
+    connections: Arc<Semaphore>,
+    connections_max: usize,
+    processor_time: Option<Duration>,
+    wait: Duration,
+}
+
+fn busy(what: &str) -> CallError {
+    CallError::Unavailable(format!("{what}; try again later"))
+}
+
+impl Budget {
+    fn is_unused(&self) -> bool {
+        let pools = [&self.workers, &self.bytes, &self.streams];
+        pools
+            .iter()
+            .all(|pool| pool.own.available_permits() == pool.own_max)
+            && self.connections.available_permits() == self.connections_max
+    }
+
+    /// Runs `task` on a thread for blocking work, when one is free for this client. The thread stays reserved until the task ends. If this future is
+    /// dropped, the task does not begin, or ends at its next [`check`](crate::base::work::check).
+    pub(in crate::api) async fn carry_out<T: Send + 'static>(
+        &self,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallError> {
+        let reserved = timeout(self.wait, self.workers.reserve(1)).await;
+        let Ok(Some(reserved)) = reserved else {
+            return Err(busy("too many requests are being carried out"));
+        };
+
+        let work = Work::new(self.processor_time);
+        let _waiting = work.abandon_on_drop();
+        let done = tokio::task::spawn_blocking(move || {
+            let _reserved = reserved;
+            (!work.is_abandoned()).then(|| work.run(task))
+        });
+        // A panic is a bug; the client gets an error instead of a closed connection. Without a result nobody waits here.
+        match done.await {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) | Err(_) => Err(CallError::Internal(
+                "the request panicked, see the daemon's log".to_owned(),
+            )),
+        }
+    }
+
+    /// Reserves room for an answer, before it is made.
+    pub(in crate::api) async fn room(&self, bytes: usize) -> Result<Room, CallError> {
+        let reserved = self.bytes.reserve(bytes / PERMIT_BYTES + 1);
+        match timeout(self.wait, reserved).await {
+            Ok(Some(reserved)) => Ok(Room {
+                pool: self.bytes.clone(),
+                reserved,
+                wait: self.wait,
+            }),
+            _ => Err(busy("too many answers wait to be read")),
+        }
+    }
+
+    /// Reserves an event stream; `None` if there are too many.
+    pub(in crate::api) fn stream(&self) -> Option<Reserved> {
+        self.streams.reserve_now(1)
+    }
+
+    /// Reserves a connection; `None` if the client has too many.
+    pub(in crate::api) fn connection(&self) -> Option<OwnedSemaphorePermit> {
+        self.connections.clone().try_acquire_owned().ok()
+    }
+}
+
+/// Room for an answer.
+pub(in crate::api) struct Room {
+    pool: Pool,
+    reserved: Reserved,
+    wait: Duration,
+}
+
+/// Bytes with their room, which is released when the connection has written them.
+struct HeldBytes {
+    bytes: Vec<u8>,
+    _reserved: Reserved,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Room {
+    /// The answer in its room. One that is longer than what was reserved gets the rest now, or is dropped: to wait would hold it outside.
+    pub(in crate::api) fn fill(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
+        let more = self.fit(&bytes);
+        if more > 0 {
+            let more = self.pool.reserve_now(more);
+            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
+        }
+        Ok(self.held(bytes))
+    }
+
+    /// As [`Room::fill`], with a wait for the rest: for a piece of a stream, whose size is bounded and of which a client has only one at a time.
+    pub(in crate::api) async fn fill_in_time(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
+        let more = self.fit(&bytes);
+        if more > 0 {
+            let more = timeout(self.wait, self.pool.reserve(more)).await;
+            let more = more.ok().flatten();
+            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
+        }
+        Ok(self.held(bytes))
+    }
+
+    /// Releases what the answer does not need, or returns how much it lacks. An answer that is longer than the share needs all of it.
+    fn fit(&mut self, bytes: &[u8]) -> usize {
+        let needed = (bytes.len() / PERMIT_BYTES + 1).min(self.pool.own_max);
+        let reserved = self.reserved.own.num_permits();
+        if let Some(spare) = reserved.checked_sub(needed) {
+            drop(self.reserved.own.split(spare));
+            drop(self.reserved.all.split(spare));
+        }
+        needed.saturating_sub(reserved)
+    }
+
+    fn add(&mut self, more: Reserved) {
+        self.reserved.own.merge(more.own);
+        self.reserved.all.merge(more.all);
+    }
+
+    fn held(self, bytes: Vec<u8>) -> Bytes {
+        Bytes::from_owner(HeldBytes {
+            bytes,
+            _reserved: self.reserved,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Tests of budgets: one client uses up its own share only, and what it holds is released when the work ends.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::base::work::{Ended, check};
+
+const KIB: usize = PERMIT_BYTES;
+
+fn budgets() -> Budgets {
+    Budgets::new(BudgetLimits {
+        workers: (2, 3),
+        bytes: (8 * KIB, 12 * KIB),
+        streams: (2, 3),
+        connections: 2,
+        processor_time: None,
+        wait: Duration::from_secs(60),
+    })
+}
+
+fn of(budgets: &Budgets, name: &str) -> Arc<Budget> {
+    budgets.of(Client::Token(name.to_owned()))
+}
+
+/// Waits until other tasks and threads have made it true.
+async fn until(mut is: impl FnMut() -> bool) {
+    let wait = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), wait).await.unwrap();
+}
+
+#[tokio::test]
+async fn threads_of_abandoned_requests_stay_reserved_until_the_work_ends() {
+    let budgets = budgets();
+    let greedy = of(&budgets, "greedy");
+    let (ended, ends) = mpsc::sync_channel(100);
+    let (started, mut starts) = tokio::sync::mpsc::channel(10);
+    // Many requests, each of them abandoned as soon as it runs or waits.
+    for _ in 0..20 {
+        let (budget, started, ended) = (greedy.clone(), started.clone(), ended.clone());
+        let request = tokio::spawn(async move {
+            budget
+                .carry_out(move || {
+                    let _ = started.try_send(());
+                    let why = loop {
+                        if let Err(why) = check() {
+                            break why;
+                        }
+                        std::thread::yield_now();
+                    };
+                    let _ = ended.send(why);
+                })
+                .await
+        });
+        if ends.try_iter().count() == 0 && starts.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        // Another client is served meanwhile.
+        let other = of(&budgets, "other");
+        assert_eq!(other.carry_out(|| 7).await, Ok(7));
+        request.abort();
+    }
+    starts.recv().await.unwrap();
+    // The searches notice that nobody waits, and all of the share is free again.
+    until(|| greedy.workers.own.available_permits() == 2).await;
+    assert!(ends.try_iter().all(|why| why == Ended::Abandoned));
+    assert_eq!(budgets.workers.available_permits(), 3);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_share_holds_nothing_of_the_whole() {
+    let budgets = budgets();
+    let (greedy, other) = (of(&budgets, "greedy"), of(&budgets, "other"));
+    let running = [
+        greedy.workers.reserve(1).await.unwrap(),
+        greedy.workers.reserve(1).await.unwrap(),
+    ];
+    let mut waiting = Box::pin(greedy.carry_out(|| ()));
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("its share is used up"),
+        () = tokio::task::yield_now() => {}
+    }
+    assert_eq!(other.carry_out(|| 1).await, Ok(1));
+    drop(running);
+    assert_eq!(waiting.await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_panic_is_an_error_and_releases_its_thread() {
+    let budgets = budgets();
+    let budget = of(&budgets, "a");
+    let panicked = budget.carry_out(|| panic!("a bug")).await;
+    assert!(matches!(panicked, Err(CallError::Internal(_))));
+    assert_eq!(budget.workers.own.available_permits(), 2);
+}
+
+#[tokio::test]
+async fn room_is_reserved_before_and_free_when_the_last_bytes_are_dropped() {
+    let budgets = budgets();
+    let greedy = of(&budgets, "greedy");
+    let small = greedy.room(4 * KIB - 1).await.unwrap();
+    assert_eq!(greedy.bytes.own.available_permits(), 4);
+    let small = small.fill(vec![0; 10]).unwrap();
+    assert_eq!(
+        greedy.bytes.own.available_permits(),
+        7,
+        "the rest is released"
+    );
+
+    // Longer than what was reserved.
+    let long = greedy.room(0).await.unwrap();
+    let long = long.fill(vec![0; 6 * KIB - 1]).unwrap();
+    assert_eq!(greedy.bytes.own.available_permits(), 1);
+    let refused = greedy.room(0).await.unwrap().fill(vec![0; 2 * KIB]);
+    assert!(matches!(refused, Err(CallError::Unavailable(_))));
+
+    // The share of another client is not affected, and larger answers than a share are possible alone.
+    let other = of(&budgets, "other");
+    let part = other.room(3 * KIB).await.unwrap().fill(vec![1; 3 * KIB]);
+    assert!(part.is_ok());
+    let part = long.slice(..1);
+    drop((long, small));
+    assert_eq!(greedy.bytes.own.available_permits(), 2, "a part is in use");
+    drop(part);
+    let all = greedy
+        .room(0)
+        .await
+        .unwrap()
+        .fill(vec![0; 100 * KIB])
+        .unwrap();
+    assert_eq!(
+        (all.len(), greedy.bytes.own.available_permits()),
+        (100 * KIB, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_piece_of_a_stream_waits_for_room() {
+    let budgets = budgets();
+    let budget = of(&budgets, "a");
+    let held = budget.room(7 * KIB - 1).await.unwrap();
+    let piece = budget.room(0).await.unwrap();
+    let mut piece = Box::pin(piece.fill_in_time(vec![0; 3 * KIB]));
+    tokio::select! {
+        biased;
+        _ = &mut piece => panic!("there is no room"),
+        () = tokio::task::yield_now() => {}
+    }
+    drop(held);
+    assert_eq!(piece.await.unwrap().len(), 3 * KIB);
+}
+
+#[test]
+fn streams_and_connections_have_shares_and_a_budget_lives_as_long_as_its_use() {
+    let budgets = budgets();
+    let greedy = of(&budgets, "greedy");
+    let streams = [greedy.stream().unwrap(), greedy.stream().unwrap()];
+    assert!(greedy.stream().is_none());
+    let other = of(&budgets, "other");
+    let third = other.stream().unwrap();
+    assert!(other.stream().is_none(), "all are in use");
+    let connections = [greedy.connection().unwrap(), greedy.connection().unwrap()];
+    assert!(greedy.connection().is_none() && other.connection().is_some());
+
+    drop((streams, third, greedy, other));
+    drop(of(&budgets, "third"));
+    let greedy = of(&budgets, "greedy");
+    assert!(greedy.connection().is_none(), "no request is in flight");
+    drop(connections);
+    assert!(greedy.connection().is_some());
+    drop(greedy);
+    drop(of(&budgets, "fourth"));
+    assert_eq!(budgets.clients.lock().len(), 1, "unused ones are forgotten");
+}

@@ -1,0 +1,144 @@
+//! The work of one request: whether anybody still waits for it, and how much processor time it may take.
+//!
+//! Whoever carries out a request runs it in a [`Work`]. Long loops far below, such as a search that goes through blocks, call [`check`], and end
+//! with its error. Threads that run in no work, such as those of writers and consumers, are never ended.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Why a work ends before it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The client is gone.
+    #[error("nobody waits for the answer any more")]
+    Abandoned,
+    /// It took more processor time than a request may take.
+    #[error(
+        "the request takes more than {0} s of processor time: narrow it, for example by a time"
+    )]
+    TooLong(u64),
+}
+
+/// A work; clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    abandoned: Arc<AtomicBool>,
+    processor_time: Option<Duration>,
+}
+
+/// Abandons a work when it is dropped, with the future that waits for it.
+pub struct AbandonOnDrop(Work);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.abandoned.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A work on its thread, with the processor time of the thread at which it must have ended.
+struct Running {
+    work: Work,
+    until: Option<Duration>,
+}
+
+thread_local! {
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+}
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // The kernel reports no negative times.
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// Restores what ran on the thread before, also after a panic.
+struct Restore(Option<Running>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        RUNNING.set(self.0.take());
+    }
+}
+
+impl Work {
+    /// A work that may take so much processor time.
+    pub fn new(processor_time: Option<Duration>) -> Self {
+        Self {
+            processor_time,
+            ..Self::default()
+        }
+    }
+
+    /// A guard for whoever waits for the result.
+    pub fn abandon_on_drop(&self) -> AbandonOnDrop {
+        AbandonOnDrop(self.clone())
+    }
+
+    /// Whether nobody waits for the result.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Runs `task` as a part of this work, on this thread.
+    pub fn run<T>(&self, task: impl FnOnce() -> T) -> T {
+        let running = Running {
+            work: self.clone(),
+            until: self.processor_time.map(|time| thread_time() + time),
+        };
+        let _restore = Restore(RUNNING.replace(Some(running)));
+        task()
+    }
+}
+
+/// Whether the work of this thread goes on. Cheap enough for each block of a search: below a microsecond.
+pub fn check() -> Result<(), Ended> {
+    RUNNING.with_borrow(|running| {
+        let Some(Running { work, until }) = running else {
+            return Ok(());
+        };
+        if work.is_abandoned() {
+            return Err(Ended::Abandoned);
+        }
+        if until.is_some_and(|until| thread_time() > until) {
+            let limit = work.processor_time.unwrap_or_default();
+            return Err(Ended::TooLong(limit.as_secs()));
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_work_ends_when_it_is_abandoned_or_takes_too_long_and_other_threads_go_on() {
+        assert_eq!(check(), Ok(()), "in no work");
+        let work = Work::new(None);
+        let guard = work.abandon_on_drop();
+        work.run(|| {
+            assert_eq!(check(), Ok(()));
+            drop(guard);
+            assert_eq!(check(), Err(Ended::Abandoned));
+            Work::new(None).run(|| assert_eq!(check(), Ok(()), "another one within"));
+            assert_eq!(check(), Err(Ended::Abandoned));
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(check(), Ok(())));
+            });
+        });
+        assert_eq!(check(), Ok(()));
+
+        Work::new(Some(Duration::ZERO)).run(|| {
+            while check().is_ok() {
+                std::hint::spin_loop();
+            }
+            assert_eq!(check(), Err(Ended::TooLong(0)));
+        });
+        let panicked = std::panic::catch_unwind(|| work.run(|| panic!("a bug")));
+        assert!(panicked.is_err() && check() == Ok(()));
+    }
+}

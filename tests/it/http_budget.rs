@@ -1,0 +1,140 @@
+//! What one client of the HTTP listener may hold, and who is served meanwhile.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use saltcellar::base::limits::{HTTP_PEERS_OF_ONE, HTTP_STREAMS_OF_ONE};
+
+use crate::harness::{Cellar, in_dir, wait_for};
+use crate::http::{LISTENER, address, connect, get, receive, request, token};
+
+/// Sends the head of a GET request on an open connection.
+fn ask(stream: &mut TcpStream, path: &str, headers: &str) {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+}
+
+#[test]
+fn one_token_holds_its_share_of_connections_and_none_after_its_revocation() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let greedy = token(&cellar, &["greedy", "--scope", "read", "--minions", "none"]);
+    let other = token(&cellar, &["other", "--scope", "read"]);
+    let path = "/api/v1/events?limit=1";
+    let mut held: Vec<_> = (0..HTTP_PEERS_OF_ONE)
+        .map(|_| {
+            let mut stream = connect(&address);
+            ask(&mut stream, path, &greedy);
+            assert_eq!(receive(&mut stream).status, 200);
+            stream
+        })
+        .collect();
+    let refused = get(&address, path, &greedy);
+    assert!(
+        refused.status == 429 && refused.text().contains("token greedy has"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(get(&address, path, &other).status, 200);
+    assert_eq!(get(&address, "/metrics", "").status, 200);
+    // Those that it has go on.
+    ask(&mut held[0], path, &greedy);
+    assert_eq!(receive(&mut held[0]).status, 200);
+
+    cellar.ask("token_revoke", vec![("name", "greedy".into())]);
+    for stream in &mut held {
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    }
+    assert_eq!(get(&address, path, &greedy).status, 401);
+    assert_eq!(get(&address, path, &other).status, 200);
+}
+
+#[test]
+fn one_token_holds_its_share_of_streams() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let greedy = token(&cellar, &["greedy", "--scope", "read"]);
+    let other = token(&cellar, &["other", "--scope", "read"]);
+    let path = "/api/v1/events/stream";
+    let mut held = Vec::new();
+    for _ in 0..HTTP_STREAMS_OF_ONE {
+        let mut stream = connect(&address);
+        ask(&mut stream, path, &greedy);
+        assert_eq!(receive(&mut stream).status, 200);
+        held.push(stream);
+    }
+    assert_eq!(get(&address, path, &greedy).status, 503);
+    let mut another = connect(&address);
+    ask(&mut another, path, &other);
+    assert_eq!(receive(&mut another).status, 200);
+
+    // A stream ends with the reason, without waiting for an event.
+    cellar.ask("token_revoke", vec![("name", "greedy".into())]);
+    for stream in &mut held {
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("the token was revoked"), "{rest}");
+    }
+}
+
+/// A bus of a master that hangs: its sockets exist and accept nothing.
+struct HungMaster {
+    _sockets: Vec<UnixListener>,
+    _waiting: Vec<UnixStream>,
+}
+
+impl HungMaster {
+    fn start(dir: &std::path::Path) -> Self {
+        let (mut sockets, mut waiting) = (Vec::new(), Vec::new());
+        for name in ["master_event_pub.ipc", "master_event_pull.ipc"] {
+            let path = dir.join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            rustix::net::listen(&listener, 0).unwrap();
+            // The backlog of zero has room for one.
+            waiting.push(UnixStream::connect(&path).unwrap());
+            sockets.push(listener);
+        }
+        Self {
+            _sockets: sockets,
+            _waiting: waiting,
+        }
+    }
+}
+
+#[test]
+fn a_master_that_hangs_delays_neither_requests_nor_the_stop_of_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let _master = HungMaster::start(dir.path());
+    std::fs::write(dir.path().join("c.yaml"), in_dir(LISTENER, dir.path())).unwrap();
+    let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml", "--bus", "DIR"]);
+    let address = address(&cellar);
+    let write = token(&cellar, &["hooks", "--scope", "write"]);
+    let fire = || {
+        let (address, write) = (address.clone(), write.clone());
+        let post = move || request(&address, "POST", "/hook/a", &write, b"{}");
+        std::thread::Builder::new().spawn(post).unwrap()
+    };
+    let fired: Vec<_> = (0..12).map(|_| fire()).collect();
+    // Hooks have threads of their own.
+    for _ in 0..5 {
+        let read = get(&address, "/api/v1/events?limit=1", &write);
+        assert_eq!(read.status, 200, "{}", read.text());
+        assert_eq!(get(&address, "/metrics", "").status, 200);
+    }
+    for fired in fired {
+        let answer = fired.join().unwrap();
+        assert!(
+            answer.status == 503 && answer.text().contains("does it hang?"),
+            "{}",
+            answer.text()
+        );
+    }
+    assert_eq!(cellar.counter("hook_events"), 0);
+    let last = fire();
+    wait_for("a request", || {
+        (cellar.counter("http_requests") >= 23).then_some(())
+    });
+    assert!(cellar.terminate());
+    let _ = last.join();
+}
