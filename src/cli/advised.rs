@@ -57,7 +57,7 @@ fn words(command: &str) -> Vec<String> {
             (None, '\'' | '"') => quote = Some(c),
             (Some(open), c) if c == open => quote = None,
             (None, c) if c.is_whitespace() => {
-                words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()))
+                words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
             }
             _ => word.push(c),
         }

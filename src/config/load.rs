@@ -564,7 +564,10 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     for entry in entries {
         let path = entry.map_err(cannot)?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| !name.starts_with('.') && name.ends_with(".yaml")) {
+        let is_yaml = path
+            .extension()
+            .is_some_and(|extension| extension == "yaml");
+        if is_yaml && name.is_some_and(|name| !name.starts_with('.')) {
             files.push(path);
         }
         if files.len() > limits::CONFIG_FILES_MAX {

@@ -60,6 +60,10 @@ pub(crate) struct Stopped {
 
 impl Stopped {
     /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed.
+    #[expect(
+        clippy::option_option,
+        reason = "a missing file and a malformed one have other consequences"
+    )]
     pub(crate) fn read(state_dir: &Path) -> Result<Option<Option<Self>>, StoreError> {
         let content = read_small(&Disk, &state_dir.join(STOPPED))?;
         Ok(content.map(|content| Self::parse(&content.bytes)))

@@ -255,12 +255,13 @@ impl Listener {
     {
         let permits = Arc::new(Semaphore::new(permits_max));
         loop {
-            let accepted = match self.waiting.pop_front() {
-                Some(stream) => Ok(stream),
-                None => tokio::select! {
+            let accepted = if let Some(stream) = self.waiting.pop_front() {
+                Ok(stream)
+            } else {
+                tokio::select! {
                     accepted = self.socket.accept() => accepted.map(|(stream, _)| stream),
                     _ = stop.wait_for(|stop| *stop) => break,
-                },
+                }
             };
             match accepted {
                 Ok(stream) => {

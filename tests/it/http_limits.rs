@@ -265,9 +265,8 @@ fn values(name: &str) -> Option<Vec<String>> {
         "after" => vec!["d".into(), "db1".into(), "w".into()],
         "tag" => vec![secret(), "salt/*".into(), "*".into(), "secret/*".into()],
         // Followed as `next`.
-        "cursor" => Vec::new(),
-        // Tested as streams.
-        "max_rate" => Vec::new(),
+        // `max_rate` is tested with streams.
+        "cursor" | "max_rate" => Vec::new(),
         "state" => vec!["failed".into()],
         _ => return None,
     };

@@ -107,8 +107,7 @@ impl Server {
             let (_, port) = listen.as_str()?.rsplit_once(':')?;
             port.parse().ok().filter(|port| *port != 0)
         };
-        wait_for("the listener", || port().is_some());
-        port().unwrap()
+        wait_for("the listener", port)
     }
 
     fn address(&self) -> Address {

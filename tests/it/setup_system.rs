@@ -390,7 +390,7 @@ fn examples_of_the_packaged_configuration_work_after_setup() {
             let lines = paragraph.lines().filter_map(|line| line.strip_prefix('#'));
             lines
                 .filter(|line| !line.starts_with(' ') || line.starts_with("  "))
-                .map(|line| format!("{line}\n"))
+                .flat_map(|line| [line, "\n"])
                 .collect()
         })
         .filter(|example: &String| !example.is_empty())
@@ -411,7 +411,9 @@ fn examples_of_the_packaged_configuration_work_after_setup() {
         assert_eq!(output.status.code(), Some(0), "{main}{}", stderr(&output));
     };
     check(sample);
-    examples.iter().for_each(|example| check(example));
+    for example in &examples {
+        check(example);
+    }
     check(&examples.concat());
 }
 

@@ -55,7 +55,7 @@ fn source(args: &Args<'_>, source: Source) -> Result<Source, CallError> {
     })
 }
 
-fn refused(why: RejectReason) -> CallError {
+fn refused(why: &RejectReason) -> CallError {
     CallError::Refused(why.to_string())
 }
 
@@ -66,7 +66,7 @@ fn nil() -> Vec<u8> {
 impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
-        check_whole(entry.body).map_err(|why| refused(self.policy.reject(entry, why)))?;
+        check_whole(entry.body).map_err(|why| refused(&self.policy.reject(entry, why)))?;
         if let Some(accepted) = self.policy.pass(entry, None) {
             to.push(&accepted.entry(), accepted.fingerprints);
         }
@@ -344,7 +344,7 @@ fn keep_return(
             None => return ctx.check_size(&entry),
         }
     } else if let Some(why) = unreadable {
-        let body = ctx.policy.mend(&entry, why).map_err(refused)?;
+        let body = ctx.policy.mend(&entry, why).map_err(|why| refused(&why))?;
         ctx.policy.pass_instead(&entry, body)
     } else {
         let known = fingerprints(&entry, seen.answer);
@@ -416,12 +416,11 @@ pub(super) fn event_return(
         let short = is_too_large
             .then(|| ctx.policy.within_limit(&event.entry))
             .flatten();
-        let read = match short {
-            Some(body) => Ok(ctx.policy.pass_instead(&event.entry, body)),
-            None => {
-                ctx.check_size(&event.entry)?;
-                ctx.policy.read(&event)
-            }
+        let read = if let Some(body) = short {
+            Ok(ctx.policy.pass_instead(&event.entry, body))
+        } else {
+            ctx.check_size(&event.entry)?;
+            ctx.policy.read(&event)
         };
         match read {
             Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),

@@ -75,6 +75,7 @@ fn each_value_is_rendered_with_its_origin() {
             "  # unix: not set  # default",
             "  # tls: not set  # default",
             "  hosts: []  # default",
+            "  # hook_headers: not set  # default",
             "  minion_metrics: false  # default",
             "  minions: false  # default",
             "https:",

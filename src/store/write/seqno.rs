@@ -51,6 +51,10 @@ pub(crate) struct SequenceFile {
 
 impl SequenceFile {
     /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed or unreadable.
+    #[expect(
+        clippy::option_option,
+        reason = "a missing file and a malformed one have other consequences"
+    )]
     pub(crate) fn read(fs: &dyn Fs, state_dir: &Path) -> Result<Option<Option<Self>>, StoreError> {
         let content = read_small(fs, &state_dir.join(SEQUENCE))?;
         Ok(content.map(|content| Self::parse(&content.bytes)))

@@ -63,7 +63,7 @@ impl Choices {
     }
 
     /// The comment, or nothing if all are the default.
-    pub(super) fn comment(&self) -> String {
+    pub(super) fn comment(self) -> String {
         let default = Self::default();
         let mut flags = String::new();
         if self.reactor {
@@ -73,10 +73,10 @@ impl Choices {
             flags += " --no-job-cache";
         }
         if self.events != default.events {
-            flags += &format!(" --events {}", name(self.events));
+            flags.extend([" --events ", &name(&self.events)]);
         }
         if self.install != default.install {
-            flags += &format!(" --install {}", name(self.install));
+            flags.extend([" --install ", &name(&self.install)]);
         }
         if flags.is_empty() {
             flags
@@ -90,7 +90,7 @@ fn value<T: clap::ValueEnum>(word: Option<&str>) -> Option<T> {
     T::from_str(word?, false).ok()
 }
 
-fn name<T: clap::ValueEnum>(value: T) -> String {
+fn name<T: clap::ValueEnum>(value: &T) -> String {
     value
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned())

@@ -242,7 +242,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     if args.passive {
         keys.listen = keys.listen.or_else(|| Some(PAGE_ADDRESS.to_owned()));
         service::units(plan, &args.root, &share)?;
-        let reconfigured = daemon::configure(plan, &settings, &keys, &choices)?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
         service::start(plan, reconfigured)?;
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
@@ -251,7 +251,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         return Ok(json!({ "path": settings.path.display().to_string() }));
     }
 
-    wanted(plan, args, &choices, &mut options, &config);
+    wanted(plan, args, choices, &mut options, &config);
     if choices.job_cache {
         plan.remarks
             .extend(retention::remark(global, &config, &master));
@@ -293,7 +293,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     }
     if !args.master_only {
         service::units(plan, &args.root, &share)?;
-        let reconfigured = daemon::configure(plan, &settings, &keys, &choices)?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
         service::start(plan, reconfigured)?;
         if needs_options {
             service::membership(plan, &master.user)?;
@@ -320,7 +320,7 @@ fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> an
 fn wanted(
     plan: &mut Plan,
     args: &Args,
-    choices: &Choices,
+    choices: Choices,
     options: &mut MasterOptions,
     config: &Config,
 ) {
@@ -394,7 +394,7 @@ fn master_file(
             "master",
             format!("stop {MASTER_UNIT}, {does}, and start it"),
             move || {
-                restarted_around(&path, address, |path| {
+                restarted_around(&path, address.as_ref(), |path| {
                     write_or_remove(path, text.as_deref())
                 })
             },
@@ -469,14 +469,14 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
 /// restored, and the master started as before.
 fn restarted_around(
     path: &Path,
-    address: Option<MasterAddress>,
+    address: Option<&MasterAddress>,
     change: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> anyhow::Result<Done> {
     let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
     service::systemctl("stop", &[MASTER_UNIT])?;
     let changed = change(path)
         .with_context(|| format!("change {} (run setup as root)", path.display()))
-        .and_then(|()| start_master(address.as_ref()));
+        .and_then(|()| start_master(address));
     let path = path.to_owned();
     let back = move || {
         before

@@ -63,7 +63,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         (true, true) => plan.step(
             "master",
             format!("stop {MASTER_UNIT}, {does}, and start it"),
-            move || super::restarted_around(&path, address, managed::remove),
+            move || super::restarted_around(&path, address.as_ref(), managed::remove),
         ),
         (true, false) => {
             plan.afterwards

@@ -123,7 +123,7 @@ pub(super) fn configure(
     plan: &mut Plan,
     settings: &Settings,
     wanted: &Keys,
-    choices: &Choices,
+    choices: Choices,
 ) -> anyhow::Result<bool> {
     let (path, others) = (&settings.path, settings.others());
     if wanted.reactor.is_some() && others.reactor.shadow {
@@ -140,7 +140,7 @@ pub(super) fn configure(
             "{head}{record}{}",
             lines
                 .iter()
-                .map(|line| format!("{line}\n"))
+                .flat_map(|line| [line.as_str(), "\n"])
                 .collect::<String>()
         ))
     });

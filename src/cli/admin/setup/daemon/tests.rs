@@ -15,7 +15,7 @@ fn wanted(reactor: bool) -> Keys {
 fn planned(
     files: &[(&str, &str)],
     wanted: &Keys,
-    choices: &Choices,
+    choices: Choices,
 ) -> (Result<String, String>, Option<String>) {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -59,7 +59,7 @@ fn settings_are_written_to_a_file_of_their_own() {
     let choices = Choices::default();
     let done = |main: Option<&str>, reactor, expected: &str| {
         let files: Vec<_> = main.map(|text| ("c.yaml", text)).into_iter().collect();
-        let (outcome, written) = planned(&files, &wanted(reactor), &choices);
+        let (outcome, written) = planned(&files, &wanted(reactor), choices);
         assert_eq!(outcome.as_deref(), Ok("configuration"), "{main:?}");
         assert_eq!(
             written.as_deref(),
@@ -68,7 +68,7 @@ fn settings_are_written_to_a_file_of_their_own() {
         let again = written.clone().unwrap();
         let files = [files, vec![("conf.d/setup.yaml", again.as_str())]].concat();
         assert_eq!(
-            planned(&files, &wanted(reactor), &choices),
+            planned(&files, &wanted(reactor), choices),
             (Ok(String::new()), written),
             "the second time"
         );
@@ -88,14 +88,14 @@ fn settings_are_written_to_a_file_of_their_own() {
         "bus: [/run/m]\nreactor: {master: /etc/salt/master}\n",
     )];
     assert_eq!(
-        planned(&all, &wanted(true), &choices),
+        planned(&all, &wanted(true), choices),
         (Ok(String::new()), None)
     );
     let reactor = Choices {
         reactor: true,
         ..choices
     };
-    let (_, written) = planned(&all, &wanted(true), &reactor);
+    let (_, written) = planned(&all, &wanted(true), reactor);
     assert_eq!(
         written,
         Some(marked(&format!("{HEAD}# Choices: --reactor\n")))
@@ -108,7 +108,7 @@ fn settings_that_are_no_longer_wanted_are_removed() {
     let files = [("conf.d/setup.yaml", text.as_str())];
     let none = Choices::default();
     assert_eq!(
-        planned(&files, &Keys::default(), &none),
+        planned(&files, &Keys::default(), none),
         (Ok("configuration".to_owned()), None)
     );
 }
@@ -116,7 +116,7 @@ fn settings_that_are_no_longer_wanted_are_removed() {
 #[test]
 fn a_persons_values_are_not_changed() {
     let error = |files: &[(&str, &str)]| {
-        planned(files, &wanted(true), &Choices::default())
+        planned(files, &wanted(true), Choices::default())
             .0
             .unwrap_err()
     };
