@@ -65,11 +65,20 @@ pub(crate) fn known_segments(
     databases: bool,
     stopped: Option<&Stopped>,
 ) -> Vec<KnownSegment> {
-    let mut known: BTreeMap<(String, SeqNo), (u64, SeqNo)> = BTreeMap::new();
+    // A number is used once, so a segment with the same first one in another class is the same, in a directory that was renamed.
+    let mut known: BTreeMap<SeqNo, KnownSegment> = BTreeMap::new();
     let mut add = |class_name: &str, first_seq, entries, last_seq| {
+        let row = known.entry(first_seq).or_insert(KnownSegment {
+            class_name: String::new(),
+            first_seq,
+            last_seq,
+            entries,
+        });
+        // What follows below does not depend on names of directories.
+        class_name.clone_into(&mut row.class_name);
         // An index that was rebuilt from a damaged log knows less than the state database.
-        let row = known.entry((class_name.to_owned(), first_seq)).or_default();
-        *row = (row.0.max(entries), row.1.max(last_seq));
+        row.entries = row.entries.max(entries);
+        row.last_seq = row.last_seq.max(last_seq);
     };
     for segment in segments.iter().filter(|segment| segment.is_sealed) {
         if let Some(totals) = totals(&segment.dir.join("index"), databases) {
@@ -92,13 +101,7 @@ pub(crate) fn known_segments(
             }
         }
     }
-    let segment = |((class_name, first_seq), (entries, last_seq))| KnownSegment {
-        class_name,
-        first_seq,
-        last_seq,
-        entries,
-    };
-    known.into_iter().map(segment).collect()
+    known.into_values().collect()
 }
 
 /// The totals in an index, from its table, or from its database.
