@@ -257,7 +257,6 @@ fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
         let answer = post(&mut connection, "a", &signer("minion-a.pem"), &payload);
         assert_eq!(answer, Ok(Value::Nil), "{words}");
     }
-    assert_eq!(server.stored(), ["a", "b"]);
     assert_eq!(
         server.counter("returns_mended"),
         crate::salt_codec::attacks().len() as u64

@@ -118,7 +118,8 @@ class Daemon:
         return json.loads(self.cli(*args, "--output", "json").stdout)
 
     def status(self):
-        return self.json("status")
+        # Ends with 1 while something is wrong, such as a process that was just killed.
+        return json.loads(self.cli("status", "--output", "json", check=False).stdout)
 
     def jobs(self, *args):
         return self.json("jobs", "list", "--limit", "1000", *args)["jobs"]

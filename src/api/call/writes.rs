@@ -159,7 +159,8 @@ pub(super) fn save_load(
     if is_return && is_of_job(load, &jid) && !args.flag("import")? {
         // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs (`store_job` in
         // `salt/utils/job.py`): this call brought the return. Elsewhere the returner call is then a known one.
-        keep_return(ctx, args, load, to, true)?;
+        // Not as an event: the returner call and the bus bring that.
+        keep_return(ctx, args, load, to, false)?;
     }
     Ok(nil())
 }
