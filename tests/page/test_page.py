@@ -185,16 +185,22 @@ def test_a_view_of_many_events_shows_how_many_are_left_out(daemon, tab):
     tab.wait(f"document.querySelectorAll('#events tr').length + {left_out} === 1000")
 
 
-def test_an_open_page_reconnects_and_reports_a_revoked_token(daemon, tab):
-    sign_in(tab, daemon, daemon.token("operator"))
+def test_an_open_page_reports_the_end_of_its_session_and_a_revoked_token(daemon, tab):
+    token = daemon.token("operator")
+    live = "document.querySelector('#live [role=status]').textContent"
+    sign_in(tab, daemon, token)
     tab.open(f"{daemon.url}/events?tag=live/*")
-    tab.wait("document.querySelector('#live [role=status]').textContent === 'live'")
+    tab.wait(f"{live} === 'live'")
+    # Sessions are in the daemon's memory.
     daemon.restart()
+    tab.wait(f"{live}.startsWith('signed out')")
+    sign_in(tab, daemon, token)
+    tab.open(f"{daemon.url}/events?tag=live/*")
+    tab.wait(f"{live} === 'live'")
     daemon.bus.fire("live/1", id="web1")
     tab.wait("document.querySelectorAll('#events tr').length === 1")
     daemon.call("token", "revoke", "operator")
-    daemon.restart()
-    tab.wait("document.querySelector('#live [role=status]').textContent.startsWith('signed out')")
+    tab.wait(f"{live}.startsWith('signed out')")
 
 
 def test_the_keyboard_reaches_everything(daemon, tab):
