@@ -23,11 +23,13 @@ use parking_lot::{Mutex, RwLock};
 use crate::base::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 use crate::store::error::{StoreError, io_at};
+use crate::store::format::remove_dir;
 use crate::store::index::latest::{self, LatestJob};
 use crate::store::index::page::{PageWriter, Pages};
 use crate::store::index::tree::CheckedTree;
 use crate::store::index::tree::sled_guard::{flush_and_sync, guarded, open_or_copy};
 use crate::store::index::{SegmentMetadata, newness};
+use crate::store::vfs::{Disk, Fs as _};
 
 #[derive(Debug)]
 pub(crate) struct StateDatabase {
@@ -50,6 +52,11 @@ struct Database {
 }
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// The file that exists while the database is being created.
+fn incomplete_mark(dir: &Path) -> PathBuf {
+    dir.with_extension("new")
+}
 
 /// A catalogue row: class name, first sequence number, metadata.
 pub(crate) type Known = (String, SeqNo, SegmentMetadata);
@@ -97,6 +104,26 @@ impl StateDatabase {
             open,
             changing: Mutex::default(),
         })
+    }
+
+    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its files one after the other, and a
+    /// part of them would count as damage.
+    pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
+        let mark = incomplete_mark(dir);
+        let fs = &Disk;
+        remove_dir(fs, dir)?;
+        fs.write_whole(&mark, b"").map_err(io_at("write", &mark))?;
+
+        let created = Self::open(dir)?;
+        created.with(true, |open| flush_and_sync(&open.db, dir))?;
+
+        fs.remove_file(&mark).map_err(io_at("remove", &mark))?;
+        Ok(created)
+    }
+
+    /// Whether the database is absent, or was being created when the process ended.
+    pub(crate) fn is_incomplete(dir: &Path) -> bool {
+        !dir.exists() || incomplete_mark(dir).exists()
     }
 
     /// Runs `work` on the open database; reopens it first after a failure.

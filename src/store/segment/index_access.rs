@@ -321,7 +321,16 @@ pub(in crate::store) fn open_state(
     dir: &Path,
     metrics: &Metrics,
 ) -> Result<StateDatabase, StoreError> {
-    match StateDatabase::open(&dir.join("state")) {
+    let path = dir.join("state");
+    if StateDatabase::is_incomplete(&path) {
+        match StateDatabase::create(&path) {
+            // A full disk is served from memory.
+            Err(error) if error.is_no_space() => {}
+            created => return created,
+        }
+    }
+
+    match StateDatabase::open(&path) {
         Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
         opened => opened,
     }

@@ -23,12 +23,13 @@ use crate::model::{JidKey, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::{
-    class_dir, list, make_dir, name_of, segment_name, segment_seq, sync_dir,
+    class_dir, list, make_dir, name_of, remove_dir, segment_name, segment_seq, sync_dir,
 };
 use crate::store::index::LatestJob;
 use crate::store::index::state::StateDatabase;
 use crate::store::retain::free_space::SpaceLevel;
 use crate::store::segment::Segment;
+use crate::store::vfs::Fs;
 
 /// A segment in the trash.
 #[derive(Debug)]
@@ -51,6 +52,33 @@ impl Dropped {
 /// The directory of dropped segments.
 pub(in crate::store) fn trash_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("trash")
+}
+
+/// Removes derived data in one step: a crash leaves all or none of it. A half-removed database would count as damaged, and be
+/// kept beside the new one. On a full disk, where the trash cannot be made, it is removed in place.
+pub(in crate::store) fn discard(
+    fs: &dyn Fs,
+    state_dir: &Path,
+    derived: &Path,
+) -> Result<(), StoreError> {
+    if !derived.exists() {
+        return Ok(());
+    }
+
+    let trash = trash_dir(state_dir);
+    if !trash.is_dir() {
+        match make_dir(fs, &trash) {
+            Err(error) if error.is_no_space() => return remove_dir(fs, derived),
+            made => made?,
+        }
+    }
+
+    let place = trash.join(name_of(derived));
+    remove_dir(fs, &place)?;
+    fs.rename(derived, &place)
+        .map_err(io_at("rename", derived))?;
+    sync_dir(fs, derived.parent().unwrap_or(state_dir))?;
+    remove_dir(fs, &place)
 }
 
 /// Lists the trash: drops unfinished because of a crash or because the state database could not be written.

@@ -30,7 +30,7 @@ pub(crate) enum Role {
 }
 
 /// Everything that a state directory may hold, and what it is. The one list: verify, backup, salvage and permissions use it.
-pub(crate) const ITEMS: [(&str, Role); 17] = [
+pub(crate) const ITEMS: &[(&str, Role)] = &[
     ("FORMAT", Role::Kept),
     ("HOLDS", Role::Kept),
     ("KEEP_JOBS", Role::Kept),
@@ -50,6 +50,7 @@ pub(crate) const ITEMS: [(&str, Role); 17] = [
     ("log", Role::Log),
     ("state", Role::Derived),
     ("state.damaged", Role::Derived),
+    ("state.new", Role::Derived),
     ("trash", Role::Derived),
     // Created by the file system if the directory is a mount point.
     (LOST_AND_FOUND, Role::Derived),

@@ -8,7 +8,7 @@ use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::store::error::io_at;
 use crate::store::format::remove_dir;
-use crate::store::segment::INDEX_ASIDE;
+use crate::store::segment::{INDEX_ASIDE, removal};
 use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{Opened, Options, Store, StoreError, format};
 
@@ -57,7 +57,7 @@ pub(crate) fn rebuild(
         });
     }
     if which.is_none() {
-        remove_dir(&Disk, &dir.join("state"))?;
+        removal::discard(&Disk, dir, &dir.join("state"))?;
     }
     let sealed: Vec<_> = segments
         .iter()

@@ -24,7 +24,7 @@ use crate::store::log::file::{LogFile, cut_offset};
 use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame};
 use crate::store::log::walk::{self, Bounds};
 use crate::store::log::writer::LogWriter;
-use crate::store::segment::rewrite;
+use crate::store::segment::{removal, rewrite};
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
@@ -112,7 +112,7 @@ fn redact_once(
             files::check_free_space(dir, size)?;
             // Derived data contains parts of entries, so it is removed before the log changes.
             for derived in [dir.join("state"), segment.dir.join("index")] {
-                remove_dir(&Disk, &derived)?;
+                removal::discard(&Disk, dir, &derived)?;
             }
             rewrite_segment(segment, segment.id(store_id), clean)?;
             affected.insert(segment.log());
