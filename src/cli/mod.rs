@@ -6,8 +6,6 @@
 //! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
 
 mod admin;
-#[cfg(test)]
-mod advised;
 mod bench;
 mod doctor;
 mod export;

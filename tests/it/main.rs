@@ -81,6 +81,9 @@ mod doctor;
 /// `status` and `doctor` tell what is wrong; client commands beside a broken configuration.
 mod told;
 
+/// Every command that the program advises, found in its source and run.
+mod advised;
+
 /// Permissions of state directories and exports, and symbolic links.
 mod permissions;
 

@@ -88,7 +88,7 @@ fn reload(cellar: &Cellar, yaml: &str) {
 }
 
 /// An HTTP service that answers the `n`-th request by `answer(n, body)`; an empty answer closes the connection.
-fn service(
+pub(crate) fn service(
     answer: impl Fn(usize, &str) -> String + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -144,7 +144,7 @@ fn converse(
     (!text.is_empty()).then_some(())
 }
 
-fn status(status: &str, headers: &str) -> String {
+pub(crate) fn status(status: &str, headers: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: 0\r\n\r\n")
 }
 

@@ -277,7 +277,7 @@ pub(super) fn authenticate(
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),
             None => unauthenticated(
-                "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME` makes one",
+                "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME --scope read` makes one",
             ),
         },
         (Some(given), None) => {

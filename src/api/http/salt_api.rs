@@ -117,7 +117,7 @@ async fn login(
             .unwrap_or_default()
             .trim();
         let found = server.ctx.tokens.find(token).ok_or_else(|| {
-            let why = "the password is not a valid token: `saltcellar token create NAME` makes one";
+            let why = "the password is not a valid token: `saltcellar token create NAME --scope read` makes one";
             HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
         })?;
         tracing::info!(target: "audit", %peer, token = found.name, "signed in as to salt-api");
