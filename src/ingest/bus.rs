@@ -7,13 +7,13 @@
 //!
 //! After a disconnect the thread reconnects with a growing pause, and detects the
 //! framing again. Each interruption is recorded as a gap ([`super::gap`]) once the new connection is
-//! established: after its first event, or after [`BUS_SETTLED`].
+//! established: after its first event, or after [`BUS_SETTLED`]; or when the daemon stops before.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -91,7 +91,8 @@ enum ConnectionEnd {
 /// A connection, established or not.
 struct Connection {
     since: Micros,
-    began: Instant,
+    /// A monotonic time.
+    began: Duration,
     settled: bool,
     read_at: Micros,
 }
@@ -202,7 +203,7 @@ impl Bus {
                     let now = self.deps.clock.now();
                     let mut connection = Connection {
                         since: now,
-                        began: Instant::now(),
+                        began: self.deps.clock.monotonic(),
                         settled: false,
                         read_at: now,
                     };
@@ -232,7 +233,10 @@ impl Bus {
 
     fn ended(&mut self, path: &Path, connection: &Connection, end: ConnectionEnd) {
         let cause = match end {
-            ConnectionEnd::Stopping => return,
+            ConnectionEnd::Stopping => {
+                self.stopped(connection);
+                return;
+            }
             // A master that stops closes it. If it stays away, `status` says so, and the gap is logged when it is back.
             ConnectionEnd::ClosedBySalt => {
                 tracing::info!(bus = %path.display(), "event bus closed by Salt, reconnecting");
@@ -258,6 +262,17 @@ impl Bus {
         } else if self.broken.is_none() {
             self.broken = Some((Some(connection.since), cause));
         }
+    }
+
+    /// Ends the account of a connection at a stop of the daemon. One that was not established yet has no gap recorded before it. Without its own
+    /// record that gap would be part of the next start's, and restarts in quick succession would look like one long loss. What came within
+    /// the connection is not certain: the next gap begins with it.
+    fn stopped(&mut self, connection: &Connection) {
+        if connection.settled {
+            return;
+        }
+        self.record_gap(connection);
+        self.spill_writer.read_until(connection.since);
     }
 
     fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> ConnectionEnd {
@@ -293,7 +308,8 @@ impl Bus {
                         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
                     ) =>
                 {
-                    if connection.began.elapsed() >= BUS_SETTLED {
+                    let age = self.deps.clock.monotonic().saturating_sub(connection.began);
+                    if age >= BUS_SETTLED {
                         self.settle(connection);
                     }
                     self.hand_over_when_due();
@@ -309,6 +325,10 @@ impl Bus {
     /// Marks the connection as established, and records the gap before it.
     fn settle(&mut self, connection: &mut Connection) {
         connection.settled = true;
+        self.record_gap(connection);
+    }
+
+    fn record_gap(&mut self, connection: &Connection) {
         if let Some((begin, cause)) = self.broken.take() {
             self.spill_writer.push_gap(&Gap {
                 begin,

@@ -206,7 +206,7 @@ def test_another_state_directory_needs_a_line_that_the_error_names(daemon):
 
 def test_planned_restarts_log_no_warning(daemon, salt):
     daemon.wait_for_bus()
-    # A gap begins at the last stored event. One of over a minute, as after tests on a slow machine, would be a warning.
+    # An event proves that the bus is read again: a gap before, in which a test used another state directory, is recorded by then.
     daemon.fire("test/before/restart")
     cursor = daemon.cursor()
     daemon.restart()

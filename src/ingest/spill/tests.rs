@@ -14,6 +14,7 @@ use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
 use crate::wire::salt_event::read_event;
 
 mod damage;
+mod restarts;
 
 pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut batch = Batch::default();
