@@ -9,7 +9,7 @@
 //! Memory for a frame is reserved from [`SOCKET_BYTES_IN_FLIGHT`] before the frame is read, in lanes by size, so a
 //! slow peer with a large frame does not block small calls. A tiny frame is read first, so a stalled peer
 //! blocks no one. Answers waiting to be read have at most [`ANSWER_BYTES_WAITING`]. Every step has a timeout
-//! except one: between two frames a peer may be silent indefinitely.
+//! except one: between two frames a peer may be silent indefinitely. The searches of a peer that is gone end.
 
 use std::io;
 use std::pin::pin;
@@ -149,12 +149,15 @@ async fn serve_peer(
     );
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
+    // Dropped with the connection, whatever its end: its searches end with it.
+    let (open, ended) = watch::channel(());
     let peer = Peer {
         server: server.clone(),
         budget: server.budgets.of(Client::User(caller.uid)),
         caller,
         answers: Arc::new(AnswerWriter::new(to, PEER_TIMEOUT)),
         call_permits: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
+        ended,
         stop: stop.clone(),
     };
     let mut writing = pin!(peer.answers.write_out());
@@ -163,9 +166,19 @@ async fn serve_peer(
         // A peer that reads no answers is not served.
         gone = &mut writing => return gone,
     };
+    let mut closing = pin!(peer.close(close_reason));
     tokio::select! {
-        () = peer.close(close_reason) => Ok(()),
-        gone = &mut writing => gone,
+        // Most peers close when they have all their answers.
+        biased;
+        () = &mut closing => return Ok(()),
+        gone = &mut writing => return gone,
+        () = peer.answers.disconnected() => {}
+    }
+    // No answer reaches it. Its searches end; its changes are waited for.
+    drop(open);
+    tokio::select! {
+        () = closing => Ok(()),
+        gone = writing => gone,
     }
 }
 
@@ -179,6 +192,8 @@ struct Peer {
     answers: Arc<AnswerWriter<CallInFlight>>,
     /// One permit per call, held until its answer is sent.
     call_permits: Arc<Semaphore>,
+    /// Its sender is dropped when the connection has ended.
+    ended: watch::Receiver<()>,
     /// Turns true when the daemon stops.
     stop: watch::Receiver<bool>,
 }
@@ -232,13 +247,22 @@ impl Peer {
                 )));
             }
             let (payload, bytes) = self.server.lanes.take_payload(from, len).await?;
-            let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
-                return Err(CloseReason::Gone);
-            };
+            let permit = self.permit().await?;
             self.server.ctx.metrics.calls.add(1);
             start_call(self, payload, bytes, permit)
                 .await
                 .map_err(CloseReason::Error)?;
+        }
+    }
+
+    /// A permit for a call. While there is none, nothing is read that would show that the peer is gone.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, CloseReason> {
+        if let Ok(permit) = self.call_permits.clone().try_acquire_owned() {
+            return Ok(permit);
+        }
+        tokio::select! {
+            permit = self.call_permits.clone().acquire_owned() => permit.map_err(|_| CloseReason::Gone),
+            () = self.answers.disconnected() => Err(CloseReason::Gone),
         }
     }
 
@@ -313,6 +337,18 @@ impl Lanes {
     }
 }
 
+/// Waits for the result of a reading call; `None` if its connection ends before, which ends the call.
+async fn while_open<T>(
+    mut ended: watch::Receiver<()>,
+    reading: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        done = reading => Some(done),
+        // Nothing is ever sent.
+        _ = ended.changed() => None,
+    }
+}
+
 /// Starts a call; returns once its position among the peer's writes is fixed.
 async fn start_call(
     peer: &Peer,
@@ -341,6 +377,7 @@ async fn start_call(
         run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
+            let is_search = matches!(run, CallHandler::Read(_));
             tokio::spawn(async move {
                 let work = move || {
                     let request = Request::read(&payload)?;
@@ -348,7 +385,15 @@ async fn start_call(
                     drop(bytes);
                     outcome
                 };
-                reply.send(budget.carry_out(work).await.flatten());
+                // A change is made even if nobody waits for its answer.
+                if !is_search {
+                    reply.send(budget.carry_out(work).await.flatten());
+                    return;
+                }
+                let ended = reply.peer.ended.clone();
+                if let Some(found) = while_open(ended, budget.carry_out(work)).await {
+                    reply.send(found.flatten());
+                }
             });
         }
         run @ (CallHandler::Follow(_) | CallHandler::Poll(_)) => {
@@ -358,7 +403,13 @@ async fn start_call(
                     reply.started = None;
                     let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
                     let budget = peer.budget.clone();
-                    tokio::spawn(async move { reply.send(poll.run(ctx, &budget, stop).await) });
+                    tokio::spawn(async move {
+                        let ended = reply.peer.ended.clone();
+                        let news = while_open(ended, poll.run(ctx, &budget, stop));
+                        if let Some(news) = news.await {
+                            reply.send(news);
+                        }
+                    });
                 }
                 Some(Err(error)) => reply.send(Err(error)),
                 None => reply.send(Err(CallError::Internal(format!(

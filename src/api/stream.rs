@@ -10,12 +10,14 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd as _;
 use std::pin::Pin;
 use std::task::ready;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, Interest, ReadBuf};
+use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -170,6 +172,28 @@ impl<H> AnswerWriter<H> {
         }
     }
 
+    /// Waits until the peer has closed the connection; one that has only finished writing still reads. Uses a descriptor of its own, because
+    /// the readiness of the shared one is needed for writing.
+    pub(super) async fn disconnected(&self) {
+        if self.wait_for_close().await.is_err() {
+            // Without a descriptor it is not noticed; the answer then is in vain.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn wait_for_close(&self) -> io::Result<()> {
+        let socket = self.to.as_ref().as_fd().try_clone_to_owned()?;
+        let socket = UnixStream::from_std(socket.into())?;
+        loop {
+            if socket.ready(Interest::WRITABLE).await?.is_write_closed() {
+                return Ok(());
+            }
+            // Until its readiness changes again.
+            let not_now = || Err::<(), _>(ErrorKind::WouldBlock.into());
+            let _ = socket.try_io(Interest::WRITABLE, not_now);
+        }
+    }
+
     /// Takes the queued answers as one buffer; the queue is busy until the next call.
     fn take(&self) -> Option<(Vec<u8>, Vec<H>)> {
         let mut queue = self.queue.lock();
@@ -246,6 +270,19 @@ mod tests {
                 .unwrap_err();
             assert_eq!(end.kind(), ErrorKind::UnexpectedEof);
             sender.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_peer_that_has_only_finished_writing_is_not_disconnected() {
+        with_pair(async |theirs, _from, to| {
+            let answers = AnswerWriter::<()>::new(to, Duration::from_secs(30));
+            theirs.shutdown(std::net::Shutdown::Write).unwrap();
+            let early = timeout(Duration::from_millis(20), answers.disconnected()).await;
+            assert!(early.is_err(), "it still reads");
+            let gone = timeout(Duration::from_secs(30), answers.disconnected());
+            let (gone, ()) = tokio::join!(gone, async { drop(theirs) });
+            assert_eq!(gone, Ok(()));
         });
     }
 

@@ -472,3 +472,56 @@ fn eight_synchronous_workers_share_syncs() {
         CALLS * 8
     );
 }
+
+/// A metric, which is answered whatever the local socket does.
+fn metric(address: &str, name: &str) -> u64 {
+    let metrics = crate::http::get(address, "/metrics", "").text();
+    let mut lines = metrics.lines().filter_map(|line| line.split_once(' '));
+    let (_, value) = lines.find(|(known, _)| *known == name).unwrap();
+    value.parse().unwrap()
+}
+
+#[test]
+fn a_search_whose_client_is_gone_ends() {
+    const CLIENTS: u64 = 60;
+    let cellar = Cellar::start_configured(crate::http::LISTENER, &[]);
+    let event = |n: usize| {
+        let data = map(vec![("n", n.into()), ("text", "x".repeat(200).into())]);
+        map(vec![("tag", format!("test/{n}").into()), ("data", data)])
+    };
+    for start in (0..20_000).step_by(1_000) {
+        let events = Value::Array((start..start + 1_000).map(event).collect());
+        cellar.ask("event_return", vec![("events", events)]);
+    }
+    let address = crate::http::address(&cellar);
+    let search = vec![("where", "data.text == 'y'".into()), ("limit", 5.into())];
+    let mut args = Vec::new();
+    rmpv::encode::write_value(&mut args, &map(search)).unwrap();
+    let request = request_frame(1, "events_list", &args);
+    let connect = || {
+        let mut peer = UnixStream::connect(cellar.socket()).unwrap();
+        peer.write_all(&preamble()).unwrap();
+        peer.write_all(&request).unwrap();
+        peer
+    };
+
+    // One that has only finished writing waits for its answer.
+    let mut patient = connect();
+    patient.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(read_to_end(&mut patient).len() > 4);
+
+    let count = |name: &str| metric(&address, name);
+    let answers = "saltcellar_answer_duration_seconds_count";
+    let (before, calls) = (count(answers), count("saltcellar_calls_total"));
+    let impatient: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
+    wait_for("the requests", || {
+        (count("saltcellar_calls_total") >= calls + CLIENTS).then_some(())
+    });
+    drop(impatient);
+    // The calls of one user are carried out in order: this one is answered after those that were not ended.
+    let mut last = connect();
+    last.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(read_to_end(&mut last).len() > 4);
+    let answered = count(answers) - before;
+    assert!(answered < CLIENTS / 2, "{answered} searches were answered");
+}
