@@ -76,6 +76,19 @@ impl Glob {
         }
     }
 
+    /// The pattern that only this text matches. Within `[]` a wildcard stands for itself.
+    pub(crate) fn of_literal(text: &str) -> Self {
+        let mut pattern = String::with_capacity(text.len());
+        for c in text.chars() {
+            if matches!(c, '*' | '?' | '[') {
+                pattern.extend(['[', c, ']']);
+            } else {
+                pattern.push(c);
+            }
+        }
+        Self::new(&pattern)
+    }
+
     /// The pattern's text.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -207,6 +220,17 @@ mod tests {
             expected,
             "{pattern:?} on {text:?}"
         );
+    }
+
+    #[test]
+    fn the_pattern_of_a_literal_matches_nothing_else() {
+        for text in ["web1", "*", "a?[b]*", "[!a]", "", "é"] {
+            let glob = Glob::of_literal(text);
+            assert!(glob.matches(text), "{text}");
+            for other in ["web2", "b", "axb", "ab", "a"] {
+                assert!(!glob.matches(other), "{text} {other}");
+            }
+        }
     }
 
     #[test]

@@ -48,6 +48,14 @@ fn allows(glob: Option<&Glob>, text: &str) -> bool {
 }
 
 impl ReadLimits {
+    /// The limits of a minion that may read what is its own.
+    pub(crate) fn of_minion(id: &str) -> Self {
+        Self {
+            minions: Some(Glob::of_literal(id)),
+            ..Self::default()
+        }
+    }
+
     /// The glob of a limit.
     pub fn of(&self, limit: Limit) -> Option<&Glob> {
         match limit {

@@ -1205,6 +1205,36 @@ fn a_minions_read_rights_follow_the_configuration() {
     assert_eq!(read("all"), "\"a\" \"b\", \"a\" \"b\", 2");
 }
 
+/// The result of a runner has the id of its master, and data of any minion. A minion on the master's host may have the same id.
+#[test]
+fn a_minion_may_not_read_the_result_of_a_runner_as_its_own() {
+    let server = Server::open("https.read: own\n");
+    let runner = "20261121054728123457";
+    let load = map(vec![
+        ("id", "a".into()),
+        ("jid", runner.into()),
+        ("fun", "runner.state.orchestrate".into()),
+        ("return", "of all minions".into()),
+        ("success", true.into()),
+    ]);
+    server.cellar.ask("returner", vec![("load", load)]);
+    let key = signer("minion-a.pem");
+    let mut connection = server.connect();
+    assert_eq!(
+        post(&mut connection, "a", &key, &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
+    let mut read = |name: &str, argument: (&str, &str)| {
+        let frame = call(name, vec![(argument.0, argument.1.into())]);
+        let answer = post(&mut connection, "a", &key, &frame).unwrap();
+        answer.as_map().unwrap().len()
+    };
+    assert_eq!(read("get_jid", ("jid", JID)), 1);
+    assert_eq!(read("get_jid", ("jid", runner)), 0);
+    assert_eq!(read("get_fun", ("fun", "test.ping")), 1);
+    assert_eq!(read("get_fun", ("fun", "runner.state.orchestrate")), 0);
+}
+
 #[test]
 fn invalid_batches_are_rejected_with_an_error() {
     let server = Server::open("store:\n  entry_bytes_max: 64KiB\n");

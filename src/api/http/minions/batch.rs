@@ -30,10 +30,9 @@ use crate::base::limits::{
 };
 use crate::base::metrics::{Counter, Metrics};
 use crate::config::{HttpsConfig, MinionsRead};
-use crate::model::FrameBatch;
+use crate::model::{FrameBatch, ReadLimits};
 use crate::store::Intake;
 use crate::wire::call::{CallError, Request, answer_frame, refusal_frame};
-use crate::wire::msgpack::{self, Writer};
 use crate::wire::signed::{
     Challenge, Digest, ENVELOPE_LEN_MAX, Envelope, HELLO_PATH, OpenedEnvelope, frames, sha256,
 };
@@ -460,11 +459,15 @@ impl SignedRequest<'_> {
             else {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
             };
-            let answer = run.answer(&server.ctx, &request.args, &Caller::default())?;
-            Ok(match server.read {
-                MinionsRead::Own => own_part(&answer, &signer),
-                MinionsRead::None | MinionsRead::All => answer,
-            })
+            let limits = match server.read {
+                MinionsRead::Own => ReadLimits::of_minion(&signer),
+                MinionsRead::None | MinionsRead::All => ReadLimits::default(),
+            };
+            let caller = Caller {
+                limits: Arc::new(limits),
+                ..Caller::default()
+            };
+            run.answer(&server.ctx, &request.args, &caller)
         });
         // A panic is a bug; the minion gets an error for this call alone.
         let panicked = |_| {
@@ -474,19 +477,6 @@ impl SignedRequest<'_> {
         };
         answered.await.unwrap_or_else(panicked)
     }
-}
-
-/// The pair of one minion in a map by minion.
-fn own_part(answer: &[u8], signer: &str) -> Vec<u8> {
-    let own: Vec<_> = msgpack::pairs(answer)
-        .filter(|(minion, _)| msgpack::as_text(minion) == Some(signer))
-        .collect();
-    let mut w = Writer::new();
-    w.map(own.len());
-    for (minion, value) in own {
-        w.raw(minion).raw(value);
-    }
-    w.into_bytes()
 }
 
 /// The answers of a batch under construction.
