@@ -324,6 +324,36 @@ const RUN_PROGRAMS: [(&str, &str); 5] = [
     ),
 ];
 
+/// A `connect` without a limit waits as long as the listener hangs.
+#[test]
+fn every_connect_has_a_time_limit() {
+    const UNLIMITED: [&str; 4] = [
+        "TcpStream::connect(",
+        "UnixStream::connect(",
+        "UnixStream::connect_addr(",
+        "net::connect(",
+    ];
+    // The second one never blocks: it connects while it accepts.
+    const CONNECT: [&str; 2] = ["base/connect.rs", "wire/unix_listener.rs"];
+    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
+        let name = file.strip_prefix("src/").unwrap_or(file);
+        let is_test = ["tests", "testkit"].iter().any(|part| name.contains(part));
+        let source = read(file);
+        let code = source
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        let code = code_of(code);
+        for call in UNLIMITED {
+            let may = is_test || (call == "net::connect(" && CONNECT.contains(&name));
+            assert!(
+                may || !code.contains(call),
+                "src/{name}: `{call}` has no time limit: use base::connect::unix, or TcpStream::connect_timeout"
+            );
+        }
+    }
+}
+
 #[test]
 fn programs_that_were_found_are_run_only_after_a_check() {
     let may_run = |file: &str| RUN_PROGRAMS.iter().any(|(known, _)| *known == file);

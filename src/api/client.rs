@@ -7,11 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rmpv::Value;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::trust;
-use crate::base::limits;
+use crate::base::{connect, limits};
 use crate::wire::{call, msgpack};
 
 /// Why a call has no answer.
@@ -65,12 +63,12 @@ impl Client {
 
     /// Connects, with `timeout` for the connection and for each answer.
     pub fn connect_within(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
-        let stream = open(path, timeout).map_err(|error| match error {
+        let stream = connect::unix(path, timeout).map_err(|error| match error.kind() {
             // A full backlog: the daemon is running but does not accept.
-            rustix::io::Errno::AGAIN => ClientError::TimedOut(timeout),
-            error => ClientError::Unreachable {
+            io::ErrorKind::TimedOut => ClientError::TimedOut(timeout),
+            _ => ClientError::Unreachable {
                 path: path.to_owned(),
-                source: error.into(),
+                source: error,
             },
         })?;
         match trust::objection(&stream, path) {
@@ -243,20 +241,6 @@ fn packed(args: Value) -> Result<Vec<u8>, ClientError> {
     rmpv::encode::write_value(&mut bytes, &args)
         .map_err(|error| ClientError::Protocol(error.to_string()))?;
     Ok(bytes)
-}
-
-/// Connects with a timeout: a send timeout also limits the wait for room in the backlog.
-fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    rustix::net::connect(&socket, &address)?;
-    Ok(UnixStream::from(socket))
 }
 
 fn decoded(frame: &[u8]) -> Result<Value, ClientError> {

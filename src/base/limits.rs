@@ -111,6 +111,9 @@ pub const SOCKET_CALLS_OF_ONE: usize = 12;
 /// Time that a reading call waits for its turn. Salt's own timeouts are shorter.
 pub const SOCKET_CALL_WAIT: Duration = Duration::from_secs(120);
 
+/// Longest wait for a listener at the path of our own socket. One that hangs longer uses the path.
+pub const SOCKET_IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Timeout for the rest of a started frame, and for reading an answer.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -241,8 +244,8 @@ pub const FIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after a timeout in which no event waits for the same master.
 pub const FIRE_HUNG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Pause between two attempts to connect to a socket whose backlog is full.
-pub const FIRE_CONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Wait for room in the buffer of a socket when no time is left.
+pub const FIRE_WRITE_STEP: Duration = Duration::from_millis(20);
 
 /// Longest wait within the timeout before the stop of the daemon is noticed.
 pub const FIRE_STEP: Duration = Duration::from_millis(250);

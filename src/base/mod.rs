@@ -1,7 +1,8 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, unreadable files, users and groups,
+//! Used by all modules: the time, every limit, every counter, the stop signal, connecting to unix sockets, short forms of numbers, unreadable files, users and groups,
 //! programs that may be run as root.
 
 pub mod clock;
+pub(crate) mod connect;
 pub(crate) mod file_fault;
 pub mod limits;
 pub mod metrics;

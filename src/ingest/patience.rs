@@ -5,10 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
-use crate::base::limits::{FIRE_CONNECT_PAUSE, FIRE_STEP};
+use crate::base::connect;
+use crate::base::limits::{FIRE_STEP, FIRE_WRITE_STEP};
 use crate::base::shutdown::Drain;
 
 /// A deadline, and the stop of the daemon, which ends waits before it.
@@ -27,24 +25,16 @@ impl Patience<'_> {
         Ok(left.min(FIRE_STEP))
     }
 
-    /// Connects. A blocking `connect` waits without limit if the listener hangs and its backlog is full.
+    /// Connects, or fails at the deadline.
     pub(super) fn connect(&self, path: &Path) -> std::io::Result<UnixStream> {
-        let address = SocketAddrUnix::new(path)?;
         loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket =
-                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            match rustix::net::connect(&socket, &address) {
-                Ok(()) => {
-                    let stream = UnixStream::from(socket);
-                    stream.set_nonblocking(false)?;
-                    return Ok(stream);
+            // A listener that accepts is reached even without patience.
+            let step = self.left().unwrap_or_default();
+            match connect::unix(path, step) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    self.left()?;
                 }
-                // The backlog is full.
-                Err(Errno::AGAIN) => {
-                    self.stop.wait(self.left()?.min(FIRE_CONNECT_PAUSE));
-                }
-                Err(error) => return Err(error.into()),
+                connected => return connected,
             }
         }
     }
@@ -53,7 +43,7 @@ impl Patience<'_> {
     pub(super) fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             // What fits into the socket's buffer is written even without patience.
-            let step = self.left().unwrap_or(FIRE_CONNECT_PAUSE);
+            let step = self.left().unwrap_or(FIRE_WRITE_STEP);
             stream.set_write_timeout(Some(step))?;
             match stream.write(bytes) {
                 Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),

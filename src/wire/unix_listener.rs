@@ -28,7 +28,8 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::base::limits::{LISTEN_BACKLOG, PEER_TIMEOUT};
+use crate::base::connect;
+use crate::base::limits::{LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT};
 use crate::base::users::group_id;
 
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +166,14 @@ impl AsFd for Listener {
     }
 }
 
+/// Whether a process listens at the path, also one that hangs.
+fn has_listener(path: &Path) -> bool {
+    match connect::unix(path, SOCKET_IN_USE_TIMEOUT) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::TimedOut,
+    }
+}
+
 impl Listener {
     /// Binds the socket, and creates its directory if needed. Requires a tokio runtime.
     pub(crate) fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
@@ -177,7 +186,7 @@ impl Listener {
                     key,
                 });
             }
-            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            Ok(_) if has_listener(path) => {
                 return Err(SocketError::InUse {
                     path: path.to_owned(),
                     key,

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
+use crate::base::connect;
 use crate::testkit::usage::{Process, disk_bytes, memory_mb};
 
 /// Timeout of starting, stopping, which includes sealing, and queries.
@@ -108,7 +108,7 @@ impl Subject {
             cpu_at_start: 0.0,
         };
         let deadline = Instant::now() + TIMEOUT;
-        while UnixStream::connect(&subject.socket).is_err() {
+        while connect::unix(&subject.socket, TIMEOUT).is_err() {
             if let Some(status) = subject.process.0.try_wait()? {
                 bail!("exited with {status}: {}", subject.log_text());
             }

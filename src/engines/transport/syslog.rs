@@ -26,6 +26,7 @@ use serde::Deserialize;
 use super::socket::SocketDestination;
 use super::tls::Tls;
 use super::{BoxedDestination, Item, Rejected};
+use crate::base::connect;
 use crate::config::within;
 use crate::engines::event::Event;
 use crate::engines::framing::Framing;
@@ -259,8 +260,7 @@ impl Socket {
         let datagram = UnixDatagram::unbound()?;
         match datagram.connect(path) {
             Err(why) if Errno::from_io_error(&why) == Some(Errno::PROTOTYPE) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_write_timeout(Some(timeout))?;
+                let stream = connect::unix(path, timeout)?;
                 Ok(Self::Lines(stream))
             }
             connected => {
@@ -432,6 +432,26 @@ mod tests {
 
     fn options_of(options: &serde_json::Value) -> SyslogDestination {
         super::options(options).unwrap()
+    }
+
+    #[test]
+    fn a_receiver_that_hangs_is_an_error_after_the_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        // The backlog of zero has room for one.
+        let _waiting = UnixStream::connect(&path).unwrap();
+        let address = format!("unix:{}", path.display());
+        let (report, outcome) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .spawn(move || {
+                let failed = transport(&address).deliver(&items(&["one"]), None);
+                let _ = report.send(failed.unwrap_err().to_string());
+            })
+            .unwrap();
+        let failed = crate::testkit::receive(&outcome);
+        assert!(failed.contains("accepts no messages (timeout)"), "{failed}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::{Args, BenchSource, PROGRESS_TIMEOUT, SourceRun, Subject, wait_for_status};
 use crate::api::client::Client;
+use crate::base::connect;
 use crate::testkit::bus::{FakeBus, put_frame};
 use crate::testkit::load::mix;
 use crate::testkit::load::template::{Encoding, EventGenerator};
@@ -75,7 +76,7 @@ pub(super) fn run(
 }
 
 fn push(path: &Path) -> anyhow::Result<UnixStream> {
-    let mut peer = UnixStream::connect(path).context("connect to the PULL")?;
+    let mut peer = connect::unix(path, PROGRESS_TIMEOUT).context("connect to the PULL")?;
     peer.set_read_timeout(Some(PROGRESS_TIMEOUT))
         .context("set a timeout")?;
     peer.write_all(&greeting()).context("greet the PULL")?;
