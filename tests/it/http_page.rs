@@ -380,6 +380,69 @@ fn a_token_signs_in_and_its_limits_apply() {
 }
 
 #[test]
+fn a_session_that_has_ended_is_named_as_the_reason_to_sign_in_again() {
+    let mut cellar = Cellar::start_configured(LISTENER, &[]);
+    let line = token(&cellar, &["web", "--scope", "read"]);
+    let secret = line.trim().rsplit(' ').next().unwrap().to_owned();
+    let session = |cellar: &Cellar| {
+        let signed = cookie(&address(cellar), &secret, "/");
+        let set = signed.header("set-cookie").unwrap().to_owned();
+        format!("cookie: {}\r\n", set.split(';').next().unwrap())
+    };
+    let ended =
+        "Your session has ended: it expired, its token was revoked, or saltcellar was restarted.";
+    let assert_ended = |cellar: &Cellar, cookie: &str| {
+        let address = address(cellar);
+        let view = get(&address, "/jobs", cookie);
+        assert_eq!(view.status, 401);
+        assert!(view.text().contains(ended), "{}", view.text());
+        assert!(view.text().contains("name=\"next\" value=\"&#x2f;jobs\""));
+        let call = get(&address, "/api/v1/jobs", cookie);
+        assert_eq!(call.status, 401);
+        let error: Json = serde_json::from_str(&call.text()).unwrap();
+        assert_eq!(error["error"]["code"], "session_ended", "{error}");
+        assert!(
+            error["error"]["message"]
+                .as_str()
+                .unwrap()
+                .starts_with(ended)
+        );
+    };
+
+    let cookie = session(&cellar);
+    assert_eq!(get(&address(&cellar), "/jobs", &cookie).status, 200);
+    cellar.terminate();
+    cellar.restart();
+    assert_ended(&cellar, &cookie);
+
+    let cookie = session(&cellar);
+    cellar.ask("token_revoke", vec![("name", "web".into())]);
+    assert_ended(&cellar, &cookie);
+
+    // Who was never signed in is told nothing of a session, and a wrong token is no session.
+    for header in ["", "cookie: other=1\r\n"] {
+        let view = get(&address(&cellar), "/jobs", header);
+        assert!(
+            view.status == 401 && !view.text().contains("session"),
+            "{}",
+            view.text()
+        );
+        let call = get(&address(&cellar), "/api/v1/jobs", header);
+        assert!(
+            call.text().contains("\"unauthenticated\""),
+            "{}",
+            call.text()
+        );
+    }
+    let call = get(&address(&cellar), "/api/v1/jobs", &line);
+    assert!(
+        call.text().contains("the token is not valid"),
+        "{}",
+        call.text()
+    );
+}
+
+#[test]
 fn a_one_time_link_signs_in_with_the_rights_of_its_user() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);

@@ -194,6 +194,8 @@ def test_an_open_page_reports_the_end_of_its_session_and_a_revoked_token(daemon,
     # Sessions are in the daemon's memory.
     daemon.restart()
     tab.wait(f"{live}.startsWith('signed out')")
+    tab.open(f"{daemon.url}/events")
+    tab.wait("document.querySelector('[role=alert]').textContent.startsWith('Your session has ended')")
     sign_in(tab, daemon, token)
     tab.open(f"{daemon.url}/events?tag=live/*")
     tab.wait(f"{live} === 'live'")

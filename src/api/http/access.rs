@@ -276,6 +276,13 @@ pub(super) fn authenticate(
         (None, _) => match cookie() {
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),
+            None if page::had_session(request.method(), headers, ctx.sessions.has_tls) => {
+                Err(HttpError::new(
+                    StatusCode::UNAUTHORIZED,
+                    "session_ended",
+                    page::SESSION_ENDED,
+                ))
+            }
             None => unauthenticated(
                 "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME --scope read` makes one",
             ),

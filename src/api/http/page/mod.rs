@@ -14,7 +14,9 @@ mod session;
 mod views;
 
 pub(super) use self::attention::Attention;
-pub(super) use self::session::{arrival, is_confirmed, session_of, with_session, without_session};
+pub(super) use self::session::{
+    SESSION_ENDED, arrival, had_session, is_confirmed, session_of, with_session, without_session,
+};
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{StatusCode, Uri};
+use hyper::{Method, StatusCode, Uri};
 use serde_json::{Value as Json, json};
 
 use self::views::{Ask, VIEWS, View};
@@ -95,6 +97,11 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                 if view.path == "/events" && salt_api::wants_stream(&headers) {
                     return salt_api::events(server, access, &headers).await;
                 }
+                let has_tls = server.ctx.sessions.has_tls;
+                let had_session = session::had_session(&Method::GET, &headers, has_tls);
+                let Some(access) = access else {
+                    return session::ask_for_token(&uri, had_session);
+                };
                 show(view, &server, access, peer, path, &uri).await
             }
         };
@@ -109,18 +116,15 @@ fn owned(path: &RawPathParams) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Answers with a view, or with the form for a token.
+/// Answers with a view.
 async fn show(
     view: &'static View,
     server: &Arc<HttpServer>,
-    access: Option<Access>,
+    access: Access,
     peer: Peer,
     path: Vec<(String, String)>,
     uri: &Uri,
 ) -> Response {
-    let Some(access) = access else {
-        return session::ask_for_token(uri);
-    };
     let frame = Frame::of(&access, peer);
     let shown = async {
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
@@ -155,10 +159,13 @@ async fn replay(
     Extension(access): Extension<Option<Access>>,
     Extension(peer): Extension<Peer>,
     path: RawPathParams,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Response {
     let Some(access) = access else {
-        return session::ask_for_token(&uri);
+        let has_tls = server.ctx.sessions.has_tls;
+        let had_session = session::had_session(&Method::POST, &headers, has_tls);
+        return session::ask_for_token(&uri, had_session);
     };
     let path = owned(&path);
     let operation = ("POST", "/reactor/reactions/{seq}/replay");

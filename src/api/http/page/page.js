@@ -93,7 +93,7 @@ function live(control) {
     }
   };
   let last = null;
-  // A stream that is rejected, not only broken, is closed by the browser: the token may be revoked, or the daemon too busy.
+  // A stream that is rejected, not only broken, is closed by the browser: the session may have ended, or the daemon be too busy.
   const connect = () => {
     const url = new URL(control.dataset.stream, location.href);
     if (last) url.searchParams.set("after", last);
@@ -114,7 +114,7 @@ function live(control) {
       try {
         const answer = await fetch(location.href, { method: "HEAD", headers: { accept: "text/html" } });
         if (answer.status === 401) {
-          state.textContent = "signed out: the token is not valid any more; reload the view to sign in";
+          state.textContent = "signed out: your session has ended; reload the view to sign in";
           return;
         }
       } catch {

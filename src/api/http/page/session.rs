@@ -48,6 +48,15 @@ pub(in super::super) fn is_confirmed(method: &Method, headers: &HeaderMap) -> bo
     matches!(*method, Method::GET | Method::HEAD) || is_proven()
 }
 
+/// Whether a request without rights has the cookie of a session. Its session has ended: it is too old or was not used for too long, its token was
+/// revoked, or the daemon was restarted, which keeps sessions in memory only.
+pub(in super::super) fn had_session(method: &Method, headers: &HeaderMap, has_tls: bool) -> bool {
+    session_of(headers, has_tls).is_some() && is_confirmed(method, headers)
+}
+
+/// The reason to sign in again.
+pub(in super::super) const SESSION_ENDED: &str = "Your session has ended: it expired, its token was revoked, or saltcellar was restarted. Sign in again.";
+
 /// The answer to a visit through a link on another site. It has no data: the page loads the view again, as a request of its own, with the cookie.
 pub(in super::super) fn arrival(uri: &Uri) -> Response {
     shown(
@@ -76,11 +85,12 @@ pub(super) async fn form(request: Request) -> Response {
     )
 }
 
-/// The answer to a view without a valid token.
-pub(super) fn ask_for_token(uri: &Uri) -> Response {
+/// The answer to a view without a valid session. `had_session` as of [`had_session`].
+pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
+    let why = had_session.then_some(SESSION_ENDED);
     shown(
         StatusCode::UNAUTHORIZED,
-        &json!({ "next": LocalPath::of(uri).as_str() }),
+        &json!({ "next": LocalPath::of(uri).as_str(), "why": why }),
     )
 }
 
