@@ -443,7 +443,7 @@ mod tests {
         // The backlog of zero has room for one.
         let _waiting = UnixStream::connect(&path).unwrap();
         let address = format!("unix:{}", path.display());
-        let (report, outcome) = std::sync::mpsc::channel();
+        let (report, outcome) = std::sync::mpsc::sync_channel(1);
         std::thread::Builder::new()
             .spawn(move || {
                 let failed = transport(&address).deliver(&items(&["one"]), None);
