@@ -24,7 +24,7 @@ pub(super) enum Bench {
     /// Measure ingestion of events: rate, CPU time, disk space and latency, compared with a baseline
     #[command(after_long_help = ingest::EXAMPLES)]
     Ingest(ingest::Args),
-    /// Measure queries of a filled store: newest jobs, one job's returns, a search by tag
+    /// Measure queries of a filled store: newest jobs, one job's returns, a search by tag; and those of limited tokens
     Query(query::Args),
     /// Measure durable `returner` calls, one at a time on each connection
     Returner(returner::Args),

@@ -1,6 +1,8 @@
 //! `saltcellar bench query`: latency of queries to a store with many jobs.
 
-use std::path::Path;
+mod limited;
+
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -49,8 +51,8 @@ pub(in crate::cli) struct Args {
 
 /// The daemon with its filled store, and the results.
 struct QueryBench<'a> {
-    global: &'a Global,
     args: &'a Args,
+    config: PathBuf,
     report: Report,
     scratch: TempDir,
     subject: Subject,
@@ -196,7 +198,7 @@ impl QueryBench<'_> {
     fn restart_cold(&mut self) -> anyhow::Result<()> {
         self.subject.stop()?;
         evict_pages(self.scratch.path()).context("evict the store from the page cache")?;
-        self.subject = Subject::daemon(&self.scratch, self.global.config.as_deref())?;
+        self.subject = Subject::daemon(&self.scratch, Some(&self.config))?;
         Ok(())
     }
 
@@ -219,6 +221,13 @@ impl QueryBench<'_> {
     }
 }
 
+/// Writes a configuration with an HTTP listener, for searches by limited tokens.
+fn with_listener(scratch: &TempDir) -> anyhow::Result<PathBuf> {
+    let path = scratch.path().join("query.yaml");
+    std::fs::write(&path, "http: {listen: '127.0.0.1:0'}\n").context("write a configuration")?;
+    Ok(path)
+}
+
 fn evict_pages(dir: &Path) -> std::io::Result<()> {
     for item in std::fs::read_dir(dir)? {
         let (path, kind) = item.and_then(|item| Ok((item.path(), item.file_type()?)))?;
@@ -235,7 +244,11 @@ fn evict_pages(dir: &Path) -> std::io::Result<()> {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = args.common.scratch()?;
-    let subject = Subject::daemon(&scratch, global.config.as_deref())?;
+    let config = match &global.config {
+        Some(config) => config.clone(),
+        None => with_listener(&scratch)?,
+    };
+    let subject = Subject::daemon(&scratch, Some(&config))?;
     let mut report = Report::new(global);
     let each = args.returns + 1;
     let entries = args.jobs * each;
@@ -253,8 +266,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     store_wide(&mut client, args.minions)?;
     subject.process.wait_until_idle(TIMEOUT)?;
     let mut bench = QueryBench {
-        global,
         args,
+        config,
         report,
         scratch,
         subject,
@@ -344,6 +357,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         call_args([("until", until.into()), limit()])
     })?;
     let rss = bench.subject.rss_peak_mb()?;
+    let limited = bench.limited_searches()?;
     bench.returner_calls(("returner_quiet", "returner, quiet"), 0)?;
     // The same while retention drops all stored jobs.
     let dropped = bench.segments_dropped()?;
@@ -369,6 +383,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     for (key, row) in keys.into_iter().zip(report.rows(rows)?) {
         ask::set(&mut document, key, row);
     }
+    let mut of_limited = Report::new(global);
+    let limited = of_limited.rows(limited)?;
+    let limited_note = if limited.is_empty() {
+        "the configuration has no `http.listen`: searches by limited tokens were not measured"
+    } else {
+        limited::MEANING
+    };
+    ask::set(&mut document, "limited", limited.into());
     ask::set(&mut document, "segments_let_go", dropped.into());
     ask::set(&mut document, "rss_peak_mb", rounded(rss, 1));
     ask::set(&mut document, "disk_bytes_per_entry", rounded(disk, 1));
@@ -377,6 +399,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "the wide job has {} minions; {dropped} segments were dropped",
         args.minions
     ))?;
+    report.note(limited_note)?;
     let [stored_jobs, events] = [args.jobs, entries].map(|n| thousands(n as f64));
     report.note(&format!(
         "{stored_jobs} jobs, {events} events, {disk:.1} bytes of disk each, peak memory {rss:.0} MB"
