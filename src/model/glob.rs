@@ -4,12 +4,24 @@
 //! a set with ranges. There is no escape; an unclosed `[` is a literal `[`.
 
 use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
 
 /// A compiled pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
     text: String,
     tokens: Vec<Token>,
+    /// Indexes of the first and the last star.
+    stars: Option<(usize, usize)>,
+    /// The ASCII characters, by bit, that each token accepts.
+    ascii: Vec<u128>,
+}
+
+/// The text decides everything else.
+impl Hash for Glob {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +54,24 @@ impl Token {
             Token::Set { not, ranges } => ranges.iter().any(|&(a, b)| a <= c && c <= b) != *not,
         }
     }
+
+    /// The ASCII characters that it accepts, by bit.
+    fn ascii(&self) -> u128 {
+        match self {
+            Token::Char(c) if c.is_ascii() => 1 << u32::from(*c),
+            Token::Char(_) | Token::Many => 0,
+            Token::One => u128::MAX,
+            Token::Set { .. } => {
+                let accepted = (0..128_u8).filter(|byte| self.accepts(char::from(*byte)));
+                accepted.fold(0, |set, byte| set | 1 << byte)
+            }
+        }
+    }
+}
+
+/// Whether an ASCII character is in a set; `None` for a byte of another one.
+fn is_in(set: u128, byte: u8) -> Option<bool> {
+    byte.is_ascii().then(|| set >> byte & 1 == 1)
 }
 
 impl Glob {
@@ -70,9 +100,14 @@ impl Glob {
                 c => Token::Char(c),
             });
         }
+        let star = |token: &Token| *token == Token::Many;
+        let stars = tokens.iter().position(star);
+        let stars = stars.zip(tokens.iter().rposition(star));
         Self {
             text: text.to_owned(),
+            ascii: tokens.iter().map(Token::ascii).collect(),
             tokens,
+            stars,
         }
     }
 
@@ -134,8 +169,39 @@ impl Glob {
         literals
     }
 
+    /// Decides for bytes whose ends in question are ASCII, which names of minions and functions are: a limited reader's scan tests
+    /// millions of them.
+    fn matches_ascii(&self, bytes: &[u8]) -> Option<bool> {
+        let (first, last) = self.stars.unwrap_or((self.ascii.len(), self.ascii.len()));
+        let head = self.ascii.get(..first)?;
+        let tail = self.ascii.get(last + 1..).unwrap_or_default();
+        // There are at most as many characters as bytes.
+        if bytes.len() < head.len() + tail.len() {
+            return Some(false);
+        }
+        for (set, byte) in head.iter().zip(bytes) {
+            if !is_in(*set, *byte)? {
+                return Some(false);
+            }
+        }
+        for (set, byte) in tail.iter().rev().zip(bytes.iter().rev()) {
+            if !is_in(*set, *byte)? {
+                return Some(false);
+            }
+        }
+        match self.stars {
+            Some(_) if first == last => Some(true),
+            // There is text between two stars.
+            Some(_) => None,
+            None => Some(bytes.len() == head.len()),
+        }
+    }
+
     /// Whether the whole of `text` matches.
     pub fn matches(&self, text: &str) -> bool {
+        if let Some(matches) = self.matches_ascii(text.as_bytes()) {
+            return matches;
+        }
         let Ok(matches) = self.matches_within(text, || Ok::<(), Infallible>(()));
         matches
     }
@@ -146,21 +212,43 @@ impl Glob {
         text: &str,
         mut step: impl FnMut() -> Result<(), E>,
     ) -> Result<bool, E> {
-        // Backtracks to the last star only: worst case length times pattern, without recursion.
+        step()?;
         let mut rest = text.chars();
+        let (first, last) = self.stars.unwrap_or((self.tokens.len(), self.tokens.len()));
+        let part = |range: std::ops::Range<usize>| self.tokens.get(range).unwrap_or_default();
+
+        // What is before the first star and behind the last one has one place each: most texts end here.
+        for token in part(0..first) {
+            step()?;
+            if !rest.next().is_some_and(|c| token.accepts(c)) {
+                return Ok(false);
+            }
+        }
+        for token in part(last + 1..self.tokens.len()).iter().rev() {
+            step()?;
+            if !rest.next_back().is_some_and(|c| token.accepts(c)) {
+                return Ok(false);
+            }
+        }
+        if first == last {
+            return Ok(self.stars.is_some() || rest.as_str().is_empty());
+        }
+
+        // Backtracks to the last star only: worst case length times pattern, without recursion.
+        let between = part(first..last);
         let mut at = 0;
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
             step()?;
-            if self.tokens.get(at) == Some(&Token::Many) {
+            if between.get(at) == Some(&Token::Many) {
                 at += 1;
                 star = Some((at, rest.clone()));
                 continue;
             }
-            let fits = match (self.tokens.get(at), rest.next()) {
-                (None, None) => return Ok(true),
+            let fits = match (between.get(at), rest.next()) {
+                // The last star takes the rest.
+                (None, _) => return Ok(true),
                 (Some(token), Some(c)) => token.accepts(c),
-                (None, Some(_)) => false,
                 // The text has ended but the pattern has not: a longer star cannot help.
                 (Some(_), None) => return Ok(false),
             };
@@ -181,7 +269,8 @@ impl Glob {
 
     /// Whether the bytes match. Invalid UTF-8 counts as replacement characters.
     pub(crate) fn matches_bytes(&self, bytes: &[u8]) -> bool {
-        self.matches(&String::from_utf8_lossy(bytes))
+        self.matches_ascii(bytes)
+            .unwrap_or_else(|| self.matches(&String::from_utf8_lossy(bytes)))
     }
 }
 
@@ -213,6 +302,7 @@ fn set(rest: &[char]) -> Option<(Token, &[char])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn check(pattern: &str, text: &str, expected: bool) {
         assert_eq!(
@@ -220,6 +310,29 @@ mod tests {
             expected,
             "{pattern:?} on {text:?}"
         );
+    }
+
+    /// By definition: a star takes any number of characters.
+    fn matches_slowly(tokens: &[Token], text: &[char]) -> bool {
+        match tokens.split_first() {
+            None => text.is_empty(),
+            Some((Token::Many, after)) => {
+                (0..=text.len()).any(|taken| matches_slowly(after, &text[taken..]))
+            }
+            Some((token, after)) => text
+                .split_first()
+                .is_some_and(|(c, rest)| token.accepts(*c) && matches_slowly(after, rest)),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5000))]
+        #[test]
+        fn a_pattern_matches_as_defined(pattern in "[ab*?é\\[\\]!-]{0,8}", text in "[abé\\[-]{0,8}") {
+            let glob = Glob::new(&pattern);
+            let chars: Vec<char> = text.chars().collect();
+            prop_assert_eq!(glob.matches(&text), matches_slowly(&glob.tokens, &chars));
+        }
     }
 
     #[test]
