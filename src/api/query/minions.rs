@@ -141,18 +141,11 @@ fn runs(
         .map(named)
         .filter(|row| is_newer(&minions, row))
         .collect();
-    let jobs = bus_only
-        .iter()
-        .map(|(_, _, row)| (row.jid.as_str(), BTreeSet::new()))
-        .collect();
-    let jobs = store.returns_of(&jobs)?;
+    let jids = bus_only.iter().map(|(_, _, row)| row.jid.clone());
+    let jids: BTreeSet<String> = jids.collect();
+    let cached = store.cached_by_salt(&jids.iter().map(String::as_str).collect())?;
     for row in bus_only {
-        let is_cached = match jobs.get(&row.2.jid) {
-            Some(job) => job.summary.is_cached_by_salt(),
-            None => store
-                .job_row(&row.2.jid)?
-                .is_some_and(|job| job.is_cached_by_salt()),
-        };
+        let is_cached = cached.contains(row.2.jid.as_str());
         if !is_cached && is_newer(&minions, &row) {
             minions.entry(row.0).or_default().insert(row.1, row.2);
         }

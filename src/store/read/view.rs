@@ -351,6 +351,11 @@ impl StoreView {
         if known.is_none() || !self.hides_jobs() {
             return Ok(known);
         }
+        self.allowed_row(jid)
+    }
+
+    /// The summary made of the allowed entries.
+    fn allowed_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
         let best = entries.iter().map(|entry| rank(entry.kind)).max();
         if best <= Some(rank(Kind::Return)) {
@@ -381,7 +386,7 @@ impl StoreView {
             found.seen += rows.len();
             for (key, row) in rows {
                 found.next = Some(key);
-                let row = self.job_row(&row.jid)?;
+                let row = self.allowed_row(&row.jid)?;
                 found.rows.extend(row.map(|row| (key, row)));
             }
             if is_end {
@@ -428,6 +433,50 @@ impl StoreView {
             );
         }
         Ok(jobs)
+    }
+
+    /// Those that Salt's master stored through the extension, see [`JobSummary::is_cached_by_salt`], of jobs of which the reader may know a
+    /// return.
+    pub(crate) fn cached_by_salt<'a>(
+        &self,
+        jids: &BTreeSet<&'a str>,
+    ) -> Result<BTreeSet<&'a str>, StoreError> {
+        let wanted = jids.iter().map(|jid| (*jid, BTreeSet::new())).collect();
+        let known = self.store.returns_of(&wanted)?;
+        let mut cached = BTreeSet::new();
+        for jid in jids {
+            let row = match known.get(*jid) {
+                Some(job) => Some(job.summary.clone()),
+                None => self.store.job_row(jid)?,
+            };
+            let Some(row) = row else {
+                continue;
+            };
+            let mut is_cached = row.is_cached_by_salt();
+            // An allowed load decides it, and limits add no entry: most jobs need not be read. But an excluded one may hide others.
+            let is_decided =
+                self.allows_load_of(&row) && is_cached == (row.rank == rank(Kind::Load));
+            if self.hides_jobs() && !is_decided {
+                let row = self.allowed_row(jid)?;
+                is_cached = row.is_some_and(|row| row.is_cached_by_salt());
+            }
+            if is_cached {
+                cached.insert(*jid);
+            }
+        }
+        Ok(cached)
+    }
+
+    /// Whether the load that a summary shows is one that the reader may know.
+    fn allows_load_of(&self, row: &JobSummary) -> bool {
+        let is_allowed = |fun: &str| self.limits.allow_fun(fun);
+        match as_text(&row.fun) {
+            Some(fun) => is_allowed(fun),
+            None => {
+                let mut funs = msgpack::elements(&row.fun).peekable();
+                funs.peek().is_some() && funs.all(|fun| as_text(fun).is_some_and(is_allowed))
+            }
+        }
     }
 
     /// As [`Store::latest_of`].
