@@ -30,7 +30,7 @@ impl Limit {
 }
 
 /// Globs that restrict a reader; absent ones allow everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct ReadLimits {
     /// Minion ids.
     #[serde(default, with = "word", skip_serializing_if = "Option::is_none")]
@@ -73,6 +73,13 @@ impl ReadLimits {
     /// Whether entries of a minion may be read. An entry without a minion has an empty one.
     pub fn allow_minion(&self, minion: &str) -> bool {
         allows(self.minions.as_ref(), minion)
+    }
+
+    /// As [`ReadLimits::allow_minion`].
+    pub(crate) fn allow_minion_bytes(&self, minion: &[u8]) -> bool {
+        self.minions
+            .as_ref()
+            .is_none_or(|glob| glob.matches_bytes(minion))
     }
 
     /// Whether entries of a function may be read. An entry without one function has an empty one.

@@ -29,6 +29,7 @@
 //!                  state             state database: data across segments
 //!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
 //! read             scan, pattern     backward scans;  evaluation of tag patterns
+//!                  view, allowed     reads under limits;  what limits leave of each block
 //!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
 //!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
 //! retain           age_clock         clock that ignores steps of the wall clock
@@ -87,7 +88,8 @@ use std::time::Duration;
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{
-    DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+    ALLOWED_BLOCKS_BYTES, BLOCK_CACHE_BYTES, DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX,
+    SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
 };
 use crate::base::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
@@ -218,6 +220,8 @@ struct StoreInner {
     /// Time of the appender's last iteration, microseconds of the monotonic clock.
     heartbeat: AtomicU64,
     cache: read::cache::BlockCache,
+    /// What limited readers may find, by block.
+    allowed: read::allowed::AllowedCache,
     /// Segments with an open sealed index, and its memory in bytes.
     open: Mutex<Vec<(Arc<segment::Segment>, usize)>>,
     /// Logical clock for the least recently used index.
@@ -396,7 +400,8 @@ impl Store {
             durable_notify: read::follow::DurableNotify::default(),
             has_reactor: AtomicBool::new(false),
             heartbeat: AtomicU64::new(heartbeat_of(&options.clock)),
-            cache: read::cache::BlockCache::default(),
+            cache: read::cache::BlockCache::new(BLOCK_CACHE_BYTES),
+            allowed: read::allowed::AllowedCache::new(ALLOWED_BLOCKS_BYTES),
             open: Mutex::default(),
             index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),

@@ -57,6 +57,11 @@ impl TagTemplates {
         Self::bit(number)
     }
 
+    /// The bit of a template in a block of this segment.
+    pub(crate) fn listed_bit(&self, template: &[u8]) -> u64 {
+        self.0.find(template).map_or(UNLISTED, Self::bit)
+    }
+
     fn bit(number: u32) -> u64 {
         1 << if number < OWN_BITS {
             number

@@ -425,6 +425,11 @@ impl<'a> Rows<'a> {
         self.column(&self.block.minion)
     }
 
+    /// 1 + index of the function among the texts, or 0, per entry.
+    pub(crate) fn funs(&self) -> Vec<i64> {
+        self.column(&self.block.fun)
+    }
+
     /// 1 + index of the jid among the jids, or 0, per entry.
     pub(crate) fn jids(&self) -> Vec<i64> {
         self.column(&self.block.jid)

@@ -1,59 +1,111 @@
-//! The block cache: recently read blocks, decompressed. First in, first out.
+//! Caches with a limit of bytes, as of recently read blocks. First in, first out.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::base::limits::BLOCK_CACHE_BYTES;
 use crate::store::log::block::BlockView;
 
 /// A block: [`crate::store::segment::Segment::id`] and the block's index in the segment.
 pub(crate) type BlockId = (u64, u32);
 
-/// A cache of at most `BLOCK_CACHE_BYTES`; the block inserted first is evicted first.
-#[derive(Debug, Default)]
-pub(crate) struct BlockCache(Mutex<Inner>);
+/// Recently read blocks, decompressed.
+pub(crate) type BlockCache = Cache<BlockId, BlockView>;
 
-#[derive(Debug, Default)]
-struct Inner {
-    blocks: HashMap<BlockId, (Arc<BlockView>, usize)>,
-    order: VecDeque<BlockId>,
+/// A value that can be cached.
+pub(crate) trait Cached {
+    /// Its memory in bytes, which does not change.
+    fn memory(&self) -> usize;
+}
+
+impl Cached for BlockView {
+    fn memory(&self) -> usize {
+        self.memory()
+    }
+}
+
+/// A cache of at most `bytes_max` bytes; the value inserted first is evicted first.
+#[derive(Debug)]
+pub(crate) struct Cache<K, V> {
+    bytes_max: usize,
+    inner: Mutex<Inner<K, V>>,
+}
+
+#[derive(Debug)]
+struct Inner<K, V> {
+    values: HashMap<K, (Arc<V>, usize)>,
+    order: VecDeque<K>,
     bytes: usize,
 }
 
-impl BlockCache {
-    pub(crate) fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
-        self.0.lock().blocks.get(&id).map(|(view, _)| view.clone())
+impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let (values, order) = (HashMap::new(), VecDeque::new());
+        Self {
+            bytes_max,
+            inner: Mutex::new(Inner {
+                values,
+                order,
+                bytes: 0,
+            }),
+        }
     }
 
-    /// Inserts a block. A block larger than the whole cache is not cached.
-    pub(crate) fn put(&self, id: BlockId, view: Arc<BlockView>) {
-        let mut inner = self.0.lock();
-        let cost = view.memory();
-        if cost > BLOCK_CACHE_BYTES {
+    pub(crate) fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.inner
+            .lock()
+            .values
+            .get(key)
+            .map(|(value, _)| value.clone())
+    }
+
+    /// Inserts a value. A value larger than the whole cache is not cached.
+    pub(crate) fn put(&self, key: K, value: Arc<V>) {
+        let mut inner = self.inner.lock();
+        let cost = value.memory();
+        if cost > self.bytes_max {
             return;
         }
         inner.bytes += cost;
-        match inner.blocks.insert(id, (view, cost)) {
+        match inner.values.insert(key.clone(), (value, cost)) {
             Some((_, before)) => inner.bytes -= before,
-            None => inner.order.push_back(id),
+            None => inner.order.push_back(key),
         }
-        while inner.bytes > BLOCK_CACHE_BYTES {
+        while inner.bytes > self.bytes_max {
             let Some(oldest) = inner.order.pop_front() else {
                 break;
             };
             let (_, cost) = inner
-                .blocks
+                .values
                 .remove(&oldest)
-                .expect("every queued block is cached");
+                .expect("every queued value is cached");
             inner.bytes -= cost;
         }
         debug_assert_eq!(
-            inner.blocks.len(),
+            inner.values.len(),
             inner.order.len(),
-            "each block is queued once"
+            "each value is queued once"
         );
+    }
+
+    /// Removes the values with these keys.
+    pub(crate) fn forget(&self, is: impl Fn(&K) -> bool) {
+        let mut inner = self.inner.lock();
+        let Inner {
+            values,
+            order,
+            bytes,
+        } = &mut *inner;
+        order.retain(|key| !is(key));
+        values.retain(|key, (_, cost)| {
+            let keep = !is(key);
+            if !keep {
+                *bytes -= *cost;
+            }
+            keep
+        });
     }
 }
 
@@ -61,12 +113,13 @@ impl BlockCache {
 mod tests {
     use super::*;
     use crate::base::clock::Micros;
+    use crate::base::limits::BLOCK_CACHE_BYTES;
     use crate::model::{Entry, Flags, Kind, SeqNo, Source};
     use crate::store::log::builder::{BlockBuilder, Packer};
 
     #[test]
     fn a_full_cache_evicts_the_oldest_blocks() {
-        let cache = BlockCache::default();
+        let cache = BlockCache::new(BLOCK_CACHE_BYTES);
         let noise: Vec<u8> = (0..200_000_u32)
             .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
             .collect();
@@ -83,17 +136,22 @@ mod tests {
         for n in 0..40 {
             cache.put((1, n), view.clone());
         }
-        assert!(cache.get((1, 0)).is_none());
-        assert!(cache.get((1, 39)).is_some());
+        assert!(cache.get(&(1, 0)).is_none());
+        assert!(cache.get(&(1, 39)).is_some());
         for _ in 0..100 {
             cache.put((1, 39), view.clone());
         }
-        let inner = cache.0.lock();
+        let inner = cache.inner.lock();
         assert_eq!(
             inner.bytes,
-            inner.blocks.len() * view.memory(),
+            inner.values.len() * view.memory(),
             "a block inserted again is counted once"
         );
         assert!(inner.bytes <= BLOCK_CACHE_BYTES);
+        drop(inner);
+        cache.forget(|(_, number)| *number == 39);
+        let inner = cache.inner.lock();
+        assert!(!inner.values.contains_key(&(1, 39)) && !inner.order.contains(&(1, 39)));
+        assert_eq!(inner.bytes, inner.values.len() * view.memory());
     }
 }

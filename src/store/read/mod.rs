@@ -4,6 +4,7 @@
 //! first and the state database second. A segment sealed in between is seen twice, which merging tolerates, but never
 //! missed. Every read that misses the cache verifies checksums.
 
+pub(in crate::store) mod allowed;
 pub mod cache;
 pub mod consumer;
 pub(in crate::store) mod follow;
@@ -514,8 +515,8 @@ impl Store {
         self.search_allowed(filter, (select, &limits), before, limit, bytes_max)
     }
 
-    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not exist.
-    fn search_allowed(
+    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not exist, except in the statistics.
+    pub(in crate::store) fn search_allowed(
         &self,
         filter: &EventFilter,
         (select, limits): (&EntryFilter, &ReadLimits),
@@ -524,9 +525,14 @@ impl Store {
         bytes_max: usize,
     ) -> Result<EventPage, StoreError> {
         let mut page = EventPage::default();
-        let mut narrowed = select.narrowed(filter);
-        if narrowed.tag.is_none() {
-            narrowed.tag.clone_from(&limits.tags);
+        let narrowed = select.narrowed(filter);
+        // Not even by the time of a search can the reader tell whether there is such a minion.
+        if narrowed
+            .minion
+            .as_ref()
+            .is_some_and(|minion| !limits.allow_minion(minion))
+        {
+            return Ok(page);
         }
         let mut search = Search::new(&narrowed, select, limits, before);
         if let Some(jid) = &filter.jid {

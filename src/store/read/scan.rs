@@ -4,32 +4,36 @@
 //! of these, evaluates the pattern once per distinct template ([`super::pattern`]), and expands the tags of possible
 //! matches only. Bodies are read for matches.
 
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::pattern::{Need, TagCondition, condition};
 use crate::base::clock::Micros;
-use crate::model::{EventFilter, JidSpeller, ReadLimits, SeqNo};
+use crate::model::{EventFilter, Glob, JidSpeller, ReadLimits, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
 use crate::store::index::{Blocks, MinionSelection, TagTemplates};
 use crate::store::log::block::{BlockView, FREE_JID, Rows};
 use crate::store::log::builder::distinct;
+use crate::store::read::allowed::AllowedBlocks;
 use crate::store::read::{StoredEntry, stored};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
 use crate::wire::filter::EntryFilter;
 
-/// A search and its cache of evaluated templates.
+/// A search and its caches of evaluated templates.
 pub(in crate::store) struct Search<'a> {
     filter: &'a EventFilter,
     select: &'a EntryFilter,
-    /// What the reader may know; for the scan, other entries do not exist.
-    limits: &'a ReadLimits,
+    /// What the reader may know, if that is not everything; for the scan, other entries do not exist.
+    limits: Option<Arc<ReadLimits>>,
     before: SeqNo,
-    templates: HashMap<Vec<u8>, Rc<TagCondition>>,
+    tag: Option<TagPattern<'a>>,
+    allowed_tag: Option<TagPattern<'a>>,
     /// Amounts read.
     pub(in crate::store) stats: ScanStats,
 }
@@ -46,6 +50,8 @@ pub(crate) struct ScanStats {
     pub(crate) blocks: u64,
     /// Entries whose bodies were read.
     pub(crate) entries: u64,
+    /// Minion ids of segments that were tested.
+    pub(crate) minions: u64,
 }
 
 /// The result of a pattern for all tags of one template in a block.
@@ -72,6 +78,171 @@ impl Passing {
     }
 }
 
+/// A pattern for tags, and its cache of evaluated templates.
+struct TagPattern<'a> {
+    glob: &'a Glob,
+    templates: HashMap<Vec<u8>, Rc<TagCondition>>,
+}
+
+impl<'a> TagPattern<'a> {
+    fn new(glob: &'a Glob) -> Self {
+        let templates = HashMap::new();
+        Self { glob, templates }
+    }
+
+    /// Evaluates the pattern for a template.
+    fn condition(&mut self, template: &[u8]) -> Rc<TagCondition> {
+        if let Some(known) = self.templates.get(template) {
+            return known.clone();
+        }
+        let condition = Rc::new(condition(self.glob, template));
+        // Bounds the memory in a store where every tag is a template of its own.
+        if self.templates.len() < crate::base::limits::TAG_TEMPLATES_MAX as usize {
+            self.templates.insert(template.to_vec(), condition.clone());
+        }
+        condition
+    }
+
+    /// Evaluates the pattern for the tags of the rows in `among`, or of all. `None` if no tag can match.
+    fn matches(
+        &mut self,
+        columns: &BlockColumns<'_>,
+        among: Option<&[bool]>,
+    ) -> Option<Vec<TagMatch>> {
+        let mut matches: Vec<TagMatch> = Vec::new();
+        let mut possible = false;
+        for at in distinct(&kept(&columns.tags, among)) {
+            let tag_match = match &*self.condition(columns.text(at)) {
+                TagCondition::Never => TagMatch::Never,
+                TagCondition::Always => TagMatch::Always,
+                TagCondition::AllOf(needs) => tag_match(needs, columns, among),
+            };
+            possible |= !matches!(tag_match, TagMatch::Never);
+            if matches.len() <= at {
+                matches.resize_with(at + 1, || TagMatch::Never);
+            }
+            if let Some(slot) = matches.get_mut(at) {
+                *slot = tag_match;
+            }
+        }
+        possible.then_some(matches)
+    }
+
+    /// Whether the tag of a row may match, by the result for its block.
+    fn may_match(matches: &[TagMatch], columns: &BlockColumns<'_>, row: usize) -> TagAnswer {
+        let of = |column: &[i64]| column.get(row).copied().unwrap_or(0);
+        let at = usize::try_from(of(&columns.tags)).ok();
+        match at.and_then(|at| matches.get(at)) {
+            Some(TagMatch::Always) => TagAnswer::Yes,
+            Some(TagMatch::If(needs)) => {
+                let (minion, jid) = (of(columns.minions()), of(columns.jids()));
+                if needs.iter().all(|need| need.allows(minion, jid)) {
+                    TagAnswer::Perhaps
+                } else {
+                    TagAnswer::No
+                }
+            }
+            Some(TagMatch::Never) | None => TagAnswer::No,
+        }
+    }
+
+    /// Decides a [`TagAnswer::Perhaps`]: expands the tag, which costs more than all other tests.
+    fn decide(&self, answer: TagAnswer, rows: Rows<'_>, row: usize) -> bool {
+        match answer {
+            TagAnswer::Yes => true,
+            TagAnswer::No => false,
+            TagAnswer::Perhaps => self.glob.matches_bytes(&rows.tag(row)),
+        }
+    }
+}
+
+/// What the columns of an entry say about a pattern for its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TagAnswer {
+    No,
+    Perhaps,
+    Yes,
+}
+
+/// The columns of a block, unpacked when first used: most blocks have no matching template, and only their tags are.
+struct BlockColumns<'a> {
+    rows: Rows<'a>,
+    tags: Vec<i64>,
+    minions: OnceCell<Vec<i64>>,
+    jids: OnceCell<Vec<i64>>,
+    texts: &'a [u8],
+    ends: Vec<usize>,
+}
+
+impl<'a> BlockColumns<'a> {
+    fn of(rows: Rows<'a>) -> Self {
+        let (texts, ends) = rows.texts();
+        Self {
+            rows,
+            tags: rows.tags(),
+            minions: OnceCell::new(),
+            jids: OnceCell::new(),
+            texts,
+            ends,
+        }
+    }
+
+    fn minions(&self) -> &[i64] {
+        self.minions.get_or_init(|| self.rows.minions())
+    }
+
+    fn jids(&self) -> &[i64] {
+        self.jids.get_or_init(|| self.rows.jids())
+    }
+
+    fn text(&self, at: usize) -> &'a [u8] {
+        let end = |at: usize| self.ends.get(at).copied();
+        let from = at.checked_sub(1).and_then(end).unwrap_or(0);
+        end(at)
+            .and_then(|end| self.texts.get(from..end))
+            .unwrap_or_default()
+    }
+
+    /// Per row, whether the text passes that this column has as 1 + its index; an empty one for 0. Each text is tested once.
+    fn test(&self, column: &[i64], passes: impl Fn(&[u8]) -> bool) -> Vec<bool> {
+        let mut known: Vec<Option<bool>> = vec![None; self.ends.len() + 1];
+        let of_row = |number: &i64| {
+            let number = usize::try_from(*number).unwrap_or(0);
+            let text = || number.checked_sub(1).map_or(&b""[..], |at| self.text(at));
+            known
+                .get_mut(number)
+                .is_some_and(|known| *known.get_or_insert_with(|| passes(text())))
+        };
+        column.iter().map(of_row).collect()
+    }
+
+    /// Removes the marks of those items of a column, 1 + an index of the marks, that occur in no row of `among`.
+    fn retain_of(column: &[i64], among: Option<&[bool]>, marks: &mut [bool]) {
+        let Some(among) = among else {
+            return;
+        };
+        let mut of_rows = vec![false; marks.len() + 1];
+        for (number, is_among) in column.iter().zip(among) {
+            let slot = usize::try_from(*number).ok();
+            if let Some(slot) = slot.and_then(|at| of_rows.get_mut(at)) {
+                *slot |= *is_among;
+            }
+        }
+        for (mark, is_of_row) in marks.iter_mut().zip(of_rows.into_iter().skip(1)) {
+            *mark &= is_of_row;
+        }
+    }
+}
+
+/// The values of a column in the rows of `among`, or in all.
+fn kept<'a>(column: &'a [i64], among: Option<&[bool]>) -> Cow<'a, [i64]> {
+    let Some(among) = among else {
+        return column.into();
+    };
+    let kept = column.iter().zip(among).filter(|(_, keep)| **keep);
+    kept.map(|(value, _)| *value).collect()
+}
+
 impl<'a> Search<'a> {
     pub(in crate::store) fn new(
         filter: &'a EventFilter,
@@ -82,54 +253,49 @@ impl<'a> Search<'a> {
         Self {
             filter,
             select,
-            limits,
+            limits: limits.is_limited().then(|| Arc::new(limits.clone())),
             before,
-            templates: HashMap::new(),
+            tag: filter.tag.as_ref().map(TagPattern::new),
+            allowed_tag: limits.tags.as_ref().map(TagPattern::new),
             stats: ScanStats::default(),
         }
     }
 
-    /// Evaluates the pattern for a template.
-    fn condition(&mut self, template: &[u8]) -> Rc<TagCondition> {
-        if let Some(known) = self.templates.get(template) {
-            return known.clone();
-        }
-        let condition = Rc::new(
-            self.filter
-                .tag
-                .as_ref()
-                .map_or(TagCondition::Always, |glob| condition(glob, template)),
-        );
-        // Bounds the memory in a store where every tag is a template of its own.
-        if self.templates.len() < crate::base::limits::TAG_TEMPLATES_MAX as usize {
-            self.templates.insert(template.to_vec(), condition.clone());
-        }
-        condition
-    }
-
-    /// Candidate blocks of a segment, ascending.
+    /// Candidate blocks of a segment, ascending. Under limits, `known` is what they leave of it.
     fn candidates(
         &mut self,
         blocks: &Blocks,
         templates: &TagTemplates,
+        known: Option<&AllowedBlocks>,
         blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
+        let early = blocks
+            .metas()
+            .partition_point(|meta| meta.first_seq < self.before);
+        let in_time = |at: &usize| {
+            let meta = blocks.metas().get(*at);
+            meta.is_some_and(|meta| self.filter.allows_span(meta.at_min, meta.at_max))
+        };
+        let mut found: Vec<usize> = (0..early).filter(in_time).collect();
+        // `None`: not read under these limits yet, so it must be, whatever the search is for.
+        let bits_of = |at: usize| match known {
+            Some(known) => known.bits(at),
+            None => Some(blocks.templates(at)),
+        };
+        let present = found
+            .iter()
+            .fold(0, |present, at| present | bits_of(*at).unwrap_or(0));
+
         // Bits of templates that may match for any minion, and of those that match for some minions only.
-        let (mut open, mut bound) = (
-            if self.filter.tag.is_some() {
-                UNLISTED
-            } else {
-                u64::MAX
-            },
-            0,
-        );
+        let (mut open, mut bound) = (u64::MAX, 0);
         // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
         // Many templates need the same of the minion.
         let mut wanted: Vec<Vec<Need>> = Vec::new();
-        if self.filter.tag.is_some() {
-            for (template, bit) in templates.each() {
-                let condition = self.condition(template);
+        if let Some(tag) = &mut self.tag {
+            open = UNLISTED;
+            for (template, bit) in templates.each().filter(|(_, bit)| bit & present != 0) {
+                let condition = tag.condition(template);
                 if template == FREE_JID {
                     free = bit;
                 }
@@ -150,44 +316,41 @@ impl<'a> Search<'a> {
                 }
             }
         }
+
+        // The blocks of a minion are those of its entries of any function and tag.
+        let limits = self.limits.as_deref();
+        let may_use_ids =
+            limits.is_none_or(|limits| limits.functions.is_none() && limits.tags.is_none());
+        let tested = Cell::new(0);
         let holds = |minion: &[u8]| {
-            wanted
-                .iter()
-                .any(|needs| needs.iter().all(|need| need.minion_holds(minion)))
+            tested.set(tested.get() + 1);
+            limits.is_none_or(|limits| limits.allow_minion_bytes(minion))
+                && wanted
+                    .iter()
+                    .any(|needs| needs.iter().all(|need| need.minion_holds(minion)))
         };
-        let matching = if bound & !open == 0 {
+        let matching = if bound & !open == 0 || !may_use_ids {
             None
         } else {
             Some(blocks_with(MinionSelection::Passing(&holds))?)
         };
-        let minion = self.filter.minion.as_deref().map(str::as_bytes);
+        let minion = self.filter.minion.as_deref().filter(|_| may_use_ids);
         let of_minion = minion
-            .map(|minion| blocks_with(MinionSelection::Is(minion)))
+            .map(|minion| blocks_with(MinionSelection::Is(minion.as_bytes())))
             .transpose()?;
+        self.stats.minions += tested.get();
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref()
                 .is_none_or(|list| list.get(at).copied().unwrap_or(true))
         };
-        let is_candidate = |at: &usize| {
-            let bits = blocks.templates(*at);
-            let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
-            (bits & open != 0 || bound) && is(&of_minion, *at)
-        };
-        let early = blocks
-            .metas()
-            .partition_point(|meta| meta.first_seq < self.before);
-        let found = blocks.metas().iter().take(early).enumerate();
-        let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
-        let mut found: Vec<usize> = in_time.map(|(at, _)| at).filter(is_candidate).collect();
-        // Last, because it tests the ids of the segment: most searches need it for few segments.
-        if let Some(glob) = self.limits.minions.as_ref().filter(|_| !found.is_empty()) {
-            let is_allowed = |minion: &[u8]| glob.matches_bytes(minion);
-            let of_limit = match glob.as_literal() {
-                Some(minion) => blocks_with(MinionSelection::Is(minion.as_bytes()))?,
-                None => blocks_with(MinionSelection::Passing(&is_allowed))?,
+
+        found.retain(|&at| {
+            let Some(bits) = bits_of(at) else {
+                return true;
             };
-            found.retain(|at| of_limit.get(*at).copied().unwrap_or(true));
-        }
+            let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, at));
+            (bits & open != 0 || bound) && is(&of_minion, at)
+        });
         let found: Vec<u32> = found
             .into_iter()
             .filter_map(|at| u32::try_from(at).ok())
@@ -197,116 +360,78 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// The matching entries of a block, oldest first: sequence numbers and row numbers.
-    fn passing(&mut self, rows: Rows<'_>) -> Vec<(SeqNo, usize)> {
-        let (texts, ends) = rows.texts();
-        let text = |at: usize| {
-            let from = at
-                .checked_sub(1)
-                .and_then(|n| ends.get(n))
-                .copied()
-                .unwrap_or(0);
-            ends.get(at)
-                .and_then(|&end| texts.get(from..end))
-                .unwrap_or_default()
-        };
-        let tags = rows.tags();
-        let mut tag_matches: Vec<TagMatch> = Vec::new();
-        if self.filter.tag.is_some() {
-            let mut possible = false;
-            for at in distinct(&tags) {
-                let tag_match = match &*self.condition(text(at)) {
-                    TagCondition::Never => TagMatch::Never,
-                    TagCondition::Always => TagMatch::Always,
-                    TagCondition::AllOf(needs) => tag_match(needs, rows, texts, &ends),
-                };
-                possible |= !matches!(tag_match, TagMatch::Never);
-                if tag_matches.len() <= at {
-                    tag_matches.resize_with(at + 1, || TagMatch::Never);
-                }
-                if let Some(slot) = tag_matches.get_mut(at) {
-                    *slot = tag_match;
-                }
-            }
-            if !possible {
-                return Vec::new();
+    /// The rows of a block that the limits allow; `None` for all.
+    fn allowed(&mut self, columns: &BlockColumns<'_>) -> Option<Vec<bool>> {
+        let limits = self.limits.as_ref()?;
+        let rows = columns.rows;
+        let of_fun = columns.test(&rows.funs(), |fun| {
+            limits.allow_fun(&String::from_utf8_lossy(fun))
+        });
+        let mut allowed = columns.test(columns.minions(), |minion| {
+            limits.allow_minion_bytes(minion)
+        });
+        for (allowed, of_fun) in allowed.iter_mut().zip(of_fun) {
+            *allowed &= of_fun;
+        }
+        if let Some(tag) = &mut self.allowed_tag {
+            let matches = tag.matches(columns, Some(&allowed)).unwrap_or_default();
+            for (row, allowed) in allowed.iter_mut().enumerate() {
+                let answer = TagPattern::may_match(&matches, columns, row);
+                *allowed = *allowed && tag.decide(answer, rows, row);
             }
         }
-        let (filter, select, limits) = (self.filter, self.select, self.limits);
-        let (minions, jids) = (rows.minions(), rows.jids());
-        let allowed = AllowedMinions::of(rows, &minions, limits);
-        let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
-            let tag_match = match &filter.tag {
-                Some(_) => usize::try_from(tag)
-                    .ok()
-                    .and_then(|tag| tag_matches.get(tag)),
-                None => Some(&TagMatch::Always),
-            };
-            let undecided = match tag_match {
-                Some(TagMatch::Always) => false,
-                Some(TagMatch::If(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => {
-                    true
-                }
-                _ => return false,
-            };
-            rows.seq(at) < self.before
-                && allowed.has(minion)
-                && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
-                && (!limits.is_limited() || limits.allow_fun(rows.fun(at)))
-                && select.may_match(rows.minion(at), rows.fun(at))
-                && (limits.tags.is_none() || limits.allow_tag(&rows.tag(at)))
-                && (!undecided
-                    || filter
-                        .tag
-                        .as_ref()
-                        .is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
+        Some(allowed)
+    }
+
+    /// The matching entries of a block among the `allowed` ones, oldest first: sequence numbers and row numbers.
+    fn passing(
+        &mut self,
+        columns: &BlockColumns<'_>,
+        allowed: Option<&[bool]>,
+    ) -> Vec<(SeqNo, usize)> {
+        if allowed.is_some_and(|allowed| !allowed.contains(&true)) {
+            return Vec::new();
+        }
+        let matches = match &mut self.tag {
+            None => Vec::new(),
+            Some(tag) => match tag.matches(columns, allowed) {
+                None => return Vec::new(),
+                Some(matches) => matches,
+            },
         };
-        let entries = tags.iter().zip(&minions).zip(&jids).enumerate();
-        entries
-            .filter(|&(at, ((&tag, &minion), &jid))| passes(at, tag, minion, jid))
-            .map(|(at, _)| (rows.seq(at), at))
-            .collect()
+        let (filter, select, tag) = (self.filter, self.select, self.tag.as_ref());
+        let rows = columns.rows;
+        let passes = |row: &usize| {
+            let row = *row;
+            let answer = match tag {
+                Some(_) => TagPattern::may_match(&matches, columns, row),
+                None => TagAnswer::Yes,
+            };
+            answer != TagAnswer::No
+                && rows.seq(row) < self.before
+                && filter.allows(rows.flags(row), rows.at(row), rows.minion(row))
+                && select.may_match(rows.minion(row), rows.fun(row))
+                && tag.is_none_or(|tag| tag.decide(answer, rows, row))
+        };
+        let is_allowed =
+            |row: &usize| allowed.is_none_or(|allowed| allowed.get(*row) == Some(&true));
+        let found = (0..rows.len()).filter(is_allowed).filter(passes);
+        found.map(|row| (rows.seq(row), row)).collect()
     }
 }
 
-/// The minions of a block that a reader may know, evaluated once per minion; indexed like the block's texts.
-struct AllowedMinions(Option<Vec<bool>>);
-
-impl AllowedMinions {
-    fn of(rows: Rows<'_>, minions: &[i64], limits: &ReadLimits) -> Self {
-        let Some(glob) = &limits.minions else {
-            return Self(None);
-        };
-        let mut allowed: Vec<Option<bool>> = vec![None; rows.texts_len() + 1];
-        for (row, minion) in minions.iter().enumerate() {
-            let known = usize::try_from(*minion).ok();
-            if let Some(slot) = known.and_then(|at| allowed.get_mut(at)) {
-                slot.get_or_insert_with(|| glob.matches(rows.minion(row)));
-            }
-        }
-        Self(Some(
-            allowed.into_iter().map(|one| one == Some(true)).collect(),
-        ))
-    }
-
-    /// Whether the minion with this number in the columns is one of them.
-    fn has(&self, minion: i64) -> bool {
-        let is_marked = |marks: &Vec<bool>| {
-            let at = usize::try_from(minion).ok();
-            at.and_then(|at| marks.get(at)) == Some(&true)
-        };
-        self.0.as_ref().is_none_or(is_marked)
-    }
-}
-
-/// Evaluates the needs of a template for the minions and jids of a block.
-fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> TagMatch {
+/// Evaluates the needs of a template for the minions and jids of the rows in `among`, or of all.
+fn tag_match(needs: &[Need], columns: &BlockColumns<'_>, among: Option<&[bool]>) -> TagMatch {
+    let (rows, ends) = (columns.rows, &columns.ends);
     let mut all = Vec::new();
     for need in needs {
         let mut minions = vec![false; ends.len()];
         need.minion
             .iter()
-            .for_each(|test| test.mark(texts, ends, &mut minions));
+            .for_each(|test| test.mark(columns.texts, ends, &mut minions));
+        if !need.minion.is_empty() {
+            BlockColumns::retain_of(columns.minions(), among, &mut minions);
+        }
         let digits = need.jid.iter().any(super::pattern::Test::fits_digits);
         let mut jids = Vec::new();
         if !need.jid.is_empty() {
@@ -324,6 +449,7 @@ fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Ta
                 .enumerate()
                 .map(holds)
                 .collect();
+            BlockColumns::retain_of(columns.jids(), among, &mut jids);
         }
         if !minions.contains(&true) && !jids.contains(&true) {
             return TagMatch::Never;
@@ -333,12 +459,20 @@ fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Ta
     TagMatch::If(all)
 }
 
+/// A segment and its candidate blocks.
+struct Candidates {
+    segment: Arc<Segment>,
+    /// In ascending order; the next one is the last.
+    blocks: Vec<u32>,
+    /// What the limits leave of the segment; `None` without limits.
+    known: Option<Arc<AllowedBlocks>>,
+}
+
 /// A scan of a class from its newest entry to its oldest.
 pub(in crate::store) struct Backwards<'a> {
     shared: &'a StoreInner,
     segments: Vec<Arc<Segment>>,
-    /// The current segment and its candidate blocks, in ascending order; the next one is the last.
-    current: Option<(Arc<Segment>, Vec<u32>)>,
+    current: Option<Candidates>,
     block: Option<(Arc<Segment>, u32)>,
     view: Option<Arc<BlockView>>,
     /// Matching entries of `block`, in ascending order: sequence numbers and row numbers.
@@ -371,27 +505,37 @@ impl<'a> Backwards<'a> {
         self.examined.filter(|_| self.passing.is_empty())
     }
 
-    /// Examines the next block.
+    /// Examines the next block, or the end of a segment.
     pub(in crate::store) fn step(&mut self, search: &mut Search<'_>) -> Result<(), StoreError> {
         loop {
-            let Some((segment, blocks)) = &mut self.current else {
+            let Some(current) = &mut self.current else {
                 let Some(segment) = self.segments.pop() else {
                     self.examined = None;
                     return Ok(());
                 };
-                let blocks = self.candidates(&segment, search)?;
-                self.current = Some((segment, blocks));
+                self.current = Some(self.candidates(segment, search)?);
                 continue;
             };
-            let Some(number) = blocks.pop() else {
+            let Some(number) = current.blocks.pop() else {
+                // What is older need not be looked at if another class has enough matches that are newer.
+                self.examined = Some(current.segment.first_seq);
                 self.current = None;
-                continue;
+                return Ok(());
             };
-            let segment = segment.clone();
+            let (segment, known) = (current.segment.clone(), current.known.clone());
             search.stats.blocks += 1;
             if let Some(view) = self.shared.head(&segment, number)? {
                 let rows = view.rows();
-                self.passing = search.passing(rows);
+                let columns = BlockColumns::of(rows);
+                // The limits first: nothing after them depends on entries that the reader may not know.
+                let allowed = search.allowed(&columns);
+                if let (Some(known), Some(allowed)) = (known, &allowed)
+                    && known.bits(number as usize).is_none()
+                {
+                    let ready = self.shared.ready(&segment)?;
+                    known.learn(number, rows, allowed, ready.templates());
+                }
+                self.passing = search.passing(&columns, allowed.as_deref());
                 self.examined = Some(rows.seq(0));
                 self.block = Some((segment, number));
                 self.view = None;
@@ -400,12 +544,11 @@ impl<'a> Backwards<'a> {
         }
     }
 
-    /// Candidate blocks of a segment.
     fn candidates(
         &self,
-        segment: &Arc<Segment>,
+        segment: Arc<Segment>,
         search: &mut Search<'_>,
-    ) -> Result<Vec<u32>, StoreError> {
+    ) -> Result<Candidates, StoreError> {
         let out_of_time = |metadata: Arc<crate::store::index::SegmentMetadata>| {
             !search
                 .filter
@@ -413,25 +556,44 @@ impl<'a> Backwards<'a> {
         };
         if segment.first_seq >= search.before || segment.metadata().is_some_and(out_of_time) {
             search.stats.segments_skipped += 1;
-            return Ok(Vec::new());
+            return Ok(Candidates {
+                segment,
+                blocks: Vec::new(),
+                known: None,
+            });
+        }
+
+        let mut known = None;
+        if let Some(limits) = &search.limits {
+            let (blocks, tested) = self.shared.allowed_blocks(&segment, limits)?;
+            search.stats.minions += tested;
+            known = Some(blocks);
         }
         let search = std::cell::RefCell::new(search);
-        self.shared.query_index(
-            segment,
+        let blocks = self.shared.query_index(
+            &segment,
             |index| {
                 let with = |selection: MinionSelection<'_>| Ok(index.blocks_with(selection));
-                search
-                    .borrow_mut()
-                    .candidates(index.blocks(), index.templates(), with)
+                search.borrow_mut().candidates(
+                    index.blocks(),
+                    index.templates(),
+                    known.as_deref(),
+                    with,
+                )
             },
             |index| {
                 let with = |selection: MinionSelection<'_>| index.blocks_with(selection);
                 search
                     .borrow_mut()
-                    .candidates(index.blocks(), index.templates(), with)
+                    .candidates(index.blocks(), index.templates(), known.as_deref(), with)
                     .map(Ok)
             },
-        )?
+        )??;
+        Ok(Candidates {
+            segment,
+            blocks,
+            known,
+        })
     }
 
     /// The entry found by [`Backwards::step`], with its class; `None` if its block has become unreadable.

@@ -84,6 +84,8 @@ impl StoreInner {
     fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
         tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
         self.metrics.indexes_rebuilt.add(1);
+        // The number of a block is its place in the index.
+        self.allowed.forget(|(_, id)| *id == segment.id);
         self.damaged.lock().push(segment.clone());
     }
 
@@ -120,7 +122,7 @@ impl StoreInner {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
-        if let Some(view) = self.cache.get((segment.id, number)) {
+        if let Some(view) = self.cache.get(&(segment.id, number)) {
             return Ok(Some(view));
         }
         let view = self.read_block(segment, number, true)?;
@@ -137,7 +139,7 @@ impl StoreInner {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
-        match self.cache.get((segment.id, number)) {
+        match self.cache.get(&(segment.id, number)) {
             Some(view) => Ok(Some(view)),
             None => self.read_block(segment, number, false),
         }

@@ -23,7 +23,7 @@ use super::format::{
     class_dir, make_dir, new_name, read_small, remove_dir, segment_name, sync_dir,
 };
 use super::index::sealed;
-use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, Totals};
+use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, TagTemplates, Totals};
 use super::vfs::{Disk, Fs};
 use crate::model::SeqNo;
 use crate::store::log::file::LogFile;
@@ -355,6 +355,13 @@ impl Ready<'_> {
         match self {
             Ready::Memory(index) => index.blocks(),
             Ready::Sled(index) => index.blocks(),
+        }
+    }
+
+    pub(crate) fn templates(&self) -> &TagTemplates {
+        match self {
+            Ready::Memory(index) => index.templates(),
+            Ready::Sled(index) => index.templates(),
         }
     }
 }

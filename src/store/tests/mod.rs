@@ -7,6 +7,7 @@ mod duplicates;
 mod following;
 mod invariants;
 mod last_jobs;
+mod limited;
 pub(super) mod retention;
 mod sealing;
 mod simulation;
