@@ -75,5 +75,6 @@ fn measure(value: &Value, depth: usize, values: &mut usize, bytes: &mut usize) {
             }
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {}
+        Value::Object(object) => panic!("YAML has no {}", object.type_name),
     }
 }

@@ -24,7 +24,7 @@ pub(crate) mod service;
 pub(crate) mod shadow;
 
 pub use dispatch::arguments::Signature;
-pub use helper::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+pub use helper::salt::{Salt, SaltAnswer, SaltChecked, SaltError, SaltFile, SaltRendered};
 pub use helper::{Helper, HelperOptions};
 pub use master::Client;
 pub use rules::matcher::Matcher;
@@ -36,6 +36,6 @@ pub(crate) use helper::process::memory_file;
 pub(crate) use helper::salt::{NO_SALT, NoSalt};
 pub(crate) use pipeline::outcome::{Detail, Outcome};
 pub(crate) use pipeline::{Body, Pipeline, Worker};
-pub(crate) use render::files::{Unusable, resolve};
+pub(crate) use render::files::{Found, Template, Unusable, resolve};
 pub(crate) use rules::lease::EngineReport;
 pub(crate) use rules::{Rules, acting};

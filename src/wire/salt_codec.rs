@@ -27,9 +27,9 @@ use super::msgpack::{DecodeError, Head, Reader, ValueTail, Writer, number_at, va
 use crate::base::clock::{Micros, digits};
 use crate::base::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
 
-const EXT_TIMESTAMP: i8 = -1;
-const EXT_DATE: i8 = 78;
-const EXT_CONSTANT: i8 = 79;
+pub(crate) const EXT_TIMESTAMP: i8 = -1;
+pub(crate) const EXT_DATE: i8 = 78;
+pub(crate) const EXT_CONSTANT: i8 = 79;
 
 /// Why Salt's codec cannot read a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -336,7 +336,7 @@ impl<S: Sink> ValueWalk<'_, S> {
 }
 
 /// `msgpack.Timestamp`, in any of its three lengths.
-fn is_timestamp(data: &[u8]) -> bool {
+pub(crate) fn is_timestamp(data: &[u8]) -> bool {
     let nanoseconds = match data.len() {
         4 => 0,
         8 => data
@@ -351,7 +351,7 @@ fn is_timestamp(data: &[u8]) -> bool {
 }
 
 /// A date such as `20260203T04:05:06.000789`, as Salt's format with `strftime` yields it and `strptime` accepts it.
-fn is_date(data: &[u8]) -> bool {
+pub(crate) fn is_date(data: &[u8]) -> bool {
     let number = |from: usize, to: usize| digits(data.get(from..to)?);
     let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
     if !(19..=24).contains(&data.len())
@@ -369,7 +369,7 @@ fn is_date(data: &[u8]) -> bool {
 }
 
 /// A pair of name and scalar: Salt's form of `salt.defaults._Constant`.
-fn is_constant(data: &[u8]) -> bool {
+pub(crate) fn is_constant(data: &[u8]) -> bool {
     let mut reader = Reader::new(data);
     let read = |reader: &mut Reader<'_>| {
         let pair = reader.array()? == 2;

@@ -112,7 +112,9 @@ fn rules_and_files_are_checked() {
         .map(|row| row["state"].as_str().unwrap())
         .collect();
     assert_eq!(states, ["ok", "broken", "not native", "broken"]);
-    assert_eq!(json["files"][2]["why"], "renderer \"py\"");
+    // With a Python of Salt on the machine it says as well how far the file was checked.
+    let why = json["files"][2]["why"].as_str().unwrap();
+    assert!(why.starts_with("renderer \"py\""), "{why}");
     assert_eq!(
         (json["rules"].as_u64(), json["faults"].as_u64()),
         (Some(2), Some(2))

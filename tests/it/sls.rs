@@ -48,6 +48,7 @@ fn spell(value: &Value) -> Json {
             json!({"$set": list})
         }
         Value::Map(map) => spell_map(map),
+        Value::Object(object) => panic!("YAML and JSON have no {}", object.type_name),
     }
 }
 

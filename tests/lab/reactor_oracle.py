@@ -12,6 +12,7 @@ thread pool in front of RunnerClient.low / WheelClient.low, the module call in
 Caller.cmd, and the bus itself.  tests/data/reactor-cases/README.md describes the files.
 """
 import base64
+import collections.abc
 import copy
 import json
 import logging
@@ -30,12 +31,15 @@ if os.environ.get("PYTHONHASHSEED") != "0":
 import salt.client
 import salt.config
 import salt.loader
+import salt.payload
 import salt.utils.event
 import salt.utils.master
 import salt.utils.process
 import salt.utils.reactor as R
 import salt.utils.templates as T
 import salt.version
+from salt.utils.immutabletypes import ImmutableList
+from salt.utils.msgpack import ExtType, packb, unpackb
 
 MASTER_KEY = "test-master-key"
 FAKE_JID = "20300101000000000000"
@@ -65,7 +69,7 @@ def enc(v, sub):
     """JSON encoding; values without a JSON form are wrapped in a one-key object starting with '$'."""
     if v is None or isinstance(v, bool):
         return v
-    if isinstance(v, str):
+    if isinstance(v, str) and v == v.encode("utf-8", "replace").decode():
         return sub(str(v))
     if isinstance(v, int):
         return int(v) if abs(v) < 2**53 else {"$int": str(int(v))}
@@ -75,17 +79,27 @@ def enc(v, sub):
         return {"$float": repr(v)} if v == int(v) else v
     if isinstance(v, (bytes, bytearray)):
         return {"$bytes": base64.b64encode(bytes(v)).decode()}
-    if isinstance(v, dict):
+    if isinstance(v, collections.abc.Mapping):
         if all(isinstance(k, str) and not k.startswith("$") for k in v):
             return {sub(str(k)): enc(x, sub) for k, x in v.items()}
         return {"$map": [[enc(k, sub), enc(x, sub)] for k, x in v.items()]}
     if isinstance(v, tuple):
         return {"$tuple": [enc(x, sub) for x in v]}
-    if isinstance(v, list):
+    if isinstance(v, (list, ImmutableList)):
         return [enc(x, sub) for x in v]
     if isinstance(v, (set, frozenset)):
         return {"$set": sorted((enc(x, sub) for x in v), key=json.dumps)}
-    return {"$other": type(v).__name__, "str": sub(str(v))}
+    def text(x):
+        return sub(x.encode("utf-8", "backslashreplace").decode())
+
+    form = {"type": type(v).__name__, "str": text(str(v)), "repr": text(repr(v)), "true": bool(v)}
+    try:
+        # As an ext of Salt's codec, which is the only form that these types have.
+        code, data = unpackb(salt.payload.dumps(v), ext_hook=ExtType)
+        form["ext"] = [code, base64.b64encode(data).decode()]
+    except (TypeError, ValueError) as exc:
+        form["why"] = str(exc)
+    return {"$object": form}
 
 
 def dec(v):
@@ -104,6 +118,9 @@ def dec(v):
                 return {dec(a): dec(b) for a, b in x}
             if k == "$tuple":
                 return tuple(dec(a) for a in x)
+            if k == "$object":
+                code, data = x["ext"]
+                return salt.payload.loads(packb(ExtType(code, base64.b64decode(data))), encoding="utf-8")
         return {k: dec(x) for k, x in v.items()}
     return v
 
@@ -200,6 +217,8 @@ class FakeLocal(salt.client.LocalClient):
         if timeout is None:
             timeout = self.opts.get("publish_timeout", 30)
         p = self._prep_pub(tgt, fun, arg, tgt_type, ret, jid, timeout, **kwargs)
+        # The transport packs the request, which fails for some types.
+        salt.payload.dumps(p)
         p.pop("key", None)
         p["__publish_timeout"] = timeout
         FakeLocal.harness.cur["calls"][-1]["publish"] = copy.deepcopy(p)

@@ -1,18 +1,24 @@
 //! `saltcellar reactor check`: checks the master's rules and their files without an event.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::{Chosen, SaltArgs};
 use crate::cli::{Global, finding, show};
 use crate::model::word::Word as _;
 use crate::model::{Note, NoteLevel};
-use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
-use crate::wire::python::Value;
+use crate::reactor::{
+    Body, Detail, Found, Pipeline, Rules, Salt, SaltChecked, SaltError, SaltFile, Template,
+    Unusable, Worker, resolve,
+};
+use crate::wire::python::{Map, Value};
 
 pub(super) const EXAMPLES: &str = "\
 Reads the configuration of the given or configured master (or minion) as Salt does; `reactor.rules` replace its rules. \
-Finds the files that the rules refer to, and compiles each. `reactor test` finds the errors that depend on an event, \
-such as undefined variables or invalid YAML.
+Finds the files that the rules refer to, and compiles each; files that do not depend on an event's data are rendered, \
+and files for Salt's own Python are checked by it. No function of `salt` is called, and no program (`#!py`) or renderer \
+of the site is run. `reactor test` finds the errors that depend on an event, such as undefined variables or invalid YAML.
 
 Examples:
   saltcellar reactor check
@@ -92,7 +98,19 @@ impl Checked {
             Ok(rules) => {
                 notes.extend(rules.notes.iter().cloned());
                 count = rules.len();
-                files = check_files(&pipeline, &rules, &**salt);
+                let has_usual_tags = master
+                    .option("jinja_env")
+                    .and_then(Value::as_map)
+                    .is_none_or(Map::is_empty);
+                let mut checking = Checking {
+                    pipeline: &pipeline,
+                    worker: Worker::new(static_pipeline(chosen)),
+                    salt: &**salt,
+                    has_salt: salt.grains().is_ok_and(|grains| grains.is_some()),
+                    has_usual_tags,
+                    notes: &mut notes,
+                };
+                files = checking.files(&rules);
             }
             Err(note) => notes.push(note),
         }
@@ -187,59 +205,160 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileResult> {
-    let (settings, templates, engine) = pipeline.files();
-    let mut rows = Vec::new();
-    let has_salt = salt.grains().is_ok_and(|grains| grains.is_some());
-    for (rule, references) in rules.all() {
-        for reference in references {
-            let row = |reference: &str, file: &str, state| FileResult {
-                rule: rule.to_string(),
-                reference: reference.to_owned(),
-                file: file.to_owned(),
-                state,
-                is_program: false,
-            };
-            let Value::Str(text) = reference else {
-                let shown = reference.python_repr();
-                let why = "a reference must be text; otherwise the reactor drops every event of this rule"
-                    .to_owned();
-                rows.push(row(&shown, &shown, State::Broken(why)));
-                continue;
-            };
-            let mut notes = Vec::new();
-            let found = resolve(text, "TAG", settings, salt, &mut notes);
-            if found.is_empty() {
-                let why = notes.iter().find_map(|note| note.cause.clone());
-                let problem = "file missing or not found";
-                let why = why.map_or_else(|| problem.to_owned(), |why| format!("{problem}: {why}"));
-                rows.push(row(text, text, State::Broken(why)));
-            }
-            for file in found {
-                let template = templates.get(&file, &settings.renderers, salt);
-                let is_program = template.as_ref().is_ok_and(|one| one.is_program());
-                let state = match template {
-                    Err(Unusable::Empty) => State::Good,
-                    Err(Unusable::Reported(note)) => State::Broken(note.message),
-                    Err(Unusable::Failed(why)) => State::Broken(why),
-                    Ok(template) => match template.fault() {
-                        Some(fault) => State::Broken(fault),
-                        None => match template.not_native(engine, &file.path) {
-                            [] => State::Good,
-                            why if template.needs_salt() && !has_salt => State::Broken(format!(
-                                "{}: not native, and Salt's Python was not found: set reactor.python",
-                                why.join(", ")
-                            )),
-                            why => State::NotNative(why.to_vec()),
-                        },
-                    },
+/// A pipeline of its own, whose rules are replaced for each file that is rendered.
+fn static_pipeline(chosen: &Chosen) -> Arc<Pipeline> {
+    Arc::new(Pipeline::new(&chosen.master, chosen.salt.clone()))
+}
+
+/// A check of the files of all rules.
+struct Checking<'a> {
+    pipeline: &'a Pipeline,
+    /// Renders files that do not depend on data.
+    worker: Worker,
+    salt: &'a dyn Salt,
+    /// Whether there is a Python with Salt.
+    has_salt: bool,
+    /// Whether Jinja has its usual delimiters.
+    has_usual_tags: bool,
+    notes: &'a mut Vec<Note>,
+}
+
+impl Checking<'_> {
+    fn files(&mut self, rules: &Rules) -> Vec<FileResult> {
+        let (settings, templates, _) = self.pipeline.files();
+        let mut rows = Vec::new();
+        for (rule, references) in rules.all() {
+            for reference in references {
+                let row = |reference: &str, file: &str, state| FileResult {
+                    rule: rule.to_string(),
+                    reference: reference.to_owned(),
+                    file: file.to_owned(),
+                    state,
+                    is_program: false,
                 };
-                rows.push(FileResult {
-                    is_program,
-                    ..row(text, &file.path, state)
-                });
+                let Value::Str(text) = reference else {
+                    let shown = reference.python_repr();
+                    let why = "a reference must be text; otherwise the reactor drops every event of this rule"
+                        .to_owned();
+                    rows.push(row(&shown, &shown, State::Broken(why)));
+                    continue;
+                };
+
+                let mut notes = Vec::new();
+                let found = resolve(text, "TAG", settings, self.salt, &mut notes);
+                if found.is_empty() {
+                    let why = notes.iter().find_map(|note| note.cause.clone());
+                    let problem = "file missing or not found";
+                    let why =
+                        why.map_or_else(|| problem.to_owned(), |why| format!("{problem}: {why}"));
+                    rows.push(row(text, text, State::Broken(why)));
+                }
+
+                for file in found {
+                    let template = templates.get(&file, &settings.renderers, self.salt);
+                    let is_program = template.as_ref().is_ok_and(|one| one.is_program());
+                    let state = match template {
+                        Err(Unusable::Empty) => State::Good,
+                        Err(Unusable::Reported(note)) => State::Broken(note.message),
+                        Err(Unusable::Failed(why)) => State::Broken(why),
+                        Ok(template) => self.state(rule, &file, &template),
+                    };
+                    rows.push(FileResult {
+                        is_program,
+                        ..row(text, &file.path, state)
+                    });
+                }
             }
         }
+        rows
     }
-    rows
+
+    fn state(&mut self, rule: &str, file: &Found, template: &Template) -> State {
+        if let Some(fault) = template.fault() {
+            return State::Broken(fault);
+        }
+        let is_static = template.is_static(self.has_usual_tags);
+        let why = template.not_native(self.pipeline.files().2, &file.path);
+        if why.is_empty() {
+            let fault = is_static.then(|| self.render(file)).flatten();
+            return fault.map_or(State::Good, State::Broken);
+        }
+
+        let shown = why.join(", ");
+        if template.needs_salt() && !self.has_salt {
+            return State::Broken(format!(
+                "{shown}: not native, and Salt's Python was not found: set reactor.python"
+            ));
+        }
+        let (tag, data) = minimal_event(rule);
+        let checked = self.salt.check(
+            &SaltFile {
+                path: &file.path,
+                source: &file.source,
+                reference: file
+                    .remote
+                    .as_ref()
+                    .map(|(reference, _)| reference.as_str()),
+                tag: &tag,
+                data: &data,
+                renderers: template.renderers,
+                is_program: template.is_program(),
+            },
+            is_static,
+        );
+        match checked {
+            Ok(SaltChecked::Rendered) => State::NotNative(why.to_vec()),
+            Ok(SaltChecked::Compiled(what)) => State::NotNative([why, &[what]].concat()),
+            Ok(SaltChecked::Fails(cause)) => {
+                self.warn(format!(
+                    "{} ({rule}): it is compiled, but does not render with a minimal event, which may be for the lack of \
+                     data: {cause}",
+                    file.path
+                ));
+                State::NotNative(why.to_vec())
+            }
+            Ok(SaltChecked::Broken(cause)) => State::Broken(cause),
+            Err(SaltError::Absent(cause)) => {
+                self.warn(format!(
+                    "{} ({rule}): not checked, because {shown} is not native: {cause}",
+                    file.path
+                ));
+                State::NotNative(why.to_vec())
+            }
+            Err(error) => State::Broken(format!("{shown}: {error}")),
+        }
+    }
+
+    fn warn(&mut self, what: String) {
+        self.notes.push(Note::warning("saltcellar", what));
+    }
+
+    /// Renders a native file that does not depend on data; the first error.
+    fn render(&mut self, file: &Found) -> Option<String> {
+        let reference = file
+            .remote
+            .as_ref()
+            .map_or(&file.path, |(reference, _)| reference);
+        let rule = Map::from_iter([("*".into(), Value::List(vec![reference.as_str().into()]))]);
+        let rules = Value::List(vec![Value::Map(rule)]);
+        self.worker.pipeline().set_rules(&rules);
+
+        let (tag, data) = minimal_event("TAG");
+        let outcome = self.worker.react(&tag, Body::Value(&data), Detail::Calls);
+        // The pattern of a reference can name several files, so another one's error may be first.
+        let error = outcome
+            .notes
+            .iter()
+            .find(|note| note.level == NoteLevel::Error)?;
+        Some(error.to_string())
+    }
+}
+
+/// Tag and data of an event that has only what most have.
+fn minimal_event(rule: &str) -> (String, Value) {
+    let data = Map::from_iter([
+        ("id".into(), "minion".into()),
+        ("_stamp".into(), "2026-01-01T00:00:00.000000".into()),
+    ]);
+    (rule.replace('*', "minion"), Value::Map(data))
 }

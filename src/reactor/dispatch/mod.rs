@@ -14,6 +14,7 @@ use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
 use crate::reactor::master::Client;
+use crate::wire::python::Object;
 use crate::wire::python::value::{Map, Value, with_room};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -82,7 +83,12 @@ impl Dispatch<'_> {
                 Client::Runner | Client::Wheel => self.master(client, &mut chunk),
                 Client::Caller => caller(&mut chunk),
             }) {
-            Ok(call) => Some(call),
+            Ok(call) => {
+                if client != Client::Local {
+                    passed_as_text(&call, notes);
+                }
+                Some(call)
+            }
             Err(Refusal::Reported(message)) => {
                 notes.push(Note::error(LOGGER, message).failing(location_of(&chunk)));
                 None
@@ -276,7 +282,40 @@ impl Dispatch<'_> {
         if self.settings.order_masters {
             payload.insert("to".into(), timeout.clone());
         }
-        Ok(payload)
+        // Salt's client raises this when it packs the request.
+        match payload.values().find_map(unpackable) {
+            Some((_, why)) => Err(why.to_owned()),
+            None => Ok(payload),
+        }
+    }
+}
+
+/// The first object that Salt's codec cannot pack, with its reason.
+fn unpackable(value: &Value) -> Option<(&Object, &str)> {
+    match value {
+        Value::Object(object) => Some((&**object, object.packed.as_ref().err()?.as_str())),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
+            items.iter().find_map(unpackable)
+        }
+        Value::Map(map) => map
+            .iter()
+            .find_map(|(key, value)| unpackable(&key.0).or_else(|| unpackable(value))),
+        _ => None,
+    }
+}
+
+/// Warns of an argument that Salt's reactor would pass to the function as the object it is: another process runs the function here.
+fn passed_as_text(call: &Call, notes: &mut Vec<Note>) {
+    if let Some((object, _)) = call.args.iter().chain([&call.kwargs]).find_map(unpackable) {
+        let (sls, id) = (
+            text_of(&call.chunk, "__sls__"),
+            text_of(&call.chunk, "__id__"),
+        );
+        let what = format!(
+            "{sls}: ID '{id}': an argument is a {}, which is passed as text: {}",
+            object.type_name, object.text
+        );
+        notes.push(Note::warning(OWN_LOGGER, what));
     }
 }
 

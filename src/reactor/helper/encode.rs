@@ -2,14 +2,15 @@
 //!
 //! Types that JSON lacks are objects with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`, `{"$int": "digits"}` from
 //! 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`, `{"$map": [[key, value], ..]}` for keys that are not
-//! text or begin with `$`. A number without a decimal point is an integer.
+//! text or begin with `$`, `{"$object": {"type": .., "str": .., "repr": .., "true": .., "ext": [code, base64]}}` for other types, with "why"
+//! instead of "ext" if Salt cannot send the value. A number without a decimal point is an integer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::wire::python::value::Key;
-use crate::wire::python::{Map, Value};
+use crate::wire::python::{Map, Object, Value};
 
 /// Larger integers are not exact in all JSON parsers.
 const EXACT: u64 = 1 << 53;
@@ -30,7 +31,17 @@ pub(crate) fn encode(value: &Value) -> Json {
         Value::Tuple(items) => tagged("$tuple", items.iter().map(encode).collect()),
         Value::Set(items) => tagged("$set", items.iter().map(encode).collect()),
         Value::Map(map) => encode_map(map),
+        Value::Object(object) => tagged("$object", encode_object(object)),
     }
+}
+
+fn encode_object(object: &Object) -> Json {
+    let mut form = json!({"type": object.type_name, "str": object.text, "repr": object.repr, "true": object.is_true});
+    match &object.packed {
+        Ok((code, data)) => form["ext"] = json!([code, BASE64.encode(data)]),
+        Err(why) => form["why"] = Json::from(why.as_str()),
+    }
+    form
 }
 
 /// The JSON form of a mapping.
@@ -102,6 +113,7 @@ fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
         "$float" => Value::Float(inner.as_str()?.parse().ok()?),
         "$tuple" => Value::Tuple(items()?),
         "$set" => Value::Set(items()?),
+        "$object" => Value::Object(Box::new(decode_object_form(inner)?)),
         "$map" => {
             let mut map = Map::default();
             for pair in inner.as_array()? {
@@ -113,6 +125,27 @@ fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
             Value::Map(map)
         }
         _ => return None,
+    })
+}
+
+fn decode_object_form(form: &Json) -> Option<Object> {
+    let text = |name: &str| form.get(name)?.as_str().map(str::to_owned);
+    let packed = match form.get("ext") {
+        Some(ext) => {
+            let [code, data] = ext.as_array()?.as_slice() else {
+                return None;
+            };
+            let code = i8::try_from(code.as_i64()?).ok()?;
+            Ok((code, BASE64.decode(data.as_str()?).ok()?))
+        }
+        None => Err(text("why")?),
+    };
+    Some(Object {
+        type_name: text("type")?,
+        text: text("str")?,
+        repr: text("repr")?,
+        is_true: form.get("true")?.as_bool()?,
+        packed,
     })
 }
 
@@ -134,6 +167,8 @@ mod tests {
             r#"{"$tuple":[1]}"#,
             r#"{"$set":["a"]}"#,
             r#"{"$bytes":"AAE="}"#,
+            r#"{"$object":{"type":"date","str":"s","repr":"r","true":true,"ext":[78,"AA=="]}}"#,
+            r#"{"$object":{"type":"Decimal","str":"s","repr":"r","true":false,"why":"no"}}"#,
             r#"{"$other":"function"}"#,
         ] {
             let json: Json = serde_json::from_str(text).unwrap();

@@ -26,7 +26,7 @@ use serde_json::{Value as Json, json};
 
 use self::encode::{decode, encode, encode_map};
 use self::process::{Fault, Process, StartError};
-use self::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+use self::salt::{Salt, SaltAnswer, SaltChecked, SaltError, SaltFile, SaltRendered};
 use super::dispatch::arguments::Signature;
 use super::master::Client;
 use super::pipeline::outcome::{Render, SaltCall};
@@ -325,15 +325,7 @@ fn absolute(path: &Path) -> PathBuf {
 impl Salt for Helper {
     fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
         self.options.metrics.helper_renders.add(1);
-        let request = json!({
-            "op": "render",
-            "path": absolute(Path::new(file.path)).to_string_lossy(),
-            "source": absolute(file.source).to_string_lossy(),
-            "reference": file.reference,
-            "tag": file.tag,
-            "data": encode(file.data),
-            "renderers": file.renderers,
-        });
+        let request = of_file("render", file);
         let answer = self.ask_within(&request, self.options.time_limit(file.is_program))?;
         Ok(SaltRendered {
             result: match answer.get("raised") {
@@ -358,6 +350,26 @@ impl Salt for Helper {
             }),
             notes: notes(&answer),
             data: answer.get("data").map(decode),
+        })
+    }
+
+    fn check(&self, file: &SaltFile<'_>, is_static: bool) -> Result<SaltChecked, SaltError> {
+        let mut request = of_file("check", file);
+        request["is_static"] = Json::Bool(is_static);
+        let answer = self.ask(&request)?;
+        let cause = |raised: &Json| {
+            let (kind, message) = exception(raised);
+            format!("{kind}: {message}")
+        };
+        if let Some(raised) = answer.get("broken") {
+            return Ok(SaltChecked::Broken(cause(raised)));
+        }
+        if let Some(raised) = answer.get("failed") {
+            return Ok(SaltChecked::Fails(cause(raised)));
+        }
+        Ok(match answer.get("compiled").and_then(Json::as_str) {
+            Some(why) => SaltChecked::Compiled(why.to_owned()),
+            None => SaltChecked::Rendered,
         })
     }
 
@@ -418,6 +430,19 @@ impl Salt for Helper {
         );
         Ok(Some(path))
     }
+}
+
+/// A request about a file.
+fn of_file(op: &str, file: &SaltFile<'_>) -> Json {
+    json!({
+        "op": op,
+        "path": absolute(Path::new(file.path)).to_string_lossy(),
+        "source": absolute(file.source).to_string_lossy(),
+        "reference": file.reference,
+        "tag": file.tag,
+        "data": encode(file.data),
+        "renderers": file.renderers,
+    })
 }
 
 fn answered(row: &Json) -> Result<Value, (String, String)> {

@@ -15,12 +15,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::account::{Account, SaltPython};
 use super::{HelperOptions, LOGGERS};
 use crate::base::limits;
 use crate::config::salt_master::Role;
+use crate::wire::json;
 
 /// The source code.
 const PROGRAM: &str = include_str!("render_helper.py");
@@ -149,7 +150,7 @@ impl Process {
         loop {
             if let Some(end) = memchr::memchr(b'\n', self.rest.get(looked..).unwrap_or_default()) {
                 let answer: Vec<u8> = self.rest.drain(..=looked + end).collect();
-                return serde_json::from_slice(&answer).map_err(|error| nonsense(&error));
+                return json::parse(&answer).map_err(|error| nonsense(&error));
             }
             looked = self.rest.len();
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
@@ -249,7 +250,7 @@ pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<File> {
 }
 
 fn hello(options: &HelperOptions) -> Json {
-    json!({
+    serde_json::json!({
         "op": "hello",
         "config": options.config.to_string_lossy(),
         "options": options.user.as_ref().and(options.given.as_ref()),

@@ -23,6 +23,7 @@ if __name__ == "__main__" and sys.path[:1] == [""]:
 # pylint: disable=wrong-import-position
 import base64
 import copy
+import datetime
 import errno
 import json
 import logging
@@ -47,7 +48,8 @@ def enc(value):
         return value
     if isinstance(value, str):
         # Some renderers return subclasses of str whose __str__ differs from their content.
-        return str.__str__(value)
+        text = str.__str__(value)
+        return text if is_unicode(text) else enc_object(text)
     if isinstance(value, int):
         return int(value) if abs(value) < 2**53 else {"$int": str(int(value))}
     if isinstance(value, float):
@@ -56,6 +58,9 @@ def enc(value):
         return {"$float": repr(value)}
     if isinstance(value, (bytes, bytearray)):
         return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if type(value).__name__ == "ExtType":
+        # msgpack's own; a tuple, too.
+        return enc_object(value)
     if isinstance(value, tuple):
         return {"$tuple": [enc(item) for item in value]}
     if isinstance(value, list):
@@ -64,10 +69,89 @@ def enc(value):
         return {"$set": [enc(item) for item in value]}
     if hasattr(value, "items"):
         pairs = list(value.items())
-        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+        if all(isinstance(key, str) and not key.startswith("$") and is_unicode(key) for key, _ in pairs):
             return {str.__str__(key): enc(inner) for key, inner in pairs}
         return {"$map": [[enc(key), enc(inner)] for key, inner in pairs]}
-    return str(value)
+    return enc_object(value)
+
+
+#: msgpack's ext type of timestamps, and Salt's of dates with their format.
+EXT_TIMESTAMP, EXT_DATE = -1, 78
+DATE_FORMAT = "%Y%m%dT%H:%M:%S.%f"
+#: Characters of a date in that format after its year.
+DATE_REST = 20
+
+
+def is_unicode(text):
+    """Whether the text can be encoded: names of files may have surrogates instead of bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(text, value):
+    """``str`` or ``repr`` of any object, as text that can be encoded."""
+    try:
+        text = text(value)
+    except Exception:  # pylint: disable=broad-except
+        text = f"<{type(value).__name__}>"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def enc_object(value):
+    """Encode an object of another type: what is shown of it, and its ext in Salt's codec, or why that cannot pack it."""
+    try:
+        is_true = bool(value)
+    except Exception:  # pylint: disable=broad-except
+        is_true = True
+    form = {"type": type(value).__name__, "str": shown(str, value), "repr": shown(repr, value), "true": is_true}
+    try:
+        packed = ext(value)
+    except Exception as exc:  # pylint: disable=broad-except
+        return {"$object": {**form, "why": shown(str, exc)}}
+    if packed is None:
+        # Salt packs it as one of the plain types.
+        return enc(as_packed(value))
+    code, data = packed
+    return {"$object": {**form, "ext": [code, base64.b64encode(data).decode()]}}
+
+
+def ext(value):
+    """The ext of Salt's codec, as type and data; None if it packs the value as a plain type. Raises what that codec raises."""
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        text = value.strftime(DATE_FORMAT)
+        # glibc writes years before 1000 with fewer digits, which Salt does not read.
+        return EXT_DATE, (f"{value.year:04}" + text[len(text) - DATE_REST :]).encode()
+    found = as_packed(value)
+    kind = type(found).__name__
+    if kind == "Timestamp":
+        return EXT_TIMESTAMP, found.to_bytes()
+    return tuple(found) if kind == "ExtType" else None
+
+
+def as_packed(value):
+    """The value as it is after Salt's codec, with an ext as it is. Raises what that codec raises."""
+    try:
+        import salt.payload
+        from salt.utils.msgpack import ExtType, unpackb
+    except ImportError:
+        raise TypeError(f"can not serialize '{type(value).__name__}' object") from None
+    return unpackb(salt.payload.dumps(value, use_bin_type=True), ext_hook=ExtType, raw=False, strict_map_key=False)
+
+
+def dec_object(form):
+    """The object of this form, if it is a date or a constant of Salt; of another one its text."""
+    if form["type"] in ("datetime", "date") and "ext" in form:
+        return getattr(datetime, form["type"]).fromisoformat(form["str"])
+    if "ext" in form:
+        import salt.payload
+        from salt.utils.msgpack import ExtType, packb
+
+        code, data = form["ext"]
+        return salt.payload.loads(packb(ExtType(code, base64.b64decode(data))), encoding="utf-8")
+    return form["str"]
 
 
 def dec(value):
@@ -89,6 +173,8 @@ def dec(value):
             return tuple(dec(item) for item in inner)
         if key == "$set":
             return {dec(item) for item in inner}
+        if key == "$object":
+            return dec_object(inner)
     return {key: dec(inner) for key, inner in value.items()}
 
 
@@ -153,6 +239,83 @@ class Recorded:
             raise
         row["return"] = enc(value)
         return value
+
+
+class NotCalled(Exception):
+    """A check calls no function of ``salt``."""
+
+
+class Uncalled:
+    """A function, or a module of functions, of ``salt`` during a check."""
+
+    #: The names of those that the checked file calls.
+    calls = []
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, name):
+        # Jinja and Python look for marks on functions.
+        if name.startswith(("__", "jinja_")) or name in ("unsafe_callable", "alters_data"):
+            raise AttributeError(name)
+        return Uncalled(f"{self._name}.{name}")
+
+    def __call__(self, *args, **kwargs):
+        Uncalled.calls.append(self._name)
+        raise NotCalled(self._name)
+
+
+class Stopped(Exception):
+    """A check is at a renderer that it does not run, with the text before it."""
+
+    def __init__(self, name, text):
+        super().__init__(name)
+        self.name, self.text = name, text
+
+
+#: Renderers without effects and without code of the site: a check runs them, unless the site has replaced them.
+PURE = ("jinja", "yaml", "json", "toml", "msgpack", "yamlex")
+#: Renderers of Python programs. A check compiles their text.
+PROGRAMS = ("py", "pydsl", "pyobjects")
+#: Salt's filters of Jinja that use the network.
+NETWORK_FILTERS = ("http_query", "dns_check")
+
+
+class CheckedRenderers:
+    """The renderers of a check: those that are not pure stop it."""
+
+    def __init__(self, rend):
+        self.rend = rend
+
+    def __getitem__(self, name):
+        function = self.rend[name]
+        if name in PURE and is_of_salt(function):
+            return function
+
+        def stop(*args, **_kwargs):
+            text = args[0]
+            raise Stopped(name, text.read() if hasattr(text, "read") else text)
+
+        return stop
+
+    def __contains__(self, name):
+        return name in self.rend
+
+
+def is_of_salt(renderer):
+    """Whether it is one of Salt's own. The loader names a module by whether its file is below Salt's package."""
+    return renderer.__module__.startswith("salt.loaded.int.")
+
+
+def compiled(text, path):
+    """What a check found in the text of a Python program."""
+    # Lines such as `import salt://map.sls` are for the renderer pyobjects.
+    text = re.sub(r"^(\s*)(from\s+salt://|import\s+salt://).*$", r"\1pass", text, flags=re.MULTILINE)
+    try:
+        compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as exc:
+        return {"failed": raised(exc)}
+    return {"compiled": "a check compiles a program and does not run it"}
 
 
 class RecordedModule:
@@ -222,6 +385,13 @@ class Plain:
 
     def signature(self, client, name):
         raise LookupError(f"this Python has no Salt, which has the {client} function {name}")
+
+    def check(self, request, _data):
+        with open(request["source"], encoding="utf-8") as file:
+            text = file.read()
+        if text.split("\n", 1)[0].strip() != "#!py":
+            raise LookupError("this Python has no Salt, which the file's renderers need")
+        return compiled(text, request["path"])
 
     def render(self, request, data):
         with open(request["source"], encoding="utf-8") as file:
@@ -335,6 +505,8 @@ class Salt:
         minion_opts["file_client"] = "local"
         self.minion = salt.minion.MasterMinion(minion_opts)
         self._spy(salt.utils.templates)
+        #: Whether a file is checked now, so that no function of ``salt`` is called.
+        self.checking = False
         #: The state of the site's renderers that ``rend`` was loaded in.
         self.rend, self.rend_state = self.minion.rend, None
 
@@ -343,8 +515,7 @@ class Salt:
         self.load_renderers(state)
         own = {}
         for name in self.rend:
-            # The loader names a module by whether its file is below Salt's own package.
-            own[name] = not self.rend[name].__module__.startswith("salt.loaded.int.")
+            own[name] = not is_of_salt(self.rend[name])
         return own
 
     def load_renderers(self, state):
@@ -365,10 +536,14 @@ class Salt:
 
         class Loader(loader):
             def __getitem__(self, name):
+                if helper.checking:
+                    return Uncalled(f"salt['{name}']")
                 function = helper.stub(name) or super().__getitem__(name)
                 return Recorded(name, function, helper.calls)
 
             def __getattr__(self, name):
+                if helper.checking:
+                    return Uncalled(f"salt.{name}")
                 if any(stub.startswith(f"{name}.") for stub in helper.stubs):
                     return RecordedModule(name, None, helper)
                 found = super().__getattr__(name)
@@ -415,7 +590,43 @@ class Salt:
             "any_keyword": bool(spec.keywords),
         }
 
-    def render(self, request, data):
+    def check(self, request, data):
+        """What is wrong with a file, as far as that is known without calling a function of ``salt`` or running code of the site."""
+        from jinja2.exceptions import TemplateSyntaxError
+        from salt.utils.decorators.jinja import JinjaFilter
+
+        # Salt's own error does not tell these, which depend on no data, from errors of a rendering.
+        real, seen = TemplateSyntaxError.__init__, []
+
+        def noted(error, *args, **kwargs):
+            real(error, *args, **kwargs)
+            seen.append(str(error))
+
+        TemplateSyntaxError.__init__ = noted
+        filters = JinjaFilter.salt_jinja_filters
+        kept = {name: filters[name] for name in NETWORK_FILTERS if name in filters}
+        filters.update({name: Uncalled(f"the filter {name}") for name in kept})
+        self.checking = True
+        Uncalled.calls.clear()
+        try:
+            self.render(request, data, CheckedRenderers)
+            return {}
+        except Stopped as stop:
+            if stop.name in PROGRAMS and is_of_salt(self.rend[stop.name]) and isinstance(stop.text, str):
+                return compiled(stop.text, request["path"])
+            return {"compiled": f"a check does not run the renderer \"{stop.name}\""}
+        except Exception as exc:  # pylint: disable=broad-except
+            if seen:
+                return {"broken": raised(exc)}
+            if Uncalled.calls:
+                return {"compiled": f"a check does not call {Uncalled.calls[0]}"}
+            raise
+        finally:
+            self.checking = False
+            filters.update(kept)
+            TemplateSyntaxError.__init__ = real
+
+    def render(self, request, data, renderers=None):
         self.renders = []
         self.load_renderers(request.get("renderers", 0))
         path = request["path"]
@@ -423,7 +634,7 @@ class Salt:
             path = self.minion.functions["cp.cache_file"](request["reference"]) or path
         value = self.template.compile_template(
             path,
-            self.rend,
+            renderers(self.rend) if renderers else self.rend,
             self.opts["renderer"],
             self.opts["renderer_blacklist"],
             self.opts["renderer_whitelist"],
@@ -504,8 +715,29 @@ class Helper:
             answer["data"] = enc(data)
         return answer
 
+    def check(self, request):
+        self.salt.calls.clear()
+        try:
+            found = self.salt.check(request, dec(request["data"]))
+        except LookupError as exc:
+            if self.salt.version is None:
+                return {"error": str(exc)}
+            found = {"failed": raised(exc)}
+        except BaseException as exc:  # pylint: disable=broad-except
+            found = {"failed": raised(exc)}
+        if "failed" in found and request["is_static"]:
+            found["broken"] = found.pop("failed")
+        for error in found.values():
+            if isinstance(error, dict):
+                # Without the lines of the file, which Salt appends, on one line.
+                text = shorten(error["message"]).split("\n\n---", 1)[0]
+                error["message"] = " ".join(text.split())
+        return found
+
     def answer(self, request):
         verb = request["op"]
+        if verb == "check":
+            return self.check(request)
         if verb == "signature":
             return {"signature": self.salt.signature(request["client"], request["fun"])}
         if verb == "grains":
@@ -538,7 +770,8 @@ def main():
     be_killed_first()
     # Output and input of modules and files must not interfere with requests and answers.
     requests = os.fdopen(os.dup(1), encoding="utf-8", newline="\n")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
+    # Texts of logs and errors may have surrogates, which are no valid JSON.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace", newline="\n")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     null = os.open(os.devnull, os.O_RDWR)
@@ -566,7 +799,7 @@ def main():
             answer = {"error": traceback.format_exc().strip().splitlines()[-1] + remedy(exc)}
         answer["logs"] = records.take()
         try:
-            text = json.dumps(answer)
+            text = json.dumps(answer, ensure_ascii=False)
         except MemoryError as exc:
             del answer
             text = json.dumps({"error": ": ".join(raised(exc).values())})

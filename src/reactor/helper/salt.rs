@@ -65,6 +65,19 @@ pub struct SaltRendered {
     pub data: Option<Value>,
 }
 
+/// What a check found in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SaltChecked {
+    /// It was rendered.
+    Rendered,
+    /// It is right as far as a check goes, which does not run all of it; why not.
+    Compiled(String),
+    /// Its rendering fails with the data of the check; that may be because of them.
+    Fails(String),
+    /// Its rendering fails with any data.
+    Broken(String),
+}
+
 /// The result of a function of Salt.
 #[derive(Debug, Clone)]
 pub struct SaltAnswer {
@@ -80,6 +93,12 @@ pub struct SaltAnswer {
 pub trait Salt: Send + Sync {
     /// Renders a file with Salt's own renderers.
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        Err(SaltError::Absent(NO_SALT.to_owned()))
+    }
+
+    /// Checks a file with Salt's own renderers. Calls no function of `salt`, and runs no code of the site. `is_static`: the file does not
+    /// depend on data.
+    fn check(&self, _file: &SaltFile<'_>, _is_static: bool) -> Result<SaltChecked, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 

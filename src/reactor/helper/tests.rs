@@ -126,6 +126,53 @@ fn python_files_run_without_salt() {
     ));
 }
 
+/// What a file with dates gives, and the bytes that a master gets.
+#[test]
+fn dates_of_python_files_travel_as_salt_sends_them() {
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let text = "#!py\nimport datetime as d\ndef run():\n    return [d.date(2024, 1, 2), d.datetime(5, 1, 2, 3, 4, 5, 6), 'a\\udcff']\n";
+    let rendered = render(&helper, &file(dir.path(), text)).unwrap();
+    assert_eq!(
+        returned(&rendered),
+        ["2024-01-02", "0005-01-02 03:04:05.000006", "a\\udcff"]
+    );
+    let Some(Ok(Value::List(items))) = rendered.result else {
+        panic!()
+    };
+    let packed = crate::reactor::master::pack::packed(&items[0]);
+    assert_eq!(packed, b"\xc7\x18N20240102T00:00:00.000000");
+    let packed = crate::reactor::master::pack::packed(&items[1]);
+    assert_eq!(packed, b"\xc7\x18N00050102T03:04:05.000006");
+}
+
+#[test]
+fn a_program_is_compiled_by_a_check_and_not_run() {
+    let Some(helper) = python(Duration::from_secs(30)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        let path = file(dir.path(), text);
+        let file = SaltFile {
+            path: path.to_str().unwrap(),
+            source: &path,
+            reference: None,
+            tag: "a/b",
+            data: &Value::Null,
+            renderers: 0,
+            is_program: true,
+        };
+        helper.check(&file, true).unwrap()
+    };
+    let found = check("#!py\nraise Exception\n");
+    assert!(matches!(found, SaltChecked::Compiled(_)), "{found:?}");
+    let found = check("#!py\nx = (\n");
+    assert!(matches!(found, SaltChecked::Broken(_)), "{found:?}");
+}
+
 /// The list returned by a file, each item as `str`.
 fn returned(rendered: &SaltRendered) -> Vec<String> {
     let Some(Ok(Value::List(items))) = &rendered.result else {

@@ -6,8 +6,10 @@ use crate::base::limits::MSGPACK_DEPTH_MAX;
 use crate::wire::json;
 use crate::wire::msgpack::{Head, Reader, Writer};
 use crate::wire::python::value::{Key, Map, Value};
+use crate::wire::salt_ext::from_ext;
 
-/// Appends a value. As in Salt, sets and tuples become lists, and integers beyond msgpack's range become text.
+/// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text, and dates an ext. An object that Salt
+/// cannot pack becomes text.
 pub(crate) fn put(w: &mut Writer, value: &Value) {
     match value {
         Value::Null => w.nil(),
@@ -35,6 +37,10 @@ pub(crate) fn put(w: &mut Writer, value: &Value) {
             }
             w
         }
+        Value::Object(object) => match &object.packed {
+            Ok((code, data)) => w.ext(*code, data),
+            Err(_) => w.str(&object.text),
+        },
     };
 }
 
@@ -85,7 +91,10 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
             }
             Value::Map(map)
         }
-        Head::Ext(..) => text(reader.value().ok()?),
+        Head::Ext(code, len) => {
+            *reader = look;
+            from_ext(code, reader.take(len).ok()?)
+        }
         scalar => {
             *reader = look;
             match scalar {

@@ -488,12 +488,15 @@ fn read_json(text: &str) -> Result<Value, Fault> {
 /// High data from values. Empty iterable values are not high data, and not an error.
 fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
     match value {
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
-            Err(format!(
-                "the renderers gave {} instead of a mapping",
-                value.python_repr()
-            ))
-        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::BigInt(_)
+        | Value::Float(_)
+        | Value::Object(_) => Err(format!(
+            "the renderers gave {} instead of a mapping",
+            value.python_repr()
+        )),
         value if !value.truthy() => Ok(None),
         value => compile::pad(value, path)
             .map(Some)

@@ -484,6 +484,19 @@ impl Writer {
             .raw(b)
     }
 
+    /// An extension.
+    pub fn ext(&mut self, code: i8, data: &[u8]) -> &mut Self {
+        match data.len() {
+            1 => self.raw(&[0xd4]),
+            2 => self.raw(&[0xd5]),
+            4 => self.raw(&[0xd6]),
+            8 => self.raw(&[0xd7]),
+            16 => self.raw(&[0xd8]),
+            n => self.sized([Some(0xc7), Some(0xc8), Some(0xc9)], n),
+        };
+        self.raw(&code.to_be_bytes()).raw(data)
+    }
+
     /// The head of an array; `len` values follow.
     pub fn array(&mut self, len: usize) -> &mut Self {
         match len {

@@ -21,6 +21,7 @@ impl Value {
 pub fn str(value: &Value) -> String {
     match value {
         Value::Str(text) => text.clone(),
+        Value::Object(object) => object.text.clone(),
         _ => repr(value),
     }
 }
@@ -44,7 +45,7 @@ pub fn repr_texts<T: AsRef<str>>(texts: &[T]) -> String {
 }
 
 /// `type(value).__name__`
-pub fn type_name(value: &Value) -> &'static str {
+pub fn type_name(value: &Value) -> &str {
     match value {
         Value::Null => "NoneType",
         Value::Bool(_) => "bool",
@@ -56,6 +57,7 @@ pub fn type_name(value: &Value) -> &'static str {
         Value::Tuple(_) => "tuple",
         Value::Set(_) => "set",
         Value::Map(_) => "dict",
+        Value::Object(object) => &object.type_name,
     }
 }
 
@@ -85,6 +87,7 @@ fn write_repr(value: &Value, out: &mut String) {
         Value::Set(items) if items.is_empty() => out.push_str("set()"),
         Value::Set(items) => write_items('{', items, '}', out),
         Value::Map(map) => write_map(map, out),
+        Value::Object(object) => out.push_str(&object.repr),
     }
 }
 

@@ -6,6 +6,8 @@ use std::hash::{Hash, Hasher};
 
 use indexmap::IndexMap;
 
+use super::Object;
+
 /// A value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Value {
@@ -32,6 +34,8 @@ pub enum Value {
     Set(Vec<Value>),
     /// A mapping in insertion order.
     Map(Map),
+    /// A value of another type.
+    Object(Box<Object>),
 }
 
 /// A mapping in insertion order.
@@ -121,6 +125,7 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
         // Equality ignores the order of these, so only the length is hashed.
         Value::Set(items) => state.write_usize(items.len()),
         Value::Map(map) => state.write_usize(map.len()),
+        Value::Object(object) => object.text.hash(state),
     }
 }
 
@@ -186,6 +191,7 @@ impl Value {
             Value::Bytes(b) => !b.is_empty(),
             Value::List(items) | Value::Tuple(items) | Value::Set(items) => !items.is_empty(),
             Value::Map(map) => !map.is_empty(),
+            Value::Object(object) => object.is_true,
         }
     }
 
@@ -207,6 +213,7 @@ impl Value {
                         .all(|(key, value)| b.get(key).is_some_and(|other| value.python_eq(other)))
             }
             (Value::Float(a), Value::Float(b)) => a == b,
+            (Value::Object(a), Value::Object(b)) => a == b,
             (Value::Float(f), Value::BigInt(i)) | (Value::BigInt(i), Value::Float(f)) => {
                 f.fract() == 0.0 && digits(*f) == *i
             }

@@ -105,7 +105,12 @@ pub(super) fn iterate(value: &Value) -> Option<Vec<Value>> {
             .iter()
             .map(|byte| Value::Int(i64::from(*byte)))
             .collect(),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
+        Value::Null
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::BigInt(_)
+        | Value::Float(_)
+        | Value::Object(_) => {
             return None;
         }
     })

@@ -112,6 +112,28 @@ impl Template {
         self.stages.iter().all(Stage::is_native) || self.stages.iter().any(is_of_site)
     }
 
+    /// Whether its rendering depends on no data: without Jinja, or without any of its tags. Another `jinja_env` may have other tags.
+    pub(crate) fn is_static(&self, has_usual_tags: bool) -> bool {
+        let is_jinja = |stage: &Stage| stage.name == "jinja" || stage.owner == Owner::Site;
+        // Others expand templates, or are not known here.
+        let known = [
+            "yaml",
+            "json",
+            "toml",
+            "msgpack",
+            "yamlex",
+            "py",
+            "pydsl",
+            "pyobjects",
+        ];
+        let is_known = |stage: &Stage| is_jinja(stage) || known.contains(&stage.name.as_str());
+        if !self.stages.iter().all(is_known) {
+            return false;
+        }
+        let has_tags = || ["{{", "{%", "{#"].iter().any(|tag| self.text.contains(tag));
+        !self.stages.iter().any(is_jinja) || has_usual_tags && !has_tags()
+    }
+
     /// Whether it is a program, see [`Stage::is_program`].
     pub(crate) fn is_program(&self) -> bool {
         self.stages.iter().any(Stage::is_program)

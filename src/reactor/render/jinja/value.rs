@@ -17,6 +17,7 @@ use super::context::SaltFunctions;
 use crate::base::limits;
 use crate::wire::msgpack::{DecodeError, Head, Reader};
 use crate::wire::python::value::{Key, PythonDict, Value as Plain, with_room};
+use crate::wire::salt_ext::from_ext;
 
 /// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;
@@ -92,7 +93,7 @@ pub(crate) enum Obj {
     /// A generator of Jinja. The translation permits it only where it is consumed at once.
     Lazy(Vec<Value>),
     Namespace(Mutex<Vec<(String, Value)>>),
-    /// Bytes, sets, large integers: templates can only pass them on.
+    /// Bytes, sets, large integers, dates: templates can only pass them on.
     Other(Plain),
     /// The variable `salt`.
     Salt(Arc<dyn SaltFunctions>),
@@ -435,7 +436,7 @@ pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
                 .map(|(key, value)| (key.clone(), from_plain(value, inside, depth + 1)));
             Value::from_object(Obj::Dict(Shared::new(pairs.collect(), access)))
         }
-        Plain::BigInt(_) | Plain::Bytes(_) | Plain::Set(_) => {
+        Plain::BigInt(_) | Plain::Bytes(_) | Plain::Set(_) | Plain::Object(_) => {
             Value::from_object(Obj::Other(plain.clone()))
         }
     }
@@ -500,9 +501,10 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
         Head::Int(i) => Value::from(i),
         Head::Big(n) => Value::from_object(Obj::Other(Plain::BigInt(n.to_string()))),
         Head::Float(f) => Value::from(f),
-        // Salt packs dates as strings in extension type 78.
-        Head::Str(len) | Head::Ext(_, len) => {
-            Value::from(&*String::from_utf8_lossy(reader.take(len).map_err(broken)?))
+        Head::Str(len) => Value::from(&*String::from_utf8_lossy(reader.take(len).map_err(broken)?)),
+        Head::Ext(code, len) => {
+            let data = reader.take(len).map_err(broken)?;
+            Value::from_object(Obj::Other(from_ext(code, data)))
         }
         Head::Bin(len) => Value::from_object(Obj::Other(Plain::Bytes(
             reader.take(len).map_err(broken)?.to_vec(),
