@@ -470,13 +470,11 @@ impl StoreView {
     /// Whether the load that a summary shows is one that the reader may know.
     fn allows_load_of(&self, row: &JobSummary) -> bool {
         let is_allowed = |fun: &str| self.limits.allow_fun(fun);
-        match as_text(&row.fun) {
-            Some(fun) => is_allowed(fun),
-            None => {
-                let mut funs = msgpack::elements(&row.fun).peekable();
-                funs.peek().is_some() && funs.all(|fun| as_text(fun).is_some_and(is_allowed))
-            }
+        if let Some(fun) = as_text(&row.fun) {
+            return is_allowed(fun);
         }
+        let mut funs = msgpack::elements(&row.fun).peekable();
+        funs.peek().is_some() && funs.all(|fun| as_text(fun).is_some_and(is_allowed))
     }
 
     /// As [`Store::latest_of`].
