@@ -1,5 +1,7 @@
 //! Values of msgpack's extensions, as Salt's codec reads them.
 
+use std::fmt::Write as _;
+
 use super::msgpack::{Head, Reader};
 use super::python::{Object, Value};
 use super::salt_codec::{
@@ -37,7 +39,7 @@ fn date(data: &[u8]) -> Option<(&'static str, String, String)> {
 
     let mut shown = format!("{year}-{month}-{day} {time}");
     if micros > 0 {
-        shown.push_str(&format!(".{micros:06}"));
+        let _ = write!(shown, ".{micros:06}");
     }
 
     let mut numbers = Vec::with_capacity(7);

@@ -144,7 +144,7 @@ fn a_check_finds_errors_that_need_no_event_and_runs_nothing_of_the_site() {
             text.replace("DIR", &at),
         )
         .unwrap();
-        rules.push_str(&format!("  - 'x/{name}': {at}/{name}.sls\n"));
+        rules.extend(["  - 'x/", name, "': ", &at, "/", name, ".sls\n"]);
     }
     let master = dir.path().join("master");
     std::fs::write(&master, format!("root_dir: {at}\nreactor:\n{rules}")).unwrap();

@@ -36,12 +36,17 @@ pub(crate) fn encode(value: &Value) -> Json {
 }
 
 fn encode_object(object: &Object) -> Json {
-    let mut form = json!({"type": object.type_name, "str": object.text, "repr": object.repr, "true": object.is_true});
-    match &object.packed {
-        Ok((code, data)) => form["ext"] = json!([code, BASE64.encode(data)]),
-        Err(why) => form["why"] = Json::from(why.as_str()),
-    }
-    form
+    let (name, packed) = match &object.packed {
+        Ok((code, data)) => ("ext", json!([code, BASE64.encode(data)])),
+        Err(why) => ("why", Json::from(why.as_str())),
+    };
+    json!({
+        "type": object.type_name,
+        "str": object.text,
+        "repr": object.repr,
+        "true": object.is_true,
+        name: packed,
+    })
 }
 
 /// The JSON form of a mapping.

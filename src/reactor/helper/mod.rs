@@ -355,7 +355,9 @@ impl Salt for Helper {
 
     fn check(&self, file: &SaltFile<'_>, is_static: bool) -> Result<SaltChecked, SaltError> {
         let mut request = of_file("check", file);
-        request["is_static"] = Json::Bool(is_static);
+        if let Some(members) = request.as_object_mut() {
+            members.insert("is_static".to_owned(), Json::Bool(is_static));
+        }
         let answer = self.ask(&request)?;
         let cause = |raised: &Json| {
             let (kind, message) = exception(raised);
