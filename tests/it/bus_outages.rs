@@ -674,7 +674,15 @@ fn recorded_buses_pass_rules_as_valid_msgpack() {
         );
         let (framing, frames) = recording(release);
         publish(&mut bus.subscriber(), &framing, &frames);
-        assert_eq!(tags(&cellar, frames.len()).len(), frames.len(), "{release}");
+        // A busy machine may interrupt the reading of the bus, which adds a record.
+        let of_bus = || {
+            let tags = all_tags(&cellar);
+            tags.iter()
+                .filter(|tag| !tag.starts_with("saltcellar/gap/"))
+                .count()
+        };
+        wait_for("all frames", || (of_bus() >= frames.len()).then_some(()));
+        assert_eq!(of_bus(), frames.len(), "{release}");
         let page = cellar.ask("events_list", vec![("limit", 10_000.into())]);
         for event in page["events"].as_array().unwrap() {
             assert!(event["data"].is_map(), "{release}: {event}");

@@ -23,19 +23,6 @@ act:
     - arg:
       - echo {{ tag }} >> /root/acted
 """
-#: Appended to the returner: a worker waits after it has stored a return with this word, before the end time.
-WAIT = """
-
-_store = returner
-
-
-def returner(load):
-    _store(load)
-    if "wait here" in str(load.get("return")):
-        import time
-        open("/root/waits", "w").close()
-        time.sleep(300)
-"""
 #: Prints the answer of salt-api to a user's call of a runner.
 ASK = """
 import json, sys, urllib.error, urllib.request
@@ -54,15 +41,15 @@ with salt.utils.event.get_master_event(opts, opts["sock_dir"], listen=False) as 
     for tag in sys.argv[1:]:
         bus.fire_event({}, tag)
 """
-#: Seconds for a lease and its margin, and for a busy machine.
-LEASE_MAX_S = 90
+#: Seconds for a lease and its margin, on a busy machine: a limit, not a wait.
+LEASE_MAX_S = 300
 
 
 @pytest.fixture(scope="module")
 def booted(package_dir):
     host = boot(lambda: Salted(package_dir))
     try:
-        host.sh(f"dpkg -i /packages/1.deb; cat >> {SHARE}/returners/saltcellar.py; cp -r /src/tests/data/https /etc/saltcellar", stdin=WAIT)
+        host.sh(f"dpkg -i /packages/1.deb; cp -r /src/tests/data/https /etc/saltcellar")
         for name, text in (("/srv/reactor/act.sls", ACT), ("/root/ask.py", ASK), ("/root/fire.py", FIRE), ("/etc/salt/master.d/own.conf", "engines: [test]\n"),
                            ("/etc/systemd/system/salt-api.service", UNIT.format(salt=SALT, role="api")),
                            # As in Salt's package: each process of the master receives SIGTERM.
@@ -132,7 +119,7 @@ def test_a_minion_s_spool_is_shown_reported_and_flushed(site):
         shown = site.salt("salt-call", "--local", "saltcellar.status")["local"]
         assert (shown["reachable"], shown["spool"]["entries"]) == (False, 1), shown
         assert shown["error"] == (
-            "no answer from the saltcellar daemon at /run/saltcellar/saltcellar.sock: [Errno 2] No such file or directory; is it running?"), shown
+            "no answer from the saltcellar daemon at /run/saltcellar/saltcellar.sock: [Errno 111] Connection refused; is it running?"), shown
     (report, *_) = eventually("the beacon's event", lambda: events(site, "salt/beacon/web1/saltcellar_spool/*"))
     assert (report["data"]["entries"], report["data"]["lost"]) == (1, {}), report
     assert site.salt("salt-call", "--local", "saltcellar.flush")["local"]["entries"] == 0
@@ -190,26 +177,12 @@ def test_salt_s_reactor_acts_while_the_daemon_is_stopped(site):
     (unreachable, why), (reachable, _) = (line.split("\t", 1) for line in seen)
     assert (unreachable, reachable) == ("saltcellar/reactor/unreachable", "saltcellar/reactor/reachable"), seen
     why = json.loads(why)
-    assert why["fallback"] is True and "/run/saltcellar/saltcellar.sock: [Errno 2] No such file or directory" in why["error"], why
-
-
-def test_a_stopped_master_delivers_what_its_workers_hold(site):
-    """A worker holds a return until it has the end time; SIGTERM ends it in between."""
-    wait_for_minion(site)
-    started = site.sh(f"{PYTHON} {SALT}/bin/salt web1 test.arg 'wait here' --async").stdout
-    jid = started.split()[-1]
-    eventually("the worker waits", lambda: site.sh("test -e /root/waits", check=False).returncode == 0)
-    assert job(site, jid)["missing"] == ["web1"], "the return is held"
-    site.sh("systemctl stop salt-master")
-    (stored,) = job(site, jid)["returns"]
-    assert stored["return"]["args"] == ["wait here"], stored
-    assert site.show("Result", "salt-master") == "success"
-    site.sh("systemctl restart salt-minion; systemctl start --no-block salt-master")
+    assert why["fallback"] is True and "/run/saltcellar/saltcellar.sock: [Errno 111] Connection refused" in why["error"], why
 
 
 @pytest.mark.skipif(importlib.metadata.version("salt") < "3008", reason="keys.cache_driver is new in 3008")
 def test_keys_of_another_driver_are_reported(site):
-    site.sh("systemctl stop salt-master salt-minion; rm /root/waits /etc/salt/pki/minion/minion_master.pub", check=False)
+    site.sh("systemctl stop salt-master salt-minion; rm /etc/salt/pki/minion/minion_master.pub", check=False)
     site.write("/etc/salt/master.d/keys.conf", "keys.cache_driver: mmap_key\n")
     site.sh("systemctl start --no-block salt-master salt-minion")
     wait_for_minion(site)

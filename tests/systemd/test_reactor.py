@@ -3,7 +3,7 @@ import contextlib
 import json
 
 import pytest
-from conftest import MASTER, Unit, wait_for_minion
+from conftest import CONFIG, MASTER, Unit, wait_for_minion
 from procs import eventually
 
 #: Values that differ between any two processes, and not because of the sandbox.
@@ -183,11 +183,12 @@ def test_a_master_of_another_user(daemon, salt_s_own_user, service):
 
 
 def test_a_process_of_another_user_that_takes_too_long_is_killed_without_cap_kill(daemon, salt_s_own_user):
+    daemon.configure(reactor={**CONFIG["reactor"], "helper_timeout": "5s", "program_timeout": "5s"})
     begin(daemon, "slow/forever")
     helpers = daemon.helpers()
     assert helpers and daemon.show("CapabilityBoundingSet") == "cap_dac_override cap_setgid cap_setuid"
     failed = daemon.reaction("slow/forever")
-    assert "Salt's Python took longer than 30 s (reactor.helper_timeout) and was killed" in json.dumps(failed), failed
+    assert "Salt's Python took longer than 5 s (reactor.program_timeout) and was killed" in json.dumps(failed), failed
     eventually("the end of the process", lambda: not set(helpers) & set(daemon.helpers()))
 
 

@@ -288,6 +288,12 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
                 let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
                 salt.install(plan, &wheel, ours);
             }
+            // The master would be restarted without its job cache, and then publish no job.
+            (Install::None, _) if !args.master_only => {
+                if let Ok(salt) = salt {
+                    salt.loads(None).context(NOT_THERE)?;
+                }
+            }
             (Install::File | Install::None, _) => {}
         }
     }
@@ -302,6 +308,10 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     master_file(plan, args, &options, text.as_deref(), found)?;
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
 }
+
+/// What to do about an extension that should be there by other means.
+const NOT_THERE: &str = "find the extension, which is installed by other means (`--install none`, in this run or an earlier one): \
+     install it again, or let `saltcellar setup --install file` do it";
 
 /// Refuses to hand over a reactor whose rules or files would fail, with all that is wrong.
 fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> anyhow::Result<()> {
