@@ -82,10 +82,26 @@ struct MemLatest {
 struct Noted {
     /// 1 + the newest block with an entry of it; 0 for none.
     block: u32,
-    /// 1 + the function of its latest return; 0 for none.
+    /// Its previous row of each kind. A highstate renews one of both, so that one place for both would never be right.
+    rows: [NotedRow; 2],
+}
+
+/// A row of the latest returns.
+#[derive(Debug, Clone, Copy, Default)]
+struct NotedRow {
+    /// 1 + the number of the function's name; 0 for none.
     fun: u32,
-    /// Index of that return among the latest.
-    latest: u32,
+    /// Index among the latest.
+    at: u32,
+}
+
+/// The kind of a row of the latest returns.
+#[derive(Debug, Clone, Copy)]
+enum RowKind {
+    /// Of the function itself.
+    Function = 0,
+    /// Of [`HIGHSTATE`].
+    Highstate = 1,
 }
 
 /// The index of a segment that is active or waits to be sealed.
@@ -118,8 +134,8 @@ pub(crate) struct MemIndex {
     totals: Totals,
     /// A direct-mapped cache of recent jids and their jobs: consecutive entries often belong to few jobs.
     last_jids: Vec<(String, u32)>,
-    /// The function of the previous return.
-    last_fun: Option<u32>,
+    /// The name in the previous row of each kind.
+    last_funs: [Option<u32>; 2],
     scratch: (JobSummary, Vec<u8>),
 }
 
@@ -242,35 +258,39 @@ impl MemIndex {
         if entry.kind == Kind::Return && minion != NONE {
             let is_bus_only = entry.flags.has(Flags::UNCONFIRMED);
             if entry.flags.has(Flags::HIGHSTATE) {
-                self.note_latest_of(HIGHSTATE, is_bus_only, minion, at, seq)?;
+                let fun = self.number_of(RowKind::Highstate, HIGHSTATE, is_bus_only)?;
+                self.note_latest(RowKind::Highstate, fun, minion, at, seq);
             }
-            self.note_latest_of(entry.fun, is_bus_only, minion, at, seq)?;
+            let fun = self.number_of(RowKind::Function, entry.fun, is_bus_only)?;
+            self.note_latest(RowKind::Function, fun, minion, at, seq);
         }
         Ok(())
     }
 
-    /// Records a return of a function, or of [`HIGHSTATE`].
-    fn note_latest_of(
+    /// The number of the name in a row of the latest returns.
+    fn number_of(
         &mut self,
+        kind: RowKind,
         fun: &str,
         is_bus_only: bool,
-        minion: u32,
-        job: u32,
-        seq: SeqNo,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u32, StoreError> {
         let (_, name) = &mut self.scratch;
         name.clear();
         if is_bus_only {
             name.push(BUS_ONLY as u8);
         }
         name.extend_from_slice(fun.as_bytes());
-        let known = self
-            .last_fun
-            .filter(|&last| self.names.get(last) == name.as_slice());
-        let fun = known.map_or_else(|| self.names.number(name), Ok)?;
-        self.last_fun = Some(fun);
-        self.note_latest(fun, minion, job, seq);
-        Ok(())
+
+        // Usually that of the return before.
+        let [last, of_highstate] = &mut self.last_funs;
+        let last = match kind {
+            RowKind::Function => last,
+            RowKind::Highstate => of_highstate,
+        };
+        let known = last.filter(|&last| self.names.get(last) == name.as_slice());
+        let number = known.map_or_else(|| self.names.number(name), Ok)?;
+        *last = Some(number);
+        Ok(number)
     }
 
     /// Records a minion for the newest block; returns the number of its name.
@@ -379,13 +399,15 @@ impl MemIndex {
         jobs
     }
 
-    fn note_latest(&mut self, fun: u32, minion: u32, job: u32, seq: SeqNo) {
+    /// Records a return of a minion, whose name was recorded, in its row.
+    fn note_latest(&mut self, kind: RowKind, fun: u32, minion: u32, job: u32, seq: SeqNo) {
         // Usually a minion runs the same function as before.
         let noted = self
             .noted
             .get(minion as usize)
-            .filter(|noted| noted.fun == fun + 1)
-            .map(|noted| noted.latest);
+            .and_then(|noted| noted.rows.get(kind as usize))
+            .filter(|row| row.fun == fun + 1)
+            .map(|row| row.at);
         if let Some(at) = noted {
             self.renew_latest(at, job, seq);
             return;
@@ -411,11 +433,12 @@ impl MemIndex {
                 seq,
             });
         }
-        let noted = self
+        let row = self
             .noted
             .get_mut(minion as usize)
+            .and_then(|noted| noted.rows.get_mut(kind as usize))
             .expect("the minion was recorded");
-        (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
+        (row.fun, row.at) = (fun + 1, known.unwrap_or(next));
     }
 
     /// Records a further return of a function from a minion, unless its job is older.
