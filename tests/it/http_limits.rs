@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::LazyLock;
 
 use regex::Regex;
 use saltcellar::wire::json::from_json;
@@ -180,18 +181,22 @@ fn start(world: World) -> Cellar {
 
 /// Replaces what differs between any two stores: the store's id, sequence numbers, and times of arrival.
 fn normal(text: &str) -> String {
-    let rules = [
-        (r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|%3A)?", "TIME"),
-        (r"\d{4}-\d\d-\d\d [0-9:.]+ UTC", "TIME"),
-        (r"[0-9a-f]{16}(:|%3A)\d+", "CURSOR"),
-        (r#""(seq|duration_us)":\d+"#, r#""$1":N"#),
-        (r"/events/\d+", "/events/N"),
-        (r"[0-9.]+ (ms|s|µs)\b", "SPAN"),
-        (r#"(data-place|value|x|cx|width)="[0-9.]+%?""#, r#"$1="N""#),
-    ];
-    rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
-        let replaced = Regex::new(pattern).unwrap().replace_all(&text, *by);
-        replaced.into_owned()
+    // Compiled once: thousands of answers are compared.
+    static RULES: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
+        [
+            (r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|%3A)?", "TIME"),
+            (r"\d{4}-\d\d-\d\d [0-9:.]+ UTC", "TIME"),
+            (r"[0-9a-f]{16}(:|%3A)\d+", "CURSOR"),
+            (r#""(seq|duration_us)":\d+"#, r#""$1":N"#),
+            (r"/events/\d+", "/events/N"),
+            (r"[0-9.]+ (ms|s|µs)\b", "SPAN"),
+            (r#"(data-place|value|x|cx|width)="[0-9.]+%?""#, r#"$1="N""#),
+        ]
+        .map(|(pattern, by)| (Regex::new(pattern).unwrap(), by))
+    });
+
+    RULES.iter().fold(text.to_owned(), |text, (pattern, by)| {
+        pattern.replace_all(&text, *by).into_owned()
     })
 }
 
