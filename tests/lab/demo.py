@@ -112,13 +112,26 @@ def build():
     if given:
         screen.step(f"Using {given}")
         return os.path.abspath(given)
-    screen.step("Building saltcellar (release); the first time takes a few minutes")
     cargo = os.environ.get("CARGO") or "cargo"
     if not shutil.which(cargo):
         raise salt_lab.LabError("cargo is not installed; see https://rustup.rs")
-    if procs.run([cargo, "build", "--release"], cwd=salt_lab.REPO, stdin=subprocess.DEVNULL).returncode:
+    binary = os.path.join(os.path.abspath(target_dir()), "debug", "saltcellar")
+    if os.path.exists(binary):
+        screen.step("Building saltcellar: less than a minute, as most of it was built before")
+    else:
+        screen.step("Building saltcellar: about four minutes on two processors, the first time only")
+    # The build of the tests: `make test` builds nothing of this again.
+    if procs.run([cargo, "build"], cwd=salt_lab.REPO, stdin=subprocess.DEVNULL).returncode:
         raise salt_lab.LabError("the build failed")
-    return os.path.join(os.path.abspath(target_dir()), "release", "saltcellar")
+    return binary
+
+
+def prepare_salt():
+    """Makes Salt's Python environment in the background, while cargo compiles. `ensure_venv` waits for it, and shows its errors."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "salt_lab.py")
+    born = []
+    procs.spawn([sys.executable, script, "venv"], born.append, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return born[0]
 
 
 def answers(path):
@@ -132,11 +145,13 @@ def answers(path):
 
 class Demo:
     def __init__(self):
-        self.root = self.daemon = self.lab = None
+        self.root = self.daemon = self.lab = self.preparing = None
         self.complete = False  # everything was shown
 
     # ------------------------------------------------------------ up
     def up(self):
+        with procs.held():
+            self.preparing = prepare_salt()
         self.bin = build()
         screen.step(f"Preparing Python with Salt {salt_lab.default_release()} and the extension")
         salt_lab.ensure_venv(salt_lab.default_release(), screen.progress)
@@ -146,7 +161,9 @@ class Demo:
         bus = f"{self.root}/lab/master/run"
 
         screen.step("Starting the saltcellar daemon; it waits for the master's event bus")
-        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.sock, "--bus", bus]
+        (port,) = salt_lab.free_ports(1)
+        salt_lab.write(f"{self.root}/saltcellar.yaml", f"http: {{listen: '127.0.0.1:{port}'}}\n")
+        cmd = [self.bin, "serve", "--config", f"{self.root}/saltcellar.yaml", "--state-dir", f"{self.root}/state", "--socket", self.sock, "--bus", bus]
         screen.command(self.shown(cmd))
         with open(f"{self.root}/daemon.log", "ab") as log:
             procs.spawn(cmd, self.note_daemon, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -227,17 +244,23 @@ class Demo:
             raise salt_lab.LabError(f"saltcellar has no job. End of the daemon's log:\n{self.log_tail()}")
         return states[0]["jid"]
 
+    def page(self):
+        p = procs.run([self.bin, "page"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+        if p.returncode:
+            raise salt_lab.LabError(f"`saltcellar page` failed:\n{p.stdout}")
+        return p.stdout.strip()
+
     def stay(self):
         self.complete = True
-        screen.step("Everything is up. In another terminal:")
+        screen.step("Everything is up. The page, signed in (the link works once, within two minutes):")
+        screen.line()
+        screen.line(f"  {self.page()}")
+        screen.step("In another terminal:")
         screen.line()
         screen.line(f"  . {self.root}/env")
-        screen.line("  salt '*' test.ping")
-        screen.line("  salt '*' state.apply hello")
-        screen.line("  salt-run jobs.list_jobs")
-        screen.line("  saltcellar jobs list")
-        screen.line("  saltcellar events list --tag 'salt/job/*/ret/*'")
-        screen.line("  saltcellar status")
+        screen.line("  salt '*' state.apply broken && saltcellar jobs list   # a job that fails, and its row")
+        screen.line("  saltcellar events tail                                # what happens on the bus")
+        screen.line("  saltcellar page                                       # another link to the page")
         screen.line()
         screen.line(screen.paint("1", "Press Ctrl-C to stop everything."))
         while self.daemon.poll() is None:
@@ -248,6 +271,8 @@ class Demo:
     def down(self, keep):
         """Stops Salt first and the daemon last, so that it gets all events."""
         procs.ignore_signals()
+        if self.preparing:
+            procs.end([self.preparing.pid], grace=3)
         if not self.root:
             return
         screen.line()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""shards: runs the integration tests in several concurrent pytest processes, each with its own master.
+"""shards: runs the tests of a directory in several concurrent pytest processes, each with its own master or machine.
 
-  shards.py [PYTEST ARGS...]
+  shards.py DIR [PYTEST ARGS...]
 
 A master, its minions and the tests mostly wait, so two processes need little more than half the time of one on two
-cores. INTEGRATION_SHARDS is their number (2). Arguments are passed to each pytest; if one of them is a test or a file, there is
-one process with these arguments alone. Runs in the lab's environment: `salt_lab.py in-venv -- python tests/lab/shards.py`.
+cores. TEST_SHARDS is their number (2). Arguments are passed to each pytest; if one of them is a test or a file, there is
+one process with these arguments alone. Runs in the lab's environment: `salt_lab.py in-venv -- python tests/lab/shards.py DIR`.
 """
 import glob
 import os
@@ -16,9 +16,6 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import procs  # noqa: E402
-
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TESTS = os.path.join(REPO, "salt", "tests", "integration")
 
 #: Approximate seconds of each file, for balance only. A file that is not listed counts as 5.
 SECONDS = {
@@ -41,12 +38,18 @@ SECONDS = {
     "test_single_file.py": 29,
     "test_spool.py": 18,
     "test_zeromq.py": 8,
+    # tests/systemd
+    "test_extension.py": 90,
+    "test_packages.py": 60,
+    "test_setup.py": 200,
+    "test_unit.py": 120,
+    "test_upgrade.py": 60,
 }
 NO_TESTS = 5  # pytest's exit code if no test was selected
 
 
-def files():
-    return sorted(glob.glob(os.path.join(TESTS, "test_*.py")))
+def files(tests):
+    return sorted(glob.glob(os.path.join(tests, "test_*.py")))
 
 
 def split(paths, count):
@@ -66,7 +69,7 @@ class Shard:
     def __init__(self, name, args, started):
         self.name, self.rest = name, ""
         self.out = tempfile.TemporaryFile()
-        cmd = [sys.executable, "-m", "pytest", "-q", "--durations=5", *args]
+        cmd = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--durations=5", *args]
         procs.spawn(cmd, started.append, stdout=self.out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         self.process, self.at = started[-1], 0
 
@@ -80,9 +83,9 @@ class Shard:
         return bool(data)
 
 
-def run(args):
+def run(tests, args):
     names_tests = any(os.path.exists(arg.split("::")[0]) for arg in args)
-    shards = [[]] if names_tests else split(files(), int(os.environ.get("INTEGRATION_SHARDS") or 2))
+    shards = [[]] if names_tests else split(files(tests), int(os.environ.get("TEST_SHARDS") or 2))
     procs.install()
     started, running = [], []
     try:
@@ -101,4 +104,4 @@ def run(args):
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1], sys.argv[2:]))

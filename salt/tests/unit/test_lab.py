@@ -1,14 +1,18 @@
-"""Coverage of a test run and the division of the integration tests into shards: tests/lab of this repository."""
+"""Coverage of a test run and the division of tests into shards, and the table of their results: tests/lab of this repository."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "lab"))
+REPO = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests" / "lab")]
 
+import run  # noqa: E402
 import salt_lab  # noqa: E402
 import shards  # noqa: E402
+
+INTEGRATION, SYSTEMD = REPO / "salt" / "tests" / "integration", REPO / "tests" / "systemd"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +45,7 @@ def test_a_run_of_ci_covers_another_release_that_depends_on_the_commit(monkeypat
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
 def test_each_file_is_in_one_shard(count):
-    files = shards.files()
+    files = shards.files(INTEGRATION)
     lists = shards.split(files, count)
     assert len(files) > 10 and sorted(sum(lists, [])) == files
     assert all(lists) and len(lists) == min(count, len(files))
@@ -49,9 +53,32 @@ def test_each_file_is_in_one_shard(count):
 
 
 def test_the_list_of_slow_files_names_existing_files():
-    assert set(shards.SECONDS) <= {Path(path).name for path in shards.files()}
+    assert set(shards.SECONDS) <= {Path(path).name for path in [*shards.files(INTEGRATION), *shards.files(SYSTEMD)]}
 
 
 def test_each_port_is_assigned_once():
     ports = [*salt_lab.free_ports(3), *salt_lab.free_ports(2)]
     assert len(set(ports)) == 5 and all(port in salt_lab.PORTS for port in ports)
+
+
+@pytest.mark.parametrize("line, expected", [
+    ("     Summary [ 456.314s] 1393 tests run: 1392 passed (2 slow), 1 failed, 7 skipped", (1392, 1, 0, [])),
+    ("test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 4 filtered out; finished in 0.1s", (12, 1, 0, [])),
+    ("2 failed, 3 passed, 1 skipped in 90.95s (0:01:30)", (3, 2, 1, [])),
+    ("[1/2] ===== 5 passed, 2 errors in 1.2s =====", (5, 2, 0, [])),
+    ("SKIPPED [2] tests/systemd/conftest.py:33: no test under a real systemd: root", (0, 0, 0, ["no test under a real systemd: root"])),
+    ("SKIPPED: the site, Sphinx cannot be installed", (0, 0, 1, ["the site, Sphinx cannot be installed"])),
+    ("a line that says 3 passed", (0, 0, 0, [])),
+])
+def test_results_are_read_from_the_last_line_of_a_run(line, expected):
+    counts = run.Counts.of(f"some text\n\x1b[32m{line}\x1b[0m\n")
+    assert (counts.passed, counts.failed, counts.skipped, counts.reasons) == expected
+
+
+def test_each_stage_of_a_test_run_is_a_target_and_needs_known_ones():
+    makefile = (REPO / "Makefile").read_text()
+    stages = {stage.name: stage for stage in run.stages()}
+    assert len(stages) > 10
+    for name, stage in stages.items():
+        assert f"\ntest-{name}:" in makefile, name
+        assert set(stage.needs) <= set(stages), name

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""run: all tests, in stages that run side by side, and one table at the end. `make test` calls this.
+
+  run.py                    all stages
+  run.py rust systemd       these stages, and what they need
+  run.py --list             the stages
+
+Each stage is a target of the Makefile, so that `make test-NAME` runs it alone. Its output is in target/tests/NAME.log; that of a
+failed stage is printed. Stages start in the order below, as soon as what they need is done and there is room: tests mostly wait,
+for disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default one more than processors).
+"""
+import argparse
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lab"))
+import procs  # noqa: E402
+import salt_lab  # noqa: E402
+
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR") or os.path.join(salt_lab.REPO, "target"))
+LOGS = os.path.join(TARGET, "tests")
+CI = bool(os.environ.get("CI"))
+
+
+@dataclasses.dataclass
+class Stage:
+    """A target of the Makefile. `needs` names the stages before it, `room` how many processors it keeps busy."""
+
+    name: str
+    what: str
+    needs: tuple = ()
+    room: int = 1
+    #: Whether it prepares others: it has no tests to count.
+    prepares: bool = False
+
+    process = None
+    started = ended = None
+    code = None
+
+    @property
+    def log(self):
+        return os.path.join(LOGS, f"{self.name}.log")
+
+    @property
+    def seconds(self):
+        return round((self.ended or time.monotonic()) - self.started) if self.started else 0
+
+
+def stages():
+    binary = ("build", "salt", *(["release"] if CI else []))
+    return [
+        Stage("packages", "Debian packages that tests need", prepares=True),
+        Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
+        Stage("build", "the crate and its tests", ("packages",), 2, prepares=True),
+        *([Stage("release", "the release build", ("build",), 2, prepares=True)] if CI else []),
+        Stage("systemd", "the units under a real systemd", binary),
+        Stage("integration", "a real Salt master", binary),
+        Stage("rust", "the crate", ("build",), 2),
+        Stage("python", "the extension", binary),
+        Stage("sinks", "real destinations of sinks", binary),
+        Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),
+        Stage("page", "the page in Chromium", binary),
+        Stage("docs", "the site"),
+        Stage("http", "a real Prometheus", binary),
+    ]
+
+
+@dataclasses.dataclass
+class Counts:
+    """What a stage's output says of its tests."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reasons: list = dataclasses.field(default_factory=list)
+
+    #: The last line of a run: of nextest, of `cargo test`, of pytest.
+    NEXTEST = re.compile(r"^ *Summary \[.*\] *\d+ tests? run: (.*)$")
+    CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+    PYTEST = re.compile(r"^(?:\[\d+/\d+\] )?=* ?((?:\d+ \w+,? ?)+)in \d[\d.]*s")
+    REASON = re.compile(r"^(?:\[\d+/\d+\] )?SKIPPED \[\d+\] \S+: (.*)$")
+
+    @classmethod
+    def of(cls, text):
+        """Reads the summaries of all runs in a log."""
+        counts = cls()
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+            if match := cls.CARGO.match(line):
+                passed, failed, _ignored = map(int, match.groups())
+                counts.passed, counts.failed = counts.passed + passed, counts.failed + failed
+            elif match := cls.NEXTEST.match(line) or cls.PYTEST.match(line):
+                for number, word in re.findall(r"(\d+) (\w+)", match[1]):
+                    counts.passed += int(number) if word == "passed" else 0
+                    counts.failed += int(number) if word in ("failed", "errors", "error", "timed") else 0
+                    # Those that nextest skips are left out on purpose: they have targets of their own.
+                    counts.skipped += int(number) if word == "skipped" and cls.PYTEST.match(line) else 0
+            elif match := cls.REASON.match(line):
+                counts.reasons.append(match[1])
+            elif line.startswith("SKIPPED: "):
+                counts.skipped += 1
+                counts.reasons.append(line.removeprefix("SKIPPED: "))
+        counts.reasons = list(dict.fromkeys(counts.reasons))
+        return counts
+
+
+def read(path):
+    with open(path, errors="replace") as file:
+        return file.read()
+
+
+class Run:
+    def __init__(self, wanted):
+        self.all = {stage.name: stage for stage in stages()}
+        self.stages = self.with_needs(wanted or list(self.all))
+        self.room = int(os.environ.get("TEST_ROOM") or (os.cpu_count() or 1) + 1)
+        self.begin = time.monotonic()
+
+    def with_needs(self, wanted):
+        chosen, left = set(), list(wanted)
+        while left:
+            name = left.pop()
+            if name not in self.all:
+                raise salt_lab.LabError(f"there is no stage {name}; there are {', '.join(self.all)}")
+            chosen.add(name)
+            left.extend(self.all[name].needs)
+        return [stage for stage in self.all.values() if stage.name in chosen]
+
+    def say(self, text):
+        elapsed = round(time.monotonic() - self.begin)
+        print(f"{elapsed // 60:3}:{elapsed % 60:02}  {text}", flush=True)
+
+    def start(self, stage):
+        os.makedirs(LOGS, exist_ok=True)
+        stage.started = time.monotonic()
+        self.say(f"{stage.name}: {stage.what}")
+        command = [os.environ.get("MAKE") or "make", "--no-print-directory", f"test-{stage.name}"]
+        with open(stage.log, "w") as log:
+            # A stage of its own has make's settings from the environment, but not the jobs of the make above it.
+            env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+            env["TEST_STAGES"] = "1"
+
+            def note(process):
+                stage.process = process
+            procs.spawn(command, note, cwd=salt_lab.REPO, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def finish(self, stage):
+        stage.ended, stage.code = time.monotonic(), stage.process.returncode
+        result = "FAILED" if stage.code else "done" if stage.prepares else "passed"
+        self.say(f"{stage.name}: {result} after {stage.seconds} s")
+        if result == "FAILED":
+            print(f"\n== {stage.name} ({stage.log})\n{read(stage.log)}", flush=True)
+
+    def is_ready(self, stage):
+        return all(self.all[need].code == 0 for need in stage.needs if self.all[need] in self.stages)
+
+    def step(self):
+        """Starts and finishes what it can; whether something is left to wait for."""
+        for stage in self.stages:
+            if stage.process and stage.code is None and stage.process.poll() is not None:
+                self.finish(stage)
+        used = sum(stage.room for stage in self.stages if stage.process and stage.code is None)
+        for stage in self.stages:
+            if not stage.process and self.is_ready(stage) and (used == 0 or used + stage.room <= self.room):
+                self.start(stage)
+                used += stage.room
+        return used > 0
+
+    def table(self):
+        rows = [("stage", "passed", "failed", "skipped", "seconds", "")]
+        for stage in self.stages:
+            counts = Counts.of(read(stage.log)) if stage.process else Counts()
+            note = "; ".join(counts.reasons)
+            if not stage.process:
+                note = f"not run, because {' and '.join(need for need in stage.needs if self.all[need].code != 0)} failed"
+            elif stage.code:
+                note = f"FAILED, see {os.path.relpath(stage.log, salt_lab.REPO)}"
+            numbers = ("", "", "") if stage.prepares else (counts.passed, counts.failed, counts.skipped)
+            rows.append((stage.name, *numbers, stage.seconds, note))
+        widths = [max(len(str(row[n])) for row in rows) for n in range(5)]
+        width_max = max(40, shutil.get_terminal_size((160, 24)).columns - sum(widths) - 10)
+        print()
+        for name, *numbers, note in rows:
+            cells = [str(number).rjust(width) for number, width in zip(numbers, widths[1:])]
+            note = note if len(note) <= width_max else f"{note[:width_max - 1]}…"
+            print("  ".join([name.ljust(widths[0]), *cells, note]).rstrip())
+        elapsed = round(time.monotonic() - self.begin)
+        print(f"\n{elapsed // 60} min {elapsed % 60} s in all", flush=True)
+
+    def run(self):
+        procs.install()
+        try:
+            while self.step():
+                time.sleep(0.2)
+        except KeyboardInterrupt as exc:
+            procs.ignore_signals()
+            procs.end([stage.process.pid for stage in self.stages if stage.process], grace=30)
+            return 128 + exc.signum
+        self.table()
+        return 0 if all(stage.code == 0 for stage in self.stages) else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    if args.list:
+        for stage in stages():
+            print(f"{stage.name:12}{stage.what}")
+        return 0
+    return Run(args.stages).run()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except salt_lab.LabError as exc:
+        sys.exit(f"run: {exc}")
