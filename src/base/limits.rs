@@ -49,6 +49,9 @@ pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MA
 /// nil, so that many small ones do not enlarge the answer.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
+/// Bytes of an unhashable map key that is shown as text. The text of a nil is six times as long.
+pub const UNREADABLE_KEY_BYTES_MAX: usize = 1024;
+
 /// Concurrent connections on the local socket. One more is answered `unavailable` and closed.
 /// A master has tens of workers with one connection each.
 pub const SOCKET_PEERS_MAX: usize = 16_384;

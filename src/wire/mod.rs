@@ -10,7 +10,7 @@ pub mod outcome;
 pub mod python;
 pub mod salt_codec;
 pub mod salt_event;
-pub mod salt_ext;
+pub mod salt_value;
 pub mod signed;
 pub mod states;
 pub mod unix_listener;

@@ -11,7 +11,7 @@
 //! | ext 78: a date | `strptime("%Y%m%dT%H:%M:%S.%f")`; else an error | as Salt writes them: ASCII digits, two for each field |
 //! | ext 79: a constant | any msgpack that unpacks into two, str in UTF-8; else an error | an array of a str and a scalar; not as a map key |
 //! | other ext | bytes | yes |
-//! | map key that is an array or a map | an error: not hashable | no |
+//! | map key that is an array or a map | an error: not hashable | no; in a return it becomes Python's text of it |
 //! | nesting | reads 1,024 levels, writes 512 | 512 levels ([`MSGPACK_DEPTH_MAX`]) |
 //!
 //! Salt's own codec does not write the values for which this check is stricter than Salt.
@@ -25,7 +25,11 @@ use std::cmp::Ordering;
 
 use super::msgpack::{DecodeError, Head, Reader, ValueTail, Writer, number_at, value_len};
 use crate::base::clock::{Micros, digits};
-use crate::base::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
+use crate::base::limits::{
+    ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_KEY_BYTES_MAX, UNREADABLE_SHOWN_MAX,
+};
+use crate::wire::python::{self, Value};
+use crate::wire::salt_value::from_msgpack;
 
 pub(crate) const EXT_TIMESTAMP: i8 = -1;
 pub(crate) const EXT_DATE: i8 = 78;
@@ -193,16 +197,37 @@ impl Sink for Replace {
         self.copy_until(bytes, start);
         self.replaced += 1;
         let mut w = Writer::behind(std::mem::take(&mut self.copy));
+        let rest = bytes.get(start..).unwrap_or_default();
+        let len = value_len(rest)?;
+        let key = (why == Unreadable::Key)
+            .then(|| key_text(rest.get(..len)?))
+            .flatten();
         // A nil is no longer than the value it replaces, so the copy does not outgrow the original.
         if self.replaced > UNREADABLE_SHOWN_MAX {
             w.nil()
         } else {
-            w.str(&format!("<unreadable: {why}>"))
+            w.str(&key.unwrap_or_else(|| format!("<unreadable: {why}>")))
         };
         self.copy = w.into_bytes();
-        self.done = start + value_len(bytes.get(start..).unwrap_or_default())?;
+        self.done = start + len;
         Ok(self.done)
     }
+}
+
+/// Python's text of a key that it cannot hash, as the extension writes it; `None` for a long one. Different keys stay different. Salt
+/// packs tuples, which Python can hash, as arrays.
+fn key_text(key: &[u8]) -> Option<String> {
+    fn with_tuples(value: Value) -> Value {
+        match value {
+            Value::List(items) => Value::Tuple(items.into_iter().map(with_tuples).collect()),
+            other => other,
+        }
+    }
+
+    if key.len() > UNREADABLE_KEY_BYTES_MAX {
+        return None;
+    }
+    from_msgpack(key).map(|key| python::str(&with_tuples(key)))
 }
 
 /// A traversal of values. Each step receives the start of a value and returns its end, which may be past the end of
@@ -392,6 +417,31 @@ fn is_plain(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_that_python_cannot_hash_become_its_text_of_them() {
+        let mut w = Writer::new();
+        w.map(3);
+        w.array(2).str("a").int(1);
+        w.str("of a tuple");
+        w.array(1).nil();
+        w.str("of another");
+        w.array(2000);
+        for _ in 0..2000 {
+            w.nil();
+        }
+        w.str("of a long one");
+        let body = mended(&w.into_bytes()).unwrap();
+
+        let mut expected = Writer::new();
+        expected.map(3);
+        expected.str("('a', 1)").str("of a tuple");
+        expected.str("(None,)").str("of another");
+        expected.str("<unreadable: a map key is an array, a map or a constant>");
+        expected.str("of a long one");
+        assert_eq!(body, expected.into_bytes());
+        assert_eq!(check_whole(&body), Ok(()));
+    }
 
     fn ext(code: i8, data: &[u8]) -> Vec<u8> {
         [

@@ -88,6 +88,20 @@ def the_first_publish_stays(ask, theirs, ours, world):
 
 
 @difference
+def a_job_of_a_minion_alone_has_it_as_target(ask, theirs, ours, world):
+    """
+    The target of a job that a minion ran on its own is the minion, with the arguments that it reports.
+
+    ``local_cache`` lists ``unknown-target`` and no arguments, because the return that is the job's load has neither ``tgt`` nor ``arg``.
+    """
+    for their, our in _rows(ask, theirs, ours).values():
+        if their.get("Target") == "unknown-target" and our.get("Target") not in (None, "unknown-target"):
+            for row in (their, our):
+                row.update(Target=MISSING, Arguments=MISSING)
+    return theirs, ours
+
+
+@difference
 def targets_are_not_matched_again(ask, theirs, ours, world):
     """
     The minions of a load that was saved without minions are unknown.

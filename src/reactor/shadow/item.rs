@@ -9,7 +9,6 @@ use super::observed_call::ObservedCall;
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::master::pack;
 use crate::reactor::run::depths::is_by_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::store::Followed;
@@ -207,7 +206,7 @@ fn small(bytes: &[u8]) -> Option<Value> {
     if bytes.len() > REACTOR_SHADOW_ACT_BYTES_MAX {
         None
     } else {
-        pack::unpacked(bytes)
+        crate::wire::salt_value::from_msgpack(bytes)
     }
 }
 
@@ -423,7 +422,7 @@ fn load(row: &Followed<'_>) -> Option<ShadowItem> {
 
 fn gap(row: &Followed<'_>) -> ShadowItem {
     // Without a duration the gap starts at the beginning of the log.
-    let begin = match get(row.body, "seconds").and_then(pack::unpacked) {
+    let begin = match get(row.body, "seconds").and_then(crate::wire::salt_value::from_msgpack) {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "whole microseconds are enough"

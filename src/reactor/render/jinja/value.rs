@@ -17,7 +17,7 @@ use super::context::SaltFunctions;
 use crate::base::limits;
 use crate::wire::msgpack::{DecodeError, Head, Reader};
 use crate::wire::python::value::{Key, PythonDict, Value as Plain, with_room};
-use crate::wire::salt_ext::from_ext;
+use crate::wire::salt_value::from_ext;
 
 /// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;

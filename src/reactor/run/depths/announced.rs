@@ -20,7 +20,6 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX,
 };
-use crate::reactor::master::pack;
 use crate::reactor::shadow::ObservedCall;
 use crate::wire::python::value::{Map, Value};
 
@@ -102,7 +101,7 @@ fn read(body: &[u8]) -> Option<Value> {
     if body.len() > REACTOR_SHADOW_ACT_BYTES_MAX {
         None
     } else {
-        pack::unpacked(body)
+        crate::wire::salt_value::from_msgpack(body)
     }
 }
 
@@ -245,7 +244,7 @@ mod tests {
     use crate::wire::python::yaml;
 
     fn body(text: &str) -> Vec<u8> {
-        pack::packed(&yaml::load(text).unwrap())
+        crate::reactor::master::pack::packed(&yaml::load(text).unwrap())
     }
 
     #[test]

@@ -498,7 +498,7 @@ pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
             .and_then(as_int)
             .and_then(|n| u64::try_from(n).ok())
     };
-    let key = |key| match pack::unpacked(key)? {
+    let key = |key| match crate::wire::salt_value::from_msgpack(key)? {
         Value::Int(n) => u64::try_from(n).ok(),
         Value::BigInt(digits) => digits.parse().ok(),
         _ => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::call_key;
 use crate::base::clock::Micros;
 use crate::model::SeqNo;
-use crate::reactor::master::{Call, Client, pack};
+use crate::reactor::master::{Call, Client};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::scheduler::{Task, TaskProgress};
 use crate::reactor::run::{Event, PlannedCall, ReactionPlan};
@@ -147,7 +147,7 @@ impl Handle {
 }
 
 fn read(record: &StoredEntry) -> Option<ReplaySource> {
-    let Value::Map(map) = pack::unpacked(&record.body)? else {
+    let Value::Map(map) = crate::wire::salt_value::from_msgpack(&record.body)? else {
         return None;
     };
     let number = |key: &str| match map.get(key) {

@@ -1,12 +1,14 @@
-//! Values of msgpack's extensions, as Salt's codec reads them.
+//! Values from msgpack, with its extensions, as Salt's codec reads them.
 
 use std::fmt::Write as _;
 
 use super::msgpack::{Head, Reader};
+use super::python::value::{Key, Map};
 use super::python::{Object, Value};
 use super::salt_codec::{
     EXT_CONSTANT, EXT_DATE, EXT_TIMESTAMP, is_constant, is_date, is_timestamp,
 };
+use crate::base::limits::MSGPACK_DEPTH_MAX;
 
 /// The value that Salt's codec reads from an ext: a timestamp, a date, a constant, or bytes.
 pub fn from_ext(code: i8, data: &[u8]) -> Value {
@@ -94,6 +96,68 @@ fn constant(data: &[u8]) -> Option<(&'static str, String, String)> {
         format!("<Constant.{name}>")
     };
     Some(("_Constant", shown.clone(), shown))
+}
+
+/// Decodes a value; `None` for malformed msgpack, or nesting beyond [`MSGPACK_DEPTH_MAX`].
+pub(crate) fn from_msgpack(bytes: &[u8]) -> Option<Value> {
+    read(&mut Reader::new(bytes), MSGPACK_DEPTH_MAX)
+}
+
+fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
+    let depth = depth.checked_sub(1)?;
+    let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(text) => Value::Str(text.to_owned()),
+        Err(_) => Value::Bytes(bytes.to_vec()),
+    };
+    let mut look = *reader;
+    Some(match look.head().ok()? {
+        Head::Str(_) | Head::Bin(_) => {
+            let is_text = matches!(look_head(reader)?, Head::Str(_));
+            let bytes = reader.bytes().ok()?;
+            if is_text {
+                text(bytes)
+            } else {
+                Value::Bytes(bytes.to_vec())
+            }
+        }
+        Head::Array(len) => {
+            *reader = look;
+            // Grows with the actual data, not with the announced length.
+            let mut items = Vec::new();
+            for _ in 0..len {
+                items.push(read(reader, depth)?);
+            }
+            Value::List(items)
+        }
+        Head::Map(len) => {
+            *reader = look;
+            let mut map = Map::default();
+            for _ in 0..len {
+                let key = read(reader, depth)?;
+                map.insert(Key(key), read(reader, depth)?);
+            }
+            Value::Map(map)
+        }
+        Head::Ext(code, len) => {
+            *reader = look;
+            from_ext(code, reader.take(len).ok()?)
+        }
+        scalar => {
+            *reader = look;
+            match scalar {
+                Head::Bool(b) => Value::Bool(b),
+                Head::Int(i) => Value::Int(i),
+                Head::Big(n) => Value::BigInt(n.to_string()),
+                Head::Float(f) => Value::Float(f),
+                _ => Value::Null,
+            }
+        }
+    })
+}
+
+fn look_head(reader: &Reader<'_>) -> Option<Head> {
+    let mut look = *reader;
+    look.head().ok()
 }
 
 #[cfg(test)]
