@@ -51,9 +51,7 @@ def booted(package_dir):
     try:
         host.sh(f"dpkg -i /packages/1.deb; cp -r /src/tests/data/https /etc/saltcellar")
         for name, text in (("/srv/reactor/act.sls", ACT), ("/root/ask.py", ASK), ("/root/fire.py", FIRE), ("/etc/salt/master.d/own.conf", "engines: [test]\n"),
-                           ("/etc/systemd/system/salt-api.service", UNIT.format(salt=SALT, role="api")),
-                           # As in Salt's package: each process of the master receives SIGTERM.
-                           ("/etc/systemd/system/salt-master.service.d/tests.conf", "[Service]\nKillMode=control-group\n")):
+                           ("/etc/systemd/system/salt-api.service", UNIT.format(salt=SALT, role="api"))):
             host.write(name, text)
         host.configure_salt(minion=MINION, **MASTER)
         host.sh("systemctl start salt-master")
