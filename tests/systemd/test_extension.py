@@ -55,6 +55,8 @@ def booted(package_dir):
             host.write(name, text)
         host.configure_salt(minion=MINION, **MASTER)
         host.sh("systemctl start salt-master")
+        # A master that is stopped while it starts may leave children behind, which hold its ports: not every container lets systemd kill them.
+        eventually("the master listens", lambda: host.sh("ss -Hltn sport = 4506").stdout)
         host.cli("setup", "--yes", "--reactor")
         host.sh("systemctl start --no-block salt-minion")
         wait_for_minion(host)
