@@ -356,12 +356,18 @@ impl StoreView {
 
     /// The summary made of the allowed entries.
     fn allowed_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
+        Ok(self.allowed_job(jid)?.map(|(_, summary)| summary))
+    }
+
+    /// The allowed entries of a job, returns without their bodies unless one of them is all that is known of it, and the summary made of them.
+    fn allowed_job(&self, jid: &str) -> Result<Option<(Vec<StoredEntry>, JobSummary)>, StoreError> {
         let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
         let best = entries.iter().map(|entry| rank(entry.kind)).max();
         if best <= Some(rank(Kind::Return)) {
             entries = self.job_entries(jid)?;
         }
-        Ok(summary(&entries))
+
+        Ok(summary(&entries).map(|summary| (entries, summary)))
     }
 
     /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the read ends early after some jobs of others.
@@ -415,10 +421,10 @@ impl StoreView {
         }
         let mut jobs = BTreeMap::new();
         for (jid, minions) in wanted {
-            let Some(summary) = self.job_row(jid)? else {
+            // Read once for all three: a list asks for many jobs.
+            let Some((mut returns, summary)) = self.allowed_job(jid)? else {
                 continue;
             };
-            let mut returns = self.job_entries_with(jid, |_| false)?;
             let is_cached = returns.iter().any(|entry| is_of_cached_job(entry.kind));
             returns.retain(|entry| {
                 entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
