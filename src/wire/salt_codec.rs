@@ -23,17 +23,14 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::msgpack::{DecodeError, Head, Reader, ValueTail, Writer, number_at, value_len};
-use crate::base::clock::{Micros, digits};
+use super::msgpack::{DecodeError, Reader, ValueTail, Writer, number_at, value_len};
 use crate::base::limits::{
     ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_KEY_BYTES_MAX, UNREADABLE_SHOWN_MAX,
 };
 use crate::wire::python::{self, Value};
-use crate::wire::salt_value::from_msgpack;
-
-pub(crate) const EXT_TIMESTAMP: i8 = -1;
-pub(crate) const EXT_DATE: i8 = 78;
-pub(crate) const EXT_CONSTANT: i8 = 79;
+use crate::wire::salt_value::{
+    EXT_CONSTANT, EXT_DATE, EXT_TIMESTAMP, from_msgpack, is_constant, is_date, is_timestamp,
+};
 
 /// Why Salt's codec cannot read a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -357,60 +354,6 @@ impl<S: Sink> ValueWalk<'_, S> {
             _ => return Ok(at + 1 + len),
         };
         self.sink.unreadable(self.bytes, start, why)
-    }
-}
-
-/// `msgpack.Timestamp`, in any of its three lengths.
-pub(crate) fn is_timestamp(data: &[u8]) -> bool {
-    let nanoseconds = match data.len() {
-        4 => 0,
-        8 => data
-            .first_chunk()
-            .map_or(u32::MAX, |b| u32::from_be_bytes(*b) >> 2),
-        12 => data
-            .first_chunk()
-            .map_or(u32::MAX, |b| u32::from_be_bytes(*b)),
-        _ => return false,
-    };
-    nanoseconds < 1_000_000_000
-}
-
-/// A date such as `20260203T04:05:06.000789`, as Salt's format with `strftime` yields it and `strptime` accepts it.
-pub(crate) fn is_date(data: &[u8]) -> bool {
-    let number = |from: usize, to: usize| digits(data.get(from..to)?);
-    let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
-    if !(19..=24).contains(&data.len())
-        || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign))
-    {
-        return false;
-    }
-    let read = || {
-        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
-        let (hour, minute, second) = (number(9, 11)?, number(12, 14)?, number(15, 17)?);
-        let micros = number(18, data.len())?;
-        Micros::of_utc([year, month, day, hour, minute, second, micros]).filter(|_| year >= 1)
-    };
-    read().is_some()
-}
-
-/// A pair of name and scalar: Salt's form of `salt.defaults._Constant`.
-pub(crate) fn is_constant(data: &[u8]) -> bool {
-    let mut reader = Reader::new(data);
-    let read = |reader: &mut Reader<'_>| {
-        let pair = reader.array()? == 2;
-        let name = is_plain(reader.value()?);
-        Ok::<_, DecodeError>(pair && name && is_plain(reader.value()?))
-    };
-    read(&mut reader) == Ok(true) && reader.rest().is_empty()
-}
-
-/// A scalar, a bin, or a str in UTF-8.
-fn is_plain(value: &[u8]) -> bool {
-    let mut reader = Reader::new(value);
-    match reader.head() {
-        Ok(Head::Str(_)) => std::str::from_utf8(reader.rest()).is_ok(),
-        Ok(Head::Array(_) | Head::Map(_) | Head::Ext(..)) | Err(_) => false,
-        Ok(_) => true,
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::msgpack::{Head, Reader};
+use super::msgpack::{DecodeError, Head, Reader};
 use super::python::value::{Key, Map};
 use super::python::{Object, Value};
-use super::salt_codec::{
-    EXT_CONSTANT, EXT_DATE, EXT_TIMESTAMP, is_constant, is_date, is_timestamp,
-};
+use crate::base::clock::{Micros, digits};
 use crate::base::limits::MSGPACK_DEPTH_MAX;
+
+pub(crate) const EXT_TIMESTAMP: i8 = -1;
+pub(crate) const EXT_DATE: i8 = 78;
+pub(crate) const EXT_CONSTANT: i8 = 79;
 
 /// The value that Salt's codec reads from an ext: a timestamp, a date, a constant, or bytes.
 pub fn from_ext(code: i8, data: &[u8]) -> Value {
@@ -96,6 +98,60 @@ fn constant(data: &[u8]) -> Option<(&'static str, String, String)> {
         format!("<Constant.{name}>")
     };
     Some(("_Constant", shown.clone(), shown))
+}
+
+/// `msgpack.Timestamp`, in any of its three lengths.
+pub(crate) fn is_timestamp(data: &[u8]) -> bool {
+    let nanoseconds = match data.len() {
+        4 => 0,
+        8 => data
+            .first_chunk()
+            .map_or(u32::MAX, |b| u32::from_be_bytes(*b) >> 2),
+        12 => data
+            .first_chunk()
+            .map_or(u32::MAX, |b| u32::from_be_bytes(*b)),
+        _ => return false,
+    };
+    nanoseconds < 1_000_000_000
+}
+
+/// A date such as `20260203T04:05:06.000789`, as Salt's format with `strftime` yields it and `strptime` accepts it.
+pub(crate) fn is_date(data: &[u8]) -> bool {
+    let number = |from: usize, to: usize| digits(data.get(from..to)?);
+    let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
+    if !(19..=24).contains(&data.len())
+        || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign))
+    {
+        return false;
+    }
+    let read = || {
+        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+        let (hour, minute, second) = (number(9, 11)?, number(12, 14)?, number(15, 17)?);
+        let micros = number(18, data.len())?;
+        Micros::of_utc([year, month, day, hour, minute, second, micros]).filter(|_| year >= 1)
+    };
+    read().is_some()
+}
+
+/// A pair of name and scalar: Salt's form of `salt.defaults._Constant`.
+pub(crate) fn is_constant(data: &[u8]) -> bool {
+    let mut reader = Reader::new(data);
+    let read = |reader: &mut Reader<'_>| {
+        let pair = reader.array()? == 2;
+        let name = is_plain(reader.value()?);
+        Ok::<_, DecodeError>(pair && name && is_plain(reader.value()?))
+    };
+    read(&mut reader) == Ok(true) && reader.rest().is_empty()
+}
+
+/// A scalar, a bin, or a str in UTF-8.
+fn is_plain(value: &[u8]) -> bool {
+    let mut reader = Reader::new(value);
+    match reader.head() {
+        Ok(Head::Str(_)) => std::str::from_utf8(reader.rest()).is_ok(),
+        Ok(Head::Array(_) | Head::Map(_) | Head::Ext(..)) | Err(_) => false,
+        Ok(_) => true,
+    }
 }
 
 /// Decodes a value; `None` for malformed msgpack, or nesting beyond [`MSGPACK_DEPTH_MAX`].
