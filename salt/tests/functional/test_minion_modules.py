@@ -47,14 +47,18 @@ def test_a_refused_status_shows_a_daemon_that_answers(functions, daemon):
 
 def test_the_beacon_reports_old_and_many_entries_and_losses(functions, minion_opts, daemon, monkeypatch):
     beacons = salt.loader.beacons(minion_opts, functions)
-    minion_opts["beacons"] = {"saltcellar_spool": [{"interval": 1}]}
-    check = beacons["saltcellar_spool.beacon"]
+
+    def check(config):
+        """As Salt calls a beacon with an `interval`: it validates the whole configuration, and removes the interval."""
+        assert beacons["saltcellar_spool.validate"]([*config, {"interval": 1}])[0]
+        return beacons["saltcellar_spool.beacon"](config)
+
     assert check([]) == []
     daemon.stop()
     functions["saltcellar.send"]("backup.nightly", 1)
     assert check([]) == []
     assert check([{"bytes": 10_000}]) == []
-    (report,) = check([{"bytes": 10}, {"interval": 5}])
+    (report,) = check([{"bytes": 10}])
     assert (report["entries"], report["lost"]) == (1, {})
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 400)
@@ -86,8 +90,24 @@ def test_the_beacon_looks_once_a_minute_unless_an_interval_is_configured(functio
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 61)
     assert len(check([{"bytes": 1}])) == 1
-    minion_opts["beacons"] = {"saltcellar_spool": [{"bytes": 1}, {"interval": 5}]}
-    assert len(check([{"bytes": 1}])) == 1
+    assert check([{"bytes": 1}]) == []
+
+
+def test_the_beacon_leaves_a_configured_interval_to_salt(functions, minion_opts, daemon):
+    """Also if the beacon is configured while the minion runs, which the loader's options do not show before Salt 3008."""
+    from salt.beacons import Beacon
+
+    daemon.stop()
+    functions["saltcellar.send"]("backup.nightly", 1)
+    minion_opts.update(beacons={}, loop_interval=1)
+    salts = Beacon(minion_opts, functions)
+
+    def reports(config):
+        return len(salts.process({"saltcellar_spool": config}, {}) or [])
+
+    config = [{"bytes": 1}, {"interval": 2}]
+    assert [reports(config) for _ in range(6)] == [0, 0, 1, 0, 1, 0]
+    assert [reports([{"bytes": 1}]) for _ in range(3)] == [1, 0, 0], "without an interval, once a minute"
 
 
 @pytest.mark.parametrize("config", [{"age": 5}, ["age"], [1], [{"agee": 5}], "x", None])

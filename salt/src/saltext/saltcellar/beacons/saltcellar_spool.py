@@ -33,6 +33,11 @@ _OWN = ("age", "bytes")
 #: Keys that Salt reads, or adds.
 _SALTS = ("interval", "enabled", "disable_during_state_run", "run_once", "beacon_module", "_beacon_name")
 
+#: What ``validate`` saw, for the ``beacon`` that Salt calls right after it, without the ``interval``
+#: (salt/beacons/__init__.py). ``__opts__`` cannot say it: before 3008 it is a copy from the loader's creation, so a beacon
+#: that was added later is not in it.
+_validated = {}
+
 #: Losses that were reported, by directory of the spool, where they could not be written.
 _reported = {}
 
@@ -64,6 +69,8 @@ def validate(config):
         value = values.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             return False, f"saltcellar_spool: {key} must be a number from 0, not {value!r}"
+
+    _validated["interval"] = values.get("interval")
     return True, "valid"
 
 
@@ -101,16 +108,12 @@ def _values(config):
 
 
 def _is_due(values):
-    """Whether the default interval has passed. Salt removes a configured ``interval``, and observes it itself."""
-    name = values.get("_beacon_name", __virtualname__)
-    opts = loaders.variable(globals(), "__opts__")
-    for source in (opts, opts.get("pillar") or {}):
-        items = (source.get("beacons") or {}).get(name) or ()
-        if any("interval" in item for item in items if isinstance(item, dict)):
-            return True
+    """Whether Salt observes a configured ``interval``, or the default one has passed."""
+    if _validated.pop("interval", None):
+        return True
 
     context = loaders.variable(globals(), "__context__")
-    now, key = time.monotonic(), f"{__virtualname__}.{name}"
+    now, key = time.monotonic(), f"{__virtualname__}.{values.get('_beacon_name', __virtualname__)}"
     if context is None or now >= context.get(key, 0):
         if context is not None:
             context[key] = now + INTERVAL_S
