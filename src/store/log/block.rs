@@ -94,6 +94,7 @@ impl BlockView {
     }
 
     fn get(&self) -> &ArchivedHead {
+        // `rkyv` has no trusted access without `unsafe`, so the archive is validated again.
         #[expect(clippy::unwrap_used, reason = "`new` accessed the same bytes")]
         archived(&self.head).unwrap()
     }
@@ -114,6 +115,7 @@ impl BlockView {
 
     /// Memory use in bytes, including the decompressed bodies.
     pub fn memory(&self) -> usize {
+        // Both forms stay in memory once a body was read, so both count from the beginning.
         let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
         let packed = self.packed.as_ref().map_or(0, Vec::len);
         self.head
@@ -124,12 +126,15 @@ impl BlockView {
 
     fn unpacked(&self) -> Result<&[u8], String> {
         let bodies = self.bodies.get_or_init(|| {
+            // Unpacked once for all bodies of the block: they are one zstd frame. The error is
+            // kept, too, so that a damaged block is not decompressed once per entry.
             let block = self.get();
             let len = usize::try_from(block.bodies_len.to_native()).map_err(|e| e.to_string())?;
             let packed = self
                 .packed
                 .as_deref()
                 .ok_or("only the head of the block was read")?;
+
             match block.codec {
                 CODEC_STORED => Ok(packed.to_vec()),
                 CODEC_ZSTD => decompress(packed, len).map_err(|e| format!("zstd: {e}")),
@@ -174,6 +179,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     let count = block.count.to_native() as usize;
     let jids = block.jids.to_native() as usize;
     let texts = block.text_ends.len();
+    // Checked first: the limits bound everything that is allocated below.
     if count == 0 || count > BLOCK_ENTRIES_MAX {
         return Err(format!("{count} entries in a block"));
     }
@@ -181,6 +187,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if jids > count {
         return Err(format!("{jids} jids of {count} entries"));
     }
+
     let per_entry = [
         &block.seq,
         &block.at,
@@ -201,6 +208,8 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     {
         return Err(format!("a column does not hold {count} values"));
     }
+
+    // Texts are slices between two ends, so ascending ends within the bytes make every slice valid.
     let mut end = 0;
     for next in block.text_ends.iter().map(|e| e.to_native() as usize) {
         if next < end {
@@ -214,6 +223,8 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
             block.texts.len()
         ));
     }
+
+    // The columns of indexes: 0 stands for none in all but the tag, which every entry has.
     let known = block.tag.is_below(texts)
         && block.minion.is_below(texts + 1)
         && block.fun.is_below(texts + 1)
@@ -223,6 +234,9 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if !known {
         return Err("an index of an entry is out of range".to_owned());
     }
+
+    // The first gap is at least zero and gaps ascend, so no sequence number underflows, and the
+    // last one is the greatest. Only its sum can overflow.
     let mut gaps = Vec::with_capacity(count);
     block.seq.unpack(count, &mut gaps);
     let last = gaps
@@ -238,15 +252,20 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     {
         return Err("sequence numbers are not ascending".to_owned());
     }
+
+    // Readers convert both to the narrower types of an entry.
     if !block.flags.is_below(1 << u8::BITS) || !block.jid_pid.is_below(JID_PIDS) {
         return Err("flags or a pid are out of range".to_owned());
     }
+
+    // A jid is either a time or, as a negative number, the index of its text.
     let is_text = |n: i64| usize::try_from(-1 - n).is_ok_and(|n| n < texts);
     let mut times = Vec::with_capacity(jids);
     block.jid_time.unpack(jids, &mut times);
     if !times.iter().all(|&time| time >= 0 || is_text(time)) {
         return Err("an index of a jid is out of range".to_owned());
     }
+
     let bodies = block
         .body_len
         .total(count)
@@ -260,6 +279,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
             block.bodies_len
         ));
     }
+
     Ok(())
 }
 
@@ -361,6 +381,7 @@ impl<'a> Rows<'a> {
         if time < 0 {
             return Some(JidKey::of(self.text_str(usize::try_from(-1 - time).ok()?)));
         }
+
         let pid = self
             .block
             .jid_pid
@@ -387,6 +408,7 @@ impl<'a> Rows<'a> {
                 .text_str(usize::try_from(-1 - time).expect("jids were checked"))
                 .to_owned();
         }
+
         let pid = self
             .block
             .jid_pid
@@ -477,6 +499,7 @@ impl<'a> Rows<'a> {
         if let Some((&LITERAL, tag)) = template.split_first() {
             return tag.to_vec();
         }
+
         let mut tag = Vec::with_capacity(template.len() + 40);
         for &b in template {
             match b {
@@ -504,6 +527,7 @@ impl<'a> Rows<'a> {
 
     /// The texts of all distinct jids.
     pub fn jid_texts(&self) -> Vec<String> {
+        // The speller keeps the last second, because jids of one block are mostly close in time.
         let mut speller = JidSpeller::default();
         let spelled = |(at, time): (usize, i64)| {
             if time < 0 || self.jid_has_pid(at) {
@@ -520,6 +544,7 @@ impl<'a> Rows<'a> {
 
     /// The body as received; an error if decompression fails.
     pub fn body(&self, i: usize) -> Result<&'a [u8], String> {
+        // Made on the first read of a body: most readers of a head never ask for one.
         let ends = self.view.body_ends.get_or_init(|| {
             let mut end = 0;
             (0..self.len())
@@ -529,6 +554,7 @@ impl<'a> Rows<'a> {
                 })
                 .collect()
         });
+
         let end = |i: usize| *ends.get(i).expect("an entry of this block");
         let from = i.checked_sub(1).map_or(0, end);
         self.view
@@ -557,6 +583,7 @@ impl<'a> Rows<'a> {
     }
 
     fn text(&self, at: usize) -> &'a [u8] {
+        // Only indexes that `check` has bounded arrive here.
         let end = |i: usize| {
             self.block
                 .text_ends
@@ -572,6 +599,8 @@ impl<'a> Rows<'a> {
     }
 
     fn text_str(&self, at: usize) -> &'a str {
+        // A builder stores valid UTF-8 only. Anything else was forged with valid checksums, and an
+        // empty text is harmless.
         std::str::from_utf8(self.text(at)).unwrap_or_default()
     }
 }

@@ -44,6 +44,8 @@ impl Packer {
         self.packed
             .reserve(zstd::zstd_safe::compress_bound(bytes.len()));
         self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
+
+        // Random or compressed bodies become longer with zstd, and are stored as they are.
         Ok(if self.packed.len() < bytes.len() {
             (CODEC_ZSTD, &self.packed)
         } else {
@@ -73,21 +75,27 @@ struct Dictionary {
 impl Dictionary {
     fn index_of(&mut self, text: &[u8]) -> Result<i64, StoreError> {
         let hash = xxh3_64(text);
+        // The texts are compared: a hash is not an identity, and an equal hash must not merge two
+        // names.
         if let Some(&at) = self.by_hash.get(&hash)
             && self.text(at) == text
         {
             return Ok(i64::from(at));
         }
+
+        // Only a bug reaches this: each entry adds at most four texts.
         if self.ends.len() >= TEXTS_MAX {
             return Err(StoreError::Broken(
                 "a block has more texts than its entries can name",
             ));
         }
+
         let at = fits(self.ends.len(), "a block has over 4 G texts")?;
         let end = fits(
             self.bytes.len() + text.len(),
             "the texts of a block exceed 4 GiB",
         )?;
+
         self.bytes.extend_from_slice(text);
         self.ends.push(end);
         self.by_hash.insert(hash, at);
@@ -166,36 +174,46 @@ impl BlockBuilder {
     /// Appends an entry; sequence numbers must ascend. After an error the builder is inconsistent and must be
     /// cleared with [`BlockBuilder::clear`].
     pub fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
+        // The frame's count is 16 bits.
         if self.len() >= BLOCK_ENTRIES_MAX {
             return Err(StoreError::Broken(
                 "a block has more than BLOCK_ENTRIES_MAX entries",
             ));
         }
+
         if self.is_empty() {
             self.first_seq = seq.0;
         }
+
+        // Gaps are relative to the index in the block, so consecutive numbers are a constant
+        // column.
         let before = self.seqs.last().copied().unwrap_or(0);
         let gap = seq
             .0
             .checked_sub(self.first_seq)
             .and_then(|n| n.checked_sub(self.len() as u64));
+
         let gap = gap
             .and_then(|gap| i64::try_from(gap).ok())
             .filter(|gap| *gap >= before);
         self.seqs.push(gap.ok_or(StoreError::Broken(
             "the sequence numbers of a block do not ascend",
         ))?);
+
         self.at.push(entry.at.0);
         self.kind.push(i64::from(entry.kind as u8));
         self.source.push(i64::from(entry.source as u8));
         self.flags.push(i64::from(entry.flags.0));
         self.retcode.push(entry.retcode);
+
+        // 0 means none, so real indexes are shifted by one.
         let jid = if entry.jid.is_empty() {
             0
         } else {
             self.jid_of(entry.jid)? + 1
         };
         self.jid.push(jid);
+
         for (text, column) in [(entry.minion, &mut self.minion), (entry.fun, &mut self.fun)] {
             column.push(if text.is_empty() {
                 0
@@ -203,22 +221,27 @@ impl BlockBuilder {
                 self.texts.index_of(text.as_bytes())? + 1
             });
         }
+
         template_of(entry, &mut self.template);
         let template = self.texts.index_of(&self.template)?;
         self.tag.push(template);
+
         let body_len = i64::try_from(entry.body.len());
         self.body_len
             .push(body_len.map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?);
         self.bodies.extend_from_slice(entry.body);
+
         self.raw_bytes += entry.packed_len_max();
         Ok(())
     }
 
     fn jid_of(&mut self, jid: &str) -> Result<i64, StoreError> {
+        // Returns of one job usually follow each other, so the last jid saves hashing the next one.
         if self.last_jid.0 == jid {
             return Ok(self.last_jid.1);
         }
         let at = self.find_jid(jid)?;
+
         self.last_jid.0.clear();
         self.last_jid.0.push_str(jid);
         self.last_jid.1 = at;
@@ -232,6 +255,7 @@ impl BlockBuilder {
             let place = usize::try_from(at)
                 .ok()
                 .and_then(|at| self.jid_time.get(at));
+
             let spelled = *place.expect("a jid of this block");
             let same = spelled >= 0
                 || u32::try_from(-1 - spelled)
@@ -240,6 +264,8 @@ impl BlockBuilder {
                 return Ok(at);
             }
         }
+
+        // After a collision the new jid takes the place in the index. Both keep their own number.
         let at = i64::from(fits(self.jid_time.len(), "a block has over 4 G jids")?);
         self.jid_time.push(match key.time() {
             Some(time) => time.0,
@@ -248,6 +274,7 @@ impl BlockBuilder {
         self.jid_pid
             .push(key.pid().map_or(0, |pid| i64::from(pid) + 1));
         self.jid_index.insert(key, at);
+
         Ok(at)
     }
 
@@ -286,6 +313,8 @@ impl BlockBuilder {
             &self.tag,
             &self.body_len,
         ];
+        // All checks repeat what `push` ensures. They cost little next to zstd, and a block that
+        // contradicts itself would be acknowledged and then unreadable.
         if self.is_empty() || columns.iter().any(|column| column.len() != self.len()) {
             return Err(StoreError::Broken(
                 "a column of a block does not have one value per entry",
@@ -299,12 +328,14 @@ impl BlockBuilder {
                 "the last text end of a block differs from the length of its texts",
             ));
         }
+
         let bodies: i64 = self.body_len.iter().sum();
         if usize::try_from(bodies) != Ok(self.bodies.len()) {
             return Err(StoreError::Broken(
                 "the bodies of a block differ in length from its entries",
             ));
         }
+
         Ok(())
     }
 
@@ -315,11 +346,13 @@ impl BlockBuilder {
                 .text(u32::try_from(at).expect("an index of the dictionary"))
                 .to_vec()
         };
+
         let free = self
             .jid_time
             .iter()
             .any(|&time| time < 0)
             .then(|| FREE_JID.to_vec());
+
         distinct(&self.tag)
             .into_iter()
             .map(text)
@@ -330,10 +363,12 @@ impl BlockBuilder {
     /// Compresses the bodies and archives the columns. Call [`BlockBuilder::clear`] before reuse.
     pub fn finish<'a>(&'a self, packer: &'a mut Packer) -> Result<Packed<'a>, StoreError> {
         self.check()?;
+
         let failed = |what: String| StoreError::Failed(format!("cannot pack a block: {what}"));
         let (codec, bodies) = packer
             .pack(&self.bodies)
             .map_err(|error| failed(error.to_string()))?;
+
         let head = Head {
             first_seq: self.first_seq,
             count: fits(self.len(), "a block has over 4 G entries")?,
@@ -356,6 +391,7 @@ impl BlockBuilder {
             bodies_len: self.bodies.len() as u64,
             codec,
         };
+
         let head = rkyv::to_bytes::<Error>(&head).map_err(|error| failed(error.to_string()))?;
         Ok(Packed { head, bodies })
     }
@@ -368,11 +404,15 @@ impl BlockBuilder {
         out: &mut Vec<u8>,
     ) -> Result<BlockMeta, StoreError> {
         let packed = self.finish(packer)?;
+
         let (seqs, (at_min, at_max), offset) = (self.seqs(), self.times(), out.len() as u64);
         let (len, head_len) = write_frame(out, &packed, seqs, self.len())?;
+        // Ends the borrow of the builder, which is cleared below.
         drop(packed);
+
         let count = fits(self.len(), "a block has over 4 G entries")?;
         self.clear();
+
         let (first_seq, last_seq) = seqs;
         Ok(BlockMeta {
             offset,
@@ -403,10 +443,13 @@ impl BlockBuilder {
             &mut self.jid_time,
             &mut self.jid_pid,
         ];
+
         columns.into_iter().for_each(Vec::clear);
         self.jid_index.clear();
         self.texts.clear();
         self.last_jid.0.clear();
+
+        // One entry may be as large as `ENTRY_BYTES_MAX`, and each class keeps its builder forever.
         self.bodies.clear();
         self.bodies.shrink_to(4 * BLOCK_RAW_BYTES);
         (self.first_seq, self.raw_bytes) = (0, 0);
@@ -421,6 +464,7 @@ impl BlockBuilder {
 pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
     let mut seen: Vec<bool> = Vec::new();
     let mut found = Vec::new();
+
     for at in column.iter().filter_map(|&n| usize::try_from(n).ok()) {
         if seen.len() <= at {
             seen.resize(at + 1, false);
@@ -431,11 +475,13 @@ pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
             found.push(at);
         }
     }
+
     found
 }
 
 /// Offset of `word` in `text`: its own position if it is a subslice, otherwise its first occurrence.
 fn place_of(word: &[u8], text: &[u8]) -> Option<usize> {
+    // Names that were cut out of the tag are found by their address, without a search.
     let cut_at = word.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
     if cut_at < text.len() && text.get(cut_at..cut_at + word.len()) == Some(word) {
         return Some(cut_at);
@@ -446,11 +492,15 @@ fn place_of(word: &[u8], text: &[u8]) -> Option<usize> {
 /// Writes a tag's template: the tag with placeholders for its jid and its minion id.
 fn template_of(entry: &Entry<'_>, template: &mut Vec<u8>) {
     template.clear();
+    // A tag with a placeholder byte would be expanded wrongly.
     if entry.tag.iter().any(|&b| b <= MINION_PLACEHOLDER) {
         template.push(LITERAL);
         template.extend_from_slice(entry.tag);
         return;
     }
+
+    // The jid comes first in every tag of Salt that has both, so the minion is searched for behind
+    // it.
     let mut rest = entry.tag;
     for (word, mark) in [
         (entry.jid, JID_PLACEHOLDER),
@@ -466,6 +516,7 @@ fn template_of(entry: &Entry<'_>, template: &mut Vec<u8>) {
             rest = after.split_at(word.len()).1;
         }
     }
+
     template.extend_from_slice(rest);
 }
 

@@ -55,7 +55,8 @@ const STORE_ID_AT: usize = 64;
 const CRC_AT: usize = FILE_HEADER_LEN - 4;
 const _: () =
     assert!(NAME_AT + CLASS_NAME_BYTES_MAX <= STORE_ID_AT && FILE_HEADER_LEN.is_multiple_of(ALIGN));
-/// Bytes of the first read of a search; the size doubles with each further read, up to [`SEARCH_BYTES_MAX`].
+/// Bytes of the first read of a search. The size doubles with each further read, up to
+/// [`SEARCH_BYTES_MAX`], so that a search through a large range needs few reads.
 const SEARCH_BYTES: usize = 4096;
 const SEARCH_BYTES_MAX: usize = 1 << 20;
 
@@ -84,6 +85,7 @@ impl BlockMeta {
     /// Describes the block of a frame.
     pub(in crate::store) fn of(view: &BlockView, header: &FrameHeader) -> Self {
         let (at_min, at_max) = view.rows().times();
+
         Self {
             offset: header.offset,
             len: u32::try_from(header.end() - header.offset)
@@ -112,6 +114,8 @@ pub fn file_header(class_name: &str, id: LogId, created: Micros) -> [u8; FILE_HE
     put(&mut header, 24, &created.0.to_le_bytes());
     put(&mut header, NAME_AT, class_name.as_bytes());
     put(&mut header, STORE_ID_AT, &id.store_id.to_le_bytes());
+
+    // The checksum covers everything before it, so it is written last.
     let crc = crc32fast::hash(header.get(..CRC_AT).expect("a whole header"));
     put(&mut header, CRC_AT, &crc.to_le_bytes());
     header
@@ -140,18 +144,21 @@ struct Unreadable {
 
 impl Unreadable {
     /// Adds a range; returns the number of bytes that were not known.
+    // Ranges that only touch are joined as well, because a bad area is found sector by sector.
     fn add(&mut self, range: &Range<u64>) -> u64 {
         let first = self.ranges.partition_point(|known| known.end < range.start);
         let behind = self
             .ranges
             .partition_point(|known| known.start <= range.end);
         let touched = self.ranges.get(first..behind).unwrap_or_default();
+
         let joined = touched.iter().fold(range.clone(), |all, known| {
             all.start.min(known.start)..all.end.max(known.end)
         });
         let len = |range: &Range<u64>| range.end - range.start;
         let known: u64 = touched.iter().map(len).sum();
         let fresh = len(&joined) - known;
+
         self.ranges.splice(first..behind, [joined]);
         self.uncounted += fresh;
         fresh
@@ -219,10 +226,15 @@ impl LogFile {
     /// class and first sequence number follow from the path.
     pub fn open(fs: &dyn Fs, path: &Path, class_name: &str, id: LogId) -> Result<Self, StoreError> {
         let log = Self::bare(fs, path, id)?;
+        // The frames are checked one by one, so the readable rest of the log is worth more than an
+        // error.
         let Some(header) = log.header()? else {
             tracing::error!(path = %path.display(), offset = 0, "log header damaged, reading its frames without it");
             return Ok(log);
         };
+
+        // The class and number of a path are what retention and look-ups use; contradicting bytes
+        // mean that an administrator moved files.
         if let Some(what) = header.mismatch(class_name, id) {
             let what = format!("{what}: was a directory renamed or copied?");
             return Err(StoreError::Corrupt {
@@ -266,14 +278,18 @@ impl LogFile {
     /// Reads the file's header; `None` if it is damaged or the file is not a log. Another version is an error.
     pub(in crate::store) fn header(&self) -> Result<Option<Header>, StoreError> {
         let mut bytes = [0_u8; FILE_HEADER_LEN];
+        // Not a header of any version: the caller decides whether that is damage.
         if !self.read(&mut bytes, 0)? || !bytes.starts_with(FILE_MAGIC) {
             return Ok(None);
         }
+
         let holds = |crc_at: usize| {
             crc32fast::hash(bytes.get(..crc_at).unwrap_or_default()) == u32_at(&bytes, crc_at)
         };
+
+        // A version counts only if a checksum holds. Otherwise the field itself may be damaged.
         let version = u32_at(&bytes, 8);
-        // Headers of formats 1 and 2 had 64 bytes.
+        // Headers of formats 1 and 2 had 64 bytes, with their checksum at 60.
         if version != FORMAT_VERSION && (holds(CRC_AT) || holds(60)) {
             let (path, found) = (self.path.clone(), version.to_string());
             return Err(StoreError::Version {
@@ -318,12 +334,14 @@ impl LogFile {
 
     /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame, or if it cannot be read.
     pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
+        // The index and the log disagree: the caller treats the frame as lost.
         let Some(header) = self
             .header_at(meta.offset)?
             .filter(|header| header.end() == meta.end())
         else {
             return Ok(None);
         };
+
         let mut bytes = vec![0; meta.len as usize];
         // The padding of the last frame may be missing from the file.
         let len = usize::try_from(header.bodies_at() - header.offset).unwrap_or(usize::MAX);
@@ -331,6 +349,8 @@ impl LogFile {
         let Some(part) = bytes.get_mut(..len) else {
             return Ok(None);
         };
+
+        // Unreadable sectors read as zero bytes, which must not be copied as if they were data.
         let end = meta.offset + part.len() as u64;
         let is_there = self.read(part, meta.offset)? && !self.is_unreadable(meta.offset, end);
         Ok(is_there.then_some(bytes))
@@ -375,24 +395,33 @@ impl LogFile {
         size: u64,
     ) -> Result<Option<FrameHeader>, StoreError> {
         if let Some(header) = self.header_at(from)? {
+            // The usual case: the frame follows directly.
             return Ok(Some(header));
         }
+
         let mut at = from + ALIGN as u64;
         let magic = self.id.magic();
         let mut chunk = vec![0_u8; SEARCH_BYTES];
+
+        // Frames are aligned, so only multiples of `ALIGN` are candidates.
         while at + FRAME_HEADER_LEN as u64 <= size {
             let want = usize::try_from(size - at)
                 .unwrap_or(usize::MAX)
                 .min(chunk.len());
+
             let Some(part) = chunk.get_mut(..want) else {
                 break;
             };
             if !self.read(part, at)? {
                 break;
             }
+
+            // Candidates whose header would cross the end of this read are looked at in the next
+            // one.
             let last = part.len() - FRAME_HEADER_LEN;
             for place in (0..=last).step_by(ALIGN) {
                 let bytes = part.get(place..).unwrap_or_default();
+                // The magic is compared first: hashing every candidate would slow down the search.
                 if bytes.starts_with(&magic)
                     && let Some(header) =
                         FrameHeader::read(bytes, self.id, self.base, at + place as u64)
@@ -400,6 +429,7 @@ impl LogFile {
                     return Ok(Some(header));
                 }
             }
+
             at += (last / ALIGN * ALIGN + ALIGN) as u64;
             chunk.resize((chunk.len() * 2).min(SEARCH_BYTES_MAX), 0);
         }
@@ -414,20 +444,26 @@ impl LogFile {
         with_bodies: bool,
     ) -> Result<Payload, StoreError> {
         let (head_len, bodies_len) = (header.head_len as usize, header.bodies_len as usize);
+        // This release writes no such part, so it is data of another one. Checked before anything
+        // is allocated.
         if head_len.max(bodies_len) > PAYLOAD_BYTES_MAX {
             return Ok(Payload::Unreadable(
                 "a part exceeds the limit of this release".to_owned(),
             ));
         }
+
         // Without padding, which may be missing at the end of the file.
         if size < header.bodies_at() + u64::from(header.bodies_len) {
             return Ok(Payload::Damaged("the file ends before the frame does"));
         }
+
         let mut head = AlignedVec::with_capacity(head_len);
         head.resize(head_len, 0);
         if !self.read(&mut head, header.head_at())? || crc32fast::hash(&head) != header.head_crc {
             return Ok(Payload::Damaged("the head does not match its checksum"));
         }
+
+        // Searches read heads only; bodies are most of a frame.
         let mut bodies = None;
         if with_bodies {
             let mut bytes = vec![0; bodies_len];
@@ -438,6 +474,7 @@ impl LogFile {
             }
             bodies = Some(bytes);
         }
+
         let view = match BlockView::new(head, bodies) {
             Ok(view) => view,
             Err(what) => {
@@ -446,6 +483,9 @@ impl LogFile {
                 )));
             }
         };
+
+        // Both are under a checksum, so a difference is a bug of the writer, not damage of the
+        // disk.
         let rows = view.rows();
         let last_seq = rows.seq(view.len() - 1);
         if (rows.seq(0), last_seq, view.len())
@@ -470,6 +510,8 @@ impl LogFile {
             Outcome::Damaged(ranges) => {
                 let mut known = self.unreadable.lock();
                 let sector = SECTOR_BYTES as u64;
+                // Whole sectors: the disk fails in these units, and neighbors of one request share
+                // them.
                 for range in ranges {
                     let range = range.start / sector * sector..range.end.next_multiple_of(sector);
                     // Once: readers meet the same sector again and again.
@@ -508,15 +550,19 @@ impl LogFile {
     /// Whether all of these parts can be read now.
     pub(in crate::store) fn can_read(&self, parts: &[Range<u64>]) -> Result<bool, StoreError> {
         for part in parts {
+            // Sector by sector: one read over several of them would be halved again around each bad
+            // one.
             let mut at = part.start;
             while at < part.end {
                 let len = (part.end - at).min(SECTOR_BYTES as u64);
+
                 let mut bytes = [0; SECTOR_BYTES];
                 let sector = bytes.get_mut(..usize::try_from(len).unwrap_or(0));
                 let is_there = self.read(sector.unwrap_or_default(), at)?;
                 if !is_there || self.is_unreadable(at, at + len) {
                     return Ok(false);
                 }
+
                 at += len;
             }
         }
@@ -530,6 +576,7 @@ impl LogFile {
 
     /// Offset after the last byte of a range that is not zero or cannot be read; `from` if there is none.
     pub(in crate::store) fn used_end(&self, from: u64, to: u64) -> Result<u64, StoreError> {
+        // A chunk bounds the memory; the preallocated rest of a log may be 1 MiB.
         let mut chunk = vec![0_u8; 64 * 1024];
         let (mut at, mut used) = (from, from);
         while at < to {
@@ -539,14 +586,18 @@ impl LogFile {
             let Some(part) = chunk.get_mut(..want) else {
                 break;
             };
+            // The log became shorter meanwhile. Counting the rest as used cuts nothing off.
             if !self.read(part, at)? {
                 return Ok(to);
             }
+
             if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
                 used = at + last as u64 + 1;
             }
             at += want as u64;
         }
+
+        // A sector that cannot be read may hold acknowledged bytes, so it counts as used.
         let unreadable = self.last_unreadable(from, to);
         Ok(unreadable.map_or(used, |range| used.max(range.end.min(to))))
     }
@@ -562,6 +613,7 @@ impl LogFile {
     ) -> Result<(), StoreError> {
         let mut at = from;
         while at < to {
+            // In pieces: the range is a whole log if nothing in it is known to be synced.
             let want = usize::try_from(to - at)
                 .unwrap_or(usize::MAX)
                 .min(REWRITE_PIECE_BYTES);
@@ -579,8 +631,10 @@ impl LogFile {
                 file.write_all_at(bytes, part.start)
                     .map_err(io_at("write", &self.path))?;
             }
+
             at += want as u64;
         }
+
         Ok(())
     }
 
@@ -588,9 +642,11 @@ impl LogFile {
     fn readable_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let (mut parts, mut at) = (Vec::new(), range.start);
         for bad in &self.unreadable.lock().ranges {
+            // Before what is left, or behind the range.
             if bad.end <= at || bad.start >= range.end {
                 continue;
             }
+
             if bad.start > at {
                 parts.push(at..bad.start);
             }
@@ -610,15 +666,20 @@ impl LogFile {
         to: u64,
     ) -> Result<PathBuf, StoreError> {
         let path = self.path.with_file_name(format!("{CUT_PREFIX}{from}"));
+
         let len = to
             .checked_sub(from)
             .and_then(|len| usize::try_from(len).ok());
+
         let mut bytes = vec![0; len.ok_or(StoreError::Broken("a log ends before its last frame"))?];
         self.read(&mut bytes, from)?;
-        // Not synced: the range was never acknowledged.
+
+        // Neither synced nor checked for the end of the file: the range was never acknowledged, and
+        // the copy is only for diagnosis.
         let written = fs
             .create(&path)
             .and_then(|file| file.write_all_at(&bytes, 0));
+
         if let Err(error) = written {
             // A partial copy may occupy the space that is missing.
             let _ = fs.remove_file(&path);

@@ -119,16 +119,18 @@ impl FrameHeader {
     /// Reads the header at `offset` of a file that starts at byte `base` of the log. `None` if no valid header is there.
     pub(in crate::store) fn read(bytes: &[u8], id: LogId, base: u64, offset: u64) -> Option<Self> {
         let bytes: &[u8; FRAME_HEADER_LEN] = bytes.first_chunk()?;
-        // The checksum covers the magic.
+        // The magic is covered by the checksum, so it needs no comparison.
         if check_value(bytes, id, base.checked_add(offset)?) != u64_at(bytes, 40) {
             return None;
         }
+
         let first_seq = SeqNo(u64_at(bytes, 16));
         let commit = u32_at(bytes, 28);
         let unsynced = match commit >> 1 {
             NOTHING_SYNCED => u64::MAX,
             units => u64::from(units) * ALIGN as u64,
         };
+
         Some(Self {
             offset,
             version: u16_at(bytes, 4),
@@ -172,15 +174,18 @@ pub(crate) fn write_frame(
     count: usize,
 ) -> Result<(u32, u32), StoreError> {
     let (head, bodies) = (block.head.as_slice(), block.bodies);
+    // Readers refuse a larger part, so it must never be acknowledged.
     if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
         return Err(StoreError::Broken(
             "a part of a block exceeds PAYLOAD_BYTES_MAX",
         ));
     }
+
     let count = u16::try_from(count).ok().filter(|count| *count > 0);
     let count = count.ok_or(StoreError::Broken(
         "the number of entries of a block does not fit a frame",
     ))?;
+
     let span = last_seq
         .0
         .checked_sub(first_seq.0)
@@ -188,13 +193,17 @@ pub(crate) fn write_frame(
     let span = span.ok_or(StoreError::Broken(
         "the sequence numbers of a block do not fit a frame",
     ))?;
+
     let (head_len, bodies_len) = (
         fits(head.len(), "a frame over 4 GiB")?,
         fits(bodies.len(), "a frame over 4 GiB")?,
     );
+
     let padded = |part: &[u8]| part.len().next_multiple_of(ALIGN);
     let len = FRAME_HEADER_LEN + padded(head) + padded(bodies);
     let begin = out.len();
+
+    // Magic, commit and checksum stay zero: they depend on the position, which the committer knows.
     let mut header = [0_u8; FRAME_HEADER_LEN];
     put(&mut header, 4, &FRAME_VERSION.to_le_bytes());
     put(&mut header, 6, &count.to_le_bytes());
@@ -204,6 +213,7 @@ pub(crate) fn write_frame(
     put(&mut header, 24, &span.to_le_bytes());
     put(&mut header, 32, &crc32fast::hash(head).to_le_bytes());
     put(&mut header, 36, &crc32fast::hash(bodies).to_le_bytes());
+
     out.reserve(len);
     out.extend_from_slice(&header);
     for part in [head, bodies] {
@@ -215,17 +225,21 @@ pub(crate) fn write_frame(
                 .expect("padding is shorter than ALIGN"),
         );
     }
+
     assert_eq!(
         out.len() - begin,
         len,
         "frame length equals the sum of its parts"
     );
+
     Ok((fits(len, "a frame over 4 GiB")?, head_len))
 }
 
 /// Completes the header of the frame at the start of `bytes` for its position in a log.
 pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     let units = u32::try_from(position.unsynced.div_ceil(ALIGN as u64)).unwrap_or(NOTHING_SYNCED);
+    // A number of bytes that does not fit means that nothing is known to be synced, which only
+    // makes a start write more bytes again.
     let commit = units.min(NOTHING_SYNCED) << 1 | u32::from(position.ends_commit);
     put(bytes, 0, &id.magic());
     put(bytes, 28, &commit.to_le_bytes());
@@ -243,6 +257,7 @@ pub(in crate::store) fn filler(
     let mut header = [0_u8; FRAME_HEADER_LEN];
     put(&mut header, 4, &FRAME_VERSION.to_le_bytes());
     put(&mut header, 12, &rest.to_le_bytes());
+    // Neither part of the position matters: a walk takes both from frames with entries.
     place_frame(&mut header, id, Position::in_new_log(offset));
     (rest as usize).is_multiple_of(ALIGN).then_some(header)
 }
@@ -256,6 +271,7 @@ fn check_value(header: &[u8], id: LogId, offset: u64) -> u64 {
         0,
         header.get(..CHECKED_LEN).expect("a whole header"),
     );
+
     put(&mut input, CHECKED_LEN, &id.first_seq.0.to_le_bytes());
     put(&mut input, CHECKED_LEN + 8, &offset.to_le_bytes());
     xxh3_64_with_seed(&input, id.store_id)

@@ -1,4 +1,4 @@
-//! The log of a segment: a file of frames, each with a block of entries.
+//! The log of a segment: a file of frames, each with one block of entries.
 
 pub mod block;
 pub mod builder;

@@ -13,6 +13,7 @@ impl StoreInner {
     pub(in crate::store) fn report_damage(&self, segment: &Segment, walked: &Walked, active: bool) {
         // A finished segment has no unfinished write after its last valid frame either.
         let tail = walked.tail.iter().filter(|_| !active);
+
         for range in walked.damaged.iter().chain(tail) {
             let damage = Damage {
                 path: segment.log().path().to_owned(),
@@ -21,8 +22,10 @@ impl StoreInner {
                 what: range.what.clone(),
                 entries: range.entries.map(|(_, _, entries)| entries),
             };
+
             self.damage.note(damage, &self.metrics);
         }
+
         self.count_unreadable(segment);
     }
 
@@ -49,23 +52,36 @@ pub(in crate::store) fn make_durable(
         .fs()
         .open_to_write(path)
         .map_err(io_at("open for writing", path))?;
+
     let size = log.size()?;
+
+    // First, because the sync at the end covers these bytes, too.
     log.rewrite_range(&*file, walked.synced, walked.end.min(size))?;
+
+    // Only the newest log of a class can have an unfinished write; elsewhere the same bytes are
+    // damage.
     if active {
+        // Copied before anything is overwritten.
         for unfinished in walked.unfinished.iter().chain(&walked.tail) {
             keep_and_count(segment, unfinished.offset, unfinished.end(), metrics);
         }
+
+        // A filler keeps the valid frames behind it reachable: the search passes over its range in
+        // one step.
         for DamagedRange { offset, bytes, .. } in &walked.unfinished {
-            // A range too short for a filler frame stays, and is counted again at the next start.
+            // A range too short for a header stays, and is counted again at the next start.
             if let Some(header) = filler(log.id(), *offset, *bytes) {
                 file.write_all_at(&header, *offset)
                     .map_err(io_at("write", path))?;
             }
         }
+
         if size > walked.end {
             file.set_len(walked.end).map_err(io_at("cut", path))?;
         }
     }
+
+    // One sync for all of it. If it fails, the start fails, and nothing has been acknowledged.
     file.sync_all().map_err(io_at("sync", path))
 }
 
@@ -76,10 +92,11 @@ fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
         Ok(copy) => tracing::warn!(
                         path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed"
         ),
-        // The copy is only for diagnosis; a full disk must not prevent the start.
+        // A full disk must not prevent the start.
         Err(error) => tracing::warn!(
                         path = %path.display(), offset = from, bytes, %error, "unfinished write removed without a copy"
         ),
     }
+
     metrics.tail_bytes_cut.add(bytes);
 }

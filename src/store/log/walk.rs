@@ -147,6 +147,7 @@ fn padded(size: u64) -> u64 {
 pub(crate) fn end(log: &LogFile) -> Result<(u64, SeqNo), StoreError> {
     let size = log.size()?;
     let walked = walk(log, Bounds::of_log(size), false, |_, _| None)?;
+    // A tail may be a commit that is being written right now.
     let end = walked.tail.map_or(walked.end, |tail| tail.end());
     Ok((end.min(size), walked.last_seq))
 }
@@ -160,24 +161,30 @@ pub fn walk(
     mut each: impl FnMut(&BlockMeta, &BlockView) -> Option<String>,
 ) -> Result<Walked, StoreError> {
     let mut state = WalkState::new(log.id().first_seq, bounds);
+
     let mut at = bounds.from;
     while let Some(header) = log.next_header(at, bounds.size)? {
+        // Also for a damaged payload: no frame is looked for inside one.
         at = header.end();
+        // Recovery wrote it over an unfinished write, so the range behind it is accounted for.
         if header.is_filler() {
             state.pass_gap(header.offset, None);
             state.walked.end = header.end().min(padded(bounds.size));
             continue;
         }
+
         if header.first_seq <= state.walked.last_seq {
             // A frame left behind by a failed write, past the shorter commit that overwrote its start. A later commit behind it
             // would have overwritten its header before it was acknowledged.
             continue;
         }
+        // Its length is not believed either, so the search continues right behind the header.
         if header.last_seq >= bounds.below {
             state.disbelieve(&header);
             at = header.offset + FRAME_HEADER_LEN as u64;
             continue;
         }
+        // Data of a later release. The caller refuses to start, so it is only recorded here.
         if header.version != FRAME_VERSION {
             state
                 .walked
@@ -192,10 +199,13 @@ pub fn walk(
             );
             continue;
         }
+
         if header.last_seq == SeqNo(u64::MAX) {
+            // `SEQUENCE` would have no number left to continue with.
             state.reject(&header, "no sequence number can follow its last entry");
             continue;
         }
+
         match log.content(&header, bounds.size, bodies)? {
             Payload::Block(view) => {
                 let meta = BlockMeta::of(&view, &header);
@@ -203,6 +213,7 @@ pub fn walk(
                 state.accept(&header, fault);
             }
             Payload::Unreadable(what) => state.reject(&header, &what),
+            // Damage or an unfinished write; the next good frame decides.
             Payload::Damaged(what) => state.broken.push((header, what)),
         }
     }
@@ -223,6 +234,7 @@ struct WalkState {
 impl WalkState {
     fn new(first_seq: SeqNo, bounds: Bounds) -> Self {
         let last_seq = SeqNo(first_seq.0.saturating_sub(1));
+
         let walked = Walked {
             end: bounds.from,
             synced: bounds.from,
@@ -254,7 +266,9 @@ impl WalkState {
 
     /// Records the range from the last valid frame to `upto`; a frame with first sequence number `before` follows there.
     fn pass_gap(&mut self, upto: u64, before: Option<SeqNo>) {
+        // Each header tells how many entries its range has lost, so the ranges are kept apart.
         for (header, what) in std::mem::take(&mut self.broken) {
+            // Inside a range that is already recorded.
             if header.offset < self.walked.end {
                 continue;
             }
@@ -262,22 +276,27 @@ impl WalkState {
                 let gap = self.range(self.walked.end, header.offset, "no frame can be read here");
                 self.walked.damaged.push(gap);
             }
+
             self.set_before(header.first_seq);
             let end = header.end().min(upto);
             let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
+
             let range = DamagedRange {
                 entries,
                 ..self.range(header.offset, end, what)
             };
+
             self.walked.damaged.push(range);
             self.walked.last_seq = self.walked.last_seq.max(header.last_seq);
             self.walked.end = end;
         }
+
         if upto > self.walked.end {
             let gap = self.range(self.walked.end, upto, "no frame can be read here");
             self.walked.damaged.push(gap);
             self.walked.end = upto;
         }
+
         if let Some(before) = before {
             self.set_before(before);
         }
@@ -295,6 +314,7 @@ impl WalkState {
     /// Records a valid frame that is not passed on. It is kept in the log.
     fn reject(&mut self, header: &FrameHeader, what: &str) {
         self.pass_gap(header.offset, None);
+
         let end = header.end().min(padded(self.size));
         let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
         let range = DamagedRange {
@@ -302,6 +322,7 @@ impl WalkState {
             rejected: true,
             ..self.range(header.offset, end, what)
         };
+
         self.walked.damaged.push(range);
         self.walked.end = end;
     }
@@ -310,31 +331,39 @@ impl WalkState {
     fn disbelieve(&mut self, header: &FrameHeader) {
         self.pass_gap(header.offset, None);
         let end = (header.offset + FRAME_HEADER_LEN as u64).min(padded(self.size));
+
         let what = format!(
             "a frame with sequence number {}, but SEQUENCE reserved only those below {}; if SEQUENCE was replaced by an older file, \
              write a greater number into it and run `saltcellar store rebuild`",
             header.last_seq.0, self.below.0
         );
+
         let range = DamagedRange {
             rejected: true,
             ..self.range(header.offset, end, &what)
         };
+
         self.walked.damaged.push(range);
         self.walked.end = end;
         self.walked.is_closed = true;
         self.walked.unbelieved = self.walked.unbelieved.max(Some(header.last_seq));
+
+        // What the frame claims to cover may be acknowledged data, so a tail inside it is not cut
+        // off.
         self.unbelieved_end = self.unbelieved_end.max(header.end().min(self.size));
     }
 
     /// Records a good frame, unless `each` returned a fault.
     fn accept(&mut self, header: &FrameHeader, fault: Option<String>) {
         self.pass_gap(header.offset, Some(header.first_seq));
+        // Its entries are not passed on, but its numbers and its range still count as used.
         if let Some(what) = fault {
             self.reject(header, &what);
         } else {
             self.walked.frames += 1;
             self.walked.entries += u64::from(header.count);
         }
+
         self.walked.last_seq = header.last_seq;
         self.walked.end = header.end().min(padded(self.size));
         self.last = Some(*header);
@@ -342,19 +371,27 @@ impl WalkState {
 
     fn finish(mut self, log: &LogFile) -> Result<Walked, StoreError> {
         let end = self.walked.end;
+        // Frames with a valid header and a damaged payload at the end: part of the last commit, or
+        // damage.
         let broken: Vec<_> = self
             .broken
             .iter()
             .map(|(header, _)| *header)
             .filter(|h| h.offset >= end)
             .collect();
+
+        // Zero bytes behind are preallocated space. A header that names more bytes shows how far a
+        // write went.
         let used = log.used_end(end, self.size)?.max(
             broken
                 .last()
                 .map_or(end, |header| header.end().min(self.size)),
         );
+
         if used > end {
             let mut tail = self.range(end, used, "no complete frame can be read here");
+            // The headers are contiguous only if the first begins where the good frames end;
+            // otherwise the number of lost entries is unknown.
             if let (Some(first), Some(last)) = (
                 broken.first().filter(|first| first.offset == end),
                 broken.last(),
@@ -362,8 +399,8 @@ impl WalkState {
                 let count = broken.iter().map(|header| u64::from(header.count)).sum();
                 tail.entries = Some((first.first_seq, last.last_seq, count));
             }
+            // It may hold acknowledged entries: neither cut it off nor append behind it.
             if log.is_unreadable(end, used) || end < self.unbelieved_end {
-                // It may hold acknowledged entries.
                 tail.rejected = true;
                 self.walked.is_closed = true;
                 self.walked.end = padded(used.max(self.unbelieved_end));
@@ -372,31 +409,39 @@ impl WalkState {
                 self.walked.tail = Some(tail);
             }
         }
-        // The newest header records which bytes were unsynced when its commit was written.
+
+        // The newest header records which bytes were unsynced when its commit was written. A header
+        // whose payload is damaged counts: its own checksum holds.
         if let Some(newest) = broken.last().or(self.last.as_ref()) {
             self.walked.synced = newest.synced.clamp(FRAMES_FROM.min(end), end);
+
             // Data behind a complete commit proves that this commit was synced.
             let is_over = broken.is_empty() && newest.ends_commit && self.walked.tail.is_some();
             if !is_over {
                 self.split_unfinished(log, newest.synced);
             }
         }
+
         Ok(self.walked)
     }
 
     fn split_unfinished(&mut self, log: &LogFile, synced: u64) {
         for range in std::mem::take(&mut self.walked.damaged) {
+            // Damage stays damage: unsynced bytes that were rejected or cannot be read may be
+            // acknowledged.
             let is_damage = range.rejected || log.is_unreadable(range.offset, range.end());
             if is_damage || range.end() <= synced {
                 self.walked.damaged.push(range);
             } else if range.offset >= synced {
                 self.walked.unfinished.push(range);
             } else {
+                // A range across the border has a part of each kind.
                 let bytes = synced - range.offset;
                 self.walked.damaged.push(DamagedRange {
                     bytes,
                     ..range.clone()
                 });
+
                 let rest = DamagedRange {
                     offset: synced,
                     bytes: range.bytes - bytes,

@@ -26,6 +26,7 @@ impl LogWriter {
         id: LogId,
     ) -> Result<Self, StoreError> {
         let file = fs.create(path).map_err(io_at("create", path))?;
+
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -42,6 +43,7 @@ impl LogWriter {
 
     pub(in crate::store) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.piece.extend_from_slice(bytes);
+        // Written in pieces, so that memory does not grow with the segment.
         if self.piece.len() >= REWRITE_PIECE_BYTES {
             self.flush()
         } else {

@@ -26,6 +26,9 @@ impl Column {
         let delta = |v: i64| v.wrapping_sub(base).cast_unsigned();
         let widest = values.iter().map(|&v| delta(v)).max().unwrap_or(0);
         let width = 8 - (widest.leading_zeros() / 8) as usize;
+
+        // The common widths are separate arms, because a constant width compiles to plain stores;
+        // the rest is rare enough for the loop over bytes.
         let mut data = Vec::with_capacity(values.len() * width);
         match width {
             0 => {}
@@ -43,6 +46,7 @@ impl Column {
                 .iter()
                 .for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
         }
+
         assert_eq!(data.len(), values.len() * width, "one delta per value");
         Self {
             base,
@@ -80,6 +84,7 @@ impl ArchivedColumn {
             .data
             .get(at..at + width)
             .expect("the column was checked");
+
         let mut delta = [0_u8; 8];
         for (to, from) in delta.iter_mut().zip(bytes) {
             *to = *from;
@@ -89,6 +94,7 @@ impl ArchivedColumn {
 
     /// Appends all `count` values to `out`; faster than single reads.
     pub(crate) fn unpack(&self, count: usize, out: &mut Vec<i64>) {
+        // A constant width lets the compiler turn each value into one load.
         fn each<const N: usize>(data: &[u8], base: i64, out: &mut Vec<i64>) {
             out.extend(
                 data.as_chunks::<N>()
@@ -97,6 +103,7 @@ impl ArchivedColumn {
                     .map(|bytes| base.wrapping_add(wide(bytes))),
             );
         }
+
         let (data, base) = (self.data.as_slice(), self.base.to_native());
         match self.width {
             0 => out.extend(std::iter::repeat_n(base, count)),
@@ -130,6 +137,7 @@ impl ArchivedColumn {
                 .max()
                 .map_or(0, i64::cast_unsigned)
         }
+
         let data = self.data.as_slice();
         match self.width {
             0 => 0,
