@@ -70,7 +70,8 @@ struct Daemon {
     running: Arc<RunningConfig>,
 }
 
-/// Signal handlers, installed before the sockets open: an unhandled SIGHUP ends a process.
+/// Signal handlers, installed before the local socket is served: an unhandled SIGHUP ends a
+/// process.
 struct UnixSignals {
     term: Signal,
     int: Signal,
@@ -93,7 +94,10 @@ impl Daemon {
     fn start(config: &Config) -> anyhow::Result<Self> {
         let sinks = of_config(config).context("read the configuration")?;
         let scripts = script::of_config(config).context("read the configuration")?;
+
+        // Before the first thread: this changes environment variables.
         let inherited = watchdog::inherited(&config.socket);
+
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
@@ -102,6 +106,7 @@ impl Daemon {
             std::process::id(),
             config.socket.display()
         );
+
         let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
         let options = Options {
             metrics: metrics.clone(),
@@ -109,17 +114,27 @@ impl Daemon {
             ..store_options(config, holder, clock.clone())
         };
         let opened = Store::open(&options).context("open the store")?;
+
+        // The lock of the store is held from here on, so no other daemon uses these files.
         permissions::restrict(&config.state_dir, config.umask())
             .context("restrict the state directory")?;
+
         let (store, intake) = (opened.store, opened.intake);
         let (appender, committer) = (opened.appender, opened.committer);
         let (sealer, retainer) = (opened.sealer, opened.retainer);
+
+        // Zero if the clock was set back meanwhile.
         let opened_in =
             Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
+
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
         );
+
         let runtime = runtime("sc-api", SOCKET_CALLS_MAX)?;
+
+        // Connections are queued from here on; the socket is served last, when everything behind it
+        // runs.
         let source = {
             let _inside = runtime.enter();
             let spec = ListenerSpec {
@@ -132,11 +147,16 @@ impl Daemon {
             let is_inherited = inherited.is_live();
             let mut source =
                 Listener::open_or_inherit(&spec, inherited).context("open the local socket")?;
+
+            // A passed socket is already in systemd's keeping.
             if !is_inherited {
                 watchdog::store_socket(&mut source);
             }
             source
         };
+
+        // The store depends on all four: a panic in one ends the process, rather than leave a
+        // daemon that stores nothing or never frees space.
         let store_threads = vec![
             threads::spawn_critical("sc-append", move || appender.run())
                 .context("start the appender")?,
@@ -146,6 +166,7 @@ impl Daemon {
             threads::spawn_critical("sc-retain", move || retainer.run())
                 .context("start the retainer")?,
         ];
+
         let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
         let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
         let policy = Arc::new(Policy::new(
@@ -156,11 +177,13 @@ impl Daemon {
             clock.clone(),
             metrics.clone(),
         ));
+
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
         let reacts = config.reactor.of_whom().is_some();
         let followed = store.clone();
+
         let deps = BusDependencies {
             intake: intake.clone(),
             policy: policy.clone(),
@@ -170,17 +193,21 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
+            // The pause makes commits larger, and reactions later.
             gather: if reacts {
                 BUS_GATHER_TO_REACT
             } else {
                 BUS_GATHER
             },
+            // Larger batches are worth a delay only while nobody waits for new events.
             is_followed: Arc::new(move || reacts || followed.is_followed()),
         };
+
         let (keys, stops) = (master_keys.clone(), drain.clone());
         let follow_keys = move || keys.follow(&stops);
         let keys_thread =
             threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
+
         for (n, sock_dir) in config.bus.iter().enumerate() {
             let bus = Bus::new(n, sock_dir, deps.clone());
             watches.push(bus.watch());
@@ -189,12 +216,18 @@ impl Daemon {
                     .context("start a bus source")?,
             );
         }
+
+        // Entries in the spill of a removed bus were accepted, so they are stored even though
+        // nothing adds to them.
         let configured = config.bus.clone();
         let orphaned_spills = move || drain_orphaned_spills(&deps.spills, &configured, &deps);
         buses.push(threads::spawn("sc-orphans", orphaned_spills).context("drain orphaned spills")?);
+        // It stops with the same drain, and is joined with the buses.
         buses.push(keys_thread);
+
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
+
         let reactor = ReactorService::start(
             config,
             &store,
@@ -204,14 +237,21 @@ impl Daemon {
             &clock,
             &metrics,
         )?;
+
         let engines = engines::start(config, sinks, &store, &options.fs, &clock);
+
+        // New job ids continue after the newest stored one even if the clock was set back.
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
+
         let zeromq = {
             let _inside = runtime.enter();
             zeromq::ZmqSockets::start(config, &metrics)?
         };
+
         let http_monitor = config.http.listen.map(|_| http::ListenerMonitor::default());
+        // Minions may share the HTTP listener instead of having one of their own.
         let of_both = || http_monitor.clone().filter(|_| config.http.minions);
+
         let ctx = Arc::new(Ctx {
             store: store.clone(),
             clock: clock.clone(),
@@ -247,16 +287,22 @@ impl Daemon {
                 reactor.as_ref().map(ReactorService::reloader),
             )),
         });
+
         let running = ctx.config.clone();
         let scripts = engines::start_scripts(config, scripts, &ctx);
+
         let (stop, stopping) = watch::channel(false);
         let http = start_http(config, &ctx, &intake, &stopping)?;
+
+        // Before `READY=1` is sent: systemd reloads the daemon with SIGHUP from then on.
         let signals = {
             let _in = runtime.enter();
             UnixSignals::listen()?
         };
+
         let socket = runtime.spawn(serve(source, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
+
         Ok(Self {
             store,
             drain,
@@ -288,7 +334,9 @@ impl Daemon {
             running,
             ..
         } = self;
+
         let seen_s_ago = || store.appender_seen_ago().as_secs();
+
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
@@ -300,20 +348,26 @@ impl Daemon {
                         engines: engines.clone(),
                         scripts: scripts.clone(),
                     };
+
+                    // Off this thread, which must continue to feed the watchdog.
                     let work = move || reload::reload(&parts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
                         tracing::error!(%error, "reload failed");
                     }
                     watchdog::ready(started_with);
                 }
+
+                // Not reached in practice: without further signals the daemon must keep running.
                 std::future::pending::<()>().await;
             };
+
             let name = tokio::select! {
                 _ = signals.term.recv() => "SIGTERM",
                 _ = signals.int.recv() => "SIGINT",
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
                 () = reload => "SIGHUP",
             };
+
             tracing::info!(
                 signal = name,
                 "shutting down, storing accepted entries first"
@@ -325,6 +379,7 @@ impl Daemon {
     fn stop(self) {
         watchdog::stopping();
         // Ends the process even if a disk hangs; acknowledged entries are durable.
+
         let timeout = threads::spawn("sc-giveup", || {
             std::thread::sleep(DRAIN_TIMEOUT);
             tracing::error!("shutdown timed out, exiting");
@@ -333,9 +388,14 @@ impl Daemon {
         if let Err(error) = timeout {
             tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
+
         // Their processes use the local socket.
+
         self.zeromq.stop();
+
+        // The listeners accept nothing more, and finish the calls in flight.
         let _ = self.stop.send(true);
+
         // Calls in flight do not wait for a master that hangs.
         self.firer.stop();
         let _ = self.runtime.block_on(self.socket);
@@ -343,22 +403,29 @@ impl Daemon {
             let _ = runtime.block_on(served);
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
+
         self.scripts.stop();
+
         // They only read: what is not delivered now is delivered by the next start.
         self.engines.stop();
+
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
+
         // After the buses: their last events are in the log, and the next start reacts to them.
         if let Some(reactor) = self.reactor {
             reactor.stop();
         }
+
         // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
+
         // Everything that writes into the state directory has ended.
         if let Err(error) = self.store.note_stop() {
             tracing::warn!(%error, "cannot record the end of this run, the next one cannot tell what is missing");
         }
+
         tracing::info!("stopped");
     }
 }
@@ -368,12 +435,16 @@ fn unread_bus(config: &Config) -> Option<PathBuf> {
     if !config.bus.is_empty() {
         return None;
     }
+
     let master = SaltMaster::read(Path::new(SALT_MASTER_FILE));
+    // Salt accepts one name or a list.
     let sends = match master.option("event_return") {
         Some(Value::Str(one)) => one == "saltcellar",
         Some(Value::List(all)) => all.iter().any(|one| one.as_str() == Some("saltcellar")),
         _ => false,
     };
+
+    // A host without files of a master has no bus that could be missed.
     let is_there = !master.files.is_empty();
     (is_there && !sends).then_some(master.sock_dir)
 }
@@ -388,10 +459,14 @@ fn start_http(
     if !config.http.is_on() && !config.serves_minions() {
         return Ok(None);
     }
+
+    // One blocking thread for every admitted call, so that no kind of call occupies the threads of
+    // another.
     let runtime = runtime(
         "sc-http",
         HTTP_CALLS_MAX + METRICS_CALLS_MAX + HOOK_CALLS_MAX + HTTPS_ASKING_MAX,
     )?;
+
     let open = |path| {
         let _inside = runtime.enter();
         let (mode, group) = (config.socket_mode.0, config.socket_group.as_deref());
@@ -403,6 +478,7 @@ fn start_http(
             group_key: "socket_group",
         })
     };
+
     let unix = config
         .http
         .unix
@@ -410,6 +486,7 @@ fn start_http(
         .map(open)
         .transpose()
         .context("open the unix socket of the HTTP listener")?;
+
     let served = runtime.spawn(http::serve(
         config.clone(),
         unix,
@@ -417,6 +494,7 @@ fn start_http(
         intake.clone(),
         stop.clone(),
     ));
+
     Ok(Some((runtime, served)))
 }
 
@@ -428,6 +506,7 @@ fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtim
         .max_blocking_threads(blocking)
         .thread_name(name)
         .enable_all();
+
     builder.build().context("start a runtime")
 }
 
@@ -458,17 +537,22 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
 /// jobs with a load from the master count, because minions can invent other jids.
 fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
     const HOUR: i64 = 3_600_000_000;
+
+    // A jid from further ahead comes from a wrong clock and would make all new ids start there.
     let mut bound = JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
     loop {
         let jobs = store.jobs_before(Some(bound), JOBS_READ_AT_ONCE)?;
         for (key, row) in &jobs {
+            // Free-form jids have no time.
             let Some(at) = key.time() else { continue };
             if at <= now || row.rank >= rank(Kind::Load) {
                 return Ok(at);
             }
         }
+
         match jobs.last() {
             Some((last, _)) => bound = *last,
+
             None => return Ok(Micros::default()),
         }
     }
@@ -501,6 +585,7 @@ fn raise_file_limit() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
+
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }

@@ -25,6 +25,7 @@ pub(super) fn start(
     clock: &Clock,
 ) -> Arc<Engines> {
     let store = store.clone();
+
     let deps = Dependencies {
         open_feed: Arc::new(move |settings| {
             let feed = ConsumerFeed::open(store.clone(), &settings.name, &settings.filter)?;
@@ -36,6 +37,7 @@ pub(super) fn start(
         clock: clock.clone(),
         master_id: master_id(config).into(),
     };
+
     Arc::new(Engines::start(deps, settings))
 }
 
@@ -46,22 +48,27 @@ pub(super) fn start_scripts(
     ctx: &Arc<Ctx>,
 ) -> Arc<Scripts> {
     let (clock, metrics, ctx) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.clone());
+
     let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
         fire(&ctx, bus, tag, data, |_| Ok(()))
             .map(drop)
             .map_err(|error| match error {
+                // The same event would be rejected again.
                 CallError::BadArgs { .. } | CallError::TooLarge { .. } => {
                     FireFailure::Rejected(error.to_string())
                 }
+                // Everything else passes: a stopped bus, a full queue, a master that restarts.
                 _ => FireFailure::Retry(error.to_string()),
             })
     };
+
     let deps = script::Dependencies {
         fire: Arc::new(fire),
         id: master_id(config).into(),
         clock,
         metrics,
     };
+
     Arc::new(Scripts::start(deps, settings))
 }
 
@@ -80,6 +87,7 @@ fn redactor(rules: &[RedactRule]) -> Redact {
 fn master_id(config: &Config) -> String {
     let masters = config.reactor.master.iter().chain(&config.ingest.masters);
     let existing = masters.into_iter().find(|path| path.exists());
+    // Empty on a host without a master.
     existing
         .map(|path| SaltMaster::read(path).id)
         .unwrap_or_default()

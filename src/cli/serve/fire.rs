@@ -13,6 +13,8 @@ impl Bus for Firer {
     fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String> {
         let fire = || {
             let tag = FiredTag::new(tag)?;
+
+            // The only bus is meant, however its directory is spelled.
             let target = self
                 .target(Some(directory))
                 .or_else(|_| self.target(None))?;

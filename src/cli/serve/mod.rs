@@ -51,6 +51,8 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     };
     let config =
         Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
+
+    // Before anything creates a file or a socket.
     super::restrict_umask(config.umask());
     logs::start(&config.log);
     daemon::run(&config)

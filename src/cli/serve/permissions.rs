@@ -17,6 +17,7 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
     let dir = &dir
         .canonicalize()
         .with_context(|| format!("find {}", dir.display()))?;
+
     let foreign = layout::foreign(dir)?;
     for item in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let path = item?.path();
@@ -24,6 +25,7 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
             restrict_one(&path, mask)?;
         }
     }
+
     match foreign
         .iter()
         .find(|path| path.parent().is_some_and(|parent| parent == dir))
@@ -49,10 +51,13 @@ fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.with_context(inspecting)?,
     };
+
     let mode = found.mode() & 0o7777;
+    // A link has no permissions of its own, and its target may be outside of the directory.
     if found.is_symlink() || mode & mask == 0 {
         return Ok(());
     }
+
     let less = mode & !mask;
     match fs::set_permissions(path, fs::Permissions::from_mode(less)) {
         Ok(()) => tracing::info!(
@@ -65,5 +70,6 @@ fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
             "open to others, and the permissions cannot be changed"
         ),
     }
+
     Ok(())
 }

@@ -26,11 +26,14 @@ pub(super) fn reload(parts: &Parts) {
     let new = match parts.started_with.reread() {
         Ok(new) => new,
         Err(error) => {
-            // The reactor rejects it, too, and counts that.
+            // The reactor rejects the file as well, and counts the rejection.
             if let Some(Err(reason)) = parts.reactor.as_ref().map(Reloader::reload) {
                 tracing::debug!(reason, "the reactor keeps its configuration, too");
             }
+
             tracing::error!(%error, "changed configuration is invalid, keeping the previous one");
+
+            // Keys that need a restart stay as the last valid file left them.
             let problem = Some(error.to_string());
             return parts.running.reloaded(
                 None,
@@ -46,7 +49,7 @@ pub(super) fn reload(parts: &Parts) {
     let mut in_effect = before.clone();
     let mut problems = Vec::new();
 
-    // All sinks or none: also unchanged ones open their files and connections anew.
+    // All sinks or none: even unchanged sinks reopen their files and connections.
     match of_config(&new) {
         Ok(sinks) => {
             parts.engines.apply(sinks);
@@ -54,6 +57,7 @@ pub(super) fn reload(parts: &Parts) {
         }
         Err(error) => problems.push(error.to_string()),
     }
+
     match script::of_config(&new) {
         Ok(settings) => {
             parts.scripts.apply(settings);
@@ -61,6 +65,7 @@ pub(super) fn reload(parts: &Parts) {
         }
         Err(error) => problems.push(error.to_string()),
     }
+
     // The reactor compares its own keys, and rejects a change of the master or minion.
     if let Some(reactor) = &parts.reactor {
         match reactor.reload() {
@@ -71,6 +76,7 @@ pub(super) fn reload(parts: &Parts) {
 
     let changed = before.changed_keys(&in_effect);
     let mut restart_keys = parts.started_with.changed_keys(&new);
+    // Applied above. Only a daemon with a reactor can apply the reactor's keys.
     restart_keys.retain(|key| {
         !matches!(key.as_str(), "scripts" | "sinks")
             && (parts.reactor.is_none() || !key.starts_with("reactor."))
@@ -87,13 +93,14 @@ pub(super) fn reload(parts: &Parts) {
     );
 }
 
-/// The line of a reload.
+/// Logs the one line of a reload, at the level of its worst result.
 fn report(changed: &[String], restart_keys: &[String], problems: &[String]) {
     let list = |names: &[String]| match names {
         [] => "none".to_owned(),
         names => names.join(", "),
     };
     let (changed, restart) = (list(changed), list(restart_keys));
+
     if !problems.is_empty() {
         let rejected = problems.join("; ");
         tracing::error!(

@@ -8,6 +8,7 @@ pub(super) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    // The kernel cuts longer names.
     debug_assert!(name.len() <= 15 && name.starts_with("sc-"), "{name}");
     Builder::new().name(name.to_owned()).spawn(work)
 }
@@ -21,6 +22,7 @@ pub(super) fn spawn_critical(
     spawn(name, move || {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             tracing::error!(thread = name, "critical thread panicked, exiting");
+            // `EX_SOFTWARE` of sysexits.h.
             std::process::exit(70);
         }
     })

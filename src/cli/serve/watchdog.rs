@@ -43,10 +43,13 @@ pub(super) fn reloading() {
 pub(super) fn inherited(path: &Path) -> Passed {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
+
     let mut sockets = listenfd::ListenFd::from_env();
     let mut passed = Passed::default();
+
     for n in 0..sockets.len() {
         let name = names.next().unwrap_or_default();
+
         let socket = match sockets.take_unix_listener(n) {
             Ok(Some(socket)) => socket,
             Ok(None) => continue,
@@ -55,9 +58,10 @@ pub(super) fn inherited(path: &Path) -> Passed {
                 continue;
             }
         };
+
         match accepts(&mut passed, socket, path) {
             Ok(()) => {}
-            // The daemon binds the socket anew, and hands that one to systemd.
+            // The daemon binds the socket again, and gives the new one to systemd.
             Err(problem) if name == STORED_NAME => {
                 tracing::warn!(socket = %path.display(), "the socket that systemd kept is not used: {problem}");
                 notify(&[NotifyState::FdStoreRemove, STORED_AS]);
@@ -68,6 +72,7 @@ pub(super) fn inherited(path: &Path) -> Passed {
             ),
         }
     }
+
     passed
 }
 
@@ -76,6 +81,7 @@ fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(),
     if passed.is_live() {
         return Err("another one is in use".to_owned());
     }
+
     let bound = socket
         .local_addr()
         .ok()
@@ -86,6 +92,9 @@ fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(),
             bound.unwrap_or_default().display()
         ));
     }
+
+    // A bound socket keeps its name after its file is removed, so only a connection proves that
+    // clients reach it.
     match passed.offer(socket, path) {
         Ok(true) => Ok(()),
         Ok(false) => Err("its file was removed or replaced, so no client reaches it".to_owned()),
@@ -95,9 +104,11 @@ fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(),
 
 /// Hands a copy of the socket to systemd, which passes it to the next daemon: connections wait while the daemon restarts.
 pub(super) fn store_socket(listener: &mut Listener) {
+    // Not started by systemd.
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }
+
     match sd_notify::notify_with_fds(&[NotifyState::FdStore, STORED_AS], &[listener.as_fd()]) {
         Ok(()) => listener.keep(),
         Err(error) => {
@@ -117,10 +128,12 @@ pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
     let Some(timeout) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;
     };
+
+    // A third of the timeout leaves room for a late beat; the minimum prevents a busy loop.
     let mut beat = tokio::time::interval(timeout.max(Duration::from_millis(20)) / 3);
     loop {
         beat.tick().await;
-        // The appender iterates at least once a second.
+        // The appender iterates at least once a second, so less than two seconds prove nothing.
         let stuck = seen_s_ago();
         if stuck > timeout.as_secs().max(2) {
             tracing::error!(

@@ -21,8 +21,10 @@ pub(super) fn start(config: &LogConfig) {
     // The audit log does not depend on the level.
     let filter = match "audit=info".parse() {
         Ok(audit) => filter.add_directive(audit),
+        // Cannot happen: the directive is a constant.
         Err(_) => filter,
     };
+
     let form = |form| {
         move || OneLine {
             form,
@@ -30,10 +32,12 @@ pub(super) fn start(config: &LogConfig) {
             lost: &LOST,
         }
     };
+
     // Internal errors would be printed to standard error with a panic on failure.
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .log_internal_errors(false);
+
     // The error means that a subscriber is already installed.
     let _ = match config.format {
         LogFormat::Json => log
@@ -46,14 +50,17 @@ pub(super) fn start(config: &LogConfig) {
             .with_ansi(false)
             .try_init(),
         LogFormat::Auto => {
+            // As in <https://no-color.org>: an empty value counts as unset.
             let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             let colour = io::stderr().is_terminal() && colour;
+
             let log = log.with_writer(form(if colour {
                 LineForm::Coloured
             } else {
                 LineForm::Text
             }));
             let log = log.with_ansi(colour);
+
             // The journal stamps each line itself.
             if std::env::var_os("JOURNAL_STREAM").is_some() {
                 log.without_time().try_init()
@@ -126,6 +133,7 @@ const STYLES: [&str; 11] = [
 /// Like [`plain`], but keeps [`STYLES`]. A value can therefore set colours, and nothing else.
 fn coloured(line: &str) -> String {
     let mut parts = line.split('\x1b');
+
     let mut shown = plain(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
         let style = STYLES
@@ -145,7 +153,9 @@ impl<W: Write> Write for OneLine<W> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let text = format!("{}\n", self.shown(line));
+
         self.write_line(&text);
+        // Lost bytes count as written too: see the invariant.
         Ok(event.len())
     }
 
@@ -158,22 +168,29 @@ impl<W: Write> Write for OneLine<W> {
 
 impl<W: Write> OneLine<W> {
     fn write_line(&mut self, text: &str) {
+        // Held for the whole line: lines of other threads must not mix with it, and the report of
+        // lost lines must match the reset below.
         let mut lost = self.lost.lock();
+
         let mut before = if lost.torn {
             "\n".to_owned()
         } else {
             String::new()
         };
+
         if lost.lines > 0 {
             let lines = lost.lines;
             before.push_str(&self.form.lost(lines));
         }
+
         let all = before + text;
         let mut rest = all.as_bytes();
+
         while !rest.is_empty() {
             match self.to.write(rest) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) | Ok(0) => {
+                    // The next line, of whatever thread, reports this one.
                     LOG_LINES_LOST.add(1);
                     lost.lines += 1;
                     lost.torn |= rest.len() < all.len();
@@ -182,6 +199,7 @@ impl<W: Write> OneLine<W> {
                 Ok(n) => rest = rest.get(n..).unwrap_or_default(),
             }
         }
+
         *lost = Lost::default();
     }
 }

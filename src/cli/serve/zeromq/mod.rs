@@ -61,19 +61,24 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
     let daemon = daemon
         .context("find the daemon: --socket is missing")
         .context(operation)?;
+
     // Without its daemon it can store nothing, and the next daemon binds the socket's path anew.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(operation)?;
+
     limit_resources();
     let socket = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
         .context("use the inherited socket")?;
+
     let listener = std::os::unix::net::UnixListener::from(socket);
+
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start a runtime")
         .context(operation)?;
+
     match args.kind {
         Kind::Pull => runtime.block_on(pull::run(listener, daemon)),
         Kind::Pub => {
@@ -99,8 +104,10 @@ fn limit_resources() {
             tracing::warn!(?resource, %error, "cannot limit the resources of the ZeroMQ process");
         }
     };
+
     limit(Resource::Data, ZMQ_CHILD_BYTES_MAX);
     limit(Resource::Core, 0);
+
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "1000") {
         tracing::warn!(%error, "cannot set the OOM score of the ZeroMQ process");
     }
@@ -124,19 +131,23 @@ impl ZmqSockets {
         let asked = &config.zeromq;
         let Mode(mode) = asked.mode.unwrap_or(config.socket_mode);
         let group = asked.group.as_ref();
+        // An error about the group must name the key that the operator set.
         let group_key = if group.is_some() {
             "zeromq.group"
         } else {
             "socket_group"
         };
+
         let group = group.or(config.socket_group.as_ref()).map(String::as_str);
         let sockets = [
             (Kind::Pull, &asked.pull, "zeromq.pull"),
             (Kind::Pub, &asked.publish, "zeromq.pub"),
         ];
+
         let mut started = Vec::new();
         for (kind, path, key) in sockets {
             let Some(IpcPath(path)) = path else { continue };
+
             let listener = Listener::open(&ListenerSpec {
                 path,
                 mode,
@@ -145,6 +156,7 @@ impl ZmqSockets {
                 group_key,
             })
             .with_context(|| format!("open the ZeroMQ socket `{key}`"))?;
+
             started.push(Supervised::start(
                 kind,
                 path,
@@ -154,6 +166,7 @@ impl ZmqSockets {
             )?);
             tracing::info!(socket = %path.display(), kind = kind.name(), "serving ZeroMQ");
         }
+
         Ok(Self(started))
     }
 
@@ -177,8 +190,10 @@ impl Supervised {
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Self> {
         let status = ZmqSocketStatus::new(kind.name(), path);
+
         let process = Arc::default();
         let (stop, stopped) = bounded(1);
+
         let child = ChildProcess {
             kind,
             socket: listener
@@ -191,10 +206,12 @@ impl Supervised {
             stopped,
             metrics,
         };
+
         let thread = threads::spawn(&format!("sc-zmq-{}", kind.name()), move || {
             child.supervise();
         })
         .context("supervise a ZeroMQ process")?;
+
         Ok(Self {
             status,
             process,
@@ -205,13 +222,17 @@ impl Supervised {
     }
 
     fn stop(self) {
-        // The supervisor may have ended already.
+        // Before the signal: a supervisor that starts a process in between looks here afterwards.
+        // It may have ended already.
         let _ = self.stop.try_send(());
         self.signal(Signal::TERM);
+
         let deadline = Instant::now() + ZMQ_STOP_TIMEOUT;
         while !self.thread.is_finished() && Instant::now() < deadline {
+            // `JoinHandle` has no join with a timeout.
             std::thread::sleep(Duration::from_millis(5));
         }
+
         if !self.thread.is_finished() {
             tracing::warn!(
                 kind = self.status.kind,
@@ -219,6 +240,7 @@ impl Supervised {
             );
             self.signal(Signal::KILL);
         }
+
         threads::join(self.thread);
     }
 
@@ -251,6 +273,7 @@ impl ChildProcess {
             let started = Instant::now();
             let ended = self.run_once();
             let socket = self.kind.name();
+
             match ended {
                 Ok(status) if self.stopped.try_recv().is_ok() => {
                     if !status.success() {
@@ -265,14 +288,19 @@ impl ChildProcess {
                     tracing::error!(socket, %error, ?pause, "cannot run the ZeroMQ process, trying again");
                 }
             }
+
             self.metrics.zmq_restarts.add(1);
             self.status.count_restart();
+
+            // A process that ran for long is no sign of a lasting problem.
             if started.elapsed() > ZMQ_STABLE {
                 pause = ZMQ_RESTART_PAUSE;
             }
+
             if self.stopped.recv_timeout(pause).is_ok() {
                 return;
             }
+
             pause = (pause * 2).min(ZMQ_RESTART_PAUSE_MAX);
         }
     }
@@ -288,16 +316,21 @@ impl ChildProcess {
             .stdin(Stdio::from(self.socket.try_clone()?))
             .stdout(Stdio::null())
             .spawn()?;
+
         let pid = Pid::from_child(&child);
-        // Until it is waited for, the number belongs to this process.
+        // The kernel does not reuse the number before `wait`, so the descriptor refers to this
+        // child.
         *self.process.lock() = Some(pidfd_open(pid, PidfdFlags::empty())?);
+
         self.status.set_pid(Some(child.id()));
+
         // A stop that came before the process could be signalled.
         if !self.stopped.is_empty()
             && let Some(process) = &*self.process.lock()
         {
             pidfd_send_signal(process, Signal::TERM)?;
         }
+
         let status = child.wait();
         *self.process.lock() = None;
         self.status.set_pid(None);

@@ -31,32 +31,41 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut socket = PubSocket::new();
     socket.bind_listener(listener).await.context("listen")?;
+
     let stopping = Arc::new(AtomicBool::new(false));
     let (to, mut batches) = mpsc::channel(BATCHES_WAITING);
     let (client, stop) = (Client::connect(daemon)?, stopping.clone());
+
     let follower = std::thread::Builder::new()
         .name("sc-zmq-follow".to_owned())
         .spawn(move || follow(client, &to, &stop))
         .context("start a thread")?;
+
     loop {
         let batch: Option<Vec<ZmqMessage>> = tokio::select! {
             batch = batches.recv() => batch,
             _ = terminate.recv(), if !stopping.load(Ordering::Relaxed) => {
+                // The loop goes on until the follower has read everything that is stored.
                 stopping.store(true, Ordering::Relaxed);
                 continue;
             }
         };
+
         let Some(batch) = batch else { break };
+
         for message in batch {
             socket.send(message).await.context("publish")?;
         }
         // The crate's own task distributes the messages.
         tokio::task::yield_now().await;
     }
+
     // Until that task has distributed the last ones.
     sleep(ZMQ_QUIET).await;
+
     // A handle that is dropped removes the socket's file, which is the daemon's.
     std::mem::forget(std::mem::take(socket.binds()));
+
     follower
         .join()
         .map_err(|_| anyhow::anyhow!("the follower panicked"))?
@@ -68,8 +77,10 @@ fn follow(
     to: &mpsc::Sender<Vec<ZmqMessage>>,
     stopping: &AtomicBool,
 ) -> anyhow::Result<()> {
+    // Subscribers get no history, as with any PUB.
     let mut from = ("to", Value::from("newest"));
     loop {
+        // Read before the request: an empty result after a stop proves that nothing is left.
         let is_last = stopping.load(Ordering::Relaxed);
         let wait_ms = if is_last { 0 } else { ZMQ_POLL.as_millis() };
         let request = args([
@@ -77,13 +88,16 @@ fn follow(
             ("limit", Value::from(ZMQ_BATCH_EVENTS as u64)),
             ("wait_ms", Value::from(u64::try_from(wait_ms)?)),
         ]);
+
         let answer = client.call_packed("events_follow", request)?;
         let events = msgpack::get(&answer, "events").context("an answer without events")?;
         let next = msgpack::get(&answer, "next")
             .and_then(msgpack::as_int)
             .context("an answer without position")?;
+
         let batch: Vec<ZmqMessage> = msgpack::elements(events).filter_map(message).collect();
         let is_empty = batch.is_empty();
+        // The receiver is gone, or everything is read.
         if to.blocking_send(batch).is_err() || is_last && is_empty {
             return Ok(());
         }
@@ -95,6 +109,7 @@ fn follow(
 fn message(event: &[u8]) -> Option<ZmqMessage> {
     let tag = msgpack::as_text(msgpack::get(event, "tag")?)?;
     let data = msgpack::get(event, "data")?;
+
     let mut bytes = Vec::with_capacity(tag.len() + 2 + data.len());
     bytes.extend_from_slice(tag.as_bytes());
     bytes.extend_from_slice(b"\n\n");

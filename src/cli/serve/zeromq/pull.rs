@@ -48,9 +48,11 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut socket = PullSocket::new();
     socket.bind_listener(listener).await.context("listen")?;
+
     let mut client = Client::connect(daemon)?;
     let mut ignored = Ignored::default();
     let mut stopping = false;
+
     loop {
         let mut batch = Batch::default();
         tokio::select! {
@@ -62,6 +64,8 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
             // Everything that was written has been read.
             () = sleep(ZMQ_QUIET), if stopping => return Ok(()),
         }
+
+        // Adds what has arrived meanwhile, so that a commit has many events.
         while batch.packed.len() < ZMQ_BATCH_BYTES && batch.events < ZMQ_BATCH_EVENTS {
             // Polls the socket once.
             let Ok(received) = timeout(Duration::ZERO, socket.recv()).await else {
@@ -69,9 +73,11 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
             };
             ignored.sort(received, &mut batch);
         }
+
         if batch.events > 0 {
             store(&mut client, batch, stopping).await?;
         }
+
         ignored.report(&mut client)?;
     }
 }
@@ -86,12 +92,14 @@ impl Ignored {
                 return self.log(|| format!("a connection ended: {error}"));
             }
         };
+
         let frames = message.into_vec();
         let event = match frames.as_slice() {
             [event] => salt_event::split(event),
             [tag, data] => Some((&tag[..], &data[..])),
             _ => None,
         };
+
         let Some((tag, data)) = event.filter(|(tag, data)| salt_event::is_event(tag, data)) else {
             self.malformed += 1;
             return self.log(|| {
@@ -104,11 +112,13 @@ impl Ignored {
                 )
             });
         };
+
         let bytes = tag.len() + data.len();
         if bytes + CALL_BYTES > WIRE_FRAME_BYTES_MAX {
             self.too_large += 1;
             return self.log(|| format!("an event of {bytes} bytes ignored"));
         }
+
         batch.events += 1;
         batch.packed.array(2).bin(tag).bin(data);
     }
@@ -132,7 +142,9 @@ impl Ignored {
             peers,
             logged,
         } = std::mem::take(self);
+        // The log interval spans reports.
         self.logged = logged;
+
         if malformed + too_large + peers > 0 {
             let mut args = Writer::new();
             args.map(3)
@@ -156,16 +168,20 @@ async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Res
         .array(batch.events)
         .raw(&batch.packed.into_bytes());
     let args = args.into_bytes();
+
     loop {
         client.post("zeromq_events", &args)?;
         match client.next_answer()?.1 {
             Ok(_) => return Ok(()),
+            // A full disk or a busy store. Meanwhile nothing is read, which slows the senders.
             Err(ClientError::Refused { code, .. }) if code == "unavailable" && !stopping => {}
+            // Any other error would occur again with the same batch.
             Err(error) => {
                 eprintln!(
                     "saltcellar: zeromq pull: {} events lost: {error}",
                     batch.events
                 );
+
                 let mut args = Writer::new();
                 args.map(1).str("lost").uint(batch.events as u64);
                 client.post("zeromq_ignored", &args.into_bytes())?;
