@@ -103,10 +103,12 @@ pub(crate) fn publisher(sock_dir: &Path) -> PathBuf {
     if sock_dir.exists() && !sock_dir.is_dir() {
         return sock_dir.to_owned();
     }
+
     let master = sock_dir.join("master_event_pub.ipc");
     if master.exists() {
         return master;
     }
+
     let is_minions = |name: &str| name.starts_with("minion_event_") && name.ends_with("_pub.ipc");
     let items = std::fs::read_dir(sock_dir).into_iter().flatten().flatten();
     let minion = items.map(|item| item.path()).find(|path| {
@@ -114,6 +116,7 @@ pub(crate) fn publisher(sock_dir: &Path) -> PathBuf {
             .and_then(|n| n.to_str())
             .is_some_and(is_minions)
     });
+
     minion.unwrap_or(master)
 }
 
@@ -127,11 +130,13 @@ impl Bus {
             deps.clock.clone(),
             deps.metrics.clone(),
         );
+
         let status = BusStatus {
             path,
             ..BusStatus::default()
         };
         let watch = BusMonitor(Arc::new(Mutex::new(status)), spill_writer.shared());
+
         Self {
             number,
             path: sock_dir.to_owned(),
@@ -152,6 +157,7 @@ impl Bus {
         let dir = dir_of(&self.deps.spills, &self.path);
         let (fs, bytes_max) = (self.deps.fs.clone(), self.deps.spill_bytes_max);
         let master_keys = self.deps.policy.master_keys().clone();
+
         let (spill_drainer, seen) = match SpillDrainer::open(
             &self.spill_writer,
             &dir,
@@ -161,6 +167,7 @@ impl Bus {
         ) {
             Ok(opened) => opened,
             Err(error) => {
+                // Reading goes on without a disk, because Salt's publisher waits for no subscriber.
                 self.deps.metrics.spill_reads_failed.add(1);
                 tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only");
                 (
@@ -169,9 +176,13 @@ impl Bus {
                 )
             }
         };
+
+        // Without a position of an earlier daemon nothing is known to be missing, so there is no
+        // gap.
         if seen.known {
             self.broken = Some((seen.until, Cause::StartUp));
         }
+
         std::thread::scope(|threads| {
             let name = format!("sc-spill-{}", self.number);
             let moving = std::thread::Builder::new()
@@ -181,6 +192,8 @@ impl Bus {
                 Ok(_) => self.connect_and_read(),
                 Err(error) => tracing::error!(%error, "cannot start the spill drainer thread"),
             }
+
+            // Ends the drainer, for which the scope waits.
             self.spill_writer.close();
         });
     }
@@ -189,17 +202,20 @@ impl Bus {
         let mut pause = BUS_RECONNECT_MIN;
         let mut logged = false;
         while !self.deps.drain.is_stopping() {
+            // Looked up for each attempt, because a master or minion may create its socket later.
             let path = publisher(&self.path);
             self.watch.change(|s| s.path.clone_from(&path));
             let patience = Patience {
                 until: Instant::now() + FIRE_TIMEOUT,
                 stop: &self.deps.drain,
             };
+
             match patience.connect(&path) {
                 Ok(stream) => {
                     tracing::info!(bus = %path.display(), "connected to the event bus");
                     self.deps.metrics.bus_connects.add(1);
                     logged = false;
+
                     let now = self.deps.clock.now();
                     let mut connection = Connection {
                         since: now,
@@ -208,18 +224,24 @@ impl Bus {
                         read_at: now,
                     };
                     let end = self.read(stream, &mut connection);
+
+                    // Whatever ended the connection, its complete events are kept.
                     self.hand_over();
                     self.watch
                         .change(|s| (s.connected, s.framing) = (false, None));
+
                     // Connections that end at once must not be retried at full speed.
                     pause = if connection.settled {
                         BUS_RECONNECT_MIN
                     } else {
                         (pause * 2).min(BUS_RECONNECT_MAX)
                     };
+
                     self.ended(&path, &connection, end);
                 }
                 Err(error) => {
+                    // Once for each outage: an absent master is an expected state, which `status`
+                    // shows.
                     if !logged {
                         tracing::info!(bus = %path.display(), %error, "event bus not available, waiting for it");
                         logged = true;
@@ -227,6 +249,7 @@ impl Bus {
                     pause = (pause * 2).min(BUS_RECONNECT_MAX);
                 }
             }
+
             self.deps.drain.wait(pause);
         }
     }
@@ -256,6 +279,7 @@ impl Bus {
                 Cause::Framing
             }
         };
+
         // A connection that was never established does not shorten the gap.
         if connection.settled {
             self.broken = Some((Some(connection.read_at), cause));
@@ -280,6 +304,7 @@ impl Bus {
         let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
         let mut buffer = vec![0_u8; BUS_READ_BYTES];
         self.watch.change(|s| s.connected = true);
+
         while !self.deps.drain.is_stopping() {
             // Gathered events wait for the next read, or for a reader.
             let timeout = if self.gathered.is_some() {
@@ -290,6 +315,7 @@ impl Bus {
             if let Err(error) = stream.set_read_timeout(Some(timeout)) {
                 return ConnectionEnd::Failed(error.to_string());
             }
+
             match stream.read(&mut buffer) {
                 Ok(0) => return ConnectionEnd::ClosedBySalt,
                 Ok(n) => {
@@ -298,6 +324,9 @@ impl Bus {
                         return ConnectionEnd::Unreadable(error);
                     }
                     self.hand_over_when_due();
+
+                    // Little data means a low rate: let events accumulate, so that a commit has
+                    // more of them.
                     if n < BUS_READ_LITTLE {
                         self.deps.drain.wait(self.deps.gather);
                     }
@@ -308,17 +337,22 @@ impl Bus {
                         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
                     ) =>
                 {
+                    // A publisher may have nothing to send for hours. It counts as connected once
+                    // it has not closed the connection for a while.
                     let age = self.deps.clock.monotonic().saturating_sub(connection.began);
                     if age >= BUS_SETTLED {
                         self.settle(connection);
                     }
+
                     self.hand_over_when_due();
+                    // Nothing arrived, so nothing was missed up to now.
                     self.read_until(connection, self.deps.clock.now());
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return ConnectionEnd::Failed(error.to_string()),
             }
         }
+
         ConnectionEnd::Stopping
     }
 
@@ -352,8 +386,10 @@ impl Bus {
             at,
             since: Instant::now(),
         });
+
         let (mut events, mut frames) = (0, false);
         let policy = self.deps.policy.clone();
+
         let outcome = loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => {
@@ -363,8 +399,11 @@ impl Bus {
                         continue;
                     };
                     let Ok(outcome) = policy.message(message, Source::Bus, at) else {
+                        // The policy has counted and logged the rejection.
                         continue;
                     };
+
+                    // An event that a rule drops still counts as received.
                     if let Some(accepted) = outcome {
                         batch.push(&accepted.entry(), accepted.fingerprints);
                     }
@@ -374,7 +413,10 @@ impl Bus {
                 Err(error) => break Err(error),
             }
         };
+
         let framing = splitter.framing();
+
+        // A whole frame proves that this is a bus, so the connection is established.
         if frames {
             self.settle(connection);
         }
@@ -383,6 +425,8 @@ impl Bus {
             self.watch
                 .change(|s| (s.framing, s.events) = (framing, s.events + events));
         }
+
+        // Even before an error: the events up to here are in the batch.
         self.read_until(connection, at);
         outcome
     }
@@ -395,6 +439,7 @@ impl Bus {
                 || gathered.since.elapsed() >= BUS_BATCH_TIME
                 || (self.deps.is_followed)()
         });
+
         if is_due {
             self.hand_over();
         }

@@ -150,6 +150,7 @@ impl Firer {
         let hung = self.hung.lock().get(path).copied();
         let waits = hung.is_none_or(|at| at.elapsed() >= FIRE_HUNG_PAUSE);
         let time = if waits { FIRE_TIMEOUT } else { Duration::ZERO };
+
         Patience {
             until: Instant::now() + time,
             stop: &self.stop,
@@ -158,6 +159,7 @@ impl Firer {
 
     /// Notes whether the master hangs.
     fn note<T>(&self, target: &Target, outcome: Result<T, FireError>) -> Result<T, FireError> {
+        // Held for the whole update, so that of two timeouts only one begins the pause.
         let mut hung = self.hung.lock();
         match &outcome {
             // The pause begins with the first timeout, not anew with each attempt within it.
@@ -169,6 +171,7 @@ impl Firer {
             }
             _ => drop(hung.remove(&target.path)),
         }
+
         outcome
     }
 
@@ -181,6 +184,7 @@ impl Firer {
                 .map(|bus| bus.path.parent().unwrap_or(&bus.path).display().to_string());
             names.collect::<Vec<_>>().join(", ")
         };
+
         let bus = match (asked, paths.as_slice()) {
             (_, []) => return Err(FireError::NoBus),
             (None, [only]) => only,
@@ -197,22 +201,27 @@ impl Firer {
                 })?
             }
         };
+
         let name = bus
             .path
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
+
+        // Without a counterpart the event would go to the publisher's own socket.
         if path == bus.path {
             let why = format!("the socket name {name} has no counterpart for incoming events");
             return Err(FireError::Unreachable { path, why });
         }
+
         let found = std::fs::metadata(&path).map_err(|why| unreachable(&path, &why))?;
         Ok(Target {
             publisher: bus.path.clone(),
             path,
             identity: (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()),
             owner: found.uid(),
+            // Only of a live connection: a new master may use another framing.
             published: bus.framing.filter(|_| bus.connected),
         })
     }
@@ -226,16 +235,21 @@ impl Firer {
 
     /// The framing that the socket accepts; detects it on first use.
     pub fn framing(&self, target: &Target) -> Result<Framing, FireError> {
+        // Releases that publish length-prefixed frames accept them as well, so no probe is needed.
         if target.published == Some(Framing::Len32) {
             return Ok(Framing::Len32);
         }
+
         if let Some((identity, framing)) = self.known.lock().get(&target.path)
             && *identity == target.identity
         {
             return Ok(*framing);
         }
+
+        // No lock is held while probing: a master that hangs must not delay events for other buses.
         let patience = self.patience(&target.path);
         let framing = self.note(target, probe(target, &self.clock, &patience))?;
+
         tracing::info!(socket = %target.path.display(), framing = framing.name(), "detected the framing for firing events");
         self.known
             .lock()
@@ -267,9 +281,12 @@ fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
             owner,
         };
     }
+
+    // Salt's socket has a listener that neither accepts nor reads.
     if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         return FireError::Hung { path };
     }
+
     let why = match why.kind() {
         ErrorKind::NotFound => "the socket does not exist; is the master running?".to_owned(),
         ErrorKind::ConnectionRefused => {
@@ -300,12 +317,14 @@ fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Fram
     let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
     let mut from = patience.connect(&target.publisher).map_err(gone)?;
     let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
+
     // The name is unique to this probe.
     let name = format!(
         "saltcellar/probe/{:016x}",
         RandomState::new().hash_one(std::process::id())
     );
     let tag = |framing: Framing| format!("{name}/{}", framing.name());
+
     // The publisher accepts a subscriber asynchronously, so the first probes may be published too early.
     let mut held = Vec::new();
     let mut pause = FIRE_PROBE_PAUSE;
@@ -313,6 +332,7 @@ fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Fram
         None::<()>
     })
     .map_err(gone)?;
+
     while patience.left().is_ok() {
         for framing in [Framing::Plain, Framing::Len32] {
             held.push(send(
@@ -327,12 +347,16 @@ fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Fram
                     .into_iter()
                     .find(|framing| seen == tag(*framing).as_bytes())
             });
+
             if let Some(framing) = found.map_err(gone)? {
                 return Ok(framing);
             }
         }
+
+        // A slow master may need longer, so each round waits twice as long as the one before.
         pause *= 2;
     }
+
     let why = "fired events do not appear on the bus; check the master".to_owned();
     Err(FireError::Unreachable {
         path: target.path.clone(),
@@ -353,6 +377,8 @@ fn read_tags<T>(
         if left.is_zero() {
             return Ok(None);
         }
+
+        // At least a millisecond, because a timeout of zero is an error.
         from.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match from.read(&mut buffer) {
             Ok(0) => return Err(ErrorKind::ConnectionRefused.into()),
@@ -363,6 +389,7 @@ fn read_tags<T>(
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         }
+
         loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => {

@@ -12,7 +12,8 @@
 //! lost     the number of lost events; nil if unknown
 //! ```
 //!
-//! Times are texts, UTC to the microsecond. A gap can be longer than the actual loss, never shorter: it includes events that were read but
+//! Times are strings in UTC, to the microsecond. A gap can be longer than the actual loss, never
+//! shorter: it includes events that were read but
 //! not stored when a daemon was killed.
 
 use std::path::Path;
@@ -89,10 +90,12 @@ impl Gap {
             .str("cause")
             .str(self.cause.name())
             .str("begin");
+
         match self.begin {
             Some(begin) => w.str(&begin.iso()),
             None => w.nil(),
         };
+
         w.str("end").str(&self.end.iso()).str("seconds");
         match self.begin {
             #[expect(
@@ -102,11 +105,13 @@ impl Gap {
             Some(begin) => w.float((self.end.0.saturating_sub(begin.0)) as f64 / 1e6),
             None => w.nil(),
         };
+
         w.str("lost");
         match self.lost {
             Some(lost) => w.uint(lost),
             None => w.nil(),
         };
+
         w.into_bytes()
     }
 }

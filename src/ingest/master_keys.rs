@@ -69,10 +69,12 @@ impl Master {
         );
         paths.sort_unstable();
         paths.dedup();
+
         let files = paths
             .into_iter()
             .map(|path| (path.clone(), identity(&path)))
             .collect();
+
         let key_file = salt.key_file();
         Self {
             conf_file: conf_file.to_owned(),
@@ -95,7 +97,6 @@ impl Master {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cleaned {
     pub(crate) replaced: Replaced,
-    /// The flags.
     pub flags: Flags,
     /// The data could not be parsed, so all of it was replaced.
     pub(crate) unparsed: bool,
@@ -116,15 +117,19 @@ impl MasterKeys {
             .iter()
             .filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
         let others = others.map(|path| Master::read(path, Role::Master, false));
+
         let masters = reactor
             .iter()
             .map(|(role, path)| Master::read(path, *role, true))
             .chain(others)
             .collect();
+
         let keys = Self {
             masters: Mutex::new(masters),
             ..Self::none()
         };
+
+        // Before any source starts, so that no entry passes without the keys.
         keys.refresh();
         keys
     }
@@ -175,10 +180,13 @@ impl MasterKeys {
 
     /// Reloads changed files.
     pub(crate) fn refresh(&self) {
+        // Held until the end, so that of two refreshes the later one wins. Locks are taken in the
+        // order `masters`, `read`, `known`.
         let mut masters = self.masters.lock();
         for master in masters.iter_mut().filter(|master| master.has_changed()) {
             *master = Master::read(&master.conf_file, master.role, master.is_of_reactor);
         }
+
         let mut read = self.read.lock();
         let (mut unreadable, mut files) = (Vec::new(), Vec::new());
         for master in &*masters {
@@ -187,25 +195,32 @@ impl MasterKeys {
                 Err(error) => unreadable.push(format!("{}: {error}", master.cachedir.display())),
             }
         }
+
         read.retain(|path, _| files.contains(path));
         for path in files {
+            // Before the content is read, so that a change in between is noticed by the next
+            // refresh.
             let now = identity(&path);
             if read.get(&path).is_none_or(|(known, _)| *known != now) {
                 let text = read_key(&path).map_err(|error| format!("{}: {error}", path.display()));
                 read.insert(path, (now, text));
             }
         }
+
         unreadable.extend(
             read.values()
                 .filter_map(|(_, text)| text.as_ref().err().cloned()),
         );
+
         let texts = read
             .values()
             .filter_map(|(_, text)| text.as_ref().ok().cloned());
+
         let reactor = masters
             .iter()
             .find(|master| master.is_of_reactor)
             .map(|master| master.key_file.clone());
+
         let known = self.known();
         let texts = KeyTexts::new(texts);
         if texts.keys() == known.texts.keys()
@@ -214,6 +229,7 @@ impl MasterKeys {
         {
             return;
         }
+
         if unreadable != known.unreadable {
             for error in &unreadable {
                 tracing::warn!(
@@ -222,12 +238,14 @@ impl MasterKeys {
                 );
             }
         }
+
         tracing::info!(keys = texts.len(), "loaded the masters' keys for redaction");
         let known = Arc::new(Known {
             texts,
             reactor,
             unreadable,
         });
+
         *self.known.write() = known;
     }
 
@@ -242,9 +260,11 @@ impl MasterKeys {
         let has_text = known.texts.occur_in(entry.body);
         // Tag, minion, function and jid are stored beside the body.
         let names = known.texts.blank_names(entry);
+
         if !is_request && !has_text && names.is_none() {
             return None;
         }
+
         let known = { Arc::clone(&known) };
         let (mut body, mut flags, mut unparsed) = (None, entry.flags, false);
         if is_request {
@@ -255,23 +275,27 @@ impl MasterKeys {
             {
                 flags = flags.with(Flags::MASTER_KEY);
             }
+
             // An event that was stored before the bus showed it has a separate kind.
             let kind = if entry.kind == Kind::SeenOnBus {
                 Kind::Event
             } else {
                 entry.kind
             };
+
             (body, unparsed) = match self.field.redact(&Entry { kind, ..*entry }) {
                 Redacted::Untouched => (None, false),
                 Redacted::Changed(body) => (Some(body), false),
                 Redacted::Unparsed(body) => (Some(body), true),
             };
         }
+
         if has_text {
             known
                 .texts
                 .blank(body.get_or_insert_with(|| entry.body.to_vec()));
         }
+
         let replaced = Replaced { body, names };
         (!replaced.is_nothing()).then_some(Cleaned {
             replaced,
@@ -285,9 +309,12 @@ impl MasterKeys {
             .entries()
             .map(|(entry, _)| self.clean(&entry))
             .collect();
+
+        // Nearly always, and then nothing is copied.
         if cleaned.iter().all(Option::is_none) {
             return batch;
         }
+
         let mut clean = Batch::with_room(batch.bytes());
         for ((entry, fingerprints), cleaned) in batch.entries().zip(cleaned) {
             match cleaned {
@@ -300,6 +327,7 @@ impl MasterKeys {
                 }
             }
         }
+
         clean
     }
 

@@ -32,6 +32,7 @@ impl Patience<'_> {
             let step = self.left().unwrap_or_default();
             match connect::unix(path, step) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    // Only this step timed out; it fails once the whole time is over.
                     self.left()?;
                 }
                 connected => return connected,
@@ -45,6 +46,7 @@ impl Patience<'_> {
             // What fits into the socket's buffer is written even without patience.
             let step = self.left().unwrap_or(FIRE_WRITE_STEP);
             stream.set_write_timeout(Some(step))?;
+
             match stream.write(bytes) {
                 Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -56,6 +58,7 @@ impl Patience<'_> {
                 Err(error) => return Err(error),
             }
         }
+
         Ok(())
     }
 }

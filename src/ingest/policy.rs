@@ -126,6 +126,7 @@ impl Policy {
             entries: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         };
+
         Self {
             filters: filters.iter().map(count).collect(),
             redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
@@ -152,6 +153,7 @@ impl Policy {
         if let Some((tag, data)) = split(message) {
             return self.event(tag, data, source, at);
         }
+
         self.metrics.events_without_tag.add(1);
         self.log("no tag", || {
             tracing::warn!(
@@ -175,15 +177,18 @@ impl Policy {
         self.check_tag(tag, source)?;
         let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
         if len > max {
+            // The minion has answered: without its return Salt would count it as missing.
             let event = read_event(tag, data, source, at);
             if let Some(body) = self.within_limit(&event.entry) {
                 return Ok(self.pass_instead(&event.entry, body));
             }
+
             self.metrics.entries_too_large.add(1);
             let reason = RejectReason::TooLarge { len, max };
             self.log("too large", || {
                 tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
             });
+
             return Err(reason);
         }
         self.read(&read_event(tag, data, source, at))
@@ -196,9 +201,11 @@ impl Policy {
             Ok(()) => body,
             Err(_) => mended(&body).ok()?,
         };
+
         if entry.tag.len() + body.len() > self.entry_bytes_max {
             return None;
         }
+
         self.metrics.returns_without_value.add(1);
         self.log("return without value", || {
             tracing::warn!(
@@ -210,6 +217,7 @@ impl Policy {
                 "return stored without its value, which is too large"
             );
         });
+
         Some(body)
     }
 
@@ -218,6 +226,7 @@ impl Policy {
         let Ok(body) = mended(entry.body) else {
             return Err(self.reject(entry, why));
         };
+
         self.metrics.returns_mended.add(1);
         self.log("mended", || {
             tracing::warn!(
@@ -300,11 +309,14 @@ impl Policy {
         if !self.filters.is_empty() && self.is_dropped(entry) {
             return None;
         }
+
         let mut accepted = Accepted {
             entry: *entry,
             replaced: Replaced::default(),
             fingerprints,
         };
+
+        // Masters' keys first: rules work on what is left.
         if let Some(Cleaned {
             replaced,
             flags,
@@ -317,12 +329,14 @@ impl Policy {
             }
             (accepted.replaced, accepted.entry.flags) = (replaced, flags);
         }
+
         if let Some(redactor) = &self.redactor {
             let names = redactor.names(&accepted.entry());
             let redacted = redactor.redact(&accepted.entry());
             if names.is_some() || redacted != Redacted::Untouched {
                 self.metrics.entries_redacted.add(1);
             }
+
             match redacted {
                 Redacted::Untouched => {}
                 Redacted::Changed(body) => accepted.replaced.body = Some(body),
@@ -331,13 +345,18 @@ impl Policy {
                     accepted.replaced.body = Some(body);
                 }
             }
+
             if names.is_some() {
                 accepted.replaced.names = names;
             }
         }
+
         if accepted.replaced.is_nothing() {
             return Some(accepted);
         }
+
+        // They are those of the stored form, so that the same event from another source is
+        // recognised.
         accepted.fingerprints = fingerprints.map(|_| fingerprints_of(&accepted.entry()));
         Some(accepted)
     }
@@ -370,13 +389,16 @@ impl Policy {
                 entries,
                 dropped: 0,
             });
+
         filters.chain(redacted).collect()
     }
 
     fn is_dropped(&self, entry: &Entry<'_>) -> bool {
+        // Salt depends on the other kinds.
         if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
             return false;
         }
+
         let Some(filter) = self
             .filters
             .iter()
@@ -384,33 +406,40 @@ impl Policy {
         else {
             return false;
         };
+
         filter.entries.fetch_add(1, Ordering::Relaxed);
         let (dropped, counter) = match filter.rule.action {
             Action::Store => return false,
             Action::Drop => (true, &self.metrics.entries_filtered),
             Action::Sample(n) => (!is_sampled(entry, n), &self.metrics.entries_sampled_out),
         };
+
         if dropped {
             filter.dropped.fetch_add(1, Ordering::Relaxed);
             counter.add(1);
         }
+
         dropped
     }
 
     /// Whether a rule is for the entry. One with a condition that is too costly for the entry is not.
     fn is_match(&self, filter: &Filter, entry: &Entry<'_>) -> bool {
+        // The scope first, because it costs less than a condition.
         if !filter.scope.matches(entry, || funs_of(entry.body)) {
             return false;
         }
+
         let Some(condition) = &filter.rule.condition else {
             return true;
         };
+
         condition.holds(entry.tag, entry.body).unwrap_or_else(|error| {
             self.metrics.filters_too_costly.add(1);
             self.log("too costly", || {
                 let rule = filter.rule.name.as_str();
                 tracing::warn!(rule, tag = %shown(entry.tag), %error, "rule of ingest.filter not applied to an event");
             });
+            // In doubt an event is stored, because a dropped one is gone.
             false
         })
     }
@@ -420,6 +449,7 @@ impl Policy {
         let SaltEvent {
             entry, stamp, form, ..
         } = event;
+
         let report = |about: &'static str, message: &str| {
             self.log(about, || {
                 let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
@@ -428,6 +458,7 @@ impl Policy {
                 );
             });
         };
+
         match form {
             // Unreadable data was rejected before.
             DataForm::Map | DataForm::Unreadable(_) => {}
@@ -436,6 +467,7 @@ impl Policy {
                 report("no map", "event data is not a map; stored unchanged");
             }
         }
+
         if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
             self.metrics.event_clocks_off.add(1);
             report(
@@ -449,12 +481,14 @@ impl Policy {
     fn log(&self, about: &'static str, write: impl FnOnce()) {
         let now = self.clock.now();
         let pause = i64::try_from(SOURCE_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
+
         let mut logged = self.logged.lock();
         let due = logged
             .get(about)
             .is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
         if due {
             logged.insert(about, now);
+            // Without the lock, so that a slow log does not block other sources.
             drop(logged);
             write();
         }
@@ -475,6 +509,8 @@ fn is_near(stamp: &[u8], at: Micros) -> bool {
     const OFF_MAX: Duration = Duration::from_secs(36 * 3_600);
     let number = |from: usize, to: usize| digits(stamp.get(from..to)?);
     let noon = || Micros::of_utc([number(0, 4)?, number(5, 7)?, number(8, 10)?, 12, 0, 0, 0]);
+
+    // The time of day is ignored: from noon, 36 hours are at least a day in both directions.
     noon().is_none_or(|noon| Duration::from_micros(noon.0.abs_diff(at.0)) <= OFF_MAX)
 }
 

@@ -73,11 +73,13 @@ pub fn is_kept(field: &[u8], value: &[u8]) -> bool {
     let is_list = |is: fn(&[u8]) -> bool| {
         matches!(Reader::new(value).head(), Ok(Head::Array(_))) && elements(value).all(is)
     };
+
     let by_function = |is: fn(&[u8]) -> bool| {
         let is_pair =
             |(key, value): (&[u8], &[u8])| as_text(key).is_some_and(is_function) && is(value);
         matches!(Reader::new(value).head(), Ok(Head::Map(_))) && pairs(value).all(is_pair)
     };
+
     match field {
         b"jid" => is_text(is_jid),
         b"id" => is_text(is_minion),
@@ -180,6 +182,7 @@ impl KeyGlob {
     fn new(glob: &Glob) -> Self {
         let text = glob.as_str().to_ascii_lowercase();
         let inner = text.trim_matches('*');
+
         let plain = !inner.is_empty() && !inner.contains(['*', '?', '[']);
         if plain && inner.len() == text.len() {
             Self::Is(text.into_bytes())
@@ -229,14 +232,20 @@ impl CompiledRule {
 fn hint(keys: &[Glob]) -> Option<Regex> {
     let longest = |glob: &Glob| {
         let literals = glob.literals().into_iter().map(|literal| literal.text);
+
+        // Bytes outside ASCII do not match in either case, and a single letter is in nearly every
+        // body.
         literals
             .max_by_key(String::len)
             .filter(|text| text.is_ascii() && text.len() > 1)
     };
+
+    // One glob without a literal makes the hint useless: its key can be any text.
     let words: Option<Vec<String>> = keys
         .iter()
         .map(|glob| longest(glob).map(|text| regex::escape(&text)))
         .collect();
+
     let pattern = format!(
         "(?i-u:{})",
         words.filter(|words| !words.is_empty())?.join("|")
@@ -251,6 +260,7 @@ impl Redactor {
         let mut parts = Vec::new();
         for (n, rule) in rules.iter().enumerate() {
             let mut part = CompiledRule::new(n, rule.scope(), &rule.keys);
+
             part.paths.clone_from(&rule.paths);
             part.patterns = rule
                 .patterns
@@ -258,6 +268,7 @@ impl Redactor {
                 .map(|pattern| pattern.regex().clone())
                 .collect();
             part.blocks = rule.builtin == Some(Builtin::PrivateKeys);
+
             match rule.builtin {
                 Some(Builtin::Passwords) => {
                     parts.push(CompiledRule::new(n, rule.scope(), &globs(&PASSWORD_KEYS)));
@@ -268,6 +279,8 @@ impl Redactor {
                         rule.scope(),
                         &globs(&["pillar", "pillar_override"]),
                     ));
+
+                    // Whatever a function of `pillar` returns is pillar data.
                     let scope = Scope {
                         fun: globs(&["pillar.*", "runner.pillar.*"]),
                         ..rule.scope()
@@ -278,12 +291,15 @@ impl Redactor {
                 }
                 Some(Builtin::PrivateKeys) | None => {}
             }
+
             parts.push(part);
         }
+
         let counts = rules
             .iter()
             .map(|rule| (rule.name.clone(), AtomicU64::new(0)))
             .collect();
+
         Self { parts, counts }
     }
 
@@ -312,24 +328,32 @@ impl Redactor {
             ("id", entry.minion, is_minion),
             ("fun", entry.fun, is_function),
         ];
+
         let odd = own.into_iter().filter(|(_, text, is_kind)| !is_kind(text));
+
+        // As a map, so that rules select them like the fields of an event.
         let mut fields = Writer::new();
         fields.map(odd.clone().count());
         for (field, text, _) in odd {
             fields.str(field).str(text);
         }
         let fields = fields.into_bytes();
+
+        // All names are of their kind, as in nearly every entry.
         if fields == [0x80] {
             return None;
         }
+
         let entry_of_names = Entry {
             kind: Kind::Event,
             body: &fields,
             ..*entry
         };
+
         let (Redacted::Changed(fields), _) = self.walked(&entry_of_names) else {
             return None;
         };
+
         let mut names = Names::of(entry);
         for (field, to) in [
             ("jid", &mut names.jid),
@@ -340,6 +364,7 @@ impl Redactor {
                 text.clone_into(to);
             }
         }
+
         Some(names)
     }
 
@@ -359,8 +384,10 @@ impl Redactor {
                 Some((0x92, rest)) => rest,
                 _ => body,
             },
+            // Nothing in these is secret.
             Kind::Endtime | Kind::NoCache | Kind::Gap => return (Redacted::Untouched, 0),
         };
+
         let concerned: Vec<&CompiledRule> = self
             .parts
             .iter()
@@ -369,6 +396,7 @@ impl Redactor {
         if concerned.is_empty() {
             return (Redacted::Untouched, 0);
         }
+
         let mut walk = Walk {
             has_texts: concerned
                 .iter()
@@ -385,29 +413,37 @@ impl Redactor {
                 .any(|part| !part.keys.is_empty())
                 .then(Vec::new),
         };
+
         let mut reader = Reader::new(root);
         let mut walked = match entry.kind {
             Kind::Minions => walk.lists_of_minions(&mut reader),
             _ => walk.value(&mut reader),
         };
+
         if walked.is_ok() && root.len() != body.len() {
             // The minions of a load.
             walk.spares = false;
             walked = walk.minions(&mut reader);
         }
+
+        // Bytes behind the value cannot be judged, so they count as data that cannot be parsed.
         if walked.is_err() || !reader.rest().is_empty() {
             let mut whole = Writer::new();
             whole.str(REDACTED);
             return (Redacted::Unparsed(whole.into_bytes()), walk.rules);
         }
+
         if walk.edits.is_empty() {
             return (Redacted::Untouched, 0);
         }
+
+        // Ranges are relative to the root, the result is a whole body.
         let from = body.len() - root.len();
         let edits = walk
             .edits
             .iter()
             .map(|edit| (from + edit.from, from + edit.to, &*edit.value));
+
         (Redacted::Changed(spliced(body, edits)), walk.rules)
     }
 }
@@ -475,22 +511,26 @@ impl<'a> Walk<'_, 'a> {
             Head::Map(pairs) => {
                 *reader = content;
                 let is_top = self.spares && self.path.is_empty();
+
                 // The redacted keys of this map.
                 let mut redacted = Vec::new();
                 for _ in 0..pairs {
                     let key = self.key(reader, is_top, &mut redacted)?;
                     self.path.push(PathStep::Key(key));
+                    // A key block continues in the next text of a list, not of a map.
                     self.open = false;
                     if !(is_top && self.keeps(key, reader)?) {
                         self.item(reader)?;
                     }
                     self.path.pop();
                 }
+
                 self.open = false;
                 Ok(())
             }
             Head::Array(count) => {
                 *reader = content;
+
                 self.open = false;
                 for index in 0..count {
                     self.path.push(PathStep::Index(index));
@@ -520,6 +560,9 @@ impl<'a> Walk<'_, 'a> {
             }
             Head::Ext(_, len) => {
                 let whole = reader.value()?;
+
+                // The payload is at the end, behind a header of variable length. Its meaning
+                // depends on the type, so the whole value is replaced.
                 let payload = whole.get(whole.len() - len..).unwrap_or_default();
                 if self.text(payload).is_some() {
                     self.edit(from, reader, |w| {
@@ -553,11 +596,15 @@ impl<'a> Walk<'_, 'a> {
                 return Ok(b"");
             }
         };
+
         let key = reader.bytes()?;
         let is_field = || is_top && FIELDS.iter().any(|own| own.as_bytes() == key);
+
+        // Names of Salt's fields are public, and readers look for them.
         if !self.has_texts || is_field() {
             return Ok(key);
         }
+
         self.open = false;
         if let Some(mut text) = self.text(key) {
             // Two keys stay two.
@@ -574,6 +621,7 @@ impl<'a> Walk<'_, 'a> {
                 }
             });
         }
+
         Ok(key)
     }
 
@@ -585,10 +633,12 @@ impl<'a> Walk<'_, 'a> {
             *reader = after;
             return Ok(true);
         }
+
         let is_target = field == b"tgt"
             && (as_text(value).is_some()
                 || matches!(Reader::new(value).head()?, Head::Array(_))
                     && elements(value).all(|item| as_text(item).is_some()));
+
         if is_target {
             self.value(reader)?;
         }
@@ -635,9 +685,11 @@ impl<'a> Walk<'_, 'a> {
         let Some(rule) = self.named() else {
             return self.value(reader);
         };
+
         let from = self.len - reader.rest().len();
         let mut content = *reader;
         let value = reader.value()?;
+
         // Not secret, or already redacted.
         let harmless = matches!(content.head()?, Head::Nil | Head::Bool(_))
             || as_text(value) == Some(REDACTED);
@@ -652,6 +704,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// The rule that selects the value at the end of the path, by key or path.
     fn named(&mut self) -> Option<usize> {
+        // Taken for the time of the search, because closures below borrow `self`.
         let mut reused = self.lower.take();
         if let Some(lower) = &mut reused {
             lower.clear();
@@ -659,6 +712,7 @@ impl<'a> Walk<'_, 'a> {
                 lower.extend(key.iter().map(u8::to_ascii_lowercase));
             }
         }
+
         let lower = reused.as_deref().unwrap_or_default();
         let by_key = |part: &CompiledRule| {
             !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(lower))
@@ -673,11 +727,13 @@ impl<'a> Walk<'_, 'a> {
             };
             part.paths.iter().any(is_it)
         };
+
         let found = self
             .parts
             .iter()
             .find(|part| by_key(part) || by_path(part))
             .map(|part| part.rule);
+
         self.lower = reused;
         found
     }
@@ -688,12 +744,17 @@ impl<'a> Walk<'_, 'a> {
         for part in self.parts {
             let mut ranges = Vec::new();
             let now = changed.as_deref().unwrap_or(text);
+
             if part.blocks {
                 self.open = blocks(now, self.open, &mut ranges);
             }
+
             let replaced = replace_ranges(now, &ranges);
             let mut redacted = replaced.is_some();
             changed = replaced.or(changed);
+
+            // Each pattern reads the result of the one before, because the ranges of two could
+            // overlap.
             for pattern in &part.patterns {
                 let now = changed.as_deref().unwrap_or(text);
                 let found: Vec<_> = pattern
@@ -704,10 +765,12 @@ impl<'a> Walk<'_, 'a> {
                     (changed, redacted) = (Some(replaced), true);
                 }
             }
+
             if redacted {
                 self.rules |= bit(part.rule);
             }
         }
+
         changed
     }
 }
@@ -731,23 +794,30 @@ fn replace_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec
     if found.is_empty() {
         return None;
     }
+
+    // Other bytes have no characters to keep whole.
     let Ok(utf8) = std::str::from_utf8(text) else {
         return replace_ranges(text, found);
     };
+
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &(from, to) in found {
         let from = (0..=from)
             .rev()
             .find(|&at| utf8.is_char_boundary(at))
             .unwrap_or(0);
+
         let to = (to..text.len())
             .find(|&at| utf8.is_char_boundary(at))
             .unwrap_or(text.len());
+
+        // Ranges may overlap once they are extended.
         match ranges.last_mut() {
             Some(last) if from < last.1 => last.1 = last.1.max(to),
             _ => ranges.push((from, to)),
         }
     }
+
     replace_ranges(text, &ranges)
 }
 
@@ -766,6 +836,7 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
                 + memmem::find(after, b"-----").map_or(after.len(), |at| at + 5),
         )
     };
+
     let mut at = 0;
     if open {
         let Some(end) = end_of(0) else {
@@ -778,18 +849,25 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
         found.push((0, end));
         at = end;
     }
+
     while let Some(begin) = memmem::find(text.get(at..).unwrap_or_default(), BEGIN).map(|n| at + n)
     {
+        // The label of a key is short. A longer one is text that only looks like the beginning of a
+        // key.
         let label = text.get(begin + BEGIN.len()..).unwrap_or_default();
         let label_len = memmem::find(label, b"-----").filter(|len| *len <= 64);
         let is_private = label_len
             .and_then(|len| label.get(..len))
             .is_some_and(|label| memmem::find(label, b"PRIVATE KEY").is_some());
+
         if !is_private {
+            // A certificate or a public key.
             at = begin + BEGIN.len();
             continue;
         }
+
         let Some(end) = end_of(begin + BEGIN.len()) else {
+            // The rest is in the next text, or was cut off. In doubt it is a key.
             found.push((begin, text.len()));
             return true;
         };

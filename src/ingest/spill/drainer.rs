@@ -66,12 +66,17 @@ impl SpillDrainer {
         let shared = spill_writer.shared();
         let known = dir.exists();
         let (disk, found) = DiskQueue::open(fs.clone(), dir)?;
+
+        // A new bus. The file tells administrators which one, because the directory's name may be
+        // shortened.
         if !known {
             let text = format!("{}\n", shared.bus.display());
             fs.create(&dir.join(BUS))?
                 .write_all_at(text.as_bytes(), 0)?;
         }
+
         let (until, number) = read_seen(dir).unwrap_or_default();
+
         shared.metrics.spill_bytes_cut.add(found.cut);
         shared
             .metrics
@@ -79,12 +84,14 @@ impl SpillDrainer {
             .add(found.quarantined);
         shared.metrics.spill_events_found.add(found.events);
         shared.metrics.spill_reads_failed.add(found.failed);
+
         let last = found.last.map_or(0, |(number, _)| number);
         {
             let mut state = shared.state.lock();
             state.next_number = last.max(number) + 1;
             state.on_disk = !disk.is_empty();
             state.disk = (disk.waiting(), disk.bytes());
+
             // A gap for events older than those on disk: in memory or with the store when the daemon was killed.
             if let Some((first, at)) = found
                 .first
@@ -102,9 +109,11 @@ impl SpillDrainer {
                     .push_back(PendingBatch::new(batch, first - 1, at));
             }
         }
+
         if found.events > 0 {
             tracing::info!(dir = %dir.display(), events = found.events, "delivering events found in the spill");
         }
+
         // After a truncation the number of lost events is unknown: the gap of this start begins before it.
         let until = if last > number || found.cut > 0 {
             found.last.map(|(_, at)| at)
@@ -112,6 +121,7 @@ impl SpillDrainer {
             until
         };
         shared.state.lock().read_until = until;
+
         Ok((
             Self::new(spill_writer, disk, fs, master_keys, bytes_max),
             Seen { known, until },
@@ -164,22 +174,31 @@ impl SpillDrainer {
             let moved = self.deliver();
             let spilled = self.spill();
             self.save_seen(false);
+
             let mut state = self.shared.state.lock();
+
+            // The timeout for stopping runs only while the writer is closed and the store makes no
+            // progress.
             if state.accepted != self.accepted || !state.closing {
                 (self.accepted, self.accepted_at) = (state.accepted, Instant::now());
             }
+
             let empty = state.waiting.is_empty()
                 && state.back.is_empty()
                 && !state.on_disk
                 && self.piece.is_none();
+
             if state.closing && empty && state.flights.is_empty() && state.stored.is_empty() {
                 break;
             }
+
+            // The store is stuck: what it has not accepted goes to disk for the next start.
             if state.closing && self.accepted_at.elapsed() > SPILL_STOP_TIMEOUT {
                 drop(state);
                 self.spill_all();
                 break;
             }
+
             let pause = match () {
                 () if moved || spilled => continue,
                 () if state.held => REFUSED_PAUSE_MIN / 4,
@@ -188,23 +207,30 @@ impl SpillDrainer {
             };
             self.shared.changed.wait_for(&mut state, pause);
         }
+
         self.save_seen(true);
     }
+
     /// Delivers as much as the intake has room for; returns whether there was progress.
     pub(super) fn deliver(&mut self) -> bool {
+        // The lock covers no work on the disk, because the reader of the bus needs it.
         let stored = std::mem::take(&mut self.shared.state.lock().stored);
         let mut moved = !stored.is_empty();
         for file in stored {
             self.disk.stored(file);
         }
+
         self.requeue_rejected();
         loop {
             let shared = self.shared.clone();
             let mut state = shared.state.lock();
             state.disk = (self.disk.waiting(), self.disk.bytes());
+
             if state.held && !self.may_retry(&state) {
                 return moved;
             }
+
+            // Oldest first: rejected, read from disk, on disk, in memory.
             if let Some(pending_batch) = state.back.front().cloned() {
                 if !offer(&shared, &mut state, &self.intake, &pending_batch) {
                     return moved;
@@ -218,6 +244,7 @@ impl SpillDrainer {
                 self.piece = None;
             } else if state.on_disk {
                 drop(state);
+                // Read without the lock: the reader of the bus must not wait for a disk.
                 if !self.read_disk() {
                     return moved;
                 }
@@ -232,28 +259,35 @@ impl SpillDrainer {
             } else {
                 return moved;
             }
+
             moved = true;
         }
     }
 
     /// While the store rejects batches, one is retried at a time, with pauses, to keep the order.
     fn may_retry(&mut self, state: &SpillState) -> bool {
+        // The store's response to the batch in flight decides about the next one.
         if !state.flights.is_empty() {
             return false;
         }
         if state.back.is_empty() {
             return true;
         }
+
         let now = Instant::now();
         self.retry_at.is_none_or(|(at, _)| now >= at)
     }
+
     /// Requeues rejected batches once the store has answered all batches in flight.
     fn requeue_rejected(&mut self) {
         let shared = self.shared.clone();
         let mut state = shared.state.lock();
+
+        // A batch without a response may still be stored, and a second offer would store it twice.
         if state.flights.iter().any(|flight| flight.stored.is_none()) {
             return;
         }
+
         if state.flights.is_empty() {
             if !state.held && self.logged_rejection {
                 self.logged_rejection = false;
@@ -261,9 +295,13 @@ impl SpillDrainer {
             }
             return;
         }
+
         let flights = std::mem::take(&mut state.flights);
         state.first_flight += flights.len() as u64;
+        // Only the rejection of a single batch proves that this batch is the cause.
         let alone = flights.len() == 1;
+
+        // From the newest, because each one goes to the front.
         for InFlight {
             mut pending_batch,
             stored,
@@ -273,26 +311,33 @@ impl SpillDrainer {
                 state.stored.extend(pending_batch.file);
                 continue;
             }
+
             shared
                 .metrics
                 .bus_events_offered_again
                 .add(pending_batch.batch.len() as u64);
+
             if pending_batch.refused == 0 {
                 self.stored_before = shared.metrics.entries_stored.get();
             }
             pending_batch.refused += u32::from(alone);
             let accepts_others = shared.metrics.entries_stored.get() > self.stored_before;
+
+            // Other entries are stored, so neither the disk nor the daemon is the reason.
             if pending_batch.refused >= REFUSED_TIMES_MAX && accepts_others {
                 self.drop_rejected(&mut state, &pending_batch);
                 continue;
             }
+
             state.back.push_front(pending_batch);
         }
+
         let pause = self
             .retry_at
             .map_or(REFUSED_PAUSE_MIN, |(_, pause)| pause * 2)
             .min(REFUSED_PAUSE_MAX);
         self.retry_at = Some((Instant::now() + pause, pause));
+
         if self
             .logged_at
             .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
@@ -311,7 +356,9 @@ impl SpillDrainer {
         self.shared.metrics.bus_events_lost.add(lost);
         state.lost += lost;
         tracing::error!(bus = %self.shared.bus.display(), lost, why = state.reason, "events rejected permanently, dropped");
+        // Its file no longer waits for the batch.
         state.stored.extend(pending_batch.file);
+
         let PendingBatch { first, at, .. } = *pending_batch;
         let gap = Gap {
             begin: Some(at),
@@ -319,6 +366,7 @@ impl SpillDrainer {
             cause: Cause::Refused,
             lost: Some(lost),
         };
+
         let batch = self.shared.gap_batch(state, &gap);
         state.back.push_front(PendingBatch::new(batch, first, at));
     }
@@ -331,16 +379,20 @@ impl SpillDrainer {
         {
             return false;
         }
+
         let piece = self.disk.next_piece();
+
         self.shared
             .metrics
             .spill_ranges_damaged
             .add(self.disk.take_damage());
+
         let unreadable = self.disk.take_unreadable();
         if unreadable > 0 {
             self.shared.metrics.entries_unreadable.add(unreadable);
             tracing::warn!(bus = %self.shared.bus.display(), unreadable, "spilled events rejected: Salt's codec cannot read their data");
         }
+
         match piece {
             Ok(Some(piece)) => {
                 self.reads_rest_until = None;
@@ -348,11 +400,14 @@ impl SpillDrainer {
                     .batch
                     .entry(0)
                     .map_or_else(|| self.shared.clock.now(), |entry| entry.at);
+
+                // A key may have become known since the batch was spilled.
                 let batch = self.master_keys.clean_batch(piece.batch);
                 let pending_batch = PendingBatch {
                     file: Some(piece.file),
                     ..PendingBatch::new(batch, piece.first, at)
                 };
+
                 if let Some(Hole { lost, after }) = piece.hole {
                     let gap = Gap {
                         begin: after,
@@ -361,6 +416,8 @@ impl SpillDrainer {
                         lost,
                     };
                     let missing = lost.unwrap_or_default();
+
+                    // The gap goes before the events that follow it.
                     let mut state = self.shared.state.lock();
                     state.lost += missing;
                     self.shared.metrics.bus_events_lost.add(missing);
@@ -369,12 +426,14 @@ impl SpillDrainer {
                         .back
                         .push_back(PendingBatch::new(batch, piece.first, at));
                 }
+
                 // Without events only the gap is delivered.
                 self.piece =
                     Some(pending_batch).filter(|pending_batch| !pending_batch.batch.is_empty());
                 true
             }
             Ok(None) => {
+                // The store may go on with memory: nothing older is left on disk.
                 let mut state = self.shared.state.lock();
                 state.on_disk = false;
                 state.disk = (self.disk.waiting(), self.disk.bytes());
@@ -382,6 +441,9 @@ impl SpillDrainer {
             }
             Err(error) => {
                 self.shared.metrics.spill_reads_failed.add(1);
+
+                // The file stays in place. The pause doubles, so that a broken disk is not read all
+                // the time.
                 let pause = self
                     .reads_rest_until
                     .map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
@@ -404,22 +466,32 @@ impl SpillDrainer {
                         .front()
                         .is_some_and(|p| p.since.elapsed() > SPILL_AFTER)
                 };
+
+                // Once begun, memory is emptied, so that spilling does not begin anew with each
+                // batch.
                 emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
                 if !emptying || state.waiting.is_empty() {
                     return wrote;
                 }
+
                 if self.disk.bytes() >= self.bytes_max || self.disk_rests() {
                     return wrote;
                 }
+
+                // Before the write: from now on no newer event goes directly to the store.
                 state.on_disk = true;
                 state.waiting.front().cloned()
             };
+
             let Some(pending_batch) = pending_batch else {
                 return wrote;
             };
+
+            // The lock is free during the write. Only this thread removes batches from the front.
             if !self.write(&pending_batch) {
                 return wrote;
             }
+
             wrote = true;
             let mut state = self.shared.state.lock();
             state.waiting.pop_front();
@@ -431,9 +503,11 @@ impl SpillDrainer {
     }
 
     fn write(&mut self, pending_batch: &PendingBatch) -> bool {
+        // No disk, or none allowed: events stay in memory.
         if self.bytes_max == 0 {
             return false;
         }
+
         let before = self.disk.bytes();
         match self.disk.append(&pending_batch.batch, pending_batch.first) {
             Ok(()) => {
@@ -464,6 +538,7 @@ impl SpillDrainer {
         self.disk_rests_until = Some(Instant::now() + SPILL_RETRY);
         self.log_failure(act, error);
     }
+
     fn log_failure(&mut self, act: &str, error: &std::io::Error) {
         if self
             .logged_at
@@ -478,6 +553,7 @@ impl SpillDrainer {
     /// Writes all events that the store did not accept before shutdown to disk.
     fn spill_all(&mut self) {
         let (old, new) = {
+            // Taken together, so that later responses find nothing to change.
             let mut state = self.shared.state.lock();
             let flights = std::mem::take(&mut state.flights);
             let unanswered = flights
@@ -487,8 +563,10 @@ impl SpillDrainer {
                 .map(|flight| flight.pending_batch)
                 .chain(std::mem::take(&mut state.back))
                 .collect();
+
             (old, std::mem::take(&mut state.waiting))
         };
+
         // Events from disk are still there.
         let old = old
             .iter()
@@ -496,13 +574,18 @@ impl SpillDrainer {
         let old: Vec<_> = old
             .map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first))
             .collect();
+
         let mut kept = old.iter().map(|(batch, _)| batch.len() as u64).sum::<u64>();
         let mut lost = 0;
+
+        // Older events go before the existing files, newer ones behind them, so numbers stay in
+        // order.
         let prepended = if self.bytes_max == 0 {
             Err(std::io::ErrorKind::NotFound.into())
         } else {
             self.disk.prepend(&old)
         };
+
         if let Err(error) =
             prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) })
         {
@@ -510,6 +593,7 @@ impl SpillDrainer {
             self.disk_failed("write to", &error);
             (lost, kept) = (kept, 0);
         }
+
         for pending_batch in &new {
             let events = pending_batch.batch.len() as u64;
             *(if self.write(pending_batch) {
@@ -518,6 +602,7 @@ impl SpillDrainer {
                 &mut lost
             }) += events;
         }
+
         self.shared.metrics.bus_events_lost.add(lost);
         let mut state = self.shared.state.lock();
         if let Some(first) = old
@@ -533,6 +618,7 @@ impl SpillDrainer {
                 .or(state.read_until);
             state.next_number = first;
         }
+
         drop(state);
         tracing::warn!(bus = %self.shared.bus.display(), kept, lost, "the store did not accept all events before shutdown; the next start delivers them");
     }
@@ -543,13 +629,17 @@ impl SpillDrainer {
             let state = self.shared.state.lock();
             (state.safe(), state.on_disk)
         };
+
         let every = if spilling { STOP_CHECK } else { SEEN_INTERVAL };
         let due = now || self.seen_at.is_none_or(|at| at.elapsed() >= every);
         if !due || seen == self.seen || seen.0.is_none() {
+            // Unchanged, or nothing has been read yet: then an earlier position stays valid.
             return;
         }
+
         let (Some(until), number) = seen else { return };
         self.seen_at = Some(Instant::now());
+
         let path = self.disk.dir().join(SEEN);
         if self.seen_file.is_none() {
             self.seen_file = self
@@ -558,12 +648,14 @@ impl SpillDrainer {
                 .or_else(|_| self.fs.create(&path))
                 .ok();
         }
+
         // Overwritten in place at constant length: a rename would force other files' blocks to disk first.
         let line = format!("{:>20} {number:>20}\n", until.0);
         let written = match &self.seen_file {
             Some(file) => file.write_all_at(line.as_bytes(), 0),
             None => Err(std::io::ErrorKind::NotFound.into()),
         };
+
         match written {
             Ok(()) => self.seen = seen,
             // The gap of the next start then begins at the previous position: too early, never too late.
@@ -586,6 +678,8 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
         if own.contains(&dir) || !dir.is_dir() {
             continue;
         }
+
+        // Named in messages and gap records; the directory's name may be shortened.
         let bus = std::fs::read_to_string(dir.join(BUS)).unwrap_or_default();
         let spill_writer = SpillWriter::new(
             Path::new(bus.trim_end()),
@@ -593,6 +687,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             deps.clock.clone(),
             deps.metrics.clone(),
         );
+
         let master_keys = deps.policy.master_keys().clone();
         match SpillDrainer::open(
             &spill_writer,
@@ -602,6 +697,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             deps.spill_bytes_max,
         ) {
             Ok((spill_drainer, _)) => {
+                // It has no input: the drainer ends once all is stored.
                 spill_writer.close();
                 spill_drainer.run();
             }

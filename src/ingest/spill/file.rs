@@ -190,9 +190,11 @@ impl DiskQueue {
                 _ => {}
             }
         }
+
         let mut queue = Self::empty(fs, dir);
         let mut names = Vec::new();
         let mut found = SpillContents::default();
+
         for item in std::fs::read_dir(dir)? {
             let name = item?.file_name();
             let Some((name, (digits, ending))) = name
@@ -201,6 +203,9 @@ impl DiskQueue {
             else {
                 continue;
             };
+
+            // New files do not reuse the number of a damaged one, which would overwrite it if they
+            // are damaged as well.
             if ending == "damaged" {
                 let number = digits.parse().unwrap_or(0);
                 queue.next_file =
@@ -208,13 +213,16 @@ impl DiskQueue {
                         .next_file
                         .max(if number < FILES_END { number + 1 } else { 0 });
             }
+
             if !matches!(ending, "spill" | "read") {
                 continue;
             }
+
             let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
             // Accept only names that we would have generated: new numbers are counted from them in both directions.
             let is_ours =
                 (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
+
             match is_ours.then(|| queue.is_spill(number, read)) {
                 Some(Ok(())) => names.push((number, read)),
                 Some(Err(why)) => queue.quarantine(&dir.join(name), &why, &mut found)?,
@@ -223,12 +231,15 @@ impl DiskQueue {
                 }
             }
         }
+
+        // In the order of their numbers, which is the order of their events.
         names.sort_unstable();
         let newest = names.last().map(|(number, _)| *number);
         for (number, read) in names {
             queue.next_file = queue.next_file.max(number + 1);
             queue.adopt(number, read, Some(number) == newest, &mut found)?;
         }
+
         found.events = queue.waiting;
         Ok((queue, found))
     }
@@ -236,16 +247,20 @@ impl DiskQueue {
     /// Checks that this is a file with our header, possibly incomplete after a crash.
     fn is_spill(&self, number: u64, read: bool) -> Result<(), String> {
         let path = self.path(number, read);
+
+        // Links are not followed: they could lead to any file.
         match std::fs::symlink_metadata(&path) {
             Ok(meta) if !meta.is_file() => return Err("it is not a file".to_owned()),
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
+
         let begins = self.fs.open_to_write(&path).and_then(|file| {
             let len = file.size()?.min(FILE_HEADER as u64);
             let mut begins = vec![0; usize::try_from(len).unwrap_or(FILE_HEADER)];
             file.read_exact_at(&mut begins, 0).map(|()| begins)
         });
+
         match begins {
             // A crash can leave an empty file, and a power cut zeros in place of written bytes.
             Ok(begins)
@@ -255,6 +270,7 @@ impl DiskQueue {
             }
             Ok(begins) if begins.len() < FILE_HEADER && begins.starts_with(b"SCSPILL") => Ok(()),
             Ok(_) => Err("it does not start with the header of a spill file".to_owned()),
+            // Unlike a read error, this does not pass by itself.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
             // Decided once the disk can be read.
             Err(_) => Ok(()),
@@ -272,11 +288,13 @@ impl DiskQueue {
             });
             PathBuf::from(name)
         });
+
         let aside = names
             .find(|name| !name.exists())
             .unwrap_or_else(|| path.with_extension("aside"));
         self.fs.rename(path, &aside)?;
         found.quarantined += 1;
+
         tracing::error!(
             path = %path.display(), aside = %aside.display(), why,
             "foreign file in the spill renamed; its contents are not delivered"
@@ -293,6 +311,7 @@ impl DiskQueue {
         found: &mut SpillContents,
     ) -> io::Result<()> {
         let path = self.path(number, read);
+
         let (file, size) = match self
             .fs
             .open_to_write(&path)
@@ -304,12 +323,16 @@ impl DiskQueue {
                 (None, 0)
             }
         };
+
         let scan = file.map(|file| scan(file, size)).transpose();
         let Ok(Some(scan)) = scan else {
             if let Err(error) = scan {
                 tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later");
             }
+
             found.failed += 1;
+
+            // It keeps its place in the queue, so that the order holds once it can be read.
             self.bytes += size;
             self.files.push_back(File {
                 read,
@@ -317,22 +340,28 @@ impl DiskQueue {
             });
             return Ok(());
         };
+
+        // Created just before a crash, or zeros after a power loss. Missing numbers show a loss.
         if scan.events == 0 && !scan.damaged {
             return self.fs.remove_file(&path);
         }
+
         let mut size = size;
-        // A daemon killed during a write leaves a torn end, which is not damage.
+        // A daemon killed during a write leaves a torn end, which is not damage. It wrote only to
+        // the newest file, and to none in delivery.
         if newest && !read && scan.torn {
             tracing::warn!(path = %path.display(), offset = scan.end, bytes = size - scan.end, "truncating the torn end of a spill file");
             self.fs.open_to_write(&path)?.set_len(scan.end)?;
             found.cut += size - scan.end;
             size = scan.end;
         }
+
         if let (Some(first), Some(last)) = (scan.first, scan.last) {
             found.first.get_or_insert(first);
             found.last = Some(last);
             self.end = self.end.max(last.0.saturating_add(1));
         }
+
         self.bytes += size;
         self.waiting += scan.events;
         self.files.push_back(File {
@@ -340,6 +369,7 @@ impl DiskQueue {
             read,
             ..File::new(number, size)
         });
+
         Ok(())
     }
 
@@ -376,9 +406,11 @@ impl DiskQueue {
             let (number, header) = (self.next_file, Header::new(first));
             let path = self.path(number, false);
             let file = self.fs.create(&path)?;
+
             if let Err(why) = file.write_all_at(&header.to_bytes(), 0) {
                 // The file is empty, and removing it may free the missing space.
                 let _ = self.fs.remove_file(&path);
+
                 return Err(why);
             }
             self.next_file += 1;
@@ -387,11 +419,15 @@ impl DiskQueue {
             self.files.push_back(File::new(number, size));
             self.tail = Some(Tail { file, header, size });
         }
+
         let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else {
             return Err(io::Error::other(
                 "internal error: the spill has no file to append to",
             ));
         };
+
+        // Complete before the write, so that an entry over the size limit leaves the file
+        // unchanged.
         let mut bytes = Vec::with_capacity(batch.footprint());
         for ((entry, _), n) in batch.entries().zip(0_u64..) {
             tail.header.write_record(
@@ -401,18 +437,23 @@ impl DiskQueue {
                 false,
             )?;
         }
+
         if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
-            // If truncation fails, too, the partial write is damage.
+            // If truncation fails as well, the partial write is found as damage.
             let _ = tail.file.set_len(tail.size);
+
+            // The next append begins a new file, in case truncation failed.
             self.tail = None;
             return Err(why);
         }
+
         tail.size += bytes.len() as u64;
         entry.size = tail.size;
         entry.events += batch.len() as u64;
         self.bytes += bytes.len() as u64;
         self.waiting += batch.len() as u64;
         self.end = self.end.max(first.saturating_add(batch.len() as u64));
+
         Ok(())
     }
 
@@ -421,6 +462,7 @@ impl DiskQueue {
         let Some((_, first)) = batches.first() else {
             return Ok(());
         };
+
         let header = Header::new(*first);
         let mut bytes = header.to_bytes();
         for (batch, first) in batches {
@@ -428,19 +470,25 @@ impl DiskQueue {
                 header.write_record((&mut bytes, 0), &entry, first.wrapping_add(n), true)?;
             }
         }
+
+        // Numbers start high ([`FIRST_FILE`]), so there is room before the first.
         let number = self
             .files
             .front()
             .map_or(self.next_file, |file| file.number)
             - 1;
         let path = self.path(number, false);
+
         let written = self
             .fs
             .create(&path)
             .and_then(|file| file.write_all_at(&bytes, 0));
+
+        // Its events are counted as lost, so none of them may be delivered later.
         if written.is_err() {
             let _ = self.fs.remove_file(&path);
         }
+
         written
     }
 
@@ -453,6 +501,7 @@ impl DiskQueue {
                 // Events from now until the next spilling bypass the disk.
                 let (first, after) = self.expected.take().unwrap_or((self.end, None));
                 let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
+
                 if lost.is_none() && !std::mem::take(&mut self.damage_open) {
                     return Ok(None);
                 }
@@ -465,19 +514,23 @@ impl DiskQueue {
                     hole,
                 }));
             }
+
             let Some(front) = &mut self.front else {
                 return Ok(None);
             };
+
             let number = front.number;
             let Some(file) = self.files.iter_mut().find(|file| file.number == number) else {
                 self.front = None;
                 continue;
             };
+
             let mut batch = Batch::default();
             let mut piece: Option<(u64, Option<Hole>)> = None;
             let mut skipped = 0;
             let mut failure = None;
             let mut ended = false;
+
             while batch.bytes() < SPILL_READ_BYTES {
                 let len = match front.reader.step() {
                     Ok(ReadStep::Record(len)) => len,
@@ -498,26 +551,33 @@ impl DiskQueue {
                         break;
                     }
                 };
+
                 let Some(record) = front.reader.record(len) else {
                     break;
                 };
+
                 let hole = self
                     .expected
                     .filter(|(expected, _)| *expected < record.number);
+
+                // Missing events precede a chunk, so they end this one.
                 if hole.is_some() && piece.is_some() {
                     break;
                 }
+
                 self.damage_open = false;
                 let hole = hole.map(|(expected, after)| Hole {
                     lost: Some(record.number - expected),
                     after,
                 });
+
                 let readable = record.push_to(&mut batch, front.unsure);
                 if !readable && piece.is_some() {
                     // Numbers within a chunk are contiguous, so it is skipped at the start of the next one.
                     break;
                 }
-                // After missing events, an unreadable one counts as missing, too.
+
+                // After missing events, an unreadable one counts as missing as well.
                 if readable || hole.is_none() {
                     self.expected = Some((record.number.saturating_add(1), Some(record.at)));
                 }
@@ -528,10 +588,14 @@ impl DiskQueue {
                 }
                 front.reader.pass(len);
             }
+
+            // Bounded, because events of a file that could not be scanned were never counted.
             let read = batch.len() as u64 + skipped;
             self.waiting -= read.min(self.waiting);
             file.events -= read.min(file.events);
             self.unreadable += skipped;
+
+            // Events before a failed read are returned first; the next call fails again.
             if let Some((first, hole)) = piece {
                 file.under_way += 1;
                 return Ok(Some(SpillChunk {
@@ -541,6 +605,7 @@ impl DiskQueue {
                     hole,
                 }));
             }
+
             if let Some(error) = failure {
                 file.failures += 1;
                 if file.failures >= SPILL_READ_TRIES {
@@ -549,9 +614,12 @@ impl DiskQueue {
                 }
                 return Err(error);
             }
+
             if !ended {
                 continue;
             }
+
+            // Events that the scan counted and that could not be read now.
             self.waiting -= file.events.min(self.waiting);
             (file.done, file.events) = (true, 0);
             self.front = None;
@@ -568,8 +636,10 @@ impl DiskQueue {
         let Some(file) = self.files.get(at) else {
             return Ok(false);
         };
+
         let (number, was_read, failures) = (file.number, file.read, file.failures);
         let opened = self.open_front(number, was_read, failures >= SPILL_READ_TRIES);
+
         let Some(file) = self.files.get_mut(at) else {
             return Ok(false);
         };
@@ -577,12 +647,17 @@ impl DiskQueue {
             // New events go into a separate file.
             self.tail = None;
         }
+
         match opened {
             Ok(Some(reader)) => {
                 file.read = true;
+
+                // The header of the first file shows how many events are missing before its first
+                // record.
                 if let (None, Some(first)) = (self.expected, reader.header().first) {
                     self.expected = Some((first, None));
                 }
+
                 // Only files that were in delivery when a daemon ended may contain stored events.
                 self.front = Some(Front {
                     reader,
@@ -591,6 +666,8 @@ impl DiskQueue {
                 });
                 Ok(true)
             }
+
+            // Not for good: the disk may recover.
             Err(error) if file.failures < SPILL_READ_TRIES => {
                 file.failures += 1;
                 Err(error)
@@ -608,6 +685,7 @@ impl DiskQueue {
             }
         }
     }
+
     /// Opens a file for delivery; `None` without a readable header.
     fn open_front(
         &self,
@@ -616,9 +694,13 @@ impl DiskQueue {
         past_errors: bool,
     ) -> io::Result<Option<Reader>> {
         let path = self.path(number, true);
+
+        // Renamed before the first record is read: after a crash only a `.read` file may contain
+        // stored events.
         if !was_read && self.path(number, false).exists() {
             self.fs.rename(&self.path(number, false), &path)?;
         }
+
         let file = self.fs.open(&path)?;
         let size = file.size()?;
         Reader::open(file, size, past_errors)
@@ -631,6 +713,7 @@ impl DiskQueue {
         }
         self.remove_done_files();
     }
+
     /// Deletes files that are completely stored, and renames damaged ones for keeping.
     fn remove_done_files(&mut self) {
         while self
@@ -641,6 +724,7 @@ impl DiskQueue {
             let Some(file) = self.files.pop_front() else {
                 return;
             };
+
             self.bytes -= file.size.min(self.bytes);
             let path = self.path(file.number, true);
             let done = if file.damaged {
@@ -652,12 +736,14 @@ impl DiskQueue {
             } else {
                 self.fs.remove_file(&path)
             };
+
             if let Err(error) = done {
                 // It is delivered again at the next start, and recognised as stored.
                 tracing::warn!(path = %path.display(), %error, "cannot remove a spill file");
             }
         }
     }
+
     /// Deletes the oldest damaged files beyond the limit.
     fn limit_damaged(&self) -> io::Result<()> {
         let mut kept = Vec::new();
@@ -667,6 +753,8 @@ impl DiskQueue {
                 kept.push(path);
             }
         }
+
+        // Numbers have the same length, so the oldest come first.
         kept.sort_unstable();
         let too_many = kept.len().saturating_sub(SPILL_DAMAGED_FILES);
         kept.iter()

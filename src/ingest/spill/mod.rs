@@ -156,6 +156,9 @@ impl SpillState {
             .chain(&self.back)
             .chain(&self.waiting)
             .filter(|p| p.file.is_none());
+
+        // The oldest event that is only in memory limits what is safe; events read from a file are
+        // still on disk.
         match (unspilled.next(), &self.losing) {
             (Some(pending_batch), _) => (
                 Some(pending_batch.at),
@@ -187,7 +190,8 @@ impl SpillState {
     }
 }
 
-/// State shared by writer, drainer and the store's answers. It holds no sender of `intake`: the store stops when those are dropped.
+/// State shared by writer, drainer and the store's responses. It holds no sender of `intake`: the
+/// store stops when those are dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<SpillState>,
@@ -202,6 +206,7 @@ impl Shared {
     pub(crate) fn waiting(&self) -> Waiting {
         let state = self.state.lock();
         let (spilled_events, spilled_bytes) = state.disk;
+
         Waiting {
             events: state.events_in_memory(),
             bytes: state.waiting_bytes as u64,
@@ -225,25 +230,35 @@ impl Shared {
         self.metrics.bus_gaps.add(1);
         let (bus, cause) = (self.bus.display(), gap.cause.name());
         let (begin, end, lost) = (gap.begin.map(Micros::iso), gap.end.iso(), gap.lost);
+
+        // A restart is an expected state and no reason for a warning.
         if gap.is_of_a_restart() {
             tracing::info!(%bus, cause, begin, end, "the bus was not read during a restart");
         } else {
             tracing::warn!(%bus, cause, begin, end, lost, "bus events may be missing");
         }
+
         gap.batch(&self.bus)
     }
 
     /// Records the store's answer to a batch in flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
         let mut state = self.state.lock();
+
+        // Batches in flight are numbered without a gap, so the number gives the place. After
+        // `spill_all` there is none.
         let at = usize::try_from(flight.saturating_sub(state.first_flight)).unwrap_or(usize::MAX);
         let failed = outcome.is_err();
+
         if let Some(flight) = state.flights.get_mut(at) {
             flight.stored = Some(!failed);
         }
+
         if let Err(reason) = outcome {
             (state.held, state.reason) = (true, reason);
         } else {
+            // Only batches without an unanswered one before them are released: `SpillState::safe`
+            // relies on the order.
             while state
                 .flights
                 .front()
@@ -262,9 +277,12 @@ impl Shared {
             let accepts_again = state.held && state.flights.is_empty();
             state.held &= !accepts_again;
         }
+
         let wakes_drainer =
             failed || state.closing || !state.is_clear() || !state.stored.is_empty();
         drop(state);
+
+        // Without the lock, which the drainer takes first.
         if wakes_drainer {
             self.changed.notify_all();
         }
@@ -281,6 +299,7 @@ fn offer(
     let id = state.first_flight + state.flights.len() as u64;
     let answers = shared.clone();
     let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
+
     match intake.try_share(pending_batch.batch.clone(), Some(done)) {
         Ok(()) => {
             state.flights.push_back(InFlight {
@@ -331,6 +350,7 @@ impl SpillWriter {
             next_number: 1,
             ..SpillState::default()
         };
+
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -338,6 +358,7 @@ impl SpillWriter {
             clock,
             metrics,
         };
+
         Self {
             shared: Arc::new(shared),
             intake,
@@ -355,17 +376,21 @@ impl SpillWriter {
         if batch.is_empty() {
             return;
         }
+
         batch.shrink();
         let mut state = self.shared.state.lock();
         let wanted = batch.footprint();
         if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
             state.timeout = BUS_WAITS_MAX;
         }
+
         while !state.fits(wanted) && !state.timeout.is_zero() {
+            // The drainer frees memory without a notification, hence the short wait.
             let began = Instant::now();
             self.shared
                 .changed
                 .wait_for(&mut state, Duration::from_millis(2));
+
             // A busy store that makes progress may set the pace.
             if state
                 .accepted_at
@@ -374,10 +399,13 @@ impl SpillWriter {
                 state.timeout = state.timeout.saturating_sub(began.elapsed());
             }
         }
+
         if !state.fits(wanted) {
             self.lose(&mut state, batch.len() as u64, at);
             return;
         }
+
+        // A loss ends with this batch, and its gap goes before it.
         self.take_loss(&mut state);
         self.take(&mut state, batch, at);
     }
@@ -395,6 +423,8 @@ impl SpillWriter {
     /// Marks the end of input.
     pub(crate) fn close(&self) {
         let mut state = self.shared.state.lock();
+
+        // A loss that lasts until the end needs its gap as well.
         self.take_loss(&mut state);
         state.closing = true;
         drop(state);
@@ -405,9 +435,12 @@ impl SpillWriter {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
         let pending_batch = PendingBatch::new(batch, first, at);
+
+        // Directly to the store only while no older event waits, to keep the order.
         if state.is_clear() && offer(&self.shared, state, &self.intake, &pending_batch) {
             return;
         }
+
         state.waiting_bytes += pending_batch.batch.footprint();
         state.waiting.push_back(pending_batch);
         self.shared.changed.notify_all();
@@ -416,6 +449,7 @@ impl SpillWriter {
     fn lose(&self, state: &mut SpillState, events: u64, at: Micros) {
         self.shared.metrics.bus_events_lost.add(events);
         state.lost += events;
+
         let gap = state.losing.get_or_insert(Gap {
             begin: Some(at),
             end: at,
@@ -424,6 +458,7 @@ impl SpillWriter {
         });
         gap.end = at;
         gap.lost = gap.lost.map(|lost| lost + events);
+
         if state
             .logged_loss
             .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
@@ -452,6 +487,8 @@ impl SpillWriter {
 /// The directory of a bus in the directory of all spills: its path in readable form, and a hash of it.
 pub(crate) fn dir_of(spills: &Path, bus: &Path) -> PathBuf {
     let text = bus.to_string_lossy();
+
+    // The end of a path tells more than its beginning, and the length of a file name is limited.
     let readable: String = text
         .trim_matches('/')
         .chars()
@@ -460,6 +497,7 @@ pub(crate) fn dir_of(spills: &Path, bus: &Path) -> PathBuf {
         .take(60)
         .collect();
     let readable: String = readable.chars().rev().collect();
+
     let hash = crate::model::chained(0, [text.as_bytes()]);
     spills.join(format!("{readable}-{hash:016x}"))
 }

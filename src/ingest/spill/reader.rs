@@ -47,6 +47,7 @@ impl Reader {
             window_at: 0,
             past_errors,
         };
+
         let Some(header) = Header::read(reader.load(0, FILE_HEADER)?) else {
             return Ok(None);
         };
@@ -72,9 +73,12 @@ impl Reader {
         if self.at >= self.size {
             return Ok(ReadStep::End);
         }
+
         if let Some(len) = self.record_at(self.at)? {
             return Ok(ReadStep::Record(len));
         }
+
+        // Byte by byte, because a record may begin anywhere behind damage.
         let mut behind = self.size;
         for at in self.at + 1..self.size {
             if self.record_at(at)?.is_some() {
@@ -82,9 +86,11 @@ impl Reader {
                 break;
             }
         }
+
         // The file may have become shorter.
         let damaged = behind.min(self.size).saturating_sub(self.at);
         self.at += damaged;
+
         Ok(if damaged == 0 {
             ReadStep::End
         } else {
@@ -114,6 +120,8 @@ impl Reader {
         else {
             return Ok(None);
         };
+
+        // The header's checksum has only 32 bits, so the payload's must match as well.
         let bytes = self.load(at, len)?;
         Ok(bytes
             .get(..len)
@@ -130,21 +138,27 @@ impl Reader {
                 .and_then(|from| usize::try_from(from).ok());
             let there =
                 from.filter(|from| self.window.len() >= from.saturating_add(wanted.min(left)));
+
             if let Some(from) = there {
                 return Ok(self.window.get(from..).unwrap_or_default());
             }
+
             self.window.clear();
             let mut window = std::mem::take(&mut self.window);
             window.resize(left.min(wanted.max(SPILL_READ_BYTES)), 0);
+
             match self.file.read_exact_at(&mut window, at) {
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => {
                     // Truncated by another process; record numbers show the loss.
                     self.size = self.file.size()?.min(self.size - 1);
                     continue;
                 }
+
+                // The caller has given up on retrying the file, so the rest of it counts.
                 Err(_) if self.past_errors => self.read_sectors(&mut window, at),
                 read => read?,
             }
+
             (self.window, self.window_at) = (window, at);
         }
     }
@@ -179,15 +193,19 @@ pub(super) struct FileScan {
 
 pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
     let mut scan = FileScan::default();
+
+    // Too short for a header, or never written before a power loss: empty, not damaged.
     if size < FILE_HEADER as u64 || is_zeros(&*file, size)? {
         return Ok(scan);
     }
+
     let Some(mut reader) = Reader::open(file, size, false)? else {
         return Ok(FileScan {
             damaged: true,
             ..scan
         });
     };
+
     scan.end = reader.at();
     loop {
         match reader.step()? {
@@ -205,6 +223,8 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
             ReadStep::End => break,
         }
     }
+
+    // A record that announces more bytes than there are was interrupted while it was written.
     if scan.end < size {
         let header = reader.header();
         let bytes = reader.load(scan.end, RECORD_HEADER)?;
@@ -213,6 +233,7 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
             .map(|bytes| header.record_len(bytes, scan.end));
         scan.torn = len.is_none_or(|len| len.is_some_and(|len| scan.end + len as u64 > size));
     }
+
     Ok(scan)
 }
 
@@ -220,6 +241,7 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
 fn is_zeros(file: &dyn FsFile, size: u64) -> io::Result<bool> {
     let mut bytes = vec![0; SPILL_READ_BYTES];
     let mut at = 0;
+
     while at < size {
         let len = bytes
             .len()
@@ -231,5 +253,6 @@ fn is_zeros(file: &dyn FsFile, size: u64) -> io::Result<bool> {
         }
         at += len as u64;
     }
+
     Ok(true)
 }

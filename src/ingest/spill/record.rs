@@ -86,11 +86,13 @@ impl Header {
         let (first, one, other, sum) = (first?, one?, other?, sum?);
         let named = [MAGIC.as_slice(), &first.to_le_bytes()].concat();
         let vouched = |key: &u64| xxh3_64_with_seed(&named, *key) == sum;
+
         match [one, other].into_iter().find(vouched) {
             Some(key) => Some(Self {
                 key,
                 first: Some(first),
             }),
+            // Two equal keys are trusted without the checksum, but not the number that it covers.
             None => (one == other && bytes.starts_with(MAGIC)).then_some(Self {
                 key: one,
                 first: None,
@@ -114,6 +116,7 @@ impl Header {
         let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
         let (tag, data) = rest.split_at_checked(u32_at(fixed, 12)? as usize)?;
         let [gap, unsure, has_key] = [8, 9, 10].map(|at| fixed.get(at) == Some(&1));
+
         Some(Record {
             number: u64_at(bytes, 8)?,
             at: Micros(at),
@@ -140,6 +143,8 @@ impl Header {
             let what = "internal error: the entry exceeds the spill's size limit";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         };
+
+        // The two checksums follow once the bytes that they cover are in place.
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&number.to_le_bytes());
@@ -155,6 +160,7 @@ impl Header {
         out.extend_from_slice(&tag_len.to_le_bytes());
         out.extend_from_slice(entry.tag);
         out.extend_from_slice(entry.body);
+
         let record = out.get_mut(from..).expect("what was appended");
         let (header, payload) = record.split_at_mut(RECORD_HEADER);
         let put = |at: usize, bytes: &[u8], header: &mut [u8]| {
@@ -163,13 +169,17 @@ impl Header {
                 .expect("the header")
                 .copy_from_slice(bytes);
         };
+
         put(
             16,
             &xxh3_64_with_seed(payload, self.key).to_le_bytes(),
             header,
         );
+
+        // Last, because it covers the payload's checksum.
         let sum = header_sum(self.key, base + from as u64, header).expect("the header");
         put(4, &sum.to_le_bytes(), header);
+
         Ok(())
     }
 }
@@ -203,6 +213,7 @@ impl Record<'_> {
         } else {
             Source::Bus
         };
+
         let mut event = read_event(self.tag, self.data, source, self.at);
         if self.has_key {
             event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);
@@ -220,6 +231,7 @@ impl Record<'_> {
             batch.push(&self.gap_entry(), None);
             return true;
         }
+
         let event = self.event(unsure);
         if let DataForm::Unreadable(_) = event.form {
             return false;

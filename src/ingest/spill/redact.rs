@@ -18,6 +18,7 @@ pub(crate) fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Resul
             if !path.is_file() {
                 continue;
             }
+
             let (bytes, found) = redacted(&path, keys)?;
             events += found;
             if write && found > 0 {
@@ -36,6 +37,7 @@ fn list(dir: &Path) -> io::Result<Vec<std::path::PathBuf>> {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
             ) =>
         {
+            // The directory may not exist, and some of its items are files.
             Ok(Vec::new())
         }
         items => items?.map(|item| Ok(item?.path())).collect(),
@@ -46,12 +48,15 @@ fn list(dir: &Path) -> io::Result<Vec<std::path::PathBuf>> {
 fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
     let bytes = std::fs::read(path)?;
     let Some(mut reader) = Reader::open(Disk.open(path)?, bytes.len() as u64, false)? else {
+        // Not a spill file, or its header is lost. Known keys can still be searched for.
         let mut bytes = bytes;
         let found = keys.blank(&mut bytes) as u64;
         return Ok((bytes, found));
     };
+
     let header = Header::new(reader.header().first.unwrap_or_default());
     let (mut out, mut found) = (header.to_bytes(), 0);
+
     loop {
         match reader.step()? {
             ReadStep::Record(len) => {
@@ -63,6 +68,7 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                 } else {
                     record.event(record.unsure).entry
                 };
+
                 let cleaned = keys.clean(&entry).filter(|_| !record.gap);
                 let entry = match &cleaned {
                     Some(cleaned) => cleaned.replaced.in_entry(Entry {
@@ -71,6 +77,7 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                     }),
                     None => entry,
                 };
+
                 header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;
                 found += u64::from(cleaned.is_some());
                 reader.pass(len);
@@ -79,9 +86,11 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                 let range = usize::try_from(reader.at() - len)
                     .ok()
                     .zip(usize::try_from(reader.at()).ok());
+
                 let damaged = range
                     .and_then(|(from, to)| bytes.get(from..to))
                     .unwrap_or_default();
+
                 let mut damaged = damaged.to_vec();
                 found += keys.blank(&mut damaged) as u64;
                 out.extend(damaged);
@@ -89,6 +98,7 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
             ReadStep::End => break,
         }
     }
+
     Ok((out, found))
 }
 

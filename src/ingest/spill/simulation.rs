@@ -47,6 +47,7 @@ impl Spill {
             lost: 0,
             reported: 0,
         };
+
         spill.start();
         spill
     }
@@ -85,6 +86,7 @@ impl Spill {
             let Ok(Some(piece)) = queue.next_piece() else {
                 return;
             };
+
             self.reported += u64::from(piece.hole.is_some());
             for (entry, _) in piece.batch.entries() {
                 let tag = std::str::from_utf8(entry.tag).unwrap();
@@ -99,6 +101,7 @@ impl Spill {
                     "{n} was never spilled, or came twice"
                 );
             }
+
             queue.stored(piece.file);
         }
     }
@@ -152,8 +155,10 @@ impl Spill {
         );
         self.take(usize::MAX);
         self.settle();
+
         let left = self.waiting.len() as u64;
         let lost = self.lost + left;
+
         assert!(
             lost <= self.flips,
             "{lost} events lost by {} flipped bits",
@@ -181,6 +186,7 @@ fn setting(name: &str) -> Option<u64> {
 fn spilled_events_are_delivered_despite_kills_read_errors_and_flipped_bits() {
     let seed = setting("SIMULATION_SEED");
     let from = seed.unwrap_or_else(|| crate::model::secret_seed() >> 16);
+
     let count = setting("RUNS").unwrap_or(if seed.is_some() { 1 } else { 100 });
     for seed in from..from + count {
         let run = || one_run(seed);
@@ -208,5 +214,6 @@ fn one_run(seed: u64) {
             _ => {}
         }
     }
+
     spill.finish();
 }

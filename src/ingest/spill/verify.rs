@@ -9,15 +9,19 @@ use crate::store::vfs::{Disk, Fs as _};
 /// What is wrong with a file in the directory of a bus.
 pub(crate) fn faults(path: &Path) -> Vec<Fault> {
     let ending = path.extension().and_then(|ending| ending.to_str());
+
+    // Other files of the directory have no records.
     if !matches!(ending, Some("spill" | "read")) {
         return Vec::new();
     }
+
     let size = match std::fs::metadata(path) {
         Ok(meta) => meta.len(),
         // It was delivered meanwhile.
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
         Err(why) => return vec![Fault::of_file(why.to_string())],
     };
+
     match Disk.open(path).and_then(|file| scan(file, size)) {
         Err(why) => vec![Fault::of_file(why.to_string())],
         Ok(scan) if scan.damaged => {
