@@ -121,12 +121,14 @@ pub(super) fn check_site(
     headers: &HeaderMap,
     hosts: &[String],
 ) -> Result<Site, HttpError> {
+    // With two `Host` headers a proxy before the listener may have checked the other one.
     let mut named = headers.get_all(header::HOST).iter();
     let host = match (named.next(), named.next()) {
         (Some(host), None) => host.to_str().ok(),
         _ => None,
     };
     let host = host.ok_or_else(|| HttpError::bad("a request has exactly one `Host`"))?;
+
     // A request line with an authority counts instead of `Host`; both must agree.
     if uri
         .authority()
@@ -136,6 +138,10 @@ pub(super) fn check_site(
             "the request line and `Host` name different hosts",
         ));
     }
+
+    // A name that is rebound to this machine lets a web page use the rights that a peer has for
+    // being on this machine. A peer of the network has none without a token, so it may use any
+    // name.
     let name = without_port(host);
     if !matches!(
         peer,
@@ -150,6 +156,8 @@ pub(super) fn check_site(
             "`Host: {host:.100}` is not a name of this listener: use its address or localhost, or add the name to http.hosts"
         )));
     }
+
+    // The port is compared, too: a server on another port is another site.
     for origin in headers.get_all(header::ORIGIN) {
         let of_host = origin
             .to_str()
@@ -161,18 +169,23 @@ pub(super) fn check_site(
             ));
         }
     }
+
+    // Browsers also send `Sec-Fetch-Site` with requests that have no `Origin`; a page cannot change
+    // it. Programs do not send it.
     for site in headers.get_all("sec-fetch-site") {
         if matches!(site.as_bytes(), b"same-origin" | b"none") {
             continue;
         }
         let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
         let is_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+        // A visit to a view changes nothing, and its answer has no data.
         if *method == Method::GET && is_link && page::is_page(uri.path()) {
             return Ok(Site::Link);
         }
         let why = "requests of web pages of other sites are rejected (`Sec-Fetch-Site`)";
         return Err(cross_site(why.to_owned()));
     }
+
     Ok(Site::Own)
 }
 
@@ -213,6 +226,7 @@ pub(super) fn authenticate(
     let tokens = &ctx.tokens;
     let (path, headers) = (request.uri().path(), request.headers());
     let is_loopback = match peer {
+        // The kernel reports the user of a unix peer, so a token in the request is ignored.
         Peer::Unix { uid } => {
             let caller = Caller {
                 uid,
@@ -227,6 +241,7 @@ pub(super) fn authenticate(
         }
         Peer::Network { is_loopback, .. } => is_loopback,
     };
+
     let unauthenticated = |message: &str| {
         Err(HttpError::new(
             StatusCode::UNAUTHORIZED,
@@ -234,20 +249,27 @@ pub(super) fn authenticate(
             message,
         ))
     };
+
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let is_open =
         OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
+
+    // A closure, because a session that is looked up counts as used, and a token in a header takes
+    // precedence.
     let cookie = || {
         let secret = page::session_of(headers, ctx.sessions.has_tls)?;
+        // Another site may have made the browser send the cookie.
         if !page::is_confirmed(request.method(), headers) {
             return None;
         }
         match ctx.sessions.find(secret, ctx.clock.monotonic())? {
             Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token, budgets)),
+            // The token was revoked, so its session ends as well.
             Holder::Token(_) => {
                 ctx.sessions.end(secret);
                 None
             }
+
             Holder::User(caller) => {
                 let uid = caller
                     .uid
@@ -261,10 +283,12 @@ pub(super) fn authenticate(
             }
         }
     };
+
     let invalid = "the token is not valid: unknown or revoked";
     let of_salt = headers
         .get(salt_api::TOKEN_HEADER)
         .filter(|token| !token.is_empty());
+
     match (given.next(), given.next()) {
         // A client of salt-api signs in again with its old token in the header.
         (None, _) if of_salt.is_some() && !OPEN.contains(&path) => {
@@ -273,6 +297,7 @@ pub(super) fn authenticate(
                 None => unauthenticated(invalid),
             }
         }
+        // A signed-out visitor of the page must not get the message for programs.
         (None, _) => match cookie() {
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),

@@ -50,21 +50,26 @@ impl HttpError {
     pub(super) fn answer(&self) -> Answer {
         let text = json!({ "error": { "code": self.code, "message": self.message } }).to_string();
         let mut answer = plain(self.status, "application/json", text.into());
+
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer realm=\"saltcellar\"");
             answer
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, scheme);
         }
+        // A budget in use, or a store that is busy, is free again within seconds: a client may
+        // repeat the request soon.
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             answer
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+
         // The rest of a rejected request may still be in transit.
         answer
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
+
         answer
     }
 }
@@ -115,6 +120,7 @@ pub(super) fn protect(headers: &mut HeaderMap) {
         ("referrer-policy", "no-referrer"),
         ("cross-origin-resource-policy", "same-origin"),
     ] {
+        // A handler may have set its own: the page allows its script and style.
         headers
             .entry(HeaderName::from_static(name))
             .or_insert(HeaderValue::from_static(value));
@@ -128,7 +134,9 @@ pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
 
 /// As [`tagged`], of another type.
 pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) -> Answer {
+    // A hash of the content needs no versions of what it was made from, and survives a restart.
     let tag = format!("\"{:032x}\"", xxh3_128(&body));
+
     let known = request
         .get_all(header::IF_NONE_MATCH)
         .iter()
@@ -136,11 +144,14 @@ pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) ->
     let is_known = known
         .flat_map(|list| list.split(','))
         .any(|one| one.trim().trim_start_matches("W/") == tag);
+
+    // The body was made nevertheless: this saves the transfer, not the work.
     let mut answer = if is_known {
         plain(StatusCode::NOT_MODIFIED, kind, Bytes::new())
     } else {
         plain(StatusCode::OK, kind, body)
     };
+
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         answer.headers_mut().insert(header::ETAG, tag);
     }

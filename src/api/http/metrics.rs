@@ -140,12 +140,14 @@ pub fn reference() -> String {
             help.trim_end_matches('.')
         );
     };
+
     for family in FAMILIES {
         row(family.name, family.kind, family.help);
     }
     for (name, help) in Metrics::DESCRIPTIONS {
         row(name, Kind::Counter, help.trim());
     }
+
     page
 }
 
@@ -196,11 +198,13 @@ impl Snapshot {
 
     fn histogram(&mut self, family: &'static Family, times: &Histogram) {
         let (sum, counts) = times.get();
+        // The counts have one bucket more than there are bounds: everything above the last one.
         let bounds = BUCKETS_US
             .iter()
             .map(|us| *us as f64 / 1e6)
             .chain([f64::INFINITY]);
         let buckets = bounds.zip(counts).collect();
+
         self.add(
             family,
             Vec::new(),
@@ -222,6 +226,8 @@ fn owned(labels: &[(&'static str, &str)]) -> Labels {
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in FAMILIES {
+            // Without a bus, a sink or a reactor its series are absent; zeros would look like a
+            // working one.
             let Some(samples) = self.samples.get(family.name) else {
                 continue;
             };
@@ -231,6 +237,7 @@ impl Collector for Snapshot {
                 Kind::Histogram => MetricType::Histogram,
             };
             let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
+
             for (labels, value) in samples {
                 if labels.is_empty() {
                     value.encode(&mut metric)?;
@@ -239,11 +246,14 @@ impl Collector for Snapshot {
                 }
             }
         }
+
+        // Values and descriptions have the order in which the counters are declared.
         for ((name, value), (_, help)) in self.counters.iter().zip(Metrics::DESCRIPTIONS) {
             let help = help.trim().trim_end_matches('.');
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             Value::Counter(*value).encode(&mut metric)?;
         }
+
         Ok(())
     }
 }
@@ -272,8 +282,13 @@ impl Highstates {
                 *seq = job.seq.max(*seq);
             }
         }
+
+        // Held while new returns are read, so that two scrapes at the same time read each return
+        // once.
         let mut known = self.0.lock();
+        // A minion whose returns have expired loses its series.
         known.retain(|minion, _| latest.contains_key(minion));
+
         for (minion, seq) in latest {
             if known.get(&minion).is_none_or(|state| state.seq != seq)
                 && let Some(state) = highstate(ctx, seq)?
@@ -281,6 +296,7 @@ impl Highstates {
                 known.insert(minion, state);
             }
         }
+
         for (minion, state) in known.iter() {
             snapshot.gauge(&HIGHSTATE_TIME, &[("minion", minion)], state.at);
             snapshot.gauge(
@@ -289,6 +305,7 @@ impl Highstates {
                 f64::from(u8::from(state.has_failed)),
             );
         }
+
         Ok(())
     }
 }
@@ -313,7 +330,9 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
     let of = &mut snapshot;
     of.gauge(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     of.gauge(&START, &[], ctx.started.0 as f64 / 1e6);
+
     store(ctx, of)?;
+
     for bus in ctx.buses.iter().map(BusMonitor::status) {
         let path = bus.path.to_string_lossy();
         let label = [("bus", &*path)];
@@ -325,13 +344,16 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         );
         of.gauge(&BUS_SPILLED, &label, bus.waiting.spilled_bytes as f64);
     }
+
     for consumer in ctx.store.consumers()? {
         let label = [("consumer", consumer.record.name.as_str())];
         of.gauge(&CONSUMER_LAG, &label, consumer.lag_entries as f64);
         of.gauge(&CONSUMER_LAG_S, &label, consumer.lag.as_secs_f64());
         of.gauge(&CONSUMER_PAUSED, &label, flag(consumer.record.paused));
     }
+
     sinks(ctx, of);
+
     if let Some(reactor) = &ctx.reactor {
         let status = reactor.status();
         of.gauge(&REACTOR_BEHIND, &[], status.behind as f64);
@@ -339,6 +361,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         of.gauge(&REACTOR_OPEN, &[], status.open as f64);
         of.gauge(&MASTER_UNREACHABLE, &[], flag(status.master_unreachable));
     }
+
     let counts = &ctx.metrics.distributions;
     for (class, count) in counts.jobs.all() {
         of.counter(&JOBS, &[("function_class", class)], count);
@@ -358,16 +381,23 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
             }
         }
     }
+
     of.histogram(&COMMITS, &counts.commits);
     of.histogram(&ANSWERS, &counts.answers);
+
+    // A series per minion is much for Prometheus, so it is a choice of the configuration.
     if let Some(highstates) = highstates {
         highstates.read(ctx, of)?;
     }
+
+    // A registry per scrape, because a collector is owned by its registry and this one has the
+    // values of one moment.
     let mut registry = Registry::with_prefix("saltcellar");
     registry.register_collector(Box::new(snapshot));
     let mut page = String::new();
     let encoded = text::encode(&mut page, &registry);
     encoded.map_err(|error| StoreError::Failed(format!("cannot write metrics: {error}")))?;
+
     Ok(page)
 }
 
@@ -381,37 +411,46 @@ fn store(ctx: &Ctx, of: &mut Snapshot) -> Result<(), StoreError> {
         &[],
         ctx.store.appender_seen_ago().as_secs_f64(),
     );
+
+    // While a disk is full or failing these two still have values; the rest may end in an error.
     of.gauge(&STORE_REFUSES, &[], flag(ctx.store.refusal().is_some()));
+
     let stats = ctx.store.stats()?;
     of.gauge(&NEXT_SEQ, &[], stats.durable.0 as f64);
     of.gauge(&DISK_FREE, &[], stats.space.free as f64);
     of.gauge(&DISK_SIZE, &[], stats.space.total as f64);
     of.gauge(&DISK_MIN, &[], stats.space.min as f64);
+
     for class in &stats.classes {
         let label = [("class", &*class.name)];
         of.gauge(&CLASS_DISK, &label, class.segment_usage.disk_bytes as f64);
         of.gauge(&CLASS_ENTRIES, &label, class.segment_usage.entries as f64);
         of.gauge(&CLASS_SEGMENTS, &label, class.segments as f64);
     }
+
     Ok(())
 }
 
 fn sinks(ctx: &Ctx, of: &mut Snapshot) {
     for sink in ctx.engines.list() {
         let label = [("sink", sink.settings.name.as_str())];
+        // Without a readable position there is no series: a lag of zero would look like none.
         if let Ok(progress) = &sink.progress {
             of.gauge(&SINK_LAG, &label, progress.lag_entries as f64);
             of.gauge(&SINK_LAG_S, &label, progress.lag.as_secs_f64());
             of.gauge(&SINK_PAUSED, &label, flag(progress.is_paused));
         }
+
         of.gauge(&SINK_FAILURES, &label, f64::from(sink.last.failures));
         of.gauge(&SINK_DEAD, &label, sink.dead_letters as f64);
+
         let count = |wanted| {
             sink.counters
                 .iter()
                 .find(|(name, _)| *name == wanted)
                 .map_or(0, |(_, count)| *count)
         };
+
         for outcome in ["delivered", "without_items", "dead_lettered"] {
             of.counter(
                 &SINK_EVENTS,

@@ -54,6 +54,7 @@ pub async fn serve(
         .serves_minions()
         .then(|| Arc::new(Minions::new(ctx.clone(), intake, https)));
     let routes = server::routes(&Arc::new(HttpServer::new(ctx.clone(), http, stop.clone())));
+
     let open = |kind, address, routes, monitor: &ListenerMonitor| {
         NetworkListener::new(
             kind,
@@ -64,23 +65,32 @@ pub async fn serve(
         )
         .serve()
     };
+
     let network = async {
         let (Some(listen), Some(monitor)) = (http.listen, &ctx.http) else {
             return;
         };
+
+        // On loopback `/metrics` works without a token. On any other address only the health checks
+        // do, which hardly anyone wants.
         if !listen.ip().is_loopback() && ctx.tokens.is_empty() {
             tracing::warn!(
                 "HTTP listener has no token, all requests are rejected: `saltcellar token create` makes one"
             );
         }
+
+        // The configuration allows one of `http.minions` and `https.listen`, so that the limit of
+        // connections of one minion has one count.
         let routes = match &minions {
             Some(minions) if http.minions => routes
                 .clone()
                 .merge(minions::routes(minions.clone(), false)),
             _ => routes.clone(),
         };
+
         open(&listener::API, (listen, http.tls.clone()), routes, monitor).await;
     };
+
     let local = async {
         let Some(listener) = unix else { return };
         let (ctx, routes, stop) = (ctx.clone(), routes.clone(), stop.clone());
@@ -90,15 +100,18 @@ pub async fn serve(
             routes,
             stop: stop.clone(),
         });
+
         let counters = (listener::API.counters)(&server.ctx.metrics);
         let handle = |stream: UnixStream| {
             counters.accepted.add(1);
             server.clone().serve_unix(stream)
         };
+
         listener
             .serve(HTTP_PEERS_MAX, stop, |_| counters.rejected.add(1), handle)
             .await;
     };
+
     let of_minions = async {
         if let (Some(listen), Some(monitor), Some(minions)) = (https.listen, &ctx.https, &minions)
             && let (Some(certificate), Some(key)) = (https.certificate.clone(), https.key.clone())
@@ -113,5 +126,7 @@ pub async fn serve(
             .await;
         }
     };
+
+    // Each part returns after `stop`, when its requests in flight are answered.
     tokio::join!(network, local, of_minions);
 }

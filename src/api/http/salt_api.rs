@@ -78,14 +78,18 @@ async fn fields(server: &HttpServer, request: Request) -> Result<Json, HttpError
         .await?;
     let text = String::from_utf8_lossy(&body);
     let parsed = parse(with_exact_integers(&text).as_bytes());
+    // A body such as `a` or `1` may be JSON or a form; low data is always an object or a list.
     if let Ok(found @ (Json::Object(_) | Json::Array(_))) = parsed {
         return Ok(found);
     }
+
+    // The query of an address has the encoding of a form, so axum's parser of queries reads both.
     let form = std::str::from_utf8(&body)
         .ok()
         .and_then(|body| format!("/?{body}").parse::<Uri>().ok());
     let form = form.and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(&uri).ok());
     let Query(form) = form.ok_or_else(|| HttpError::bad("the body is neither JSON nor a form"))?;
+
     Ok(form
         .into_iter()
         .map(|(name, value)| (name, Json::from(value)))
@@ -121,17 +125,23 @@ async fn login(
             HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
         })?;
         tracing::info!(target: "audit", %peer, token = found.name, "signed in as to salt-api");
+
         let start = server.ctx.clock.now().0 / 1_000_000;
         let answer = answered(&json!({ "return": [{
             "token": token, "start": start, "expire": start.saturating_add(SALT_API_EXPIRE), "user": found.name,
             "eauth": text(&given, "eauth").unwrap_or("saltcellar"), "perms": ["@runner"],
         }] }));
+
+        // A browser's `EventSource` cannot send the header with the token, so it gets a cookie as
+        // well.
         let mut answer = page::with_session(answer, &server, found)?;
+
         if let Ok(token) = HeaderValue::from_str(token) {
             answer
                 .headers_mut()
                 .insert(HeaderName::from_static(TOKEN_HEADER), token);
         }
+
         Ok(answer)
     };
     signed_in.await.unwrap_or_else(rejected)
@@ -160,7 +170,10 @@ async fn run(
             }
             chunk => vec![chunk],
         };
+
+        // One room for all chunks, which are answered together.
         let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
+
         let mut results = Vec::new();
         for chunk in &chunks {
             results.push(
@@ -174,6 +187,7 @@ async fn run(
                 .await?,
             );
         }
+
         let body = room.fill(json!({ "return": results }).to_string().into_bytes())?;
         Ok(plain(StatusCode::OK, "application/json", body))
     };
@@ -188,6 +202,8 @@ fn with_exact_integers(json: &str) -> String {
     while let Some(next) = rest.chars().next() {
         let len = match next {
             '"' => string_len(rest),
+            // Fraction and exponent belong to the number, so that their digits do not count as an
+            // integer.
             '0'..='9' | '-' | '+' => {
                 let is_number = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
                 rest.find(|c: char| !is_number(c)).unwrap_or(rest.len())
@@ -195,13 +211,16 @@ fn with_exact_integers(json: &str) -> String {
             other => other.len_utf8(),
         };
         let (token, after) = rest.split_at(len);
+        // 19 digits may still fit into 64 bits, and are as exact as text.
         if len >= DIGITS_MIN && token.bytes().all(|byte| byte.is_ascii_digit()) {
             out.extend(["\"", token, "\""]);
         } else {
             out.push_str(token);
         }
+
         rest = after;
     }
+
     out
 }
 
@@ -278,22 +297,27 @@ impl<'a> Arguments<'a> {
                 "the runner function `{fun:.50}` is not supported, only {FUNCTIONS}"
             ))
         })?;
+
         let mut values = BTreeMap::new();
         let listed: Vec<&Json> = match chunk.get("arg") {
             Some(Json::Array(listed)) => listed.iter().collect(),
             Some(Json::Null) | None => Vec::new(),
             Some(one) => vec![one],
         };
+
         if listed.len() > params.len() {
             let most = params.len();
             let why = format!("{fun} has {most} parameters, and `arg` has more values");
             return Err(HttpError::bad(why));
         }
+
         let by_position = params.iter().copied().zip(listed);
         let in_kwarg = chunk.get("kwarg").and_then(Json::as_object);
         let fields = chunk.as_object().into_iter().flatten();
         let own = fields.filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
         let mut all: Vec<(&'static str, &Json)> = by_position.collect();
+
+        // An ignored parameter would change what the answer means, so an unknown one is an error.
         for (name, value) in own.chain(in_kwarg.into_iter().flatten()) {
             let param = params.iter().copied().find(|param| param == name);
             let param = param.ok_or_else(|| {
@@ -304,6 +328,8 @@ impl<'a> Arguments<'a> {
             })?;
             all.push((param, value));
         }
+
+        // A parameter has one value, whichever way it was given.
         for (param, value) in all {
             if values.insert(param, value).is_some() {
                 return Err(HttpError::bad(format!(
@@ -311,6 +337,7 @@ impl<'a> Arguments<'a> {
                 )));
             }
         }
+
         let arguments = Self { fun, values };
         arguments.check()?;
         Ok(arguments)
@@ -417,10 +444,13 @@ fn time_of(text: &str) -> Option<i64> {
         "%Y, %b %d",
         "%Y%m%d",
     ];
+
     let text = text.trim();
+    // A time with a zone is unambiguous and needs no format.
     if let Ok(time) = text.parse::<Timestamp>() {
         return Some(time.as_microsecond());
     }
+
     let parsed = FORMATS.iter().find_map(|format| {
         let broken_down = jiff::fmt::strtime::parse(format, text).ok()?;
         let date = broken_down.to_date().ok()?;
@@ -428,6 +458,7 @@ fn time_of(text: &str) -> Option<i64> {
         let time = broken_down.to_time().unwrap_or_default();
         Some(date.to_datetime(time))
     });
+
     let zoned = parsed?.to_zoned(TimeZone::UTC).ok()?;
     Some(zoned.timestamp().as_microsecond())
 }
@@ -437,12 +468,15 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
         text(chunk, "client").unwrap_or_default(),
         text(chunk, "fun").unwrap_or_default(),
     );
+    // Nothing is passed to a master, so only what the archive itself can answer is accepted.
     if !client.starts_with("runner") {
         return Err(HttpError::bad(format!(
             "client `{client:.50}` is not supported, only `runner` with {FUNCTIONS}"
         )));
     }
+
     let given = Arguments::of(fun, chunk)?;
+
     let answer = match fun {
         "jobs.list_jobs" => jobs.list(&given).await?,
         "jobs.list_job" => jobs.job(&given.jid()?).await?,
@@ -479,6 +513,7 @@ impl Jobs<'_> {
             given.globs("search_target")?,
         );
         let metadata = given.map("search_metadata")?;
+
         let mut filter = Vec::new();
         if let Some(since) = given.time("start_time")? {
             filter.push(("since".to_owned(), Json::from(since)));
@@ -486,17 +521,21 @@ impl Jobs<'_> {
         if let Some(last) = given.time("end_time")? {
             filter.push(("until".to_owned(), last.saturating_add(1).into()));
         }
+
         // The API takes one glob; more are evaluated here.
         if let [one] = funs.as_slice() {
             filter.push(("fun".to_owned(), one.as_str().into()));
         }
+
         filter.push(("limit".to_owned(), SALT_API_JOBS.into()));
+
         let any = |globs: &[Glob], value: Option<&Json>| {
             let one = value.and_then(Json::as_str);
             let many = value.and_then(Json::as_array).into_iter().flatten();
             let mut texts = one.into_iter().chain(many.filter_map(Json::as_str));
             globs.is_empty() || texts.any(|text| globs.iter().any(|glob| glob.matches(text)))
         };
+
         let passes = |row: &Json| {
             let of_row = row.get("metadata");
             let is_known = |(key, value): (&String, &Json)| {
@@ -507,6 +546,9 @@ impl Jobs<'_> {
                 // As in Salt, the target that is shown, which a return can have instead of a load.
                 && any(&targets, described(row).get("Target"))
         };
+
+        // Filters that are evaluated here may leave few rows of each page: the number of pages
+        // bounds the work.
         let mut jobs = Map::new();
         let mut cursor = None;
         for _ in 0..SALT_API_PAGES {
@@ -519,11 +561,13 @@ impl Jobs<'_> {
                     jobs.insert(jid.to_owned(), described(row));
                 }
             }
+
             cursor = page.get("next").filter(|next| next.is_string()).cloned();
             if cursor.is_none() || jobs.len() >= SALT_API_JOBS {
                 break;
             }
         }
+
         let jobs = Json::from(jobs);
         Ok(match given.text("outputter")? {
             Some(outputter) => json!({ "outputter": outputter, "data": jobs }),
@@ -535,6 +579,7 @@ impl Jobs<'_> {
     async fn whole(&self, jid: &str) -> Result<Json, HttpError> {
         let mut job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
         let mut bytes = 0;
+
         while let Some(after) = job.get("next").and_then(Json::as_str).map(str::to_owned) {
             let page = self
                 .get(
@@ -543,6 +588,8 @@ impl Jobs<'_> {
                     vec![("after".to_owned(), after.into())],
                 )
                 .await?;
+
+            // Salt's form of a job has no pages, so a job beyond this limit is an error.
             bytes += page.to_string().len();
             if bytes > LIST_BYTES_MAX {
                 let why = format!(
@@ -554,6 +601,7 @@ impl Jobs<'_> {
                     why,
                 ));
             }
+
             let Json::Object(mut page) = page else { break };
             let more = page.remove("returns");
             if let (Some(Json::Array(all)), Some(Json::Array(more))) =
@@ -565,6 +613,7 @@ impl Jobs<'_> {
                 job.insert("next".to_owned(), page.remove("next").unwrap_or_default());
             }
         }
+
         Ok(job)
     }
 
@@ -579,8 +628,10 @@ impl Jobs<'_> {
             }
             job => job?,
         };
+
         let mut answer = described(&job);
         let mut results = Map::new();
+
         for row in returns(&job) {
             let fields = ["return", "retcode", "success", "out"].into_iter();
             let kept = fields.filter_map(|name| {
@@ -590,12 +641,14 @@ impl Jobs<'_> {
                 ))
             });
             let mut result: Map<_, _> = kept.collect();
+
             result.entry("return").or_insert(Json::Null);
             results.insert(
                 text(row, "minion").unwrap_or_default().to_owned(),
                 result.into(),
             );
         }
+
         if let Some(answer) = answer.as_object_mut() {
             answer.insert("jid".to_owned(), jid.into());
             answer.insert("Result".to_owned(), results.into());
@@ -606,6 +659,7 @@ impl Jobs<'_> {
                 answer.insert("Minions".to_owned(), minions.clone());
             }
         }
+
         Ok(answer)
     }
 
@@ -616,19 +670,25 @@ impl Jobs<'_> {
             Err(error) if error.status == StatusCode::NOT_FOUND => return Ok(json!({})),
             job => job?,
         };
+
         let mut data = Map::new();
+
         if returned {
             data.extend(returns(&job).map(|row| {
                 let value = row.get("return").cloned().unwrap_or_default();
                 (text(row, "minion").unwrap_or_default().to_owned(), value)
             }));
         }
+
         if missing {
             let ids = job.get("missing").and_then(Json::as_array);
             let ids = ids.into_iter().flatten().filter_map(Json::as_str);
             data.extend(ids.map(|id| (id.to_owned(), "Minion did not return".into())));
         }
+
+        // The outputter belongs to the function, so that of the first return is that of all.
         let outputter = returns(&job).next().and_then(|row| text(row, "out"));
+
         Ok(match outputter {
             Some(outputter) => json!({ "outputter": outputter, "data": data }),
             None => data.into(),
@@ -644,11 +704,13 @@ impl Jobs<'_> {
             .now()
             .0
             .saturating_sub(SALT_API_ACTIVE);
+
         let given = [
             ("result", "missing".into()),
             ("since", since.into()),
             ("limit", SALT_API_ACTIVE_JOBS.into()),
         ];
+
         let page = self
             .get(
                 "/jobs",
@@ -658,6 +720,7 @@ impl Jobs<'_> {
                     .into(),
             )
             .await?;
+
         let mut active = Map::new();
         for row in page
             .get("jobs")
@@ -668,6 +731,7 @@ impl Jobs<'_> {
             let Some(jid) = text(row, "jid") else {
                 continue;
             };
+
             let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
             let missing = job
                 .get("missing")
@@ -677,7 +741,9 @@ impl Jobs<'_> {
                 .filter_map(Json::as_str);
             // A process id, which only the minion knows.
             let running: Vec<Json> = missing.map(|minion| json!({ minion: 0 })).collect();
+
             let returned: Vec<&Json> = returns(&job).filter_map(|row| row.get("minion")).collect();
+
             let mut answer = described(row);
             if let Some(answer) = answer.as_object_mut() {
                 answer.insert("Running".to_owned(), running.into());
@@ -685,6 +751,7 @@ impl Jobs<'_> {
             }
             active.insert(jid.to_owned(), answer);
         }
+
         Ok(active.into())
     }
 }
@@ -702,16 +769,19 @@ fn described(row: &Json) -> Json {
         let known = row.get(name).filter(|value| !value.is_null()).cloned();
         known.unwrap_or_else(|| default.into())
     };
+
     let args = row.get("arg").filter(|arg| arg.is_array()).cloned();
     let mut described = json!({
         "Function": or("fun", "unknown-function"), "Arguments": args.unwrap_or_else(|| json!([])),
         "Target": or("tgt", "unknown-target"), "Target-type": or("tgt_type", "list"), "User": or("user", "root"),
         "StartTime": text(row, "jid").and_then(start_time).unwrap_or_default(),
     });
+
     let metadata = row.get("metadata").filter(|metadata| !metadata.is_null());
     if let (Some(described), Some(metadata)) = (described.as_object_mut(), metadata) {
         described.insert("Metadata".to_owned(), metadata.clone());
     }
+
     described
 }
 

@@ -83,11 +83,14 @@ impl HttpServer {
             budgets: Budgets::new(BUDGET),
             metrics: Budgets::new(BudgetLimits {
                 workers: (METRICS_CALLS_OF_ONE, METRICS_CALLS_MAX),
+                // Half of the room, so that a scraper that does not read its answers leaves room
+                // for another one.
                 bytes: (METRICS_ANSWER_BYTES / 2, METRICS_ANSWER_BYTES),
                 ..BUDGET
             }),
             hooks: Budgets::new(BudgetLimits {
                 workers: (HOOK_CALLS_OF_ONE, HOOK_CALLS_MAX),
+                // As above: half for one client.
                 bytes: (HOOK_BYTES_MAX / 2, HOOK_BYTES_MAX),
                 ..BUDGET
             }),
@@ -118,7 +121,10 @@ impl HttpServer {
 
     /// Reads a body of at most `max` bytes.
     pub(super) async fn body(&self, body: Body, max: usize) -> Result<Bytes, HttpError> {
+        // The timeout is for the whole body: a peer that sends a byte at a time must not keep its
+        // budget for longer.
         let read = timeout(HTTP_BODY_TIMEOUT, Limited::new(body, max).collect());
+
         match read.await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::new(
@@ -143,9 +149,12 @@ impl HttpServer {
             request.headers(),
             &self.config.hosts,
         )?;
+
+        // The answer to a link has no data, so no token is needed yet.
         if site == Site::Link {
             return Ok(Checked::Arrival);
         }
+
         authenticate(peer, request, &self.ctx, &self.budgets).map(Checked::Access)
     }
 
@@ -160,6 +169,9 @@ impl HttpServer {
             _ => &metrics.calls_failed,
         };
         counter.add(1);
+
+        // The counter has every rejection. The log has one of each kind per interval, so that a
+        // flood of bad requests does not fill the journal.
         let mut logged = self.logged.lock();
         if logged
             .get(error.code)
@@ -204,16 +216,20 @@ struct Rejected(HttpError);
 /// Checks a request before it reaches its handler.
 async fn guard(State(server): Server, mut request: Request, next: Next) -> Response {
     server.ctx.metrics.http_requests.add(1);
+    // The listener adds the connection to each request; without it there is no peer to check.
     let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
         return HttpError::bad("no connection").answer();
     };
     let peer = connection.peer;
+
+    // Formatted now, because the handler consumes the request.
     let line = format!(
         "{} {:.200}",
         request.method(),
         without_secrets(&request.uri().to_string())
     );
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+
     let access = match server.check(&request, peer) {
         Ok(Checked::Access(access)) => access,
         Ok(Checked::Arrival) => return page::arrival(request.uri()),
@@ -223,6 +239,7 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         }
     };
     if let Some(access) = &access {
+        // Only now is the client known that the connection counts for.
         if !connection.claim(access) {
             let who = &access.name;
             let error = HttpError::new(
@@ -233,15 +250,22 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
             server.count(peer, &line, &error);
             return error.answer();
         }
+
+        // The client has proved who it is, so the connection is not closed to make room for others.
         if let Some(permit) = &connection.permit {
             permit.keep();
         }
     }
+
     let who = access
         .as_ref()
         .map(|access| (access.name.clone(), access.right.name()));
     request.extensions_mut().insert(access);
+
+    // A handler puts its rejection into the extensions of its answer, so that all rejections are
+    // counted here.
     let answer = next.run(request).await;
+
     if let Some(Rejected(error)) = answer.extensions().get() {
         server.count(peer, &line, error);
     }
@@ -263,15 +287,18 @@ async fn protected(mut answer: Response) -> Response {
 /// A line of the log without secrets of this daemon, which clients may put into an address.
 fn without_secrets(line: &str) -> Cow<'_, str> {
     const STARTS: [&str; 3] = ["sct_", "scs_", "scl_"];
+    // Nearly every line: no copy.
     if !STARTS.iter().any(|start| line.contains(start)) {
         return Cow::Borrowed(line);
     }
+
     let mut shown = line.to_owned();
     for start in STARTS {
         let mut parts = shown.split(start);
         let mut masked = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let rest = part
+                // All characters that base64 can have, so that no part of a secret is left.
                 .trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
             masked.push_str(start);
             masked.push_str("***");
@@ -279,6 +306,7 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
         }
         shown = masked;
     }
+
     Cow::Owned(shown)
 }
 
@@ -318,7 +346,7 @@ fn text(status: StatusCode, lines: String) -> Answer {
     plain(status, "text/plain; charset=utf-8", lines.into())
 }
 
-/// Whether the daemon works: 200, or 503 with the reason.
+/// `GET /healthz`: 200 while the appender shows signs of life, otherwise 503 with the reason.
 async fn health(State(server): Server) -> Answer {
     let stuck = server.ctx.store.appender_seen_ago();
     if stuck < HEALTH_STUCK {
@@ -331,26 +359,31 @@ async fn health(State(server): Server) -> Answer {
     text(StatusCode::SERVICE_UNAVAILABLE, why)
 }
 
-/// Whether the daemon accepts entries and reads its buses: 200, or 503 with the reasons.
+/// `GET /readyz`: 200 if the daemon accepts entries and reads its buses, otherwise 503 with the
+/// reasons.
 async fn ready(State(server): Server) -> Answer {
     let ctx = &server.ctx;
     let mut reasons = Vec::new();
+
     if let Some(why) = ctx.store.refusal() {
         reasons.push(format!("the store accepts no entries: {why}"));
     }
+
     for bus in ctx.buses.iter().map(crate::ingest::bus::BusMonitor::status) {
         if !bus.connected {
             reasons.push(format!("the bus {} is not connected", bus.path.display()));
         }
     }
+
     if reasons.is_empty() {
         return text(StatusCode::OK, "ready\n".to_owned());
     }
     text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
-/// The metrics.
+/// `GET /metrics`, within the budget that it shares with no other request.
 async fn scrape(State(server): Server, Extension(access): Extension<Option<Access>>) -> Response {
+    // A counter of all entries cannot be reduced to those that a token may read.
     if let Some(access) = &access
         && access.caller.limits.is_limited()
     {
@@ -360,6 +393,8 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         );
         return rejected(HttpError::forbidden(why));
     }
+
+    // Prometheus on this machine may have no token: it shares the budget of all such peers.
     let client = match &access {
         Some(Access {
             token: Some(token), ..
@@ -367,11 +402,14 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         Some(access) => Client::User(access.caller.uid),
         None => Client::Nobody,
     };
+
+    // Room is reserved before the work, so that no page is made that could not be kept.
     let budget = server.metrics.of(client);
     let room = match budget.room(HTTP_ANSWER_RESERVE).await {
         Ok(room) => room,
         Err(error) => return rejected(error.into()),
     };
+
     let rendering = server.clone();
     let work = move || metrics::render(&rendering.ctx, rendering.highstates.as_ref());
     let page = match server.carry_out(&budget, work).await {
@@ -382,6 +420,7 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         }
         Err(error) => return rejected(error),
     };
+
     match room.fill(page.into_bytes()) {
         Ok(page) => plain(StatusCode::OK, metrics::CONTENT_TYPE, page),
         Err(error) => rejected(error.into()),

@@ -94,6 +94,8 @@ impl Sessions {
             .values()
             .filter(|session| session.holder == holder)
             .count();
+
+        // At its own limit a holder ends a session of its own, so that nobody can sign others out.
         let unused = if of_holder >= HTTP_SESSIONS_OF_ONE {
             let own = sessions
                 .iter()
@@ -108,6 +110,7 @@ impl Sessions {
             sessions.remove(&unused);
         }
 
+        // Only the hash of the secret is kept.
         let session = Session {
             holder,
             began: now,
@@ -155,6 +158,7 @@ impl Sessions {
         text: &str,
         now: Duration,
     ) -> Result<Option<(Caller, String)>, CallError> {
+        // Removed before it is checked: a secret works once, whatever comes of it.
         let link = self.links.lock().remove(&sha256(text.as_bytes()));
         let Some(link) = link.filter(|link| now.saturating_sub(link.made) < PAGE_LINK_LIFETIME)
         else {
@@ -192,14 +196,17 @@ pub(in crate::api) fn page_link(
         pid: None,
         ..caller.clone()
     };
+
     let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
     tracing::info!(target: "audit", action = "page_link", uid = caller.uid, "one-time link to the page created");
+
     let path = format!("{LINK_PATH}{text}");
     let scheme = if ctx.sessions.has_tls {
         "https"
     } else {
         "http"
     };
+
     document(&PageLink {
         url: format!("{scheme}://{}{path}", listener.status().listen),
         path,

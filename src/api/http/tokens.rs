@@ -102,6 +102,8 @@ impl TokenScanner {
     /// Whether the bytes contain a valid token, whatever is around it. Other secrets with the same prefix are not found. The time of a
     /// comparison reveals nothing about a token, because hashes are compared.
     pub(super) fn finds_in(&self, bytes: &[u8]) -> bool {
+        // A token may be glued to other characters of its alphabet, so each prefix is a candidate,
+        // with exactly the length of a token.
         let starts = memchr::memmem::find_iter(bytes, PREFIX);
         starts
             .filter_map(|at| bytes.get(at..at + TOKEN_LEN))
@@ -126,6 +128,8 @@ impl Tokens {
                 problem: None,
             },
             Err(problem) => {
+                // The buses and the local socket matter more than HTTP, so the daemon starts. The
+                // file is left for an administrator.
                 tracing::error!(path = %path.display(), problem, "tokens unusable, every token is rejected");
                 State {
                     tokens: Vec::new(),
@@ -133,6 +137,7 @@ impl Tokens {
                 }
             }
         };
+
         Self {
             path,
             state: Mutex::new(state),
@@ -162,6 +167,7 @@ impl Tokens {
         let hash = hash(text);
         let state = self.state.lock();
         let mut found = None;
+        // The loop has no early end: the time would tell where in the list a token is.
         for token in &state.tokens {
             if bool::from(token.hash.as_bytes().ct_eq(hash.as_bytes())) {
                 found = Some(token.clone());
@@ -217,12 +223,14 @@ impl Tokens {
             created: now,
             limits,
         };
+
         self.change(|tokens| {
             if tokens.iter().any(|token| token.name == name) {
                 return Err(CallError::Refused(format!(
                     "token {name:?} exists; revoke it first"
                 )));
             }
+
             if tokens.len() >= TOKENS_MAX {
                 return Err(CallError::Refused(format!(
                     "there are {TOKENS_MAX} tokens already; revoke one first"
@@ -239,18 +247,26 @@ impl Tokens {
         change: impl FnOnce(&mut Vec<Token>) -> Result<(), CallError>,
     ) -> Result<(), CallError> {
         let mut state = self.state.lock();
+        // A file that this release cannot read may have tokens of a newer one: it is never
+        // replaced.
         if let Some(problem) = &state.problem {
             return Err(CallError::Refused(format!(
                 "{}: {problem}; remove the file and restart the daemon: all tokens must then be created anew",
                 self.path.display()
             )));
         }
+
         let mut tokens = state.tokens.clone();
         change(&mut tokens)?;
+
+        // The file first: if it cannot be written, the tokens stay as they were.
         write(&self.path, &tokens).map_err(|error| {
             CallError::Internal(format!("cannot write {}: {error}", self.path.display()))
         })?;
+
         state.tokens = tokens;
+        // Released before the change is announced, because each waiting stream takes the lock to
+        // look at its token.
         drop(state);
         self.changes.send_modify(|count| *count += 1);
         Ok(())
@@ -299,6 +315,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Token>, String> {
 /// Replaces the file atomically; durable on return. The temporary file has mode 0600.
 fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
+    // A rename is atomic only within one file system, so the temporary file is in the same
+    // directory.
     let mut file = tempfile::Builder::new()
         .prefix(TOKENS_FILE)
         .suffix(".tmp")
@@ -310,9 +328,14 @@ fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
             tokens: tokens.to_vec(),
         },
     )?;
+
     file.flush()?;
     file.as_file().sync_all()?;
+
+    // The content is durable before the name: after a power cut the name leads to the old file or
+    // to the whole new one.
     file.persist(path)?;
+    // The new name is durable only with its directory.
     std::fs::File::open(dir)?.sync_all()
 }
 
@@ -375,19 +398,25 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
         scope,
         limits,
     } = typed(args)?;
+
+    // `saltcellar token list` shows the name and the globs, and the audit log has the name.
     check_text("name", &name)?;
     for limit in Limit::ALL {
         if let Some(glob) = limits.of(limit) {
             check_text(limit.name(), glob.as_str())?;
         }
     }
+
     let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
+    // Without the token's text, which only the caller gets.
     tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
+
     document(&NewToken { name, token: text })
 }
 
 pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let state = ctx.tokens.state.lock();
+
     let row = |token: &Token| {
         let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
         let scope = Right::from(token.scope).name().to_owned();
@@ -401,6 +430,7 @@ pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError
             functions: text(Limit::Functions),
         }
     };
+
     document(&TokenList {
         tokens: state.tokens.iter().map(row).collect(),
         problem: state.problem.clone(),
@@ -410,6 +440,7 @@ pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError
 pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     ctx.tokens.change(|tokens| {
+        // An unknown name is an error: a typing mistake must not look like a revoked token.
         let before = tokens.len();
         tokens.retain(|token| token.name != name);
         let unknown = || CallError::Refused(format!("there is no token {name:?}"));

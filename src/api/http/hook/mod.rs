@@ -72,6 +72,7 @@ async fn fired(
         return Err(HttpError::forbidden("a hook needs a token"));
     };
     access.check("a hook", Right::Write)?;
+
     let tag = format!("{HOOK_TAG}{tag}");
     let limits = &access.caller.limits;
     if !limits.allow_tag(tag.as_bytes()) {
@@ -80,14 +81,19 @@ async fn fired(
             access.name
         )));
     }
+
+    // The reactor would do for the hook what the token's limits exclude, and nothing in a hook's
+    // event can be compared with them.
     if limits.minions.is_some() || limits.functions.is_some() {
         let why = "is limited by minions or functions, and a hook's event has neither";
         return Err(HttpError::forbidden(format!("{} {why}", access.name)));
     }
     FiredTag::new(&tag).map_err(CallError::from)?;
+
     let bus = bus(request.uri());
     let (head, body) = request.into_parts();
     let hops = hops(&head.headers)?;
+    // A sink that delivers to a hook of its own daemon would otherwise repeat one event forever.
     if hops >= HOOK_HOPS_MAX {
         server.ctx.metrics.hook_loops.add(1);
         return Err(HttpError::new(
@@ -98,15 +104,20 @@ async fn fired(
             ),
         ));
     }
+
     let budget = server.hooks.of(match &access.token {
         Some(token) => Client::Token(token.name.clone()),
         None => Client::User(access.caller.uid),
     });
+
     // Until the event is fired.
     let _room = budget.room(HOOK_BODY_BYTES_MAX).await?;
     let body = server.body(body, HOOK_BODY_BYTES_MAX).await?;
+
     let firing = server.clone();
     let work = move || {
+        // Here and not before `carry_out`: hashing the candidates in a megabyte would occupy a
+        // thread of the runtime.
         let tokens = firing.ctx.tokens.scanner();
         for (part, of) in [(tag.as_bytes(), "tag"), (&*body, "body")] {
             if tokens.finds_in(part) {
@@ -115,6 +126,7 @@ async fn fired(
                 )));
             }
         }
+
         let data = data(
             &head.headers,
             &body,
@@ -123,11 +135,14 @@ async fn fired(
         );
         Ok(fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()))?)
     };
+
     let answer = server.carry_out(&budget, work).await??;
     server.ctx.metrics.hook_events.add(1);
+
     let answer =
         rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
     let text = answer.map_err(|error| HttpError::bad(error.to_string()))?;
+
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
 }
 
@@ -143,6 +158,7 @@ fn bus(uri: &Uri) -> Option<String> {
 fn hops(headers: &HeaderMap) -> Result<u32, HttpError> {
     let number = |value: &hyper::header::HeaderValue| value.to_str().ok()?.parse::<u32>().ok();
     let mut hops = 0;
+    // The largest counts: a proxy may have added a second header.
     for value in headers.get_all(HOPS) {
         let expected = || HttpError::bad(format!("`{HOPS}` is a number"));
         hops = number(value).ok_or_else(expected)?.max(hops);
@@ -161,6 +177,7 @@ fn data(
         !SECRET.contains(&name)
             && only.is_none_or(|only| only.iter().any(|known| known.eq_ignore_ascii_case(name)))
     };
+
     let mut shown = BTreeMap::<String, String>::new();
     for (name, value) in headers {
         if !is_wanted(name.as_str()) || tokens.finds_in(value.as_bytes()) {
@@ -178,6 +195,7 @@ fn data(
         }
         joined.push_str(&value);
     }
+
     let mut w = Writer::new();
     w.map(2).str("headers").map(shown.len());
     for (name, value) in &shown {

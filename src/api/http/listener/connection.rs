@@ -143,8 +143,9 @@ impl ConnectionServer {
         connection: Arc<Connection>,
         certificate: Option<Certificate>,
     ) {
-        // Answers are sent at once.
+        // An answer is one write; Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
+
         let talk = async {
             let Some(certificate) = certificate else {
                 return self.answer_all(&connection, Paced::new(stream)).await;
@@ -153,22 +154,26 @@ impl ConnectionServer {
                 self.answer_all(&connection, stream).await;
             }
         };
+
         self.until_closed(&connection, talk).await;
     }
 
     async fn until_closed(&self, connection: &Connection, talk: impl Future<Output = ()>) {
-        // A connection without a request so far can be closed at once.
+        // A connection without a request so far can be closed at once: `graceful_shutdown` would
+        // wait for its first request.
         let stopped_unused = async {
             self.stopped().await;
             if connection.requests.load(Ordering::Relaxed) > 0 {
                 std::future::pending::<()>().await;
             }
         };
-        // The request in flight is answered, and a stream ends with the reason.
+        // A revoked token ends the connection by itself: the request in flight is answered, and a
+        // stream ends with the reason. This is for a peer that does not read that.
         let revoked_in_vain = async {
             connection.revoked(&self.ctx.tokens).await;
             sleep(HTTP_REVOKED_TIME).await;
         };
+
         tokio::select! {
             () = talk => {}
             () = connection.eviction_or_timeout() => {}
@@ -184,9 +189,12 @@ impl ConnectionServer {
         certificate: Certificate,
     ) -> Option<TlsStream<Paced<TcpStream>>> {
         let counters = (self.kind.counters)(&self.ctx.metrics);
+        // A minion that speaks plain HTTP shows the text of the hint in its log; a failed handshake
+        // would say nothing about the cause.
         if let Some(without_tls) = counters.without_tls {
             let mut first = [0];
             match timeout(HTTPS_HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
+                // A TLS record of a handshake begins with the byte 22, a request with its method.
                 Ok(Ok(1..)) if first[0].is_ascii_uppercase() => {
                     without_tls.add(1);
                     reject_plain_http(stream).await;
@@ -199,12 +207,14 @@ impl ConnectionServer {
                 }
             }
         }
+
         let handshake = TlsAcceptor::from(certificate.config).accept(Paced::new(stream));
         let failed = match timeout(HTTPS_HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "timeout".to_owned(),
         };
+
         counters.handshakes_failed.add(1);
         tracing::debug!(peer = %connection.peer, error = failed, "TLS handshake failed");
         None
@@ -219,12 +229,16 @@ impl ConnectionServer {
             let (routes, connection) = (self.routes.clone(), connection.clone());
             async move { Ok::<_, Infallible>(answer(routes, connection, request).await) }
         });
+
+        // hyper's limits for the head replace its defaults, which are larger than any request here
+        // needs.
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HTTP_IDLE)
             .max_buf_size(self.kind.head_bytes_max)
             .max_headers(self.kind.head_lines_max)
             .serve_connection(TokioIo::new(stream), answer);
+
         let mut served = std::pin::pin!(served);
         let ended = tokio::select! {
             ended = served.as_mut() => ended,
@@ -232,12 +246,16 @@ impl ConnectionServer {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
+            // A revoked token ends its connection after the request in flight; the next request
+            // would be rejected anyway.
             () = connection.revoked(&self.ctx.tokens) => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
         };
+
         if let Err(error) = ended {
+            // Only bytes that are not HTTP are counted; broken connections are normal.
             if error.is_parse() {
                 (self.kind.counters)(&self.ctx.metrics).malformed.add(1);
             }
@@ -252,12 +270,16 @@ async fn answer(
     request: hyper::Request<Incoming>,
 ) -> Answer {
     connection.requests.fetch_add(1, Ordering::Relaxed);
-    // A body whose length is given in two ways could be a second request to a proxy before this listener; no second one is accepted.
+    // A body in chunks whose end a proxy before this listener sees elsewhere could hide a second
+    // request. The connection ends after this one, so no second request is accepted.
     let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
+
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(connection.peer);
     request.extensions_mut().insert(connection);
+
     let Ok(mut answer) = routes.call(request).await;
+
     if is_last {
         answer
             .headers_mut()

@@ -98,7 +98,7 @@ pub(super) static MINIONS: ListenerKind = ListenerKind {
     },
 };
 
-/// Whether an address serves.
+/// The state of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListenerState {
     /// Not bound yet.
@@ -147,7 +147,6 @@ impl ListenerMonitor {
     }
 }
 
-/// An address with its routes.
 pub(super) struct NetworkListener {
     listen: SocketAddr,
     monitor: ListenerMonitor,
@@ -167,18 +166,21 @@ impl NetworkListener {
     ) -> Self {
         let permits = ConnectionPermits::new(kind.peers_max, kind.times);
         monitor.0.lock().1 = Some(permits.clone());
+
         let files = tls.map(|tls| Files::new(&tls.certificate, &tls.key));
         let tls = files.map(|files| CertificateState {
             files,
             current: None,
             logged_at: None,
         });
+
         let server = Arc::new(ConnectionServer {
             kind,
             ctx,
             routes,
             stop,
         });
+
         Self {
             listen,
             monitor,
@@ -199,7 +201,11 @@ impl NetworkListener {
             () = self.accept() => {}
             () = server.stopped() => {}
         }
+
         monitor.set(ListenerState::Stopping);
+
+        // A batch or request in flight is answered, but a peer that stopped reading must not keep
+        // the daemon from stopping.
         permits.all_free(PEER_TIMEOUT).await;
     }
 
@@ -208,14 +214,20 @@ impl NetworkListener {
         let name = self.server.kind.name;
         self.monitor.0.lock().0.listen = self.listen.to_string();
         let listener = self.bind().await;
+        // The port may have been chosen by the system, so the real one is shown.
         if let Ok(address) = listener.local_addr() {
             self.monitor.0.lock().0.listen = address.to_string();
             tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
         }
+
+        // The files of the certificate are checked at an interval: a watch would miss some of the
+        // ways in which they are replaced.
         let mut round = interval(HTTPS_POLL);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         loop {
             tokio::select! {
+                // The certificate first: a flood of connections must not delay its reload.
                 biased;
                 _ = round.tick() => if let Some(tls) = &mut self.tls {
                     tls.check(&self.server, &self.monitor);
@@ -224,6 +236,8 @@ impl NetworkListener {
                     Ok((stream, from)) => self.admit(stream, from).await,
                     Err(error) => {
                         tracing::warn!(listener = name, %error, "cannot accept a connection, retrying");
+                        // Mostly no free file descriptor: without a pause this loop would spin
+                        // until one is free.
                         sleep(Duration::from_millis(50)).await;
                     }
                 }
@@ -236,13 +250,14 @@ impl NetworkListener {
         loop {
             match TcpListener::bind(self.listen).await {
                 Ok(listener) => {
-                    // With TLS it is open once it has a certificate.
+                    // With TLS the listener is open once it has a certificate.
                     if self.tls.is_none() {
                         self.monitor.set(ListenerState::Open);
                     }
                     return listener;
                 }
                 Err(error) => {
+                    // One log line per reason, not one per attempt.
                     let state = ListenerState::Refusing(format!("cannot listen: {error}"));
                     if self.monitor.status().state != state {
                         let name = self.server.kind.name;
@@ -259,20 +274,25 @@ impl NetworkListener {
         let counters = (self.server.kind.counters)(&self.server.ctx.metrics);
         counters.accepted.add(1);
         let certificate = self.tls.as_ref().map(|tls| tls.current.clone());
-        // Without its certificate a listener cannot answer.
+        // A listener with TLS and no certificate could not even say why it rejects the peer.
         if let Some(None) = certificate {
             return counters.rejected.add(1);
         }
+
         let Some(permit) = self.permits.take(|| counters.evicted.add(1)).await else {
             return counters.rejected.add(1);
         };
+
         let certificate = certificate.flatten();
         let peer = Peer::Network {
             from,
             is_loopback: self.listen.ip().is_loopback(),
         };
+
         let digest = certificate.as_ref().map(|certificate| certificate.digest);
         let connection = Arc::new(Connection::new(peer, Some(permit), digest));
+
+        // A task of its own, so that a slow handshake delays no other peer.
         tokio::spawn(
             self.server
                 .clone()
@@ -298,10 +318,12 @@ impl CertificateState {
                 tracing::info!(listener, until, "certificate loaded");
                 monitor.set(ListenerState::Open);
                 monitor.0.lock().0.certificate_until = certificate.not_after;
+
                 (self.current, self.logged_at) = (Some(certificate), None);
             }
             CertificateChange::Bad(why) => {
                 server.ctx.metrics.https_certificates_bad.add(1);
+                // A certificate that was valid a moment ago serves better than none.
                 if self.current.is_some() {
                     tracing::warn!(
                         listener,
@@ -323,6 +345,8 @@ impl CertificateState {
                 }
             }
         }
+
+        // Even if the files did not change: the certificate may expire in the meantime.
         self.check_expiry(server);
     }
 
@@ -330,8 +354,10 @@ impl CertificateState {
         let Some(until) = self.current.as_ref().and_then(|current| current.not_after) else {
             return;
         };
+
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
         let (now, listener) = (server.ctx.clock.now(), server.kind.name);
+        // The check runs every few seconds, the warning is logged at a longer interval.
         if until.0.saturating_sub(now.0) > soon
             || self
                 .logged_at
@@ -339,6 +365,7 @@ impl CertificateState {
         {
             return;
         }
+
         self.logged_at = Some(Instant::now());
         if until < now {
             server.ctx.metrics.https_certificates_expired.add(1);

@@ -58,6 +58,7 @@ impl<S> Paced<S> {
     ) -> Poll<io::Result<usize>> {
         match write {
             Poll::Ready(Ok(bytes)) => {
+                // Outside a window nobody waits, so there is nothing to measure.
                 if let Some(window) = &mut self.window {
                     window.written = window.written.saturating_add(bytes as u64);
                 }
@@ -66,12 +67,16 @@ impl<S> Paced<S> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 let time = self.time;
+                // At most two rounds: a window that has just begun is not over.
                 loop {
                     let window = self.window.get_or_insert_with(|| Window::begin(time));
                     ready!(window.end.as_mut().poll(context));
                     if window.written < self.bytes_min {
+                        // The error ends the connection, which releases its permit and the memory
+                        // of the answer.
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
+                    // The peer was fast enough: the next window begins now.
                     self.window = None;
                 }
             }
@@ -113,6 +118,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     /// Everything before is written: the window ends.
+    // An answer that is flushed leaves the peer nothing to read, so an idle peer is never too slow.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
         self.window = None;

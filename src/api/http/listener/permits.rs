@@ -17,10 +17,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::base::limits::{HTTPS_BATCHES_OF_ONE, HTTPS_PEERS_OF_ONE};
 
-/// Time for an evicted connection to close.
+/// Time for an evicted connection to close. Its task only has to be polled once, so this is ample.
 const EVICTION_TIME: Duration = Duration::from_millis(500);
 
-/// All permits.
 pub(super) struct ConnectionPermits {
     free: Arc<Semaphore>,
     all: usize,
@@ -120,26 +119,38 @@ impl ConnectionPermits {
         let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
             permit
         } else {
+            // Peers without a valid signature go first, because anyone can open such connections.
             let leave = {
+                // The guard ends with this block: it must not be held while waiting for the slot.
                 let mut queues = self.queues.lock();
                 let oldest = queues.unauthenticated.pop_first().map(|(_, leave)| leave);
                 oldest.or_else(|| queues.idle.pop_first().map(|(_, (_, leave))| leave))?
             };
+
             leave.notify_one();
             evicted();
+
+            // The slot is free when the task of the evicted connection drops its permit. The limit
+            // keeps the accept loop from waiting for a task that is stuck.
             timeout(EVICTION_TIME, self.free.clone().acquire_owned())
                 .await
                 .ok()?
                 .ok()?
         };
+
         let leave = Arc::new(Notify::new());
+
+        // Numbers ascend, so a map's first key belongs to the connection that entered its queue
+        // first.
         let mut queues = self.queues.lock();
         let number = queues.number();
         queues.unauthenticated.insert(number, leave.clone());
+
         let state = Mutex::new(PermitState::Unauthenticated {
             number,
             since: Instant::now(),
         });
+
         Some(Permit {
             permits: self.clone(),
             leave,
@@ -164,24 +175,34 @@ impl ConnectionPermits {
 impl Permit {
     /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
     pub(in crate::api::http) fn begin(&self, signer: &str) -> Option<BatchInFlight<'_>> {
+        // The queues before a connection's state, everywhere: the state is one value, copied or set
+        // under its own lock.
         let mut queues = self.permits.queues.lock();
+
+        // A connection counts for its first signer. A proxy may send batches of others on it.
         if self.signer.get().is_none() {
             let count = queues.of_signer.get(signer).map_or(0, |(count, _)| *count);
+            // The signer's own connection is closed, so no minion can evict the connections of
+            // others here.
             if count >= HTTPS_PEERS_OF_ONE && !queues.evict(signer) {
                 return None;
             }
+
             let of_signer = queues.of_signer.entry(signer.to_owned());
             of_signer
                 .or_insert_with(|| (0, Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE))))
                 .0 += 1;
-            // Requests of a connection are sequential, so it has no signer yet.
+            // Requests of a connection are sequential, so it has no signer yet and `set` cannot
+            // fail.
             let _ = self.signer.set(signer.to_owned());
         }
+
         let (_, batches) = self
             .signer
             .get()
             .and_then(|signer| queues.of_signer.get(signer))?;
         let batches = batches.clone();
+
         self.make_busy(&mut queues);
         Some(BatchInFlight {
             permit: self,
@@ -191,6 +212,7 @@ impl Permit {
 
     /// Keeps an authenticated connection from eviction.
     pub(in crate::api::http) fn keep(&self) {
+        // A connection with a valid token is not closed to make room: it is in no queue.
         self.make_busy(&mut self.permits.queues.lock());
     }
 
@@ -210,12 +232,16 @@ impl Permit {
                 PermitState::Idle { since, .. } => Some(since + times.idle),
                 PermitState::Busy => None,
             };
+            // Compared by the present state: the connection may have been busy while this task
+            // slept.
             if until.is_some_and(|until| until <= Instant::now()) {
                 return;
             }
+
             tokio::select! {
                 () = self.leave.notified() => return,
-                // Without a timeout the state is checked again later.
+                // A state without a timeout is looked at again later: nothing wakes this task when
+                // the state changes.
                 () = sleep_until(until.unwrap_or_else(|| Instant::now() + times.idle)) => {}
             }
         }
@@ -235,12 +261,16 @@ impl Drop for BatchInFlight<'_> {
             state,
             ..
         } = self.permit;
+
+        // A new number puts the connection at the end of the queue: it is now the one that was idle
+        // for the shortest time.
         let mut queues = permits.queues.lock();
         let number = queues.number();
         queues.idle.insert(
             number,
             (signer.get().cloned().unwrap_or_default(), leave.clone()),
         );
+
         *state.lock() = PermitState::Idle {
             number,
             since: Instant::now(),
@@ -251,11 +281,14 @@ impl Drop for BatchInFlight<'_> {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut queues = self.permits.queues.lock();
+        // An evicted connection is in no queue any more, and removing it again does nothing.
         queues.remove(self.state());
+
         if let Some(signer) = self.signer.get()
             && let Some((count, _)) = queues.of_signer.get_mut(signer)
         {
             *count -= 1;
+            // Otherwise the map would keep an entry of every minion that ever connected.
             if *count == 0 {
                 queues.of_signer.remove(signer);
             }

@@ -54,10 +54,13 @@ impl Files {
 
     /// Loads the files if they have changed since the last call.
     pub(super) fn check(&mut self) -> CertificateChange {
+        // Identities are taken before the files are read: a file that is replaced in between is
+        // read again by the next check.
         let now = [&self.certificate, &self.key].map(|path| FileIdentity::of(path).ok());
         if self.seen == Some(now) {
             return CertificateChange::Same;
         }
+        // Noted even if loading fails, so that bad files are reported once per change.
         self.seen = Some(now);
         load(&self.certificate, &self.key)
             .map_or_else(CertificateChange::Bad, CertificateChange::New)
@@ -66,14 +69,19 @@ impl Files {
 
 fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+
     let text =
         read_small(certificate, PEM_BYTES_MAX).map_err(|error| cannot(certificate, &error))?;
+
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|error| cannot(certificate, &format!("no certificate in PEM: {error}")))?;
     let first = chain
         .first()
         .ok_or_else(|| cannot(certificate, &"no certificate in PEM (BEGIN CERTIFICATE)"))?;
+
+    // The digest is that of the server's own certificate, not of its chain: minions sign what they
+    // see in the handshake.
     let (digest, not_after) = (sha256(first), der::not_after(first));
     let text = read_small(key, PEM_BYTES_MAX).map_err(|error| cannot(key, &error))?;
     let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
@@ -82,6 +90,9 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
             &format!("no private key in PEM without a passphrase: {error}"),
         )
     })?;
+
+    // An explicit provider, because a process-wide default would depend on what other crates
+    // enable.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -95,10 +106,14 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
                 key.display()
             )
         })?;
+
+    // HTTP/1.1 alone: the rules for permits and signed batches assume that requests of a connection
+    // are sequential.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Each process of a minion makes one connection, so session resumption is off.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+
     Ok(Certificate {
         config: Arc::new(config),
         digest,

@@ -92,27 +92,37 @@ impl Minions {
         connection: &Connection,
         body: Body,
     ) -> Result<Bytes, CallError> {
+        // A signature covers the certificate, so there is nothing to verify over a unix socket or
+        // without TLS.
         let (Some(permit), Some(certificate)) = (&connection.permit, &connection.certificate)
         else {
             return Err(CallError::Protocol(
                 "minions connect over a network address with TLS".to_owned(),
             ));
         };
+
         let request = SignedRequest {
             server: self,
             connection,
             permit,
             certificate,
         };
+
         let mut body = BatchBody {
             incoming: body,
             received: Vec::new(),
         };
+
         match request.verify_and_read(&mut body).await {
             Ok((signer, payload, held)) => {
                 let answers = request.carry_out(signer, payload).await;
+                // The memory of the payload is free before room for the answers is taken: their
+                // budgets are separate.
                 drop(held);
+
                 let len = answers.len();
+                // Waiting for room would keep the answer in memory outside the budget. The returns
+                // are stored, and a repetition is recognised as a replay.
                 self.answers.hold_now(answers).ok_or_else(|| {
                     self.ctx.metrics.https_overloaded.add(1);
                     CallError::Unavailable(format!(
@@ -121,6 +131,7 @@ impl Minions {
                 })
             }
             Err(error) => {
+                // A peer that still sends would get a reset instead of the reason.
                 body.drain().await;
                 Err(error)
             }
@@ -139,6 +150,7 @@ impl Minions {
         } else {
             (&self.large, HTTPS_BATCHES_OF_ONE)
         };
+
         let take = |from: &Arc<Semaphore>, permits: usize| {
             timeout(
                 PEER_TIMEOUT,
@@ -146,6 +158,9 @@ impl Minions {
                     .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)),
             )
         };
+
+        // The minion's own permits first, so that one minion waits for itself without holding
+        // memory that others wait for.
         let of_minion = take(batches, permits).await.ok()?.ok()?;
         Some([
             of_minion,
@@ -164,9 +179,11 @@ impl SignedSession {
     pub(super) fn new() -> Self {
         let mut challenge = Challenge::default();
         if SystemRandom::new().fill(&mut challenge).is_err() {
-            // Without randomness from the kernel all batches of this connection are rejected.
+            // All batches of this connection are then rejected: an all-zero challenge is known to
+            // everyone, and `verify` refuses it.
             tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
         }
+
         Self {
             challenge,
             number: AtomicU64::new(0),
@@ -196,6 +213,8 @@ impl SignedRequest<'_> {
     ) -> Result<(String, Vec<u8>, Held<'_>), CallError> {
         let metrics = &self.server.ctx.metrics;
         let until = Instant::now() + PEER_TIMEOUT;
+
+        // The envelope arrives in pieces of any size, so reading it is attempted after each piece.
         let (signer, digest, len, end) = loop {
             match Envelope::read(&body.received) {
                 Ok(Some(OpenedEnvelope {
@@ -203,10 +222,12 @@ impl SignedRequest<'_> {
                     signature,
                     len: end,
                 })) => {
+                    // Before anything is done with the length: it is unauthenticated until now.
                     self.verify(&envelope, signature)?;
                     let len = envelope.payload_len as usize;
                     break (envelope.id.to_owned(), envelope.payload_digest, len, end);
                 }
+                // The limit bounds what an unknown peer can make the daemon keep.
                 Ok(None) if body.received.len() <= ENVELOPE_LEN_MAX => {}
                 Ok(None) => return Err(self.malformed("the envelope of a batch has no end")),
                 Err(bad) => return Err(self.malformed(bad)),
@@ -215,6 +236,7 @@ impl SignedRequest<'_> {
             let more = more.ok_or_else(|| self.malformed("the body ends within the envelope"))?;
             body.received.extend_from_slice(&more);
         };
+
         if len > WIRE_FRAME_BYTES_MAX {
             metrics.https_too_large.add(1);
             return Err(CallError::TooLarge {
@@ -222,12 +244,16 @@ impl SignedRequest<'_> {
                 max: WIRE_FRAME_BYTES_MAX,
             });
         }
+
+        // From here on the minion is known: limits apply to it, and no longer to the connection
+        // alone.
         let in_flight = self.permit.begin(&signer).ok_or_else(|| {
             metrics.https_overloaded.add(1);
             CallError::Unavailable(format!(
                 "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; try again later"
             ))
         })?;
+
         let room = self
             .server
             .room(&in_flight.batches, len)
@@ -238,19 +264,26 @@ impl SignedRequest<'_> {
                     "too many bytes of batches are in flight; try again later".to_owned(),
                 )
             })?;
+
+        // The time for the payload grows with its size, so that a slow line can send a large
+        // return, and a stalled one still ends.
         let slow = Duration::from_secs((len / HTTPS_BYTES_PER_S_MIN) as u64);
         let until = Instant::now() + PEER_TIMEOUT + slow;
         let mut payload = Vec::new();
-        // Spare capacity keeps the frame around the batch from reallocating it.
+        // The spare capacity lets the batch be framed in place, without a copy.
         payload.reserve_exact(len + 64);
         payload.extend_from_slice(body.received.get(end..).unwrap_or_default());
+        // Its bytes are now part of the payload.
         body.received = Vec::new();
+
+        // One byte too many is enough to know, and no more is kept.
         while payload.len() <= len {
             let Some(more) = body.more(until).await? else {
                 break;
             };
             payload.extend_from_slice(&more);
         }
+
         if payload.len() > len {
             return Err(self.malformed("the body continues after the payload"));
         }
@@ -260,10 +293,13 @@ impl SignedRequest<'_> {
                 payload.len()
             )));
         }
+
+        // The signature covers this hash, so the payload is verified only now.
         if sha256(&payload) != digest {
             let message = format!("the payload is not the one that minion {signer} signed");
             return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
+
         metrics.https_batches.add(1);
         Ok((signer, payload, (room, in_flight)))
     }
@@ -272,6 +308,8 @@ impl SignedRequest<'_> {
     fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
         let (ctx, id) = (&self.server.ctx, envelope.id);
         let metrics: &Metrics = &ctx.metrics;
+
+        // The file of the key is the cheapest check, and the one that most strangers fail.
         let key = self
             .server
             .keys
@@ -282,6 +320,8 @@ impl SignedRequest<'_> {
                     &metrics.https_keys_not_accepted,
                     no_key.to_string(),
                 ),
+                // The minion keeps its batch and sends it again: an unreadable file is a fault of
+                // this machine.
                 NoKey::Unreadable { .. } => {
                     metrics.https_keys_unreadable.add(1);
                     self.log("unreadable key", &no_key.to_string());
@@ -290,6 +330,8 @@ impl SignedRequest<'_> {
                     ))
                 }
             })?;
+
+        // The clock is checked because entries carry the minion's times.
         let (theirs, ours) = (envelope.time, ctx.clock.now());
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
@@ -300,15 +342,19 @@ impl SignedRequest<'_> {
             );
             return Err(self.unproven("clock", &metrics.https_clocks_off, message));
         }
+
+        // A default challenge means that the kernel had no random bytes: see `SignedSession::new`.
         let session = self.connection.session.get().filter(|session| {
             session.challenge == envelope.challenge && session.challenge != Challenge::default()
         });
+
         let Some(session) = session else {
             let message = format!(
                 "the batch of minion {id} was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
             );
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
         };
+
         let text = envelope.signed_text(self.certificate);
         if UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key)
             .verify(&text, signature)
@@ -319,7 +365,8 @@ impl SignedRequest<'_> {
             );
             return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
-        // Requests of a connection are sequential, so numbers only increase.
+        // Last, since only a batch with a valid signature may raise the number. Requests of a
+        // connection are sequential, so numbers only increase.
         if session.number.fetch_max(envelope.number, Ordering::AcqRel) >= envelope.number {
             let message = format!(
                 "batch {} of minion {id} was sent before on this connection",
@@ -327,6 +374,7 @@ impl SignedRequest<'_> {
             );
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
         }
+
         Ok(())
     }
 
@@ -356,9 +404,11 @@ impl SignedRequest<'_> {
 
     /// Stores the returns, then answers the reading calls.
     async fn carry_out(&self, signer: String, payload: Vec<u8>) -> Vec<u8> {
+        // Frames are parsed in place; entries keep the payload, without copies of their bodies.
         let mut batch = FrameBatch::within(&payload);
         let mut answers = BatchAnswers::default();
         let mut reads = Vec::new();
+
         for (n, frame) in frames(&payload).enumerate() {
             let request = frame.map_err(|cut| CallError::Protocol(cut.to_string()));
             let request = match request.and_then(Request::read) {
@@ -367,15 +417,21 @@ impl SignedRequest<'_> {
                 ))),
                 read => read,
             };
+
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    // The start of the next frame is unknown.
+                    // The start of the next frame is unknown, so the calls after it have no answer.
+                    // Those before it are carried out.
+
                     self.malformed(&error);
                     answers.refuse(None, &error);
                     break;
                 }
             };
+
+            // Calls that only read wait until the returns are stored, so that a minion reads its
+            // own writes.
             if request.call == "returner" {
                 match signed_return(&self.server.ctx, &signer, &request.args, &mut batch) {
                     Ok(answer) => answers.stored.push((request.id, answer)),
@@ -384,15 +440,20 @@ impl SignedRequest<'_> {
             } else if let Err(error) = self.may_read(request.call) {
                 answers.refuse(Some(request.id), &error);
             } else {
+                // A copy, because the payload is about to become the batch of entries.
                 reads.push((request.id, frame.unwrap_or_default().to_vec()));
             }
         }
+
         let entries = batch.detach();
+        // Reading calls alone need no place in the queue.
         let stored = if entries.is_empty() {
             Ok(())
         } else {
             self.store(entries.into_batch(payload)).await
         };
+
+        // Answers to stored returns first: they are sent even if reading fails.
         answers.settle(stored, &self.server.ctx.metrics);
         self.answer(&signer, reads, &mut answers).await;
         answers.frames
@@ -404,12 +465,15 @@ impl SignedRequest<'_> {
             let _ = report.send(stored);
         });
         submit(&self.server.intake, batch, done).await;
+        // The appender drops the callback without a call only when the daemon stops.
         result
             .await
             .unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
     }
 
     fn may_read(&self, call: &str) -> Result<(), CallError> {
+        // An unknown call is named as such whatever the minion may read: it hints at a newer
+        // extension.
         if find(call).is_none() {
             self.server.ctx.metrics.calls_failed.add(1);
             return Err(CallError::UnknownCall(call.to_owned()));
@@ -419,9 +483,11 @@ impl SignedRequest<'_> {
             MinionsRead::Own => OWN_READABLE.contains(&call),
             MinionsRead::All => READABLE.contains(&call),
         };
+
         if may {
             return Ok(());
         }
+        // Counted apart from errors: a minion that asks for too much is a matter of configuration.
         self.server.ctx.metrics.https_calls_denied.add(1);
         let read = self.server.read.name();
         Err(CallError::Refused(format!(
@@ -435,7 +501,9 @@ impl SignedRequest<'_> {
             return;
         }
         let metrics = &self.server.ctx.metrics;
+
         for (id, read) in reads {
+            // The answers of one batch are held together until the minion reads them.
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
                 metrics.https_overloaded.add(1);
                 let message =
@@ -449,7 +517,10 @@ impl SignedRequest<'_> {
 
     async fn look_up(&self, signer: &str, read: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let (server, signer) = (self.server.clone(), signer.to_owned());
+        // Few at a time, so that minions leave threads for one another; the semaphore is never
+        // closed.
         let permit = self.server.asking.clone().acquire_owned().await;
+
         // Its thread stays reserved until the work ends, even if the minion is gone before.
         let answered = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -459,6 +530,8 @@ impl SignedRequest<'_> {
             else {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
             };
+
+            // Under `own` the limits reduce the answer to what the signer returned itself.
             let limits = match server.read {
                 MinionsRead::Own => ReadLimits::of_minion(&signer),
                 MinionsRead::None | MinionsRead::All => ReadLimits::default(),
@@ -467,8 +540,10 @@ impl SignedRequest<'_> {
                 limits: Arc::new(limits),
                 ..Caller::default()
             };
+
             run.answer(&server.ctx, &request.args, &caller)
         });
+
         // A panic is a bug; the minion gets an error for this call alone.
         let panicked = |_| {
             Err(CallError::Internal(
@@ -518,6 +593,7 @@ struct BatchBody {
 
 impl BatchBody {
     /// The next bytes; `None` at the end.
+    // The loop only skips trailers.
     async fn more(&mut self, until: Instant) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout_at(until, self.incoming.frame());

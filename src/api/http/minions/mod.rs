@@ -33,14 +33,17 @@ use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
 
 /// The routes of minions; an address for minions alone also answers all other paths.
 pub(super) fn routes(minions: Arc<Minions>, alone: bool) -> Router {
+    // Other methods of these paths are answered in the format of minions, too.
     let routes = Router::new()
         .route(HELLO_PATH, get(hello).fallback(unknown))
         .route(BATCH_PATH, post(take_batch).fallback(unknown));
+
     let routes = if alone {
         routes.fallback(unknown)
     } else {
         routes
     };
+
     routes.with_state(minions)
 }
 
@@ -48,7 +51,10 @@ async fn hello(
     State(minions): State<Arc<Minions>>,
     Extension(connection): Extension<Arc<Connection>>,
 ) -> Answer {
+    // One challenge per connection: a second request for it must not invalidate the batches in
+    // between.
     let session = connection.session.get_or_init(SignedSession::new);
+
     let mut w = Writer::new();
     w.map(3)
         .str("version")
@@ -56,6 +62,7 @@ async fn hello(
         .str("challenge")
         .bin(session.challenge());
     w.str("time").int(minions.ctx.clock.now().0);
+
     answer(StatusCode::OK, w.into_bytes().into())
 }
 

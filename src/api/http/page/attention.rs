@@ -35,6 +35,7 @@ impl Attention {
         durable: SeqNo,
         read: impl FnOnce() -> F,
     ) -> Json {
+        // Held while the list is read: views that need the same list wait, and then find it.
         let mut lists = self.0.lock().await;
         let is_of =
             |known: &Known| known.right == access.right && known.limits == access.caller.limits;
@@ -43,16 +44,23 @@ impl Attention {
         let is_valid = |known: &Known| {
             is_whole && known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE
         };
+
         if let Some(known) = lists.iter().find(|known| is_of(known) && is_valid(known)) {
             return known.list.clone();
         }
+
+        // The age counts from before the read: entries that are stored meanwhile may be missing in
+        // the list.
         let (at, list) = (Instant::now(), read().await);
+
         lists.retain(|known| !is_of(known));
+
         // An error, in the list's place, is not kept.
         if list.get("error").is_none() {
             if lists.len() >= PAGE_ATTENTION_KEPT {
                 lists.pop_front();
             }
+
             let (right, limits) = (access.right, access.caller.limits.clone());
             lists.push_back(Known {
                 right,
@@ -62,6 +70,7 @@ impl Attention {
                 list: list.clone(),
             });
         }
+
         list
     }
 }

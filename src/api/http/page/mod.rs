@@ -79,12 +79,14 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
         .route("/sign-in/{link}", get(session::open_link))
         .route("/sign-out", post(session::sign_out))
         .route("/reactor/reactions/{seq}/replay", post(replay));
+
     for (path, kind, text) in ASSETS {
         let asset = move |headers: HeaderMap| async move {
             tagged_as(kind, Bytes::from_static(text.as_bytes()), &headers)
         };
         router = router.route(path, get(asset));
     }
+
     for view in VIEWS {
         let handler = move |State(server): Server,
                             Extension(access): Extension<Option<Access>>,
@@ -94,19 +96,23 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                             uri: Uri| {
             let path = owned(&path);
             async move {
+                // SaltGUI opens its stream at the address that this page has for a view.
                 if view.path == "/events" && salt_api::wants_stream(&headers) {
                     return salt_api::events(server, access, &headers).await;
                 }
+
                 let has_tls = server.ctx.sessions.has_tls;
                 let had_session = session::had_session(&Method::GET, &headers, has_tls);
                 let Some(access) = access else {
                     return session::ask_for_token(&uri, had_session);
                 };
+
                 show(view, &server, access, peer, path, &uri).await
             }
         };
         router = router.route(view.path, get(handler));
     }
+
     router
 }
 
@@ -126,11 +132,15 @@ async fn show(
     uri: &Uri,
 ) -> Response {
     let frame = Frame::of(&access, peer);
+
     let shown = async {
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let Query(query) =
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
+
+        // Reserved before the operations: their answers are in memory until the page is rendered.
         let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
+
         let data = view
             .load(&Ask {
                 server,
@@ -139,6 +149,8 @@ async fn show(
                 query: &query,
             })
             .await?;
+
+        // Rendering takes processor time, so it has a place in the reader's budget as a search has.
         let page = frame.clone();
         let text = server
             .carry_out(&access.budget, move || {
@@ -147,6 +159,7 @@ async fn show(
             .await??;
         Ok(room.fill(text.into_bytes())?)
     };
+
     match shown.await {
         Ok(body) => html(StatusCode::OK, body),
         Err(error) => frame.failed(error),
@@ -167,6 +180,7 @@ async fn replay(
         let had_session = session::had_session(&Method::POST, &headers, has_tls);
         return session::ask_for_token(&uri, had_session);
     };
+
     let path = owned(&path);
     let operation = ("POST", "/reactor/reactions/{seq}/replay");
     match v1::ask(&server, &access, operation, &path, Vec::new()).await {
@@ -175,6 +189,8 @@ async fn replay(
                 .first()
                 .map(|(_, seq)| seq.as_str())
                 .unwrap_or_default();
+
+            // A redirect, so that reloading the page does not repeat the replay.
             see_other(&LocalPath::or_root(&format!(
                 "/reactor/reactions/{seq}?replayed={}",
                 answer.get("count").unwrap_or(&Json::Null)

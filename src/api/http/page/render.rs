@@ -31,6 +31,8 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::Html);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
+    // In every value, so that no template has to remember it. Output that is marked as safe is made
+    // here, of text that has been through `shown`.
     env.set_formatter(|out, state, value| {
         if value.is_none() {
             return Ok(());
@@ -42,6 +44,7 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
             _ => escape_formatter(out, state, value),
         }
     });
+
     env.add_filter("brief", brief);
     env.add_filter("bytes", |value: &Value| short(units::bytes, value));
     env.add_filter("part", part);
@@ -49,6 +52,7 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env.add_filter("tree", tree);
     env.add_filter("when", when);
     env.add_filter("words", words);
+
     for (name, text) in TEMPLATES {
         let syntax = env.syntax().clone();
         let added = match BoundedSource::template(text, syntax) {
@@ -57,10 +61,12 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
                 .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
+        // A malformed template costs its view alone.
         if let Err(error) = added {
             tracing::error!(name, error, "template is malformed");
         }
     }
+
     env
 });
 
@@ -72,11 +78,14 @@ pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, 
             "the page cannot be rendered: {error}"
         )))
     };
+
     let (frame, data) = (Value::from(Serde(frame)), Value::from(Serde(data)));
     let render = |name: &str, body: Value| {
         let template = PAGES.get_template(name)?;
         template.render(minijinja::context! { page => &frame, data => &data, body => body })
     };
+
+    // The view first: the layout has it as a variable, which replaces template inheritance.
     let body = render(template, Value::default()).map_err(failed)?;
     render("layout.html", Value::from_safe_string(body)).map_err(failed)
 }
@@ -160,10 +169,12 @@ fn when(value: &Value) -> Value {
         (None, Some(text)) => text.to_owned(),
         (None, None) => return Value::from_safe_string(String::new()),
     };
+
     let text = match iso.get(..19).zip(iso.get(19..)) {
         Some((text, rest)) if rest.ends_with('Z') => format!("{} UTC", text.replace('T', " ")),
         _ => iso.clone(),
     };
+
     Value::from_safe_string(format!(
         "<time datetime=\"{}\">{}</time>",
         HtmlEscape(&iso),
@@ -179,6 +190,7 @@ fn tree(value: &Value) -> Value {
         tree.html
             .push_str("<p>The rest is not shown; the API has all of it.</p>");
     }
+
     Value::from_safe_string(tree.html)
 }
 
@@ -213,6 +225,8 @@ impl Tree {
             ValueKind::String => {
                 let text = value.as_str().unwrap_or_default();
                 let tag = if text.contains('\n') { "pre" } else { "span" };
+
+                // Writing to a `String` cannot fail.
                 let _ = write!(
                     self.html,
                     "<{tag} class=\"text\">{}</{tag}>",
@@ -221,6 +235,7 @@ impl Tree {
             }
             _ => {
                 let text = serde_json::to_string(value).unwrap_or_default();
+
                 let _ = write!(
                     self.html,
                     "<span class=\"scalar\">{}</span>",
@@ -232,13 +247,16 @@ impl Tree {
 
     fn item(&mut self, key: &str, value: &Value, depth: usize) {
         self.nodes += 1;
+        // Counted and not shown: `tree` adds that there is more.
         if self.nodes >= PAGE_TREE_NODES_MAX {
             return;
         }
+
         let key = shown(key);
         let key = HtmlEscape(&key);
         let is_nested =
             matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && value.len() != Some(0);
+
         // A browser cuts a document at 512 levels.
         if is_nested && depth >= PAGE_TREE_DEPTH_MAX {
             let _ = write!(

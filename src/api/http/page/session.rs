@@ -116,6 +116,8 @@ pub(super) async fn sign_in(
         Ok(body) => body,
         Err(error) => return rejected(error),
     };
+
+    // The query of an address has the encoding of a form, so axum's parser of queries reads both.
     let fields = std::str::from_utf8(&body)
         .ok()
         .and_then(|body| format!("/?{body}").parse::<Uri>().ok());
@@ -123,16 +125,19 @@ pub(super) async fn sign_in(
     let Some(Query(fields)) = fields else {
         return rejected(HttpError::bad("the form is malformed"));
     };
+
     let field = |name: &str| {
         fields
             .iter()
             .find(|(known, _)| known == name)
             .map_or("", |(_, value)| value)
     };
+
     let next = LocalPath::or_root(field("next"));
     let Some(found) = server.ctx.tokens.find(field("token").trim()) else {
         return not_signed_in(&next, "The token is not valid: unknown or revoked.");
     };
+
     tracing::info!(target: "audit", %peer, token = found.name, "signed in to the page");
     with_session(see_other(&next), &server, found).unwrap_or_else(rejected)
 }
@@ -148,9 +153,11 @@ pub(super) async fn open_link(
     if method != Method::GET {
         return plain(StatusCode::OK, "text/html; charset=utf-8", "".into());
     }
+
     let secret = path.iter().next().map_or("", |(_, secret)| secret);
     let root = LocalPath::root();
     let now = server.ctx.clock.monotonic();
+
     match server.ctx.sessions.open_link(secret, now) {
         Ok(Some((caller, session))) => {
             tracing::info!(target: "audit", %peer, uid = caller.uid, "signed in to the page by a link");
@@ -158,6 +165,7 @@ pub(super) async fn open_link(
         }
         Ok(None) => {
             let seconds = PAGE_LINK_LIFETIME.as_secs();
+
             let why = format!(
                 "The link is not valid: it works once, within {seconds} s. Ask for a new one on the machine, or sign in with a token."
             );

@@ -144,6 +144,7 @@ impl Ask<'_> {
     /// `last`, such as `1d`, becomes the start of the time range.
     fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
         let mut fields = vec![];
+
         for (name, value) in self
             .query
             .iter()
@@ -155,9 +156,12 @@ impl Ask<'_> {
                 fields.push((name.clone(), Json::from(value.as_str())));
             }
         }
+
+        // The number of rows is the page's, unless the reader has chosen one.
         if self.field("limit").is_none() && !own.contains(&"limit") {
             fields.push(("limit".to_owned(), PAGE_ROWS.into()));
         }
+
         Ok(fields)
     }
 
@@ -167,6 +171,7 @@ impl Ask<'_> {
             "1h" => 3600,
             "1d" => 86_400,
             "7d" => 7 * 86_400,
+            // The form offers these four.
             "30d" => 30 * 86_400,
             _ => {
                 return Err(HttpError::bad(format!(
@@ -174,6 +179,7 @@ impl Ask<'_> {
                 )));
             }
         };
+
         Ok(self
             .server
             .ctx
@@ -271,11 +277,13 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
             ("limit", json!(PAGE_OVERVIEW_ROWS)),
         ]
     };
+
     let [failed, missing, changed] = [jobs("failed"), jobs("missing"), jobs("changed")];
     let attention = [
         ("attention", json!(true)),
         ("limit", json!(PAGE_OVERVIEW_ROWS)),
     ];
+
     // The costliest part by far: it reads the last highstate of every minion.
     let minions = ask
         .server
@@ -286,6 +294,9 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
             add(&mut list, "time", time);
             list
         });
+
+    // All parts at the same time; a part that fails shows its error in its place, and the others
+    // are shown.
     let (status, store, failed, missing, changed, minions) = tokio::join!(
         ask.part("/status", &[]),
         ask.part("/store", &[]),
@@ -294,6 +305,7 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
         ask.part("/jobs", &changed),
         minions,
     );
+
     let hours = &store["entries_by_hour"];
     let hours_max = hours
         .as_array()
@@ -301,6 +313,7 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
         .flatten()
         .filter_map(Json::as_u64)
         .max();
+
     Ok(json!({
         "status": status, "failed": failed, "missing": missing, "changed": changed, "minions": minions,
         "hours": hours_max.filter(|most| *most > 0).map(|_| hours), "hours_max": hours_max,
@@ -310,7 +323,9 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
 /// A job: failed returns first; each return has its states, and its position in the timeline.
 async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let mut job = ask.get("/jobs/{jid}", ask.fields(&[])?).await?;
+
     let mut of_states = ask.fields(&["limit"])?;
+
     // A filter leaves out other returns than states.
     if ask.field("result").is_none() {
         // Those of the returns on this page, in the same order; a return without states counts as one.
@@ -331,7 +346,9 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
             .sum();
         of_states.push(("limit".to_owned(), count.clamp(1, LIST_ROWS_MAX).into()));
     }
+
     let states = ask.get("/jobs/{jid}/states", of_states).await?;
+
     let mut of_minions: HashMap<String, Vec<Json>> = HashMap::new();
     let mut last = String::new();
     for state in states["states"].as_array().into_iter().flatten() {
@@ -342,8 +359,10 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
             .or_default()
             .push(state.clone());
     }
+
     let start = micros(&job["time"]);
     let span = job["duration_us"].as_i64().unwrap_or(0).max(1);
+
     for answer in job
         .get_mut("returns")
         .and_then(Json::as_array_mut)
@@ -354,6 +373,7 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
         let after = micros(&answer["time"])
             .zip(start)
             .map(|(at, start)| at.saturating_sub(start));
+
         // In thousandths of the span.
         let place = after.map(|after| {
             after
@@ -362,15 +382,22 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
                 .unwrap_or(0)
                 .clamp(0, 1000)
         });
+
+        // Minions are in order, so states of those after the last one are on a page that was not
+        // read.
         let is_cut = states["more"] == true && minion > last;
+
         add(answer, "states", json!(of_minions.remove(&minion)));
         add(answer, "states_cut", is_cut);
         add(answer, "after_us", after);
         add(answer, "place", place);
     }
+
+    // A stable sort: within the failed returns, and within the others, minions stay in order.
     if let Some(returns) = job.get_mut("returns").and_then(Json::as_array_mut) {
         returns.sort_by_key(|answer| answer["failed"] != true);
     }
+
     Ok(ask.listed(job, "after"))
 }
 
@@ -387,7 +414,10 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let is_limited = ask.access.caller.limits.is_limited();
     let durable = ask.server.ctx.store.durable().0;
     let position = (!is_limited).then(|| durable.saturating_sub(1));
+
     let mut page = ask.get("/events", ask.fields(&[])?).await?;
+
+    // Only the first page shows the present, so only it is continued by the stream.
     let is_first = ["cursor", "until", "jid"]
         .iter()
         .all(|name| ask.field(name).is_none());
@@ -401,9 +431,14 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
         } else {
             Some(json!([scope]).to_string())
         };
+
+        // The stream begins after the page, or after the position from before it was read, so no
+        // event is missing between them.
         let seen = page["events"][0]["seq"].as_u64().max(position);
         let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.store.id()));
+
         let rate = PAGE_STREAM_RATE.to_string();
+
         let given = [
             ("match", scope.as_deref()),
             ("where", ask.field("where")),
@@ -413,9 +448,11 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
         let given = given
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));
+
         let stream = format!("/api/v1/events/stream{}", query(given));
         add(&mut page, "stream", stream);
     }
+
     Ok(ask.listed(page, "cursor"))
 }
 
@@ -427,6 +464,7 @@ async fn event(ask: &Ask<'_>) -> Result<Json, HttpError> {
         .and_then(|(_, seq)| seq.parse::<u64>().ok());
     let unknown = || HttpError::not_found("there is no such event, or it has expired");
     let seq = seq.ok_or_else(unknown)?;
+
     let cursor = format!("{}:{}", ask.server.ctx.store.id(), seq.saturating_add(1));
     let fields = [("cursor", json!(cursor)), ("limit", json!(1))];
     let page = ask
@@ -435,9 +473,12 @@ async fn event(ask: &Ask<'_>) -> Result<Json, HttpError> {
             fields.map(|(name, value)| (name.to_owned(), value)).into(),
         )
         .await?;
+
+    // If this event does not exist, or may not be read, the search has found an older one.
     let found = page["events"]
         .as_array()
         .and_then(|events| events.iter().find(|event| event["seq"] == seq));
+
     Ok(json!({ "event": found.ok_or_else(unknown)? }))
 }
 
@@ -447,6 +488,7 @@ async fn reactor(ask: &Ask<'_>) -> Result<Json, HttpError> {
         // A search for reactions would read the whole log.
         return Ok(json!({ "reactor": state }));
     }
+
     let since = ("since", json!(ask.before("7d")?));
     let dead = [
         ("state", json!("failed,partial,dead")),
@@ -454,16 +496,19 @@ async fn reactor(ask: &Ask<'_>) -> Result<Json, HttpError> {
         since,
     ];
     let why = [("tag", json!(ask.field("why")))];
+
     let (dead, why) = tokio::join!(ask.part("/reactor/reactions", &dead), async {
         match ask.field("why") {
             Some(_) => ask.part("/reactor/why", &why).await,
             None => Json::Null,
         }
     });
+
     let mut page = ask.get("/reactor/reactions", ask.fields(&["why"])?).await?;
     for (name, part) in [("reactor", state), ("dead", dead), ("why", why)] {
         add(&mut page, name, part);
     }
+
     Ok(ask.listed(page, "cursor"))
 }
 
@@ -472,6 +517,7 @@ async fn reaction(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let state = reaction["reaction"]["state"].as_str().unwrap_or_default();
     let can_replay =
         ["failed", "partial", "dead"].contains(&state) && ask.access.right >= Right::Admin;
+
     Ok(json!({ "reaction": reaction, "can_replay": can_replay, "replayed": ask.field("replayed") }))
 }
 

@@ -60,6 +60,7 @@ fn append_event(event: &[u8], out: &mut Vec<u8>) {
         }
         append(key, out);
         out.push(b':');
+        // Only here is it known that the number is a time.
         match as_int(value).filter(|_| as_text(key) == Some("time")) {
             Some(at) => out.extend_from_slice(format!("\"{}\"", Micros(at).iso()).as_bytes()),
             None => append(value, out),
@@ -76,6 +77,7 @@ fn append_for_salt(event: &[u8], out: &mut Vec<u8>) {
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
+
     out.extend_from_slice(
         format!(
             "\ntag: {line}\ndata: {{\"tag\":{},\"data\":",
@@ -100,15 +102,19 @@ pub(super) fn answer_text(answer: &[u8], store: &str) -> Vec<u8> {
         }
         append_event(event, &mut out);
     }
+
     let more = get(answer, "more").and_then(as_bool).unwrap_or(false);
+    // A search that ended early states its own end, which lies below the last row.
     let next = get(answer, "next")
         .and_then(as_int)
         .or_else(|| last.filter(|_| more));
+
     let next = next.map(|seq| format!("{store}:{seq}"));
     let rest = match get(answer, "paused").and_then(as_bool) {
         Some(paused) => json!({ "more": more, "next": next, "paused": paused }),
         None => json!({ "more": more, "next": next }),
     };
+
     out.extend_from_slice(b"],");
     out.extend_from_slice(rest.to_string().trim_start_matches('{').as_bytes());
     out
@@ -146,6 +152,7 @@ impl Format {
         let mut count = 0;
         for event in get(answer, "events").into_iter().flat_map(elements) {
             count += 1;
+            // A line of NDJSON has the id in the event.
             if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
                 out.extend_from_slice(
@@ -155,6 +162,7 @@ impl Format {
                         .as_bytes(),
                 );
             }
+
             match self {
                 Self::Sse => {
                     out.extend_from_slice(b"\ndata: ");
@@ -165,9 +173,11 @@ impl Format {
             }
             out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });
         }
+
         if out.is_empty() {
             out.extend_from_slice(self.sign_of_life());
         }
+
         count
     }
 
@@ -258,10 +268,15 @@ impl Stream {
         let seen = headers
             .get("last-event-id")
             .and_then(|id| id.to_str().ok().map(str::to_owned));
+
         let after = args
             .remove("after")
             .and_then(|after| after.as_str().map(str::to_owned));
+
         let since = args.remove("since");
+
+        // A browser that reconnects sends `Last-Event-ID`, a later position than the one in its
+        // address.
         let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
             let seq = cursor(&id, &server.ctx.store.id())?.parse::<u64>();
             let seq =
@@ -270,12 +285,15 @@ impl Stream {
         } else {
             since.map(|since| ("time", since))
         };
+
         let max_rate = args.remove("max_rate").and_then(|rate| rate.as_u64());
         if max_rate == Some(0) {
             return Err(HttpError::bad(
                 "parameter `max_rate`: expected a number from 1",
             ));
         }
+
+        // Streams have a limit of their own, so that they leave connections for other requests.
         let permit = access.budget.stream().ok_or_else(|| {
             HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -283,10 +301,12 @@ impl Stream {
                 "too many event streams are open",
             )
         })?;
+
         let now = server.ctx.clock.monotonic();
         let budget =
             max_rate.map(|rate| RateBudget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
         let (caller, token) = (access.caller.clone(), access.token.clone());
+
         let mut stream = Self {
             server,
             budget_of_client: access.budget.clone(),
@@ -297,10 +317,12 @@ impl Stream {
             budget,
             is_end: false,
         };
+
         let events = stream.events_at_once(now);
         // Without a wait: checks the filter, and fixes the position before the answer begins.
         let first = stream.read(start, events, Duration::ZERO).await?;
         stream.note(&first);
+
         let key = PieceKey {
             from: first.next,
             filter: Json::from(stream.filter.clone()).to_string().into(),
@@ -308,13 +330,17 @@ impl Stream {
             format,
             part: Part::Events(events),
         };
+
+        // One piece at a time: the next one is read when the connection has taken this one.
         let (to, from) = mpsc::channel(1);
         tokio::spawn(async move { stream.run(first.text, key, to).await });
+
         let mut answer = plain(StatusCode::OK, format.content_type(), Bytes::new());
         *answer.body_mut() = Body::new(Pieces {
             from,
             _permit: permit,
         });
+
         Ok(answer)
     }
 
@@ -348,9 +374,11 @@ impl Stream {
             "wait_ms".to_owned(),
             u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into(),
         );
+
         let args = encode(&args)?;
         let ctx = &self.server.ctx;
         let cannot = || CallError::Internal("events cannot be followed".to_owned());
+
         let poll = {
             let args = Args::of(&args).ok_or_else(cannot)?;
             let call = find("events_follow").ok_or_else(cannot)?;
@@ -358,19 +386,25 @@ impl Stream {
                 .poll(ctx, &args, &self.caller)
                 .ok_or_else(cannot)??
         };
+
+        // Little room is held while the stream waits for events; their text then takes what it
+        // needs.
         let budget = &self.budget_of_client;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
         let answer = poll
             .run(ctx.clone(), budget, self.server.stop.clone())
             .await?;
+
         let next = get(&answer, "next")
             .and_then(as_int)
             .and_then(|next| u64::try_from(next).ok());
         let next = next
             .ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
+
         let mut text = Vec::new();
         let events = self.format.append(&answer, &mut text);
         let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
+
         Ok(Piece {
             text: room.fill_in_time(text).await?,
             events,
@@ -384,10 +418,12 @@ impl Stream {
         let (server, limits) = (self.server.clone(), self.caller.limits.clone());
         let filter: EntryFilter = serde_json::from_value(Json::from(self.filter.clone()))
             .map_err(|error| HttpError::bad(error.to_string()))?;
+
         let count = move || {
             let reading = ReadCtx::of(&server.ctx, &limits);
             reading.store.count(&filter, from, upto)
         };
+
         let budget = &self.budget_of_client;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
         let found = self
@@ -395,6 +431,8 @@ impl Stream {
             .carry_out(budget, count)
             .await?
             .map_err(failed)?;
+
+        // Without this event the count would be wrong, so the stream ends with the reason.
         if let Some((seq, error)) = found.too_costly {
             self.server.ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")).into());
@@ -404,6 +442,7 @@ impl Stream {
             let id = format!("{}:{last}", self.server.ctx.store.id());
             self.format.skipped(found.count, &id)
         });
+
         let text = room.fill_in_time(text).await?;
         Ok(Piece {
             text,
@@ -417,26 +456,35 @@ impl Stream {
     async fn next_part(&mut self, from: SeqNo) -> Result<Part, HttpError> {
         let now = self.server.ctx.clock.monotonic();
         let events = self.events_at_once(now);
+
         if events > 0 {
             return Ok(Part::Events(events));
         }
+
+        // The budget of this second is spent. What arrives until the next one is skipped and
+        // counted.
         sleep(until_next_second(now)).await;
         let Ctx { clock, store, .. } = &*self.server.ctx;
         let upto = self.server.marks.at(clock.monotonic(), store.durable());
         let oldest = store.position(Start::Seq(from)).map_err(failed)?;
+
         // Entries that retention has dropped are reported by a gap record, which is an event.
         if from < upto && store.gap_before(from, oldest).is_none() {
             return Ok(Part::Skipped(upto));
         }
+
         let now = clock.monotonic();
+        // At least one, even if the sleep ended a moment early and the second is still the same.
         Ok(Part::Events(self.events_at_once(now).max(1)))
     }
 
     /// The next piece, which other streams may have read.
     async fn piece(&mut self, key: &mut PieceKey) -> Result<Piece, HttpError> {
+        // The events of a busy log are sent in fewer, larger writes.
         if self.is_end {
             sleep(HTTP_STREAM_PAUSE).await;
         }
+
         key.part = self.next_part(SeqNo(key.from)).await?;
         let read = async {
             match key.part {
@@ -447,7 +495,11 @@ impl Stream {
                 Part::Skipped(upto) => self.skip(SeqNo(key.from), upto).await,
             }
         };
+
         let piece = self.server.pieces.get(key, read).await?;
+
+        // The token may have been revoked while this stream waited, or the piece was read by the
+        // stream of another token.
         if self
             .token
             .as_ref()
@@ -455,6 +507,7 @@ impl Stream {
         {
             return Err(token_revoked());
         }
+
         self.note(&piece);
         Ok(piece)
     }
@@ -469,6 +522,7 @@ impl Stream {
                 () = revoked => Err(token_revoked()),
                 () = to.closed() => return,
             };
+
             match next {
                 Ok(next) => (piece, key.from) = (next.text, next.next),
                 Err(error) => {

@@ -44,6 +44,7 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
             "DELETE" => MethodFilter::DELETE,
             _ => MethodFilter::GET,
         };
+
         let handler = move |State(server): Server,
                             Extension(access): Extension<Option<Access>>,
                             path: RawPathParams,
@@ -58,8 +59,10 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                     .unwrap_or_else(rejected)
             }
         };
+
         router = router.route(&format!("/api/v1{}", operation.path), on(filter, handler));
     }
+
     router
 }
 
@@ -77,7 +80,10 @@ async fn run(
     let Some(access) = access else {
         return Err(HttpError::forbidden("the API needs a token"));
     };
+
+    // Before the body is read: nothing of a rejected request is carried out.
     permit(operation, &access, &path)?;
+
     let store = server.ctx.store.id();
     let (head, body) = request.into_parts();
     let given = if operation.method == "GET" {
@@ -91,17 +97,24 @@ async fn run(
     } else {
         fields(&server.body(body, HTTP_BODY_BYTES_MAX).await?)?
     };
+
     let mut args = arguments(operation.params, &path, given, &store)?;
+    // A consumer is held by name. A client that names none is the holder itself.
     if operation.params.iter().any(|param| param.name == "holder") && !args.contains_key("holder") {
         args.insert("holder".to_owned(), access.name.clone().into());
     }
+
+    // A stream reserves room for each of its pieces, not once for all.
     if matches!(operation.answer, Shape::Stream) {
         let format = Format::of(&head.headers);
         return Stream::start(server, &access, args, &head.headers, format).await;
     }
+
     let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
     let text = carry_out(&server, operation, &access, encode(&args)?).await?;
     let body = room.fill(text)?;
+
+    // The answer to a change is about that change, so comparing it with an earlier one is no use.
     if operation.method == "GET" {
         return Ok(tagged(body, &head.headers));
     }
@@ -119,6 +132,7 @@ pub(super) async fn ask(
     let operation = operation(method, path)?;
     permit(operation, access, of_path)?;
     let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
+
     let text = carry_out(server, operation, access, encode(&args)?).await?;
     parse(&text).map_err(|error| CallError::Internal(error.to_string()).into())
 }
@@ -160,7 +174,10 @@ fn permit(
     let what = operation.name();
     let call = operation.made()?;
     access.check(&what, call.right)?;
+
     let (who, limits) = (&access.name, &access.caller.limits);
+
+    // To ignore a limit where it has no meaning would make each new operation a leak.
     if let Some(limit) = call.unapplied(limits) {
         let glob = limits.of(limit).map_or("", Glob::as_str);
         return Err(HttpError::forbidden(format!(
@@ -168,6 +185,9 @@ fn permit(
             limit.name()
         )));
     }
+
+    // Not every operation with a minion in its path searches: the limit is checked against the path
+    // itself.
     if let Some((_, minion)) = path.iter().find(|(name, _)| name == "minion")
         && !limits.allow_minion(minion)
     {
@@ -176,6 +196,7 @@ fn permit(
             "{who} is limited to minions {glob}"
         )));
     }
+
     Ok(())
 }
 
@@ -206,6 +227,7 @@ async fn carry_out(
             operation.call
         )))
     };
+
     let call = operation.made()?;
     let caller = access.caller.clone();
     let polled = {
@@ -214,6 +236,8 @@ async fn carry_out(
         access.check(&operation.name(), call.needed(&server.ctx, &given)?)?;
         call.run.poll(&server.ctx, &given, &caller).transpose()?
     };
+
+    // A call that waits for entries is a task, and occupies no thread in the meantime.
     let polled = match polled {
         Some(poll) => {
             let (ctx, stop) = (server.ctx.clone(), server.stop.clone());
@@ -221,6 +245,7 @@ async fn carry_out(
         }
         None => None,
     };
+
     let calling = server.clone();
     let work = move || {
         let ctx = &calling.ctx;
@@ -237,6 +262,7 @@ async fn carry_out(
                 return Err(HttpError::not_found(format!("the {what} is not known")));
             }
         }
+
         shaped(
             operation,
             &answer,
@@ -245,6 +271,7 @@ async fn carry_out(
             },
         )
     };
+
     server.carry_out(&access.budget, work).await?
 }
 
@@ -253,12 +280,14 @@ fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec
     let Shape::Typed { convert, .. } = operation.answer else {
         return Ok(answer_text(answer, with.store));
     };
+    // Only a bug makes a call differ from the type of its answer, so the log has it as an error.
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(call = operation.call, %error, "answer has an unexpected form");
         HttpError::from(CallError::Internal(format!(
             "the answer has an unexpected form: {error}"
         )))
     };
+
     let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_ANSWER_DEPTH_MAX);
     let value = to_json(&value.map_err(|error| failed(&error))?);
     let value = convert(value, with).map_err(|error| failed(&error))?;

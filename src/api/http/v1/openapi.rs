@@ -15,11 +15,12 @@ pub fn document() -> Json {
     let mut generator = SchemaSettings::draft2020_12()
         .for_serialize()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
-        // Only for readers of answers of other releases.
+        // `default` describes how this program reads answers of other releases, not what it sends.
         .with_transform(RecursiveTransform(|schema: &mut Schema| {
             drop(schema.remove("default"));
         }))
         .into_generator();
+
     let mut paths: BTreeMap<String, Map<String, Json>> = BTreeMap::new();
     for operation in OPERATIONS {
         let answer = match operation.answer {
@@ -31,6 +32,7 @@ pub fn document() -> Json {
                 "application/x-ndjson": { "schema": { "type": "string" } },
             }),
         };
+
         let path = paths
             .entry(format!("/api/v1{}", operation.path))
             .or_default();
@@ -39,6 +41,7 @@ pub fn document() -> Json {
             described(operation, &answer),
         );
     }
+
     json!({
         "openapi": "3.1.0",
         "info": { "title": "saltcellar", "version": env!("CARGO_PKG_VERSION") },
@@ -56,9 +59,11 @@ fn described(operation: &Operation, answer: &Json) -> Json {
         .path
         .split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+
     let mut parameters: Vec<Json> = of_path
         .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
         .collect();
+
     let mut body = None;
     if operation.method == "GET" {
         parameters.extend(operation.params.iter().map(|param| {
@@ -78,6 +83,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
             json!({ "type": "object", "properties": properties, "additionalProperties": false });
         body = Some(json!({ "content": { "application/json": { "schema": schema } } }));
     }
+
     let described = json!({
         "summary": operation.summary(),
         "operationId": format!("{}{}", operation.method.to_ascii_lowercase(), operation.path.replace(['/', '{', '}', '-'], "_")),
@@ -91,6 +97,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
             },
         },
     });
+
     let mut described = described.as_object().cloned().unwrap_or_default();
     described.extend(body.map(|body| ("requestBody".to_owned(), body)));
     described.into()

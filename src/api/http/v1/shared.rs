@@ -58,15 +58,18 @@ impl SharedPieces {
     ) -> Result<Piece, HttpError> {
         let slot = self.slot(key);
         let piece = slot.get_or_try_init(|| read).await.cloned();
+
         // A piece without progress is a sign of life, and is not valid any more when the next event arrives.
         let is_kept = piece
             .as_ref()
             .is_ok_and(|one| one.next > key.from && one.text.len() <= HTTP_SHARED_PIECE_BYTES);
         if !is_kept {
+            // By identity: another stream may have put a new slot under this key in the meantime.
             self.0
                 .lock()
                 .retain(|(_, known)| !Arc::ptr_eq(known, &slot));
         }
+
         piece
     }
 
@@ -75,9 +78,11 @@ impl SharedPieces {
         if let Some((_, slot)) = slots.iter().find(|(known, _)| known == key) {
             return slot.clone();
         }
+        // Streams that wait for the oldest piece keep a reference to it.
         if slots.len() >= HTTP_SHARED_PIECES {
             slots.pop_front();
         }
+
         let slot = Slot::default();
         slots.push_back((key.clone(), slot.clone()));
         slot

@@ -57,6 +57,7 @@ impl Keys {
             dir: pki_dir.to_owned(),
             known: Mutex::default(),
         };
+        // Reported at the start, because otherwise the first sign is a minion that is rejected.
         if let Some(why) = keys.not_files() {
             tracing::error!(dir = %pki_dir.display(), "all minions are rejected: {why}");
         }
@@ -66,12 +67,15 @@ impl Keys {
     /// Why this directory does not have the keys that the master accepts.
     fn not_files(&self) -> Option<String> {
         let dir = self.dir.display();
+        // With the other driver the files of `localfs_key` may still exist and be stale, so none of
+        // them counts.
         if self.dir.join(OTHER_STORE).exists() {
             return Some(format!(
                 "the master keeps its keys in {dir}/{OTHER_STORE} (keys.cache_driver: mmap_key), and the HTTPS source reads only files of \
                  localfs_key; if the master uses localfs_key again, remove {OTHER_STORE}*"
             ));
         }
+
         (!self.dir.join("minions").is_dir()).then(|| {
             format!(
                 "there is no directory {dir}/minions: the master's keys are elsewhere (https.pki_dir), or not in files (keys.cache_driver)"
@@ -86,15 +90,20 @@ impl Keys {
             id: id.to_owned(),
             why: format!("{}: {why}", path.display()),
         };
+
+        // For each lookup, so that a changed driver takes effect without a restart.
         if let Some(why) = self.not_files() {
             return Err(NoKey::Unreadable {
                 id: id.to_owned(),
                 why,
             });
         }
+
         let identity = match FileIdentity::of(&path) {
             Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                // A deleted key is forgotten, so that the cache does not keep ids that the master
+                // no longer knows.
                 self.known.lock().remove(id);
                 return Err(NoKey::NotAccepted {
                     id: id.to_owned(),
@@ -103,18 +112,25 @@ impl Keys {
             }
             Err(error) => return Err(unreadable(&error)),
         };
+
         if let Some((known, key)) = self.known.lock().get(id)
             && *known == identity
         {
             return Ok(key.clone());
         }
+
+        // The identity was taken before the text is read: if the file is replaced in between, the
+        // next lookup reads it again.
         let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unreadable(&error))?;
         let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
+
         let mut known = self.known.lock();
         if known.len() >= HTTPS_KEYS_REMEMBERED {
+            // Clearing costs each active minion one read, and needs no order of use.
             known.clear();
         }
         known.insert(id.to_owned(), (identity, key.clone()));
+
         Ok(key)
     }
 

@@ -31,9 +31,12 @@ pub(super) const fn param(name: &'static str, kind: ParamKind, doc: &'static str
 impl Param {
     /// The argument with the value of this parameter.
     fn argument(&self, value: &Json, store: &str) -> Result<(&'static str, Json), HttpError> {
+        // In a query every value is text; in a JSON body it may have its type. Both are accepted
+        // everywhere.
         let text = value.as_str();
         let expected =
             |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
+
         let argument = match self.kind {
             ParamKind::Text => text.map(Json::from).ok_or_else(|| expected("text"))?,
             ParamKind::Count => {
@@ -65,6 +68,7 @@ impl Param {
                 Some(Err(error)) => return Err(expected(&format!("JSON: {error}"))),
             },
             ParamKind::SeqCursor => {
+                // A cursor becomes the argument `before`, whatever its parameter is called.
                 let position = cursor(text.ok_or_else(|| expected("a cursor"))?, store)?;
                 let seq: Option<u64> = position.parse().ok();
                 return Ok((
@@ -79,6 +83,7 @@ impl Param {
                 ));
             }
         };
+
         Ok((self.name, argument))
     }
 }
@@ -92,7 +97,9 @@ fn iso(text: &str) -> Option<i64> {
 /// The position in a cursor or in the id of an event of this store.
 pub(super) fn cursor<'a>(text: &'a str, store: &str) -> Result<&'a str, HttpError> {
     match text.split_once(':') {
+        // The id of a gap record, `STORE:gap:SEQ`, is a position as well.
         Some((of, position)) if of == store => Ok(position.trim_start_matches("gap:")),
+        // A store that was replaced counts from 1 again: the same number would be another entry.
         Some((of, _)) => Err(HttpError::new(
             hyper::StatusCode::CONFLICT,
             "other_store",
@@ -130,14 +137,20 @@ pub(super) fn arguments(
                 "unknown parameter {name:.50}; known: {names}"
             )));
         };
+
+        // A JSON body may state `null` for what a query leaves out.
         if value.is_null() {
             continue;
         }
+
         let (name, value) = param.argument(&value, store)?;
+        // Which of the two counts would be a guess.
         if args.insert(name.to_owned(), value).is_some() {
             return Err(HttpError::bad(format!("parameter `{name}` is given twice")));
         }
     }
+
+    // Last, so that no parameter replaces a part of the path.
     for (name, value) in path {
         let value = if name == "seq" {
             let seq: Option<u64> = value.parse().ok();
@@ -148,6 +161,7 @@ pub(super) fn arguments(
         };
         args.insert(name.clone(), value);
     }
+
     Ok(args)
 }
 
