@@ -129,6 +129,8 @@ impl Reactor {
             settings,
             executor,
         } = parts;
+
+        // Without a usable file the reactor begins here: earlier events must not cause reactions.
         let durable = store.durable();
         let mut checkpoint = match store
             .reactor_file()?
@@ -136,6 +138,8 @@ impl Reactor {
         {
             None => Checkpoint::at(durable),
             Some(Ok((checkpoint, ignored))) => {
+                // The valid batches are an earlier checkpoint and the log has the rest, so nothing
+                // is lost.
                 if ignored > 0 {
                     let cursor = checkpoint.cursor.0;
                     store.report_file(
@@ -151,6 +155,8 @@ impl Reactor {
                 checkpoint
             }
             Some(Err(problem)) => {
+                // Reading the whole log again would repeat old calls, so open reactions are given
+                // up.
                 tracing::error!(
                     problem,
                     "file REACTOR is invalid, starting with the next event"
@@ -163,14 +169,21 @@ impl Reactor {
                 Checkpoint::at(durable)
             }
         };
+
+        // New rules, and calls after the end of shadow mode, apply from here on.
         set_rules(&mut checkpoint, &*rules, durable);
         checkpoint.set_mode(settings.shadow, durable);
+
+        // An event that another source delivered first must not go without a reaction: from now on
+        // its arrival on the bus becomes an entry.
         store.note_seen_on_bus();
+
         let lease = Lease::new(settings.salts.fallback, clock.now());
         let configured = Mutex::new(settings.clone());
         let settings = Arc::new(settings);
         let mut scheduler = Scheduler::default();
         scheduler.configure(settings.clone());
+
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -197,11 +210,13 @@ impl Reactor {
             failed: Mutex::default(),
             checkpoint_file: Mutex::default(),
         });
+
         // Saved first: an event that is open when the daemon is killed must be known after the next start.
         shared.save_checkpoint();
         shared.restore_once()?;
         shared.suspend_foreign_calls();
         shared.record_mode(true);
+
         let mut threads = Vec::new();
         let mut spawn = |name: String, work: Work| {
             let shared = shared.clone();
@@ -211,6 +226,7 @@ impl Reactor {
             })?);
             Ok::<(), StoreError>(())
         };
+
         // Read before the thread starts: an event of this moment on was certainly not handled before the start.
         let live = shared.store.durable();
         spawn(
@@ -224,6 +240,7 @@ impl Reactor {
             "sc-react-keep".to_owned(),
             Box::new(|shared| shared.housekeeping()),
         )?;
+
         Ok(Self { shared, threads })
     }
 
@@ -234,13 +251,17 @@ impl Reactor {
     /// Waits for the threads, at most [`REACTOR_STOP_TIMEOUT`], and saves the checkpoint.
     pub(crate) fn stop(self) {
         let Self { shared, threads } = self;
+
         shared.drain.stop();
         shared.change.notify_all();
         shared.room.notify_all();
+
+        // A thread that waits for the master cannot be interrupted; its event stays open.
         let until = Instant::now() + REACTOR_STOP_TIMEOUT;
         while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
+
         let (ended, held_up): (Vec<_>, Vec<_>) =
             threads.into_iter().partition(JoinHandle::is_finished);
         if !held_up.is_empty() {
@@ -250,12 +271,15 @@ impl Reactor {
                 "reactions still wait for the master, they continue after the next start"
             );
         }
+
         for thread in ended {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
                 tracing::error!(thread = name, "thread panicked");
             }
         }
+
+        // Gives up the intake, for which the store waits when it stops.
         shared.recorder.close(Duration::from_secs(1));
         shared.save_checkpoint();
     }
@@ -273,6 +297,8 @@ impl Shared {
     /// The rules that match an event and were configured when it arrived.
     pub(super) fn matching(&self, rules: &dyn RuleEngine, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
         let mut matched = rules.matching(tag);
+
+        // Most tags match no rule and need no lock.
         if !matched.is_empty() {
             let checkpoint = self.checkpoint.lock();
             matched.retain(|rule| checkpoint.takes(rule, seq));
@@ -299,6 +325,8 @@ impl Shared {
     /// Whether the lease forbids calls now. Logs a change, with its reason.
     pub(super) fn lease_blocks(&self) -> bool {
         let why = self.lease.lock().blocked(self.clock.monotonic());
+
+        // `swap` lets one of the threads that notice the change log it.
         if self.lease_blocked.swap(why.is_some(), Ordering::Relaxed) != why.is_some() {
             if let Some(why) = &why {
                 tracing::warn!(why, "the reactor makes no calls, reactions are waiting");
@@ -336,17 +364,22 @@ impl Shared {
         // Salt's reactor has no throttles. A call that only Salt makes can be explained if the skipped reaction is rendered.
         if option_of(why).is_some() && task.skipped.is_none() && self.settings().shadow {
             task.skipped = Some(why);
+            // Past the throttles, which have decided already.
             self.scheduler.lock().put(task);
             self.change.notify_one();
             return;
         }
+
         self.count_skipped(why);
+
+        // Only these reasons can mean that wanted work is lost.
         if matches!(why, "budget" | "depth" | "old") {
             tracing::warn!(
                 event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,
                 "reaction skipped; run `saltcellar reactor replay` to make its calls"
             );
         }
+
         let now = self.clock.now();
         let mut record = Record::skipped(task.event, task.rules, task.rule_count, why, now);
         record.replay = task.replay;
@@ -357,10 +390,12 @@ impl Shared {
     pub(super) fn load(&self, seq: SeqNo) -> Result<Option<Event>, StoreError> {
         let mut found = None;
         let take = |row: crate::store::Followed<'_>| {
+            // If retention has deleted the entry, the first one that is read is a later one.
             if row.seq == seq && found.is_none() {
                 found = Some(super::follower::event_of(&row));
             }
         };
+
         self.store
             .first_entry(super::follower::is_of_interest, seq, take)?;
         Ok(found)
@@ -368,6 +403,8 @@ impl Shared {
 
     /// Writes the changes of the checkpoint since the last call.
     fn save_checkpoint(&self) {
+        // Lock order: the file before the checkpoint. The checkpoint is free again before the
+        // write, so that the follower does not wait for the disk.
         let mut checkpoint_file = self.checkpoint_file.lock();
         let update = checkpoint_file.update(&mut self.checkpoint.lock());
         let written = match update {
@@ -377,7 +414,9 @@ impl Shared {
                 .replace_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put)),
             Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
         };
+
         if let Err(error) = written {
+            // What the file contains now is unknown, so the next save rewrites it.
             checkpoint_file.failed();
             self.metrics.reactor_keeps_failed.add(1);
             tracing::error!(%error, "cannot write the reactor's checkpoint");
@@ -391,12 +430,15 @@ impl Shared {
             let Some(window) = options.once_per else {
                 continue;
             };
+
             let filter = EventFilter {
                 tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
                 since: Some(now.before(window)),
                 reactions: true,
                 ..EventFilter::default()
             };
+
+            // Backwards from the end, and bounded, so that a large log does not delay the start.
             let (mut before, mut bytes) = (self.store.durable(), 0);
             while bytes < REACTOR_SEARCH_BYTES {
                 let rows = self.store.events_before(
@@ -408,6 +450,7 @@ impl Shared {
                 let Some(last) = rows.last() else { break };
                 before = last.seq;
                 bytes += rows.iter().map(|row| row.body.len()).sum::<usize>();
+
                 let mut scheduler = self.scheduler.lock();
                 for row in &rows {
                     if let Some(at) = record::counted_once(&row.body, &options.rule) {
@@ -425,9 +468,11 @@ impl Shared {
             self.recorder.retry();
             self.save_checkpoint();
             self.expire_runners();
+            // Lock order: `foreign_calls` before `job_depths`.
             self.foreign_calls
                 .lock()
                 .settle(&self.job_depths.lock(), self.clock.now());
+
             if last_mode.elapsed() >= REACTOR_MODE_INTERVAL {
                 self.record_mode(false);
                 last_mode = Instant::now();
@@ -437,10 +482,13 @@ impl Shared {
 
     /// Notes whether the master is reachable; logs a change with its reason.
     pub(super) fn set_master_unreachable(&self, away: bool, why: &str) {
+        // Only the thread that changes the flag logs, and wakes the others.
         if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
             return;
         }
+
         self.scheduler.lock().set_master_unreachable(away);
+
         if away {
             tracing::warn!(why, "master unreachable, reactions are waiting");
         } else {
@@ -455,9 +503,11 @@ impl Shared {
         scheduler: &mut parking_lot::MutexGuard<'_, Scheduler>,
         until: Option<Micros>,
     ) {
+        // At least 200 us: a time that has just passed must not cause a busy loop.
         let micros = until
             .map_or(i64::MAX, |at| at.0 - self.clock.now().0)
             .max(200);
+
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
         self.change.wait_for(scheduler, pause);
     }
@@ -474,6 +524,7 @@ impl Handle {
         let shared = &self.0;
         let cursor = SeqNo(shared.read.load(Ordering::Acquire));
         let open = shared.checkpoint.lock().open.len();
+
         Status {
             cursor,
             behind: shared.store.durable().0.saturating_sub(cursor.0),
@@ -504,7 +555,10 @@ impl Handle {
             settings.salts.runs = true;
             settings.shadow = true;
         }
+
         {
+            // New rules apply to events that are not in the log yet, even if the follower is
+            // behind.
             let (from, before) = (shared.store.durable(), shared.rules());
             let mut checkpoint = shared.checkpoint.lock();
             // Rules added by `salt-run reactor.add` applied to all events read so far.
@@ -512,7 +566,9 @@ impl Handle {
             set_rules(&mut checkpoint, &*rules, from);
             checkpoint.set_mode(settings.shadow, from);
         }
+
         let settings = Arc::new(settings);
+        // Only after the checkpoint, because a rule that it does not know applies to every event.
         let changes = {
             let mut rule_snapshot = shared.rule_snapshot.write();
             let changes = rule_snapshot.settings.shadow != settings.shadow;
@@ -522,8 +578,11 @@ impl Handle {
             };
             changes
         };
+
         shared.scheduler.lock().configure(settings);
         shared.change.notify_all();
+
+        // Later comparisons need the change. Answers to calls that were just sent may be missing.
         if changes {
             shared.record_mode(false);
             shared.suspend_foreign_calls();
@@ -534,6 +593,7 @@ impl Handle {
     pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
         let shared = &self.0;
         let now = shared.clock.monotonic();
+        // Under one lock, so that the changes are those that this report made.
         let (token, ended, both) = {
             let mut lease = shared.lease.lock();
             let (acted, ran) = (lease.fallback_acts(), lease.salts_reactor());
@@ -541,6 +601,7 @@ impl Handle {
             let both = (lease.salts_reactor() != ran).then(|| lease.salts_reactor());
             (lease.token(now), acted && !lease.fallback_acts(), both)
         };
+
         if let Some(both) = both {
             if both {
                 tracing::error!(
@@ -551,13 +612,16 @@ impl Handle {
             let settings = shared.configured.lock().clone();
             self.apply(shared.rules(), settings);
         }
+
         if ended {
             // Calls of the fallback may still appear on the bus.
             shared.suspend_foreign_calls();
         }
+
         if !shared.lease_blocks() {
             shared.change.notify_all();
         }
+
         (token, self.blocked_by())
     }
 
@@ -608,15 +672,19 @@ impl Handle {
     pub(crate) fn blocked_by(&self) -> Option<String> {
         let shared = &self.0;
         let RuleSnapshot { rules, settings } = shared.rule_snapshot();
+
+        // The most general reason comes first, because a reader sees only one.
         if settings.shadow && settings.salts.runs {
             return Some("shadow mode, because Salt's own reactor is on".to_owned());
         }
         if settings.shadow {
             return Some("shadow mode: `reactor.shadow` is true".to_owned());
         }
+
         if let Some(why) = shared.lease.lock().blocked(shared.clock.monotonic()) {
             return Some(why);
         }
+
         let full = || "records of reactions cannot be written to the log".to_owned();
         rules
             .blocked_by()

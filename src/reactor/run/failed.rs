@@ -23,8 +23,9 @@ pub(crate) struct FailedReaction {
 pub(crate) struct FailedReactions(VecDeque<FailedReaction>);
 
 impl FailedReactions {
-    /// A reaction failed. Beyond a number, the oldest one is forgotten.
+    /// Adds a failed reaction. Beyond [`REACTIONS_FAILED_KEPT`] the oldest is forgotten.
     pub(crate) fn add(&mut self, failed: FailedReaction) {
+        // A replay that fails again must not count twice.
         self.succeeded(failed.event, &failed.rules);
         if self.0.len() >= REACTIONS_FAILED_KEPT {
             self.0.pop_front();
@@ -32,7 +33,7 @@ impl FailedReactions {
         self.0.push_back(failed);
     }
 
-    /// A reaction was replayed, completely.
+    /// Removes a reaction that a replay has completed.
     pub(crate) fn succeeded(&mut self, event: SeqNo, rules: &[Arc<str>]) {
         self.0
             .retain(|failed| failed.event != event || failed.rules != rules);

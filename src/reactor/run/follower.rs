@@ -58,11 +58,13 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
             return;
         }
     }
+
     while note_starts(shared).is_err() {
         if shared.drain.wait(READ_RETRY_PAUSE) {
             return;
         }
     }
+
     // Those from `live` on are queued already.
     let open: Vec<SeqNo> = shared
         .checkpoint
@@ -72,9 +74,11 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
         .map(|(seq, _)| seq)
         .take_while(|seq| *seq < live)
         .collect();
+
     if !open.is_empty() {
         tracing::info!(events = open.len(), "continuing open reactions");
     }
+
     let depths = loop {
         match shared.restore_depths() {
             Ok(depths) => break depths,
@@ -86,19 +90,25 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
             }
         }
     };
+
     let events = |from| open_events(shared, from);
     let mut unread = resume(shared, open, &depths, events);
     let mut read = Instant::now();
+
     loop {
         if !wait_for_room(shared) {
             return;
         }
+
+        // Open events that could not be read are tried again, without delaying new ones.
         if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
             unread = resume(shared, unread, &depths, events);
             read = Instant::now();
         }
+
         let before = shared.checkpoint.lock().cursor;
         match read_part(shared, None) {
+            // The end of the log: the next commit wakes this thread.
             Ok(after) if after == before => shared.store.wait_for(before, STOP_CHECK),
             Ok(_) => {}
             Err(error) => {
@@ -109,6 +119,7 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
     }
 }
 
+/// Between attempts to read a log that cannot be read, for example on a failing disk.
 const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads the starts of runners and wheel functions since the first open event with started calls, and claims those that belong to calls in
@@ -118,11 +129,14 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
         let checkpoint = shared.checkpoint.lock();
         (checkpoint.open.first_started(), checkpoint.cursor)
     };
+    // Without a started call there is none whose start could be found.
     let Some(mut from) = first else { return Ok(()) };
+
     while from < end && !shared.drain.is_stopping() {
         from = shared
             .store
             .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+                // Locked per entry, so that workers do not wait for the disk.
                 let mut starts = shared.starts.lock();
                 if row.kind == Kind::Reaction {
                     record::jids(row.body).for_each(|jid| starts.claim(jid));
@@ -134,6 +148,7 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
                 }
             })?;
     }
+
     Ok(())
 }
 
@@ -144,14 +159,18 @@ fn wait_for_room(shared: &Shared) -> bool {
         if shared.drain.is_stopping() {
             return false;
         }
+
+        // Lock order: the scheduler before the list of the recorder.
         let mut scheduler = shared.scheduler.lock();
         if scheduler.has_room() && !shared.recorder.is_full() {
             return true;
         }
+        // Once per wait, not per check.
         if !counted {
             shared.metrics.reactor_held_up.add(1);
             counted = true;
         }
+
         shared.room.wait_for(&mut scheduler, STOP_CHECK);
     }
 }
@@ -160,6 +179,7 @@ fn wait_for_room(shared: &Shared) -> bool {
 fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
     let from = shared.checkpoint.lock().cursor;
     let rule_snapshot = shared.rule_snapshot();
+
     // Entries before the start were counted by the previous process.
     let compares = rule_snapshot.settings.shadow && fold.is_none();
     if compares {
@@ -168,6 +188,7 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
             rule_snapshot.settings.salts.workers,
         );
     }
+
     let debug = tracing::enabled!(tracing::Level::DEBUG);
     let planned = |kind, flags| {
         is_of_interest(kind, flags)
@@ -175,6 +196,7 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
             || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
+
     let after = shared
         .store
         .follow(planned, from, REACTOR_WAVE_BYTES, |row| {
@@ -182,22 +204,27 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
                 shared.compare(&row);
                 seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
             }
+
             if fold.is_none()
                 && is_bus_event(&row)
                 && let Some(salts) = shadow::master_call(&row)
             {
+                // Without a lease Salt's reactor may act, so its calls are no sign of a mistake.
                 if !compares && !shared.lease_blocks() {
                     let mut foreign = shared.foreign_calls.lock();
                     foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
                 }
                 shared.starts.lock().note(row.seq, &salts.jid, salts.call);
             }
+
             if row.kind == Kind::Reaction {
                 if let Some(summary) = read_summary(row.body) {
                     shared.checkpoint.lock().apply_record(row.seq, &summary);
                 }
                 return;
             }
+
+            // The lost events may include results of runners.
             if row.kind == Kind::Gap && fold.is_none() {
                 shared
                     .scheduler
@@ -205,32 +232,44 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
                     .runners
                     .missed_events(shared.clock.now());
             }
+
             if !is_bus_event(&row) {
                 return;
             }
+
+            // Depths from before the start are restored separately; runners from then are not counted.
             if fold.is_none() {
                 shared.job_depths.lock().follow(&row);
                 if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
                     shared.change.notify_one();
                 }
             }
+
             let tag = String::from_utf8_lossy(row.tag);
             if debug && fold.is_none() && !is_by_reactor(row.body) {
                 // Salt's message, for each event that is not its own.
                 tracing::debug!("Gathering reactors for tag {tag}");
             }
+
             let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
             if matched.is_empty() {
                 return;
             }
+
+            // As in Salt's reactor. The check is after the rules, so that only affected events
+            // count.
             if is_by_reactor(row.body) {
                 shared.metrics.reactor_events_own.add(1);
                 return;
             }
+
+            // Open before it is queued: a checkpoint may be written at any moment.
             shared.checkpoint.lock().opened(row.seq, matched.len());
+            // `resume` queues the events of a former run.
             if fold.is_some_and(|live| row.seq < live) {
                 return;
             }
+
             shared.metrics.reactor_events.add(1);
             let depth = shared.job_depths.lock().depth_of(&row);
             shared.admit(
@@ -241,12 +280,16 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
                 false,
             );
         })?;
+
     assert!(
         from <= after && after <= shared.store.durable(),
         "cursor <= durable, and the cursor never decreases"
     );
+
+    // Not earlier: `read` promises that the matching events before it are queued.
     shared.checkpoint.lock().cursor = after;
     shared.read.store(after.0, Ordering::Release);
+
     if compares {
         // At the end of the log time advances without entries.
         let now = if after >= shared.store.durable() {
@@ -256,8 +299,10 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
         };
         shared.compare_due(now);
     } else {
+        // Calls are made from now on, so there is nothing to compare.
         drop(shared.comparer.lock().take());
     }
+
     Ok(after)
 }
 
@@ -288,6 +333,7 @@ pub(super) fn resume(
             break;
         }
         let rule_snapshot = shared.rule_snapshot();
+
         let (found, upto) = events(seq).unwrap_or_else(|error| {
             if unread.is_empty() {
                 tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
@@ -296,8 +342,10 @@ pub(super) fn resume(
             unread.push(seq);
             (Vec::new(), seq.next())
         });
+
         let mut found = found.into_iter().peekable();
         while let Some(seq) = open.next_if(|seq| *seq < upto) {
+            // Events that were opened since are queued already.
             while found.next_if(|event| event.seq < seq).is_some() {}
             match found.next_if(|event| event.seq == seq) {
                 Some(event) => {
@@ -308,11 +356,13 @@ pub(super) fn resume(
                         depths.get(&seq).copied().unwrap_or(0),
                     );
                 }
+                // This part was read and lacks the event, so retention has deleted it.
                 None if unread.last() != Some(&seq) => shared.skip_deleted(seq),
                 None => {}
             }
         }
     }
+
     unread
 }
 
@@ -325,9 +375,11 @@ fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth
             .iter()
             .any(|rule| !checkpoint.is_done(event.seq, rule))
     };
+
     if is_open {
         return shared.admit(&rule_snapshot.settings, &event, &matched, depth, true);
     }
+
     // No current rule matches the event.
     shared.metrics.reactions_left_gone.add(1);
     let now = shared.clock.now();

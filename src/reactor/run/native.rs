@@ -30,9 +30,14 @@ impl Native {
 
 impl RuleEngine for Native {
     fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+        // On the bus a response to a request looks like another request, and would fail without the
+        // key.
         if is_answer(tag) {
             return Vec::new();
         }
+
+        // The runner fires its request below its own prefix, so the text may be anywhere in the
+        // tag.
         if memchr::memmem::find(tag.as_bytes(), MANAGE.as_bytes()).is_some() {
             return vec![MANAGE.into()];
         }
@@ -58,6 +63,9 @@ impl RuleEngine for Native {
     fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         let is_request = rules.iter().any(|rule| **rule == *MANAGE);
         let only = (!is_request).then_some(rules);
+
+        // Taken out while it renders: a panic, which the caller catches, drops the worker instead
+        // of leaving its template state half changed for the next event.
         let out = WORKER.with_borrow_mut(|kept| {
             let is_ours = |worker: &mut Worker| Arc::ptr_eq(worker.pipeline(), &self.pipeline);
             let mut worker = kept
@@ -71,6 +79,8 @@ impl RuleEngine for Native {
             *kept = Some(worker);
             out
         });
+
+        // A file that did not render has no text; the reason is among the notes.
         let mut plan = ReactionPlan {
             files: out
                 .renders
@@ -87,8 +97,10 @@ impl RuleEngine for Native {
             notes: Vec::new(),
             failures: out.notes.iter().filter_map(Note::failure).collect(),
         };
+
         let note = |note: &Note| (note.level, note.to_string());
         plan.notes.extend(out.notes.iter().map(note));
+
         for call in out.calls {
             // The notes have the reason why a job cannot be published.
             let is_noted = call.client == Client::Local && call.publish.is_none();
@@ -101,6 +113,7 @@ impl RuleEngine for Native {
                 )),
             }
         }
+
         plan
     }
 }
@@ -113,22 +126,26 @@ fn planned_call(call: Call) -> Option<PlannedCall> {
             .unwrap_or_default()
             .to_owned()
     };
+
     let (id, sls, fun) = (
         text("__id__"),
         text("__sls__"),
         call.fun.as_str()?.to_owned(),
     );
+
     let kwargs = |kwargs: Value| kwargs.as_map().cloned().unwrap_or_default();
     let request = match call.client {
         Client::Local => Request {
             client: Client::Local,
             fun,
+            // Absent if Salt's client would not publish the job either; the notes have the reason.
             load: call.publish?,
         },
         Client::Runner => Request::runner(&fun, call.args, kwargs(call.kwargs)),
         Client::Wheel => Request::wheel(&fun, call.args, kwargs(call.kwargs)),
         Client::Caller => Request::caller(&fun, call.args, call.kwargs),
     };
+
     Some(PlannedCall { id, sls, request })
 }
 

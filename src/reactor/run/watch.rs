@@ -12,9 +12,12 @@ use crate::store::Followed;
 impl Shared {
     pub(super) fn compare(&self, row: &Followed<'_>) {
         let items = ShadowItem::read(row);
+
+        // Most entries belong to neither side and must not cost the lock.
         if items.is_empty() {
             return;
         }
+
         if let Some(comparer) = self.comparer.lock().as_mut() {
             for item in items {
                 comparer
@@ -27,6 +30,7 @@ impl Shared {
 
     /// Creates the comparer, unless it exists with these settings.
     pub(super) fn start_comparing(&self, window: Duration, workers: usize) {
+        // Settings rarely change, and an existing comparer keeps what it has gathered.
         let mut kept = self.comparer.lock();
         if kept
             .as_ref()
@@ -34,6 +38,7 @@ impl Shared {
         {
             return;
         }
+
         let now = self.clock.now();
         let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
         // Our own entry with the mode may be in the part of the log that the comparer does not see.
@@ -51,10 +56,12 @@ impl Shared {
         let Some(comparer) = kept.as_mut() else {
             return;
         };
+
         comparer
             .pass(now)
             .iter()
             .for_each(|comparison| self.count(comparison));
+
         self.metrics
             .shadow_compared_early
             .add(std::mem::take(&mut comparer.compared_early));
@@ -72,9 +79,12 @@ impl Shared {
             Comparison::Unattributed(_) => &metrics.shadow_unattributed,
         }
         .add(1);
+
+        // Equal calls, and calls that cannot be attributed, are only counted.
         let Some(found) = ShadowDifference::of(comparison) else {
             return;
         };
+
         tracing::info!(
             event = found.event,
             tag = found.tag,
@@ -84,6 +94,8 @@ impl Shared {
             "shadow: {}",
             found.kind
         );
+
+        // The caller holds the lock of the comparer; this one is always taken second.
         let mut kept = self.differences.lock();
         kept.truncate(REACTOR_SHADOW_DIFFERENCES - 1);
         kept.push_front(found);
@@ -119,6 +131,7 @@ impl ShadowDifference {
             jid,
             details,
         };
+
         match comparison {
             Comparison::Differs(ours, salts, fields) => {
                 let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();

@@ -84,9 +84,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
             shared.wait_for_change(&mut scheduler, None);
             continue;
         }
+
         match scheduler.next(shared.clock.now()) {
             NextAction::Run(item, slot) => {
+                // Rendering and the master take long, so the scheduler is free meanwhile.
                 drop(scheduler);
+                // Skipping locks the scheduler itself, so it comes before this thread locks it
+                // again.
                 let step = match shared.step(item, &slot) {
                     Step::Skip(task, why) => {
                         shared.skip(*task, why);
@@ -94,6 +98,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                     }
                     step => step,
                 };
+
                 scheduler = shared.scheduler.lock();
                 match step {
                     Step::Pause(item, at) => scheduler.pause(item, &slot, at),
@@ -101,6 +106,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                     Step::AwaitRunner(item) => scheduler.await_runner(item, &slot),
                     Step::Done | Step::Skip(..) => scheduler.done(&slot),
                 }
+
                 // This thread handles one item, another worker the next.
                 if scheduler.has_ready() {
                     shared.change.notify_one();
@@ -119,25 +125,33 @@ impl Shared {
             Ok(task) => task,
             Err(step) => return step,
         };
+
         let now = self.clock.now();
         let is_old = task.replay.is_none() && now.0 - task.event.at.0 > micros(settings.age_max);
         let of_fallback = task.replay.is_none() && self.is_of_fallback(&task.event);
+
         let mut progress = if let Some(progress) = task.progress.take() {
             progress
         } else {
+            // A call that was started before a restart may have been made, and is settled at any
+            // age.
             if is_old && task.started_calls.is_empty() {
                 return Step::Skip(task.into(), "old");
             }
+
             // A removed rule does not handle pending events, even if it was added again.
             let still = self.matching(&*rules, &task.event.tag, task.event.seq);
             if task.replay.is_none() && !task.rules.iter().any(|rule| still.contains(rule)) {
                 return Step::Skip(task.into(), "gone");
             }
+
             task = match self.start_task(task, &settings, now) {
                 Ok(task) => task,
                 Err(step) => return step,
             };
+
             let mut plan = self.react(&*rules, &task.event, &task.rules);
+
             // In shadow Salt's own reactor answers.
             let fired = std::mem::take(&mut plan.fired);
             for (tag, data) in fired
@@ -149,6 +163,7 @@ impl Shared {
                     plan.fail(format!("cannot fire {tag}: {why}"));
                 }
             }
+
             // The replay of a partial reaction makes only the missing calls.
             for made in &task.already_made {
                 if let Some(at) = plan
@@ -159,8 +174,10 @@ impl Shared {
                     plan.calls.remove(at);
                 }
             }
+
             Box::new(TaskProgress::of(&task.event, now, plan, task.resumed))
         };
+
         // The event became too old while the master was unreachable. A call that was sent may have been executed at any age.
         if is_old
             && progress.made.is_empty()
@@ -169,6 +186,7 @@ impl Shared {
         {
             return Step::Skip(task.into(), "old");
         }
+
         // Calls for events from the time of shadow mode are not made after its end.
         let acts = task.replay.is_some()
             || self
@@ -177,7 +195,9 @@ impl Shared {
                 .acting_from()
                 .is_some_and(|from| task.event.seq >= from);
         let shadow = settings.shadow || task.skipped.is_some() || !acts || of_fallback;
+
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
+            // A lease can end between two calls of a plan.
             if self.lease_blocks() {
                 task.progress = Some(progress);
                 return Step::Pause(task.into(), now.after(REACTOR_MASTER_RETRY));
@@ -194,12 +214,15 @@ impl Shared {
                 }
             }
         }
+
         self.finish(task, *progress);
         Step::Done
     }
 
     fn react(&self, by: &dyn RuleEngine, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         tracing::debug!("Compiling reactions for tag {}", event.tag);
+
+        // A panic while rendering is a bug of ours, and must cost this event only.
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let plan = rendered.unwrap_or_else(|_| {
             let words = format!(
@@ -210,9 +233,11 @@ impl Shared {
             plan.fail(words);
             plan
         });
+
         for (file, text) in &plan.files {
             tracing::debug!("Rendered data from file: {file}:\n{text}");
         }
+
         for (level, text) in &plan.notes {
             match level {
                 NoteLevel::Error => {
@@ -226,6 +251,7 @@ impl Shared {
                 NoteLevel::Debug => tracing::debug!("{text}"),
             }
         }
+
         plan
     }
 
@@ -240,9 +266,12 @@ impl Shared {
         is_old: bool,
     ) -> TryResult {
         let sent = self.clock.now();
+
+        // In shadow the call stays as rendered, so that it can equal the call of Salt's reactor.
         if !shadow {
             name_orchestration(&mut planned.request, || own_jid(task, progress));
         }
+
         let mut made = CallRecord {
             jid: jid(task, progress, &planned.request),
             call: planned,
@@ -251,6 +280,7 @@ impl Shared {
             took_us: 0,
             outcome: CallOutcome::Shadowed,
         };
+
         // Also in shadow, so that the record shows the result that the call would have.
         if let Some(why) = not_allowed(task, &made.call.request) {
             self.metrics.reactor_calls_not_allowed.add(1);
@@ -259,41 +289,54 @@ impl Shared {
         if let Some(why) = self.executor.unsupported(made.call.request.client) {
             return self.dead(task, made, why);
         }
+
         let key = call_key(&made.call);
         let times = |keys: &mut dyn Iterator<Item = u64>| keys.filter(|one| *one == key).count();
+
         // An event can have two equal calls, so they are counted.
         let was_started = !task.started_calls.is_empty()
             && times(&mut task.started_calls.iter().copied())
                 > times(&mut progress.made.iter().map(|made| call_key(&made.call)));
+
+        // `maybe_sent` is set for each call of a resumed task; only a try proves that it was sent.
         let was_sent = was_started
             || progress.unanswered.is_some()
             || (progress.maybe_sent && progress.tries > 0);
+
         if shadow && !was_sent {
             if let Some(why) = self.no_target(&made.call.request) {
                 made.outcome = CallOutcome::Answered(Answer::NoTarget { why });
             }
             return TryResult::Finished(made);
         }
+
         if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.request)
         {
             let why =
                 "sent before the last start of the daemon, and must not be repeated".to_owned();
+            // The log lacks starts from while the daemon was down, so a short search is enough.
             progress.unanswered = Some(self.unanswered(why, REACTOR_START_TIME_RESUMED));
         }
+
         if let Some(unanswered) = progress.unanswered.take() {
             return self.settle(task, progress, made, unanswered);
         }
+
+        // The answer may be lost although the job was published, so the log is asked before a new
+        // try.
         if progress.maybe_sent
             && let Some(jid) = self.find_in_log(&made, progress.since)
         {
             return self.found(task, made, jid);
         }
+
         if is_old || shadow {
             let why = if shadow {
                 "the reactor is in shadow mode now"
             } else {
                 "the event is older than `reactor.age_max`"
             };
+
             let is_unknown = progress.maybe_sent || was_started;
             let end = if is_unknown {
                 Self::unknown
@@ -302,9 +345,13 @@ impl Shared {
             };
             return end(self, task, made, why.to_owned());
         }
+
+        // The search for proof begins at the first try, and later tries must not move that point.
         if !progress.maybe_sent {
             progress.since = self.store.durable();
         }
+
+        // The slot is taken last, so that none is held by a call that cannot be made.
         let Call { client, fun, .. } = &made.call.request;
         let runner = client.is_of_master().then(|| fun.clone());
         if runner.is_some()
@@ -316,18 +363,23 @@ impl Shared {
         {
             return TryResult::AwaitRunner;
         }
+
+        // The mark is durable before the call: after a kill in between it counts as possibly made.
         let outcome = self.store_mark(task, progress, &made, key).and_then(|()| {
             let started_at = Instant::now();
             let outcome = self.execute(&made, task.depth, progress.since);
             made.took_us = micros(started_at.elapsed());
             outcome
         });
+
+        // Frees the slot, unless a runner holds it until its result.
         if let Some(fun) = runner {
             self.runner_requested(rules, &fun, outcome.as_ref().ok());
         }
         if progress.tries > 0 {
             self.metrics.reactor_calls_again.add(1);
         }
+
         let failure = match outcome {
             Ok(outcome) => {
                 self.metrics.reactor_calls.add(1);
@@ -336,6 +388,7 @@ impl Shared {
             }
             Err(failure) => failure,
         };
+
         let tried = self.failed(task, progress, made, failure);
         if matches!(tried, TryResult::Pause(_))
             && progress.unanswered.is_none()
@@ -366,9 +419,11 @@ impl Shared {
         if !must_not_repeat(task, &made.call.request) {
             return Ok(());
         }
+        // A mark of a call that cannot be sent would have to be withdrawn at every try.
         if made.call.request.client != Client::Caller {
             self.executor.reach()?;
         }
+
         let record = mark(
             &task.event,
             &task.rules,
@@ -380,6 +435,7 @@ impl Shared {
         self.recorder
             .write_and_wait(record)
             .map_err(Failure::MarkNotStored)?;
+
         progress.start_recorded = true;
         Ok(())
     }
@@ -393,6 +449,7 @@ impl Shared {
     ) -> TryResult {
         let now = self.clock.now();
         let wait = || TryResult::Pause(now.after(REACTOR_MASTER_RETRY));
+
         match &failure {
             // Nothing was sent, so this does not count as a try.
             Failure::Unreachable(why) => {
@@ -409,6 +466,7 @@ impl Shared {
         made.tries = progress.tries;
         let why = match failure {
             Failure::PossiblyMade(why) => {
+                // If it was made, its event on the bus is ours but has no known answer.
                 self.suspend_foreign_calls();
                 if must_not_repeat(task, &made.call.request) {
                     tracing::warn!(
@@ -430,7 +488,9 @@ impl Shared {
             Failure::Final(why) => return self.dead(task, made, why),
             Failure::Unreachable(why) | Failure::MarkNotStored(why) | Failure::NotMade(why) => why,
         };
+
         if progress.tries >= task.options.tries {
+            // No try was sent, so the outcome is certain.
             if !progress.maybe_sent {
                 return self.dead(task, made, why);
             }
@@ -439,6 +499,7 @@ impl Shared {
                 None => self.unknown(task, made, why),
             };
         }
+
         let pause = task.options.pause(progress.tries);
         tracing::warn!(error = why, event = task.event.seq.0, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying");
         TryResult::Pause(now.after(pause))
@@ -450,6 +511,7 @@ impl Shared {
             .load
             .get("tgt")
             .filter(|_| call.client == Client::Local)?;
+
         let tgt_type = call
             .load
             .get("tgt_type")
@@ -464,23 +526,28 @@ impl Shared {
             sls,
             request: call,
         } = &made.call;
+
         if call.client == Client::Caller {
             let CallerReturn { value, retcode } = self.executor.caller(call)?;
             if retcode != 0 {
                 self.metrics.reactor_callers_failed.add(1);
                 tracing::warn!(fun = call.fun, retcode, id, sls, "caller function failed");
             }
+
             return Ok(CallOutcome::Ran {
                 retcode,
                 result: pack::packed(&value),
             });
         }
+
         if call.client == Client::Local {
             // Before publishing, because an event of the job may arrive before the answer.
             self.job_depths.lock().note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
             self.job_depths.lock().note(jid, depth);
         }
+
+        // Noted before the request, because events of a runner can overtake the master's answer.
         let start = start_of(call);
         if let Some(started) = &start {
             self.starts.lock().sent(started);
@@ -488,19 +555,25 @@ impl Shared {
                 .lock()
                 .announce(started, depth, self.clock.now());
         }
+
         let answer = self.executor.ask(call, &made.jid, MASTER_TIMEOUT);
+
+        // From here on the call no longer reserves a start in `Starts::find`.
         if let Some(started) = &start {
             let jid = match &answer {
                 Ok(Answer::Started { jid, .. } | Answer::Ran { jid, .. }) => Some(jid.as_str()),
                 _ => None,
             };
             self.starts.lock().returned(started, since, jid);
+            // A rejected call fires nothing; its announcement must not match the next equal call.
             if answer.as_ref().is_err_and(MasterError::was_not_done) {
                 self.job_depths.lock().withdraw(started, self.clock.now());
             }
         }
+
         let answer = answer?;
         self.set_master_unreachable(false, "");
+
         match &answer {
             Answer::Started { jid, .. }
             | Answer::Ran { jid, .. }
@@ -509,6 +582,7 @@ impl Shared {
             }
             Answer::NoTarget { .. } => {}
         }
+
         Ok(CallOutcome::Answered(answer))
     }
 
@@ -516,6 +590,7 @@ impl Shared {
         let is_dead = |made: &CallRecord| {
             matches!(made.outcome, CallOutcome::Dead(_) | CallOutcome::Unknown(_))
         };
+
         let state = if let Some(why) = task.skipped {
             self.count_skipped(why);
             ReactionState::Skipped(why)
@@ -524,6 +599,7 @@ impl Shared {
             let failed = !progress.plan.failures.is_empty();
             let (counter, state) = match (failed, dead) {
                 (false, 0) => (&self.metrics.reactions_done, ReactionState::Done),
+                // At least one call was made, whatever failed beside it.
                 _ if dead < progress.made.len() => {
                     (&self.metrics.reactions_partial, ReactionState::Partial)
                 }
@@ -533,8 +609,10 @@ impl Shared {
             counter.add(1);
             state
         };
+
         let now = self.clock.now();
         self.note_result(&task, &state, now);
+
         let record = Record {
             event: task.event,
             rules: task.rules,
@@ -547,6 +625,7 @@ impl Shared {
             replay: task.replay,
             depth: task.depth,
         };
+
         self.recorder.write(record.batch(now));
     }
 }
@@ -586,8 +665,11 @@ fn own_jid(task: &Task, progress: &TaskProgress) -> String {
     } else {
         task.event.at
     };
+
+    // Calls of one event differ by microseconds, with room for a thousand per group of rules.
     let nth = i64::try_from(task.rule_index * 1_000 + progress.made.len())
         .expect("an event has few calls");
+
     // The option `unique_jid` of Salt appends the process id to a jid; here it is the sequence number.
     format!(
         "{}_{}",
@@ -602,11 +684,13 @@ fn not_allowed(task: &Task, call: &Call) -> Option<String> {
     if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {
         return None;
     }
+
     let on = if tgt.is_empty() {
         String::new()
     } else {
         format!(" on {tgt:?}")
     };
+
     Some(format!(
         "`allow` of this rule does not permit {client} {fun}{on}"
     ))

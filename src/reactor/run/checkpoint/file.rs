@@ -59,9 +59,12 @@ impl CheckpointFile {
     /// The write that brings the file up to date; `None` if there are no changes.
     pub(crate) fn update(&mut self, checkpoint: &mut Checkpoint) -> Option<Update> {
         let changes = checkpoint.take_changes();
+
+        // The content is unknown, rules or mode have changed, or the file has grown too much.
         if self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH {
             return Some(Update::Whole(checkpoint.clone()));
         }
+
         let mut text = String::new();
         for seq in changes.into_iter().flatten() {
             match checkpoint.open.of(seq) {
@@ -71,9 +74,11 @@ impl CheckpointFile {
                 None => drop(writeln!(text, "closed {}", seq.0)),
             }
         }
+
         if text.is_empty() && self.cursor == checkpoint.cursor {
             return None;
         }
+
         let offset = self.len;
         self.end(&mut text, checkpoint.cursor, Xxh3::with_seed(self.checksum));
         Some(Update::Append(offset, text))
@@ -87,16 +92,21 @@ impl CheckpointFile {
     ) -> io::Result<()> {
         let (mut text, mut checksum) = (format!("{TITLE}\n"), Xxh3::with_seed(0));
         self.len = 0;
+
+        // Writing to a string cannot fail, here and below.
         match checkpoint.acting_from() {
             Some(seq) => writeln!(text, "mode acting {}", seq.0),
             None => writeln!(text, "mode shadow"),
         }
         .unwrap_or_default();
+
         for (rule, since) in checkpoint.rules() {
             let _ = writeln!(text, "rule {rule:016x} {}", since.0);
         }
+
         for (seq, rule_count) in checkpoint.open.iter() {
             put_open(&mut text, seq, rule_count, checkpoint.open.progress(seq));
+            // A million open events must not become one text in memory.
             if text.len() >= PIECE_BYTES {
                 put(&text)?;
                 checksum.update(text.as_bytes());
@@ -104,6 +114,7 @@ impl CheckpointFile {
                 text.clear();
             }
         }
+
         self.end(&mut text, checkpoint.cursor, checksum);
         self.first = self.len;
         put(&text)
@@ -148,6 +159,7 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
             "line 1: expected `{TITLE}`; files of earlier releases are not supported"
         ));
     }
+
     let (mut checkpoint, mut checksum, mut used, mut number) = (None, 0, 0, 0);
     while let Some((batch, lines, cursor, len)) =
         next_batch(bytes.get(used..).unwrap_or_default(), checksum)
@@ -155,19 +167,24 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
         let mut next = checkpoint.unwrap_or_else(|| Checkpoint::at(SeqNo(0)));
         for line in lines {
             number += 1;
+            // The checksum holds, so an invalid line is not damage but an unknown format.
             let is_title = used == 0 && number == 1;
             if !is_title && read_line(&mut next, line).is_none() {
                 return Err(format!("line {number}: invalid line {line:?}"));
             }
         }
+
         number += 1;
         next.cursor = cursor;
+
+        // The file belongs to another store, or is newer than a store that was restored.
         if cursor > durable {
             return Err(format!(
                 "line {number}: cursor {} is past the end of the log, {}",
                 cursor.0, durable.0
             ));
         }
+
         if let Some((seq, _)) = next
             .open
             .iter()
@@ -177,9 +194,12 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
             let problem = format!("open event {} is past the cursor, {}", seq.0, cursor.0);
             return Err(format!("line {number}: {problem}"));
         }
+
         (checkpoint, checksum, used) = (Some(next), batch, used + len);
     }
+
     let mut checkpoint = checkpoint.ok_or("line 2: the first batch is incomplete or damaged")?;
+    // Reading has marked the events as changed.
     checkpoint.take_changes();
     Ok((checkpoint, bytes.len() - used))
 }
@@ -188,6 +208,7 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
 fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)> {
     let (mut lines, mut at) = (Vec::new(), 0);
     loop {
+        // A line that is incomplete, or is not UTF-8, ends the valid part.
         let rest = bytes.get(at..)?;
         let end = memchr::memchr(b'\n', rest)?;
         let line = std::str::from_utf8(rest.get(..end)?).ok()?;
@@ -196,12 +217,14 @@ fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)>
             at += end + 1;
             continue;
         };
+
         let (cursor, checksum) = words.split_once(' ')?;
         let covered = bytes.get(..at + "cursor ".len() + cursor.len())?;
         let found = xxh3_64_with_seed(covered, seed);
         if u64::from_str_radix(checksum, 16).ok()? != found {
             return None;
         }
+
         return Some((found, lines, SeqNo(cursor.parse().ok()?), at + end + 1));
     }
 }
@@ -209,6 +232,7 @@ fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)>
 fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
     let (name, rest) = line.split_once(' ')?;
     let mut words = rest.split(' ');
+
     let number = |word: Option<&str>| word?.parse().ok().map(SeqNo);
     match name {
         "mode" if rest == "shadow" => checkpoint.restore_mode(None),
@@ -224,8 +248,10 @@ fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
         "open" => {
             let seq = number(words.next())?;
             let rule_count = words.next()?.parse().ok()?;
+            // A later batch has the complete state of the event.
             checkpoint.open.remove(seq);
             checkpoint.open.insert(seq, rule_count);
+
             for word in words {
                 let (name, hashes) = word.split_once('=')?;
                 let list = match name {
@@ -240,6 +266,7 @@ fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
         }
         _ => return None,
     }
+
     Some(())
 }
 

@@ -41,7 +41,8 @@ impl Checkpoint {
         }
     }
 
-    /// Opens an event that `of` rules matched. Moves the cursor past it, because a checkpoint may be written at any time.
+    /// Opens an event that `rule_count` rules matched. Moves the cursor past it, because a
+    /// checkpoint may be written at any time.
     pub(crate) fn opened(&mut self, event: SeqNo, rule_count: usize) {
         self.cursor = self.cursor.max(event.next());
         self.changes(event);
@@ -52,11 +53,14 @@ impl Checkpoint {
     /// Applies a record. Moves the cursor past it, because its marks must not count twice.
     pub(crate) fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
         self.cursor = self.cursor.max(record.next());
+        // Progress is kept only for open events, because closing an event is what removes it.
         let Some(rule_count) = self.open.of(summary.event) else {
             return;
         };
+
         self.changes(summary.event);
         let progress = self.open.progress_mut(summary.event);
+
         if let Some(marks) = &summary.marks {
             for (mark, key) in marks {
                 match mark {
@@ -73,12 +77,14 @@ impl Checkpoint {
             }
             return;
         }
+
         for rule in &summary.rules {
             let hash = rule_hash(rule);
             if !progress.done.contains(&hash) {
                 progress.done.push(hash);
             }
         }
+
         // The rules may have changed since the event was opened; the record has their number.
         if progress.done.len() >= summary.rule_count.min(rule_count as usize) {
             self.open.remove(summary.event);

@@ -30,6 +30,7 @@ pub(crate) struct EventProgress {
 
 /// The key of an event's block, and of the event in it.
 fn split(event: SeqNo) -> (u64, u16) {
+    // The bits of a block always fit into 16, so the default is never used.
     let low = event.0 & ((1 << BLOCK_BITS) - 1);
     (
         event.0 >> BLOCK_BITS,
@@ -54,7 +55,7 @@ impl OpenEvents {
         self.of(event).is_some()
     }
 
-    /// Opens an event that `of` rules matched.
+    /// Opens an event that `rule_count` rules matched.
     pub(crate) fn insert(&mut self, event: SeqNo, rule_count: u32) {
         let (key, low) = split(event);
         let block = self.blocks.entry(key).or_default();
@@ -76,6 +77,7 @@ impl OpenEvents {
         let Ok(at) = block.binary_search_by_key(&low, |(low, _)| *low) else {
             return;
         };
+
         block.remove(at);
         self.len -= 1;
         if block.is_empty() {

@@ -52,6 +52,7 @@ impl Announced {
     pub(crate) fn add(&mut self, key: Key, depth: u32, at: Micros) {
         self.by_key.entry(key).or_default().push_back((at, depth));
         self.order.push_back((at, key));
+
         let oldest = at.before(REACTOR_ANNOUNCED_TTL);
         while let Some((at, key)) = self.order.front().copied()
             && (at < oldest || self.order.len() > REACTOR_ANNOUNCED_MAX)
@@ -147,6 +148,7 @@ fn run(fun: &str, all: &[Value]) -> AnnouncedStart {
         Some((Value::Map(words), args)) => (args, Some(words)),
         _ => (all, None),
     };
+
     let sends = (fun == "event.send").then(|| {
         // `send(tag, data=None)`: a mapping at the end holds the data or the keywords.
         let word = |name: &str| words.and_then(|words| words.get(name));
@@ -161,6 +163,7 @@ fn run(fun: &str, all: &[Value]) -> AnnouncedStart {
         let data = word("data").and_then(Value::as_map).or(positional);
         Some(event_key(tag, &data.cloned().unwrap_or_default()))
     });
+
     let new = ObservedCall::on_master("runner", fun, Some(arguments(args, words))).key();
     AnnouncedStart {
         new,
@@ -179,6 +182,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let body = body.as_map()?;
     let text = |name: &str| body.get(name).and_then(Value::as_str);
     let name = text("name")?;
+
     if text("type")? == "runner" {
         let args = body
             .get("args")
@@ -189,14 +193,18 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
             &arguments(args, body.get("kwargs").and_then(Value::as_map)),
         ));
     }
+
+    // The announcement of a state has the state's ID as its name, not a function.
     let fun = match text("type")? {
         "function" => name,
         "state" => "state.sls",
         _ => return None,
     };
+
     let call = body.get("args")?.as_map()?;
     let args = call.get("arg").and_then(Value::as_list).unwrap_or_default();
     let args = arguments(args, call.get("kwarg").and_then(Value::as_map));
+
     let load = [
         ("tgt", body.get("tgt")?.clone()),
         (
@@ -205,6 +213,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
         ),
         ("arg", Value::List(args)),
     ];
+
     let new = job_key(
         fun,
         &load
@@ -212,6 +221,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
             .map(|(name, value)| (name.into(), value))
             .collect(),
     );
+
     Some(AnnouncedStart { new, sends: None })
 }
 

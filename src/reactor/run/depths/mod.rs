@@ -25,7 +25,6 @@ use crate::wire::msgpack::{as_text, get};
 use crate::wire::python::Value;
 use crate::wire::salt_event::job_tag;
 
-/// The user of runners and wheel functions called by Salt's reactor and by ours. Events of this user cause no reactions.
 use crate::reactor::master::REACTOR_USER;
 
 /// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
@@ -69,10 +68,12 @@ impl JobDepths {
     /// Evaluates a bus entry about jobs and runner calls that others started.
     pub(crate) fn follow(&mut self, row: &Followed<'_>) {
         let is_run = row.tag.starts_with(b"salt/run/");
+        // Job events matter only while something is announced.
         if !is_run && (self.announced.is_empty() || !row.tag.starts_with(b"salt/job/")) {
             return;
         }
         let Some(tag) = job_tag(row.tag) else { return };
+
         let depth = self.depth(tag.jid);
         match tag.about {
             "new" if !is_run => {
@@ -81,6 +82,7 @@ impl JobDepths {
                     self.set(tag.jid, depth);
                 }
             }
+            // The arms below are for runners.
             _ if !is_run => {}
             "args" if depth > 0 => {
                 if let Some(start) = announced::by_orchestration(row.body) {
@@ -111,18 +113,23 @@ impl JobDepths {
                 .map_or(0, |jid| self.depth(jid))
         };
         let mut depth = self.depth(row.jid);
+
+        // Most bodies lack the name, and a search of their bytes is cheaper than a walk over them.
         if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
             // The master wraps the event of a minion in another mapping.
             depth = depth
                 .max(of_data(row.body))
                 .max(get(row.body, "data").map_or(0, of_data));
         }
+
+        // Last, because it decodes the body and uses the announcement up.
         if depth == 0 && !self.announced.is_empty() {
             let announced = announced::of_event(row.tag, row.body);
             depth = announced
                 .and_then(|key| self.announced.take(key, row.at))
                 .unwrap_or(0);
         }
+
         depth
     }
 }
@@ -148,15 +155,19 @@ pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) 
     if call.client != Client::Runner || !is_orchestration {
         return;
     }
+
     let Some(Value::Map(both)) = call.load.get_mut("kwarg") else {
         return;
     };
+
     // It is the eighth argument.
     let is_positional = both
         .get("arg")
         .and_then(Value::as_list)
         .is_some_and(|args| args.len() > 7);
+
     if let Some(Value::Map(words)) = both.get_mut("kwarg").filter(|_| !is_positional) {
+        // A jid that the file sets is kept.
         words
             .entry(ORCHESTRATION_JID.into())
             .or_insert_with(|| jid().into());
@@ -176,6 +187,7 @@ impl Shared {
     pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
             let checkpoint = self.checkpoint.lock();
+            // A jid has the low 32 bits of its event's number, see `own_jid` in `worker.rs`.
             let open: HashMap<u64, SeqNo> = checkpoint
                 .open
                 .iter()
@@ -183,10 +195,15 @@ impl Shared {
                 .collect();
             (open, checkpoint.cursor)
         };
+
         let oldest = open.values().min().copied().unwrap_or(cursor);
         let from = SeqNo(oldest.0.saturating_sub(REACTOR_DEPTHS_SEARCH).max(1));
         let mut depths = HashMap::new();
+
+        // Held throughout: workers that send calls meanwhile wait instead of adding to half a
+        // result.
         let mut job_depths = self.job_depths.lock();
+
         // Records first, because events caused by a runner may come before its record.
         let mut at = from;
         while at < cursor {
@@ -199,6 +216,7 @@ impl Shared {
                 },
             )?;
         }
+
         at = from;
         while at < cursor {
             at = self.store.follow(
@@ -206,9 +224,12 @@ impl Shared {
                 at,
                 REACTOR_WAVE_BYTES,
                 |row| {
+                    // Entries from the cursor on are read by `read_part`, which follows them
+                    // itself.
                     if row.seq >= cursor || !super::follower::is_bus_event(&row) {
                         return;
                     }
+
                     // A job that was published before the daemon ended without writing its record.
                     if job_depths.depth(row.jid) == 0
                         && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
@@ -216,6 +237,7 @@ impl Shared {
                     {
                         job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
                     }
+
                     job_depths.follow(&row);
                     if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
                         depths.insert(row.seq, job_depths.depth_of(&row));
@@ -223,6 +245,7 @@ impl Shared {
                 },
             )?;
         }
+
         Ok(depths)
     }
 }

@@ -8,7 +8,8 @@
 //!        rules     patterns of the rules of this record       of       number of rules that matched the event
 //!        began     time of the first turn                     ended    time of the end
 //!        files     list of [file, rendered text]              chunks   the low chunks
-//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and its details
+//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took_us,
+//!                  outcome, and its details
 //!        depth     length of the chain of reactions that led to the event, unless 0
 //!        notes     list of [level, text]                      replay   sequence number of the replayed record
 //!        failures  list of maps: file, line, rendered, cause; only if a part failed to render
@@ -139,9 +140,12 @@ impl Record {
             ReactionState::Dead => ("dead", ""),
             ReactionState::Skipped(why) => ("left", why),
         };
+
         let mut w = Writer::new();
+        // In shadow a skipped reaction may have been rendered, and has calls then.
         let is_rendered = why.is_empty() || !self.calls.is_empty();
         let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
+
         let failures = &self.plan.failures;
         w.map(
             pairs
@@ -149,23 +153,27 @@ impl Record {
                 + usize::from(!failures.is_empty())
                 + usize::from(self.depth > 0),
         );
+
         head(&mut w, &self.event, &self.rules, self.rule_count, state);
         w.str("began")
             .int(self.started_at.0)
             .str("ended")
             .int(self.ended.0);
+
         w.str("notes").array(self.plan.notes.len());
         for (level, text) in &self.plan.notes {
             w.array(2)
                 .str(level.name())
                 .str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
         }
+
         if let Some(seq) = self.replay {
             w.str("replay").uint(seq.0);
         }
         if self.depth > 0 {
             w.str("depth").uint(self.depth.into());
         }
+
         if !failures.is_empty() {
             w.str("failures").array(failures.len());
         }
@@ -180,13 +188,17 @@ impl Record {
                 .str("cause")
                 .str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
         }
+
         if !why.is_empty() {
             w.str("why").str(why);
         }
+
         if !is_rendered {
             return w.into_bytes();
         }
+
         w.str("files").array(self.plan.files.len());
+        // One limit for all files together, so that a record stays small.
         let mut room = REACTOR_TEXT_BYTES_MAX;
         for (file, text) in &self.plan.files {
             let (text, whole) = cut(text, room);
@@ -196,6 +208,7 @@ impl Record {
                 w.str("cut");
             }
         }
+
         let chunks = pack::packed(&self.plan.chunks);
         w.str("chunks");
         if chunks.len() <= REACTOR_CHUNKS_BYTES_MAX {
@@ -203,6 +216,7 @@ impl Record {
         } else {
             w.nil()
         };
+
         w.str("calls").array(self.calls.len());
         self.calls.iter().for_each(|made| put_call(&mut w, made));
         w.into_bytes()
@@ -289,6 +303,7 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
     let PlannedCall { id, sls, request } = &made.call;
     let load = pack::packed(&Value::Map(request.load.clone()));
     let (outcome, more) = outcome_name(&made.outcome);
+
     w.map(11 + more);
     w.str("id")
         .str(id)
@@ -301,11 +316,14 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
         .str("tgt")
         .str(&request.target())
         .str("load");
+
+    // Without its load the call can be replayed only by rendering the event again.
     if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
         w.raw(&load)
     } else {
         w.nil()
     };
+
     w.str("tries")
         .uint(u64::from(made.tries))
         .str("sent")
@@ -313,6 +331,7 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
         .str("took_us")
         .int(made.took_us);
     w.str("outcome").str(outcome);
+
     let names = |w: &mut Writer, key: &str, names: &[String]| {
         w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
         for name in names.iter().take(REACTOR_NAMES_MAX) {
@@ -327,6 +346,8 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
             w.nil()
         };
     };
+
+    // The jid that the master chose, else the jid that was sent.
     let jid = match &made.outcome {
         CallOutcome::Answered(
             Answer::Published { jid, .. } | Answer::Started { jid, .. } | Answer::Ran { jid, .. },
@@ -334,6 +355,7 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
         _ => &made.jid,
     };
     w.str("jid").str(jid);
+
     match &made.outcome {
         CallOutcome::Answered(Answer::Published {
             minions, missing, ..
@@ -414,10 +436,12 @@ pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
                 .unwrap_or_default()
                 .to_owned()
         };
+
         let line = get(failure, "line")
             .and_then(as_int)
             .and_then(|line| u32::try_from(line).ok());
         let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
+
         ReactionFailure {
             at: Location {
                 file: text("file"),
@@ -427,6 +451,7 @@ pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
             cause: text("cause"),
         }
     };
+
     elements(get(body, "failures").unwrap_or_default())
         .map(one)
         .collect()
@@ -448,11 +473,13 @@ pub(crate) fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
     let is_of = |rule: &str| {
         elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule))
     };
+
     // These were skipped before they could count.
     let never_came = matches!(
         get(body, "why").and_then(as_text),
         Some("once" | "depth" | "gone")
     );
+
     let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
     counts
         .then(|| get(body, "at").and_then(as_int).map(Micros))
@@ -465,6 +492,8 @@ pub(crate) fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
         .and_then(as_int)
         .and_then(|depth| u32::try_from(depth).ok())
         .unwrap_or(0);
+
+    // An orchestration has a second jid, which the events of its jobs name.
     let jids = |call| {
         let load = get(call, "load").and_then(|load| get(load, "kwarg"));
         let words = load.and_then(|both| get(both, "kwarg")).unwrap_or_default();
@@ -473,6 +502,7 @@ pub(crate) fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
             .flatten()
             .filter_map(as_text)
     };
+
     elements(get(body, "calls").unwrap_or_default())
         .flat_map(jids)
         .map(move |jid| (jid, depth))
@@ -493,25 +523,31 @@ pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
     if get(body, "replay").is_some() {
         return None;
     }
+
     let uint = |key| {
         get(body, key)
             .and_then(as_int)
             .and_then(|n| u64::try_from(n).ok())
     };
+
+    // A key uses all 64 bits, and is read as a big integer above `i64::MAX`.
     let key = |key| match crate::wire::salt_value::from_msgpack(key)? {
         Value::Int(n) => u64::try_from(n).ok(),
         Value::BigInt(digits) => digits.parse().ok(),
         _ => None,
     };
+
     let marked = |name, mark| {
         let keys = elements(get(body, name).unwrap_or_default()).filter_map(key);
         keys.map(move |key| (mark, key))
     };
+
     let marks = (get(body, "state").and_then(as_text)? == "begun").then(|| {
         marked("keys", Mark::Started)
             .chain(marked("back", Mark::Withdrawn))
             .collect()
     });
+
     Some(RecordSummary {
         event: SeqNo(uint("event")?),
         rules: elements(get(body, "rules")?).filter_map(as_text).collect(),

@@ -41,13 +41,16 @@ impl Recorder {
         let Some(intake) = self.intake.lock().clone() else {
             return;
         };
+
         let (waiting, metrics, kept) = (self.waiting.clone(), self.metrics.clone(), batch.clone());
+        // Called by the store once the batch is on disk or has failed; it must not block there.
         let done = Box::new(move |stored: Result<(), String>| {
             if stored.is_err() {
                 metrics.reactor_records_failed.add(1);
                 waiting.lock().push(kept);
             }
         });
+
         if let Err(refused) = intake.try_share(batch, Some(done)) {
             self.waiting.lock().push(refused.into_inner().0);
         }
@@ -57,11 +60,15 @@ impl Recorder {
     pub(crate) fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
         let stopping = || "the daemon is stopping".to_owned();
         let intake = self.intake.lock().clone().ok_or_else(stopping)?;
+
         let (sender, receiver) = sync_channel(1);
+        // The receiver may have given up; nobody needs the result then.
         let done = Box::new(move |stored| drop(sender.try_send(stored)));
         intake
             .submit((self.clean)(batch), Some(done))
             .map_err(|error| error.to_string())?;
+
+        // An intake that exists keeps the store from stopping, so it is not held while waiting.
         drop(intake);
         receiver
             .recv_timeout(REACTOR_RECORD_TIMEOUT)
@@ -70,6 +77,7 @@ impl Recorder {
 
     /// Offers rejected records again.
     pub(crate) fn retry(&self) {
+        // Taken out as a whole, because `offer` puts rejected records back.
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for batch in waiting {
             self.offer(batch);

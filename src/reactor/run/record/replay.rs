@@ -52,6 +52,8 @@ impl Handle {
     /// and omits the calls that were made.
     pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
+
+        // Calls of the part that failed are known only once it is rendered again.
         if source.failed {
             let made = source
                 .calls
@@ -60,12 +62,14 @@ impl Handle {
             let made: Vec<_> = made.map(|(planned, _)| call_key(planned)).collect();
             return self.render_again(record.seq, source.event.seq, Some(&source.rules), &made);
         }
+
         let calls: Vec<PlannedCall> = source
             .calls
             .into_iter()
             .filter(|(_, dead_lettered)| *dead_lettered || all)
             .map(|(planned, _)| planned)
             .collect();
+
         if calls.is_empty() {
             return Err(if source.whole {
                 ReplayError::NothingDeadLettered(record.seq)
@@ -73,11 +77,13 @@ impl Handle {
                 ReplayError::TooLarge(record.seq)
             });
         }
+
         let (count, now) = (calls.len(), self.0.clock.now());
         let plan = ReactionPlan {
             calls,
             ..ReactionPlan::default()
         };
+        // A replay is a new job, so nothing of it can have been sent before.
         let progress = TaskProgress::of(&source.event, now, plan, false);
         self.queue_replay(
             source.event,
@@ -87,6 +93,7 @@ impl Handle {
             Some(Box::new(progress)),
             Vec::new(),
         );
+
         Ok(Replayed::Calls(count))
     }
 
@@ -105,11 +112,13 @@ impl Handle {
     ) -> Result<Replayed, ReplayError> {
         let seq = event;
         let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
+
         let mut rules = self.matching(&event.tag);
         rules.retain(|rule| only.is_none_or(|only| only.contains(rule)));
         if rules.is_empty() {
             return Err(ReplayError::NoRule(seq));
         }
+
         let count = rules.len();
         let settings = self.0.settings();
         for (rules, _) in settings.groups(rules) {
@@ -122,6 +131,7 @@ impl Handle {
                 already_made.to_vec(),
             );
         }
+
         Ok(Replayed::Rules(count))
     }
 
@@ -154,9 +164,12 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         Some(Value::Int(n)) => Some(*n),
         _ => None,
     };
+
     let tag = std::str::from_utf8(&record.tag)
         .ok()?
         .strip_prefix(crate::model::REACTION_TAG)?;
+
+    // Without its body: the calls are made as they were recorded.
     let event = Event {
         seq: SeqNo(u64::try_from(number("event")?).ok()?),
         at: Micros(number("at")?),
@@ -164,6 +177,7 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         minion: record.minion.clone(),
         ..Event::default()
     };
+
     let rules = map
         .get("rules")?
         .as_list()?
@@ -171,11 +185,13 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         .filter_map(Value::as_str)
         .map(Into::into)
         .collect();
+
     let failed = map
         .get("failures")
         .and_then(Value::as_list)
         .is_some_and(|failures| !failures.is_empty());
     let rule_count = usize::try_from(number("of")?).ok()?;
+
     let mut source = ReplaySource {
         event,
         rules,
@@ -184,6 +200,7 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         whole: true,
         failed,
     };
+
     for call in map
         .get("calls")
         .and_then(Value::as_list)
@@ -191,9 +208,11 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
     {
         match planned_call(call.as_map()?) {
             Some(planned) => source.calls.push(planned),
+            // The record omits a load that was too large.
             None => source.whole = false,
         }
     }
+
     Some(source)
 }
 
@@ -203,12 +222,16 @@ fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
         Client::named(&text("client")?)?,
         call.get("load")?.as_map()?.clone(),
     );
+
     let request = Call {
         client,
         fun: text("fun")?,
         load,
     };
+
+    // A shadowed call was not made either, and this is how it can be made after the fact.
     let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
+
     Some((
         PlannedCall {
             id: text("id")?,

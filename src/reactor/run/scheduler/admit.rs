@@ -23,6 +23,7 @@ impl Shared {
         resumed: bool,
     ) {
         for (mut rules, options) in settings.groups(matched.to_vec()) {
+            // Some of its rules may have their record from before the restart.
             if resumed {
                 let checkpoint = self.checkpoint.lock();
                 rules.retain(|rule| !checkpoint.is_done(event.seq, rule));
@@ -30,11 +31,14 @@ impl Shared {
             if rules.is_empty() {
                 continue;
             }
+
             let task = Task {
                 depth,
                 resumed,
                 ..self.task(event.clone(), rules, matched, options, resumed)
             };
+
+            // Recorded like any skipped reaction, so that `doctor` finds the loop.
             if depth > settings.depth_max {
                 self.skip(task, "depth");
             } else {
@@ -59,8 +63,11 @@ impl Shared {
                 .started
                 .clone()
         };
+
+        // Only a resumed event can have calls from before; the lock is not needed otherwise.
         let started_calls = resumed.then(started).unwrap_or_default();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
+
         let task = Task::new(event, rules, matched.len(), options);
         Task {
             started_calls,
@@ -84,6 +91,7 @@ impl Shared {
                 resumed,
             } => (seq, depth, resumed),
         };
+
         match self.load(seq) {
             Ok(Some(event)) => {
                 let task = self.task_from_log(event, &slot.rules, slot.options.clone(), resumed);
@@ -97,6 +105,7 @@ impl Shared {
                 Err(Step::Done)
             }
             Err(error) => {
+                // Not skipped: a read that fails now may succeed later, and the event stays open.
                 tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
                 Err(Step::Pause(
                     item,
@@ -115,6 +124,7 @@ impl Shared {
         resumed: bool,
     ) -> Task {
         let matched = self.rules().matching(&event.tag);
+
         // Removed rules count as long as the event is open for them.
         let opened = self
             .checkpoint
@@ -122,8 +132,11 @@ impl Shared {
             .open
             .of(event.seq)
             .map_or(0, |rule_count| rule_count as usize);
+
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
         Task {
+            // After a restart only current rules are queued. Removed ones would keep the event open
+            // forever.
             rule_count: if resumed {
                 task.rule_count
             } else {
@@ -140,11 +153,14 @@ impl Shared {
         settings: &ReactorSettings,
         now: Micros,
     ) -> Result<Task, Step> {
+        // Rendered only for the comparison in shadow, since a throttle has decided already.
         if task.skipped.is_some() {
             return Ok(task);
         }
+
         let groups = settings.groups(task.rules.clone());
         if groups.len() > 1 && task.replay.is_none() {
+            // Each part passes through the throttles of its own rules.
             for (rules, options) in groups {
                 let (depth, resumed) = (task.depth, task.resumed);
                 let part = self.task_from_log(task.event.clone(), &rules, options, resumed);
@@ -152,6 +168,7 @@ impl Shared {
             }
             return Err(Step::Done);
         }
+
         let start = self.scheduler.lock().start(&task, now);
         match start {
             Admission::Now => Ok(task),
@@ -164,6 +181,8 @@ impl Shared {
     pub(in crate::reactor::run) fn offer(&self, task: Task) {
         let skipped = self.scheduler.lock().offer(task, self.clock.now());
         self.change.notify_one();
+
+        // Outside of the lock: skipping reads the log, and may queue the task again.
         if let Some((rules, item, why)) = skipped {
             self.skip_item(&rules, item, why);
         }
@@ -175,6 +194,7 @@ impl Shared {
             QueueItem::Task(task) => return self.skip(*task, why),
             QueueItem::Later { seq, resumed, .. } => (seq, resumed),
         };
+
         match self.load(seq) {
             Ok(Some(event)) => {
                 let options = self.settings().options_of(rules).clone();

@@ -217,6 +217,7 @@ impl Scheduler {
         now: Micros,
     ) -> Option<(RuleSet, QueueItem, &'static str)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
+
         // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
         if task.replay.is_none()
             && !self
@@ -225,10 +226,12 @@ impl Scheduler {
         {
             return Some((rules, task.into(), "once"));
         }
+
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
             self.put(task);
             return None;
         };
+
         if self
             .settings
             .compares()
@@ -236,15 +239,20 @@ impl Scheduler {
         {
             return Some((rules, task.into(), "quiet"));
         }
+
         let key = (rules, hash_of(&task.event.minion));
+        // Debounced events are in no queue, so only the limits of the whole scheduler apply.
         let item = self.item_for(task, true);
         self.waiting += 1;
         let due = (now.after(pause), self.next_tiebreaker());
         self.debounce_due.insert(due, key.clone());
+
+        // A later event of the same minion replaces the earlier one and begins a new pause.
         let (was_due, before) = self.debounced.insert(key.clone(), (due, item))?;
         self.debounce_due.remove(&was_due);
         self.waiting -= 1;
         self.count_out(&before);
+
         Some((key.0, before, "quiet"))
     }
 
@@ -255,10 +263,12 @@ impl Scheduler {
             hash_of(&task.event.minion),
             task.event.seq,
         );
+
         let has_room = self
             .queues
             .get(&id)
             .is_some_and(|queues| queues.has_room(key));
+
         let item = self.item_for(task, has_room);
         self.waiting += 1;
         if let Some(queues) = self.queues.get_mut(&id) {
@@ -276,16 +286,20 @@ impl Scheduler {
             self.ids.insert(rules.clone(), self.next_id);
             self.next_id
         });
+
         let order = self
             .queues
             .get(&id)
             .map(|queues| queues.options.order)
             .unwrap_or_default();
+
+        // Minions with equal hashes only wait for each other.
         let key = match order {
             RuleOrder::Rule => 0,
             RuleOrder::Minion => minion,
             RuleOrder::None => seq.0,
         };
+
         (id, key)
     }
 
@@ -318,6 +332,9 @@ impl Scheduler {
     /// The next action of a worker. Sets of rules take turns.
     pub(crate) fn next(&mut self, now: Micros) -> NextAction {
         self.release(now);
+
+        // The sets after the last one, then around: none waits for more than one turn of each
+        // other.
         let behind = self
             .queues
             .range((Bound::Excluded(self.last), Bound::Unbounded));
@@ -327,6 +344,7 @@ impl Scheduler {
         let Some(id) = found.map(|(id, _)| *id) else {
             return NextAction::Wait(self.next_at());
         };
+
         let taken = self.queues.get_mut(&id).and_then(|queues| {
             let (key, item) = queues.take(&mut self.runners, self.master_unreachable)?;
             Some((
@@ -342,11 +360,14 @@ impl Scheduler {
         let Some((mut item, slot)) = taken else {
             return NextAction::Wait(self.next_at());
         };
+
         self.last = id;
         self.count_out(&item);
+        // The options may have changed while it waited.
         if let QueueItem::Task(task) = &mut item {
             task.options = slot.options.clone();
         }
+
         NextAction::Run(item, slot)
     }
 
@@ -357,12 +378,14 @@ impl Scheduler {
         {
             let debounced = entry.remove();
             if let Some((_, item)) = self.debounced.remove(&debounced) {
+                // The queues of its rules may be others by now, so they are looked up.
                 let (id, key) = self.queue_of(&debounced.0, debounced.1, item.seq());
                 if let Some(queues) = self.queues.get_mut(&id) {
                     queues.push(key, item);
                 }
             }
         }
+
         while let Some(entry) = self.parked.first_entry()
             && entry.key().0 <= now
         {
@@ -371,6 +394,7 @@ impl Scheduler {
                 queues.unpark(key);
             }
         }
+
         for queues in self.queues.values_mut() {
             queues.until = queues.until.filter(|until| *until > now);
         }
@@ -380,11 +404,13 @@ impl Scheduler {
     pub(crate) fn next_at(&self) -> Option<Micros> {
         let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
         let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
+
         let times = [
             first(self.parked.keys().next()),
             first(self.debounce_due.keys().next()),
             throttled,
         ];
+
         times.into_iter().flatten().min()
     }
 
@@ -408,6 +434,8 @@ impl Scheduler {
             return;
         };
         queues.done(slot.key);
+
+        // Sets come and go with the configuration; an empty one is dropped with its id.
         if queues.is_empty() {
             self.queues.remove(&slot.id);
             self.ids.remove(&slot.rules);
@@ -447,6 +475,7 @@ impl Scheduler {
         if away {
             return;
         }
+
         for (id, key) in std::mem::take(&mut self.parked).into_values() {
             if let Some(queues) = self.queues.get_mut(&id) {
                 queues.unpark(key);

@@ -146,6 +146,7 @@ impl RuleQueues {
     }
 
     fn append(&mut self, key: u64, item: QueueItem) {
+        // A queue that exists is in one of the lists already, or its first item is in progress.
         let queue = self.queues.entry(key).or_insert_with(|| {
             self.ready.push_back(key);
             VecDeque::with_capacity(1)
@@ -159,19 +160,25 @@ impl RuleQueues {
         if self.running >= concurrency {
             return None;
         }
+
+        // Reactions that have begun come first: they occupy memory, and their minion waits.
         if !self.retries.is_empty() {
             return Some(Turn::Retry);
         }
         if !self.awaiting.is_empty() && runners.has_room(&self.rules, self.options.concurrency) {
             return Some(Turn::Runner);
         }
+
         let started = self.running as usize + self.parked;
         let most = if master_unreachable {
             concurrency as usize
         } else {
             REACTOR_RULE_TASKS_MAX
         };
+
+        // A full list of reactions that await a runner stops only the sets that would add to it.
         let waits = self.until.is_some() || (runners.is_full() && !self.awaiting.is_empty());
+
         (!self.ready.is_empty() && !waits && started < most).then_some(Turn::Begin)
     }
 
@@ -199,8 +206,11 @@ impl RuleQueues {
             }
             Turn::Begin => &mut self.ready,
         };
+
         let key = list.pop_front()?;
+        // The queue stays even if it is empty now: its key is taken until `done`.
         let item = self.queues.get_mut(&key)?.pop_front()?;
+
         self.running += 1;
         self.tasks -= item.load().0;
         Some((key, item))
@@ -212,6 +222,8 @@ impl RuleQueues {
             self.ready.push_back(key);
             return;
         }
+
+        // An empty queue makes room for events in the overflow.
         self.queues.remove(&key);
         while let Some((key, _)) = self.overflow.front()
             && self.may_have_queue(*key)

@@ -100,6 +100,8 @@ impl Runners {
             due,
             in_gap: false,
         };
+
+        // A jid that is known has a slot already, and must not hold two.
         if let Some(before) = self.started.insert(jid.into(), started) {
             self.give_back(&before.rules);
         }
@@ -163,6 +165,7 @@ impl Shared {
                 .lock()
                 .runners
                 .started(jid, fun, rules, self.clock.now());
+            // A short runner may have returned before its jid was known here.
             self.check_for_result(jid);
         } else {
             self.scheduler.lock().runners.give_back(rules);
@@ -207,10 +210,14 @@ impl Shared {
     pub(in crate::reactor::run) fn expire_runners(&self) {
         let now = self.clock.now();
         let due = self.scheduler.lock().runners.due(now);
+
+        // The log is read without the lock, because workers need it.
         for jid in due {
             let Some((has_events, has_ended)) = self.runner_events(&jid) else {
+                // What cannot be read proves nothing; the next round tries again.
                 continue;
             };
+
             let fun = self.scheduler.lock().runners.fun(&jid);
             if !has_events {
                 self.metrics.reactor_runners_silent.add(1);
@@ -230,6 +237,7 @@ impl Shared {
                     "no result of runner seen, counting it as ended"
                 );
             }
+
             if self.scheduler.lock().runners.ended(&jid) {
                 self.change.notify_one();
             }

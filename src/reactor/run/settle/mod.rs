@@ -38,6 +38,7 @@ impl Shared {
         if made.jid.is_empty() {
             return None;
         }
+
         let publish = format!("salt/job/{}/publish", made.jid);
         let proves = |kind, tag: &[u8]| kind == Kind::Return || tag == publish.as_bytes();
         match self.store.job_entries_with(&made.jid, |_| false) {
@@ -45,6 +46,7 @@ impl Shared {
                 .iter()
                 .any(|entry| proves(entry.kind, &entry.tag))
                 .then(|| made.jid.clone()),
+            // What cannot be read proves nothing. A further try is safe, as it has the same jid.
             Err(error) => {
                 tracing::warn!(%error, jid = made.jid, "cannot check whether the job exists");
                 None
@@ -70,17 +72,22 @@ impl Shared {
         mut made: CallRecord,
         mut unanswered: Unanswered,
     ) -> TryResult {
+        // The position is read before the search: a start before it is certainly found.
         let (now, read) = (self.clock.now(), self.checkpoint.lock().cursor);
         made.tries = progress.tries;
+
         if let Some(jid) = self.find_in_log(&made, progress.since) {
             return self.found(task, made, jid);
         }
+
+        // Only runners and wheel functions start late; a job is proved now or not at all.
         let may_come = start_of(&made.call.request).is_some()
             && (now < unanswered.until
                 || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
         if !may_come {
             return self.unknown(task, made, unanswered.why);
         }
+
         progress.unanswered = Some(unanswered);
         TryResult::Pause(now.after(REACTOR_MASTER_RETRY))
     }
@@ -93,10 +100,13 @@ impl Shared {
             jid,
             "call without an answer was executed"
         );
+
         let request = &made.call.request;
+        // Its slot was freed when the answer was lost.
         if request.client == Client::Runner {
             self.runner_found(&RuleSet::from(&*task.rules), &request.fun, &jid);
         }
+
         (made.jid, made.outcome) = (jid, CallOutcome::Found);
         TryResult::Finished(made)
     }

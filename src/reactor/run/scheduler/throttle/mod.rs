@@ -29,19 +29,24 @@ impl Gcra {
 
     /// Reserves the next turn and returns its time.
     fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
+        // At most a quarter of the range, which leaves room for the sums below.
         let per = i64::try_from(rate.per.as_micros())
             .unwrap_or(i64::MAX / 4)
             .max(1);
         let each = (per / i64::from(rate.times.max(1))).max(1);
+
         let even = if self.rate == Some(rate) {
             self.even.max(now.0)
         } else {
             now.0
         };
+
         *self = Self {
             rate: Some(rate),
             even: even.saturating_add(each),
         };
+
+        // A burst of `times` may start that much before evenly spaced turns.
         Micros(even - (per - each)).max(now)
     }
 }
@@ -82,13 +87,16 @@ impl Throttles {
         if options.once_per.is_none() {
             return true;
         }
+
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
+        // An event from before the noted one, handled late, is not in its window.
         if once
             .get(minion)
             .is_some_and(|(from, until)| *from <= at && at < *until)
         {
             return false;
         }
+
         if once.len() >= REACTOR_ONCE_MAX {
             once.retain(|_, (_, until)| at < *until);
         }
@@ -96,6 +104,7 @@ impl Throttles {
             // Forgetting causes an extra reaction, which is better than a missing one.
             once.clear();
         }
+
         self.note(options, minion, at);
         true
     }
@@ -123,12 +132,15 @@ impl Throttles {
         if options.rate.is_none() && options.budget.is_none() {
             return Admission::Now;
         }
+
         let throttle = self.of(rule);
         if let Some(rate) = options.rate
             && let Err(at) = throttle.rate.take(rate, now)
         {
             return Admission::At(at);
         }
+
+        // Last, so that a delayed reaction uses up no budget.
         match options
             .budget
             .map(|budget| throttle.budget.take(budget, now))
@@ -148,10 +160,12 @@ impl Throttles {
         if options.rate.is_none() && options.budget.is_none() {
             return Some(now);
         }
+
         let throttle = self.of(rule);
         let at = options
             .rate
             .map_or(now, |rate| throttle.queue.queue(rate, now));
+
         options
             .budget
             .is_none_or(|budget| throttle.budget.take(budget, at).is_ok())

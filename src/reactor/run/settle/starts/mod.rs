@@ -34,8 +34,11 @@ impl Starts {
             self.in_flight.swap_remove(at);
         }
         let Some(jid) = jid else { return };
+
+        // Read before `claim`, which removes it.
         let is_shown = self.unclaimed.iter().any(|(_, of, _)| of == jid);
         self.claim(jid);
+
         // 3006 and 3007 use one jid in the answer to a wheel call, and another in the event with its arguments.
         if call.client == "wheel" && !is_shown {
             match self.position(call, since) {
@@ -50,6 +53,7 @@ impl Starts {
         if call.args.is_none() || self.unclaimed.iter().any(|(_, of, _)| of == jid) {
             return;
         }
+
         let of_answered =
             |(since, one): &(SeqNo, ObservedCall)| seq >= *since && is_same(one, &call);
         if let Some(at) = self.answered_wheels.iter().position(of_answered) {
@@ -78,14 +82,18 @@ impl Starts {
             .iter()
             .filter(|one| is_same(one, call))
             .count();
+
         let shown = self
             .unclaimed
             .iter()
             .filter(|(seq, _, one)| *seq >= since && is_same(call, one))
             .count();
+
+        // Any equal call in flight may be the cause of one of these starts.
         if shown <= others {
             return None;
         }
+
         let (_, jid, _) = self.unclaimed.remove(self.position(call, since)?)?;
         self.claim(&jid);
         Some(jid)
