@@ -62,6 +62,7 @@ impl JobRecord<'_> {
             Some(text) => text,
             None => std::str::from_utf8(self.text).ok()?.to_owned(),
         };
+
         let mut row = JobSummary {
             jid,
             rank: self.rank,
@@ -72,6 +73,8 @@ impl JobRecord<'_> {
             nocache: self.nocache,
             ..JobSummary::default()
         };
+
+        // Without a load there are no values to read.
         if self.rank > 0 {
             row.read_values(self.load)?;
         }
@@ -105,6 +108,7 @@ impl Before {
 }
 
 fn halves(key: JidKey) -> (u64, u64) {
+    // `try_from` instead of a cast: both halves were masked to 64 bits above.
     let [upper, lower] = [key.0 >> 64, key.0 & u128::from(u64::MAX)];
     let half = |n: u128| u64::try_from(n).expect("64 bits");
     (half(upper), half(lower))
@@ -126,6 +130,8 @@ impl Encoder {
         load: u32,
         rest: impl Iterator<Item = u32>,
     ) -> io::Result<()> {
+        // More bits would change the other flags of the byte. The page is written once, and a wrong
+        // flag would be found only by `verify`.
         if record.rank & !RANK != 0 {
             return Err(io::Error::other(
                 "internal error: the rank of a load exceeds three bits",
@@ -133,6 +139,7 @@ impl Encoder {
         }
         let end = if record.endtime_seq > 0 { HAS_END } else { 0 };
         out.push((record.rank & RANK) | if record.nocache { NO_CACHE } else { 0 } | end);
+
         let (upper, lower) = halves(record.key);
         put(out, upper.wrapping_sub(self.before.key));
         put(out, lower);
@@ -140,6 +147,9 @@ impl Encoder {
             put_bytes(out, record.text);
         }
         put_signed(out, record.first_at.wrapping_sub(self.before.first_at));
+
+        // Jobs of one state run share their arguments, so values are stored once per page and named
+        // by their number afterwards.
         if record.rank > 0 {
             put_signed(
                 out,
@@ -157,12 +167,16 @@ impl Encoder {
                 put(out, known);
             }
         }
+
         if record.endtime_seq > 0 {
             put(out, record.endtime_seq);
             put_bytes(out, record.endtime);
         }
+
         put(out, u64::from(record.count));
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
+
+        // The numbers ascend, so gaps stay small however large the segment is.
         let (mut last, mut count) = (record.first, 1_u32);
         for number in rest {
             let gap = number
@@ -174,11 +188,14 @@ impl Encoder {
             put(out, u64::from(gap));
             (last, count) = (number, count + 1);
         }
+
+        // Readers take the count from the record and would read the next one as entries.
         if count != record.count {
             return Err(io::Error::other(
                 "internal error: the number of entries of a job is wrong",
             ));
         }
+
         self.before = Before::after(record, self.before);
         Ok(())
     }
@@ -208,9 +225,11 @@ impl<'a> Decoder<'a> {
         wanted: impl Fn(JidKey) -> bool,
     ) -> Option<Option<(JobRecord<'a>, Vec<u32>)>> {
         let r = &mut self.reader;
+        // Not a fault: the page ends between two records.
         if r.is_empty() {
             return Some(None);
         }
+
         let flags = r.byte()?;
         let upper = self.before.key.wrapping_add(r.number()?);
         let key = JidKey(u128::from(upper) << 64 | u128::from(r.number()?));
@@ -219,8 +238,10 @@ impl<'a> Decoder<'a> {
         } else {
             &[]
         };
+
         let first_at = self.before.first_at.wrapping_add(r.signed()?);
         let rank = flags & RANK;
+
         let (mut load, mut load_seq): (&[u8], u64) = (&[], 0);
         if rank > 0 {
             load_seq = self
@@ -236,11 +257,15 @@ impl<'a> Decoder<'a> {
                 Some(known) => self.loads.get(usize::try_from(known).ok()?)?,
             };
         }
+
         let (mut endtime_seq, mut endtime): (u64, &[u8]) = (0, &[]);
         if flags & HAS_END != 0 {
             endtime_seq = r.number()?;
             endtime = r.bytes()?;
         }
+
+        // Numbers are decoded for every job, because the next record begins behind them, but kept
+        // only for wanted ones.
         let count = r.small()?;
         let first = u32::try_from(i64::from(self.before.first).checked_add(r.signed()?)?).ok()?;
         let mut numbers = Vec::new();
@@ -248,6 +273,7 @@ impl<'a> Decoder<'a> {
         if collect {
             numbers.push(first);
         }
+
         let mut last = first;
         for _ in 1..count {
             last = last.checked_add(r.small()?)?.checked_add(1)?;
@@ -255,6 +281,7 @@ impl<'a> Decoder<'a> {
                 numbers.push(last);
             }
         }
+
         let nocache = flags & NO_CACHE != 0;
         let record = JobRecord {
             key,
@@ -269,6 +296,7 @@ impl<'a> Decoder<'a> {
             count,
             first,
         };
+
         self.before = Before::after(&record, self.before);
         Some(Some((record, numbers)))
     }

@@ -68,6 +68,7 @@ struct Before {
 
 impl Before {
     fn write(&mut self, out: &mut Vec<u8>, row: &LatestJob) {
+        // Rows are sorted by function, so the name is written where it changes.
         if self.fun.as_ref() == Some(&row.fun) {
             put(out, 0);
         } else {
@@ -75,10 +76,13 @@ impl Before {
             put_bytes(out, &row.fun);
             self.fun = Some(row.fun.clone());
         }
+
         put_name(out, &self.minion, &row.minion);
         self.minion.clone_from(&row.minion);
         put_signed(out, row.seq.0.wrapping_sub(self.seq).cast_signed());
         self.seq = row.seq.0;
+
+        // A jid with a time is two small numbers; most jids of a segment lie close together.
         let key = JidKey::of(&row.jid);
         match key.time() {
             None => {
@@ -105,6 +109,8 @@ impl Before {
         }
         r.name(&mut self.minion)?;
         self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
+        // The differences must be followed through every row, but a text is made only for wanted
+        // ones.
         let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
             None => std::str::from_utf8(r.bytes()?).ok()?.to_owned(),
@@ -117,6 +123,7 @@ impl Before {
                 JidKey::from_time(Micros(self.time), pid).text()?
             }
         };
+
         if is_wanted {
             let (fun, minion) = (self.fun.clone()?, self.minion.clone());
             rows.push(LatestJob {
@@ -166,8 +173,10 @@ pub(crate) fn all(
 pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
     let mut found = Vec::new();
     let mut number = first_page_of(pages, fun.as_bytes())?;
+    // Rows of a function may continue in the following pages.
     while let Some(page) = pages.get(&number.to_be_bytes())? {
         for row in read(&page, &|_, _| true).ok_or_else(|| pages.broken())? {
+            // Rows are sorted: nothing of this function follows.
             if row.fun.as_slice() > fun.as_bytes() {
                 return Ok(found);
             }
@@ -182,20 +191,26 @@ pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, St
 
 /// The number of the first page that may contain rows of a function.
 fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
+    // No pages: the caller finds none at number 0 either.
     let Some((last, _)) = pages.before(None)? else {
         return Ok(0);
     };
+
     let last = last
         .first_chunk()
         .map(|n| u32::from_be_bytes(*n))
         .ok_or_else(|| pages.broken())?;
     let count = last.checked_add(1).ok_or_else(|| pages.broken())?;
+
+    // A function may begin in the middle of a page, so the last page that begins with a smaller
+    // function is needed, not the first page with this one.
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low.midpoint(high);
         let page = pages
             .get(&middle.to_be_bytes())?
             .ok_or_else(|| pages.broken())?;
+        // The first row has no predecessor, so it can be read alone.
         let mut first = Before::default();
         first
             .read(&mut FieldReader(&page), &|_, _| false, &mut Vec::new())

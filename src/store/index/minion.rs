@@ -30,15 +30,19 @@ const BITS: u8 = 1;
 
 fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) -> io::Result<()> {
     put_name(out, before, minion);
+    // Both forms encode ascending numbers only.
     if blocks.windows(2).any(|pair| pair.first() >= pair.last()) {
         return Err(io::Error::other(
             "internal error: the blocks of a minion do not ascend",
         ));
     }
+    // A minion without blocks cannot be selected, but it stays readable.
     let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else {
         out.extend_from_slice(&[LISTED, 0]);
         return Ok(());
     };
+
+    // A bitmap pays once most blocks have entries of the minion, as with a fleet of few minions.
     let bytes = ((last - first) / 8 + 1) as usize;
     if bytes < blocks.len() {
         let mut bits = vec![0_u8; bytes];
@@ -75,6 +79,7 @@ fn read_blocks(r: &mut FieldReader<'_>, mut take: impl FnMut(u32)) -> Option<()>
     match r.byte()? {
         LISTED => {
             let count = r.number()?;
+            // A gap of zero is the next block, so the sequence needs no separator.
             let mut next = 0_u32;
             for _ in 0..count {
                 let block = next.checked_add(r.small()?)?;
@@ -114,6 +119,7 @@ fn skip_blocks(r: &mut FieldReader<'_>) -> Option<()> {
 
 /// Writes minions, sorted, with their blocks, sorted, into pages.
 pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io::Result<()> {
+    // The names of a page are relative to each other, so each page starts over.
     let mut before: &[u8] = &[];
     writer.fill_numbered(minions.len(), |n, is_first, out| {
         let (minion, blocks) = minions.get(n).expect("a record of the list");
@@ -143,6 +149,7 @@ impl MinionSelection<'_> {
 pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed page of minions");
     let (mut keyed, mut names) = (Vec::with_capacity(pages.len()), Vec::new());
+    // The numbered keys of sled are replaced: a reader of the table searches by name.
     for (_, page) in pages {
         let (first, listed) = unpack(&page)
             .and_then(|raw| names_of(&raw))
@@ -150,6 +157,7 @@ pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
         keyed.push((first, page));
         names.push(listed);
     }
+
     let mut writer = PageWriter::new()?;
     writer.fill_numbered(names.len(), |n, _, out| {
         out.extend_from_slice(names.get(n).expect("a record of the list"));
@@ -161,8 +169,10 @@ pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
 /// The first minion of a page, and the record of tree `name`. `None` if malformed.
 fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (mut reader, mut minion, mut first) = (FieldReader(page), Vec::new(), None);
+
     let (mut count, mut names) = (0, Vec::new());
     while !reader.is_empty() {
+        // The names keep their encoding: they are relative to each other in the same order.
         let before = reader.0;
         reader.name(&mut minion)?;
         names.extend_from_slice(before.get(..before.len() - reader.0.len())?);
@@ -170,6 +180,7 @@ fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         first.get_or_insert_with(|| minion.clone());
         count += 1;
     }
+
     let mut record = Vec::new();
     put(&mut record, count);
     record.append(&mut names);
@@ -182,6 +193,7 @@ pub(crate) fn table_pages(
     names: &Pages<impl PageTree + ?Sized>,
     selection: MinionSelection<'_>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
+    // One name is found by the keys alone.
     if let MinionSelection::Is(minion) = selection {
         return Ok(pages
             .of(minion)?
@@ -189,8 +201,10 @@ pub(crate) fn table_pages(
             .into_iter()
             .collect());
     }
+
     let mut found = Vec::new();
     for listed in names.all()? {
+        // One record per page of minions, so each selected page is read once.
         let mut reader = FieldReader(&listed);
         while !reader.is_empty() {
             let record = select_record(&mut reader, selection);
@@ -206,6 +220,7 @@ pub(crate) fn table_pages(
 #[expect(clippy::option_option, reason = "malformed, not selected, selected")]
 fn select_record(
     r: &mut FieldReader<'_>,
+
     selection: MinionSelection<'_>,
 ) -> Option<Option<Vec<u8>>> {
     let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
@@ -228,6 +243,7 @@ pub(crate) fn blocks_with(
         let (mut reader, mut minion) = (FieldReader(page), Vec::new());
         while !reader.is_empty() {
             reader.name(&mut minion)?;
+            // Blocks of other minions are passed over without being decoded.
             if !selection.selects(&minion) {
                 skip_blocks(&mut reader)?;
                 continue;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! index/pages        a copy of all pages (see `page::table`)
-//! index/             sled database; its trees are checked (see `checked`) and hold pages (see `page`)
+//! index/             sled database of checked trees (see `tree`) with pages (see `page`)
 //!   tree "block"     positions and bounds of blocks (see `summary`)
 //!   tree "shape"     tag templates (see `summary`)
 //!   tree "job"       jobs and their entries (see `job`)
@@ -81,14 +81,18 @@ pub(crate) fn write(
 ) -> Result<SegmentMetadata, StoreError> {
     let db = open_sled(dir, INDEX_WRITE_CACHE_BYTES)?;
     let pack = io_at("pack the index", dir);
+
     let mut trees = Vec::new();
     let jobs = index.jobs();
     let mut metadata = index.metadata(&jobs);
+
+    // A rewritten segment has other blocks than the index in memory, and a shorter log.
     let blocks = layout.map_or(index.blocks(), |layout| &layout.blocks);
     metadata.totals.log_bytes = blocks.metas().last().map_or(
         metadata.totals.log_bytes,
         crate::store::log::file::BlockMeta::end,
     );
+
     let mut fill = || -> std::io::Result<()> {
         let mut writer = PageWriter::new()?;
         let key_of_block = |n: usize| {
@@ -101,8 +105,10 @@ pub(crate) fn write(
             blocks.write(n, n.checked_sub(1).filter(|_| !is_first), out);
             Ok(())
         })?;
+
         trees.push(("block", writer.rows()));
         writer.page(&ONLY, &index.templates().to_bytes())?;
+
         trees.push(("shape", writer.rows()));
         let key_of_job = |n: usize| {
             jobs.key(n)
@@ -111,6 +117,8 @@ pub(crate) fn write(
                 .to_be_bytes()
                 .to_vec()
         };
+
+        // Values are numbered per page, so each page has an encoder of its own.
         let mut encoder = Encoder::default();
         writer.fill(jobs.len(), key_of_job, |n, is_first, out| {
             if is_first {
@@ -119,40 +127,54 @@ pub(crate) fn write(
             let (record, load, rest) = jobs.get(n).expect("a job of the index");
             encoder.push(out, &record, load, rest)
         })?;
+
         trees.push(("job", writer.rows()));
         let mut minions = index.minions();
+        // Entries keep their numbers when blocks are merged; only the blocks of a minion change.
         if let Some(layout) = layout {
             for (_, blocks) in &mut minions {
                 let became = |&block: &u32| layout.became.get(block as usize).copied();
                 let moved: Option<Vec<u32>> = blocks.iter().map(became).collect();
                 let lost = || std::io::Error::other("internal error: the layout lacks a block");
                 *blocks = moved.ok_or_else(lost)?;
+                // Neighbors that were merged are one block now.
                 blocks.dedup();
             }
         }
+
         minion::write(&mut writer, &minions)?;
         trees.push(("minion", writer.rows()));
+
         latest::write(&mut writer, &index.latest())?;
         trees.push(("latest", writer.rows()));
+
         writer.page(&ONLY, &metadata.to_bytes())?;
         trees.push(("facts", writer.rows()));
         Ok(())
     };
+
     fill().map_err(pack)?;
+
+    // The table is made of the same rows, not of a second encoding. It is written before sled, so
+    // an index with a complete database has a table, too.
     write_table(dir, |name| {
         let rows = trees.iter().find(|(found, _)| *found == name);
         let pages = rows.and_then(|(_, rows)| joined(rows.iter().map(|(key, value)| (key, value))));
         Ok(pages.unwrap_or_default())
     })?;
+
     for (name, rows) in trees {
         CheckedTree::open(&db, dir, name)?.put(rows, 0)?;
     }
+
+    // Durable before the directory gets its name.
     flush_and_sync(&db, dir)?;
     Ok(metadata)
 }
 
 fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Tree, StoreError> {
     let tree = CheckedTree::open(db, dir, name)?;
+    // sled creates what is missing. A complete index has no empty tree.
     if tree.is_new() {
         Err(tree.damaged("it is empty"))
     } else {
@@ -168,6 +190,7 @@ fn write_table(
     let mut trees = Vec::new();
     for name in TREES {
         let pages = pages_of(name)?;
+        // Readers of a table search minions by name, which sled does not need.
         if name == "minion" {
             let [minions, names] =
                 minion::table_trees(pages).map_err(io_at("pack the index", dir))?;
@@ -182,14 +205,18 @@ fn write_table(
 impl SealedIndex {
     /// Opens the table of the index; writes it first if it is missing. Without space for it, the database is used.
     pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Self, StoreError> {
+        // The usual case: sled is not opened at all.
         if let Some(index) = Self::open_table(fs, dir)? {
             return Ok(index);
         }
+        // Made while the database is open, because sled opens it only once.
         let (index, written) = open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| {
             let pages_of = |name: &str| sled_tree(&db, dir, name)?.0.packed();
             let written = write_table(dir, pages_of);
             Ok((Self::read_database(db, dir)?, written))
         })?;
+
+        // The index from the database is complete; without a table it only costs more memory.
         match written.and_then(|()| Self::open_table(fs, dir)) {
             Ok(table) => Ok(table.unwrap_or(index)),
             // On a full disk this is expected at every opening.
@@ -219,6 +246,7 @@ impl SealedIndex {
     }
 
     fn read_database(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
+        // An estimate: sled fills its cache with what is read.
         let opened_bytes = usize::try_from(INDEX_CACHE_BYTES).unwrap_or(usize::MAX);
         let index = Self::read(|name| sled_tree(&db, dir, name), None, opened_bytes)?;
         Ok(Self {
@@ -232,18 +260,23 @@ impl SealedIndex {
         names: Option<Tree>,
         opened_bytes: usize,
     ) -> Result<Self, StoreError> {
+        // Blocks, templates and metadata are read by every search, so they are decoded once. Pages
+        // of jobs and minions are read as needed.
         let block = tree("block")?;
         let mut blocks = Blocks::default();
         for page in block.all()? {
             blocks.read(&page).ok_or_else(|| block.broken())?;
         }
+
         let only = |tree: &Tree| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
         let template = tree("shape")?;
         let templates =
             TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
+
         let only_metadata = tree("facts")?;
         let metadata = SegmentMetadata::from_bytes(&only(&only_metadata)?)
             .ok_or_else(|| only_metadata.broken())?;
+
         let (job, minion, latest) = (tree("job")?, tree("minion")?, tree("latest")?);
         Ok(Self {
             blocks,
@@ -282,6 +315,7 @@ impl SealedIndex {
 
     /// The positions of entries, by their numbers in the segment.
     fn positions_of(&self, numbers: &[u32]) -> Result<Vec<EntryPosition>, StoreError> {
+        // A number without a position means that the tree of blocks and the tree of jobs disagree.
         let positions: Option<Vec<EntryPosition>> =
             numbers.iter().map(|&n| self.blocks.position(n)).collect();
         positions.ok_or_else(|| self.job.broken())
@@ -299,7 +333,10 @@ impl SealedIndex {
         let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? else {
             return Ok(None);
         };
+
         let mut decoder = Decoder::new(&page);
+
+        // Only the entries of this job are decoded.
         loop {
             match decoder
                 .next(|found| found == key)
@@ -308,6 +345,7 @@ impl SealedIndex {
                 Some((record, positions)) if record.key == key => {
                     return Ok(Some(take(record, positions)));
                 }
+                // Records ascend: a greater key means that the job is not in the segment.
                 Some((record, _)) if record.key < key => {}
                 _ => return Ok(None),
             }
@@ -317,6 +355,7 @@ impl SealedIndex {
     /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of their entries.
     pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
         let (mut found, mut left) = (Vec::new(), keys);
+        // One page serves all wanted jobs in it: they are close together in most questions.
         while let Some((&key, after)) = left.split_first() {
             if let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? {
                 let mut decoder = Decoder::new(&page);
@@ -328,6 +367,7 @@ impl SealedIndex {
                         let row = job.row().ok_or_else(|| self.job.broken())?;
                         found.push((job.key, row, self.positions_of(&positions)?));
                     }
+                    // Wanted jobs that this one has passed are not in the segment.
                     left = left
                         .get(left.partition_point(|key| *key <= job.key)..)
                         .unwrap_or_default();
@@ -355,6 +395,8 @@ impl SealedIndex {
         while rows.len() < limit
             && let Some((first, page)) = self.job.before(upper.as_deref())?
         {
+            // Records are relative to their predecessors, so a page is read forwards and then
+            // reversed.
             let mut of_page = Vec::new();
             let mut decoder = Decoder::new(&page);
             while let Some((record, _)) =
@@ -368,6 +410,7 @@ impl SealedIndex {
             for record in of_page.into_iter().rev().take(limit - rows.len()) {
                 rows.push((record.key, record.row().ok_or_else(|| self.job.broken())?));
             }
+
             upper = Some(first);
         }
         Ok(rows)
@@ -378,6 +421,7 @@ impl SealedIndex {
         &self,
         mut each: impl FnMut(JidKey, JobSummary, Vec<EntryPosition>),
     ) -> Result<(), StoreError> {
+        // A page at a time: a segment may hold hundreds of thousands of jobs.
         for page in self.job.all()? {
             let mut decoder = Decoder::new(&page);
             while let Some((record, positions)) =
@@ -399,6 +443,7 @@ impl SealedIndex {
         &self,
         selection: MinionSelection<'_>,
     ) -> Result<Vec<bool>, StoreError> {
+        // Without a table, all pages are read: names are then in the same pages as their blocks.
         let pages = match &self.names {
             Some(names) => minion::table_pages(&*self.minion, &**names, selection)?,
             None => self.minion.all()?,

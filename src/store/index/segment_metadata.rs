@@ -44,6 +44,7 @@ struct Jids {
     filter: Vec<u8>,
 }
 
+/// Bits that each jid sets in the filter.
 const PROBES: u32 = 4;
 
 impl SegmentMetadata {
@@ -59,6 +60,7 @@ impl SegmentMetadata {
             jobs += 1;
             jids.add(key);
         }
+
         jids.coarsen();
         Self {
             totals,
@@ -94,6 +96,7 @@ impl SegmentMetadata {
             at_min,
             at_max,
         } = self.totals;
+
         for n in [
             entries,
             raw_bytes,
@@ -104,6 +107,7 @@ impl SegmentMetadata {
         ] {
             put(&mut out, n);
         }
+
         put_signed(&mut out, at_min.0);
         put(&mut out, at_max.0.wrapping_sub(at_min.0).cast_unsigned());
         put(
@@ -116,14 +120,17 @@ impl SegmentMetadata {
                 .newest
                 .map_or(0, |at| at.cast_unsigned().saturating_add(1)),
         );
+
         put(&mut out, self.jids.runs.len() as u64);
         let mut end = 0;
         for &(from, to) in &self.jids.runs {
+            // The decoder needs the order, and a wrong run would hide a job.
             assert!(end <= from && from <= to, "runs ascend");
             put(&mut out, (from - end).cast_unsigned());
             put(&mut out, (to - from).cast_unsigned());
             end = to;
         }
+
         put_bytes(&mut out, &self.jids.filter);
         out
     }
@@ -137,8 +144,10 @@ impl SegmentMetadata {
         let last_seq = SeqNo(first_seq.0.wrapping_add(r.number()?));
         let at_min = Micros(r.signed()?);
         let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
+
         let register = r.number()?.checked_sub(1).map(SeqNo);
         let newest = r.number()?.checked_sub(1).map(u64::cast_signed);
+
         let mut runs = Vec::new();
         let mut end = 0_i64;
         for _ in 0..r.number()? {
@@ -146,6 +155,7 @@ impl SegmentMetadata {
             end = from.checked_add_unsigned(r.number()?)?;
             runs.push((from, end));
         }
+
         let filter = r.bytes()?.to_vec();
         let totals = Totals {
             entries,
@@ -156,6 +166,7 @@ impl SegmentMetadata {
             at_min,
             at_max,
         };
+        // Bytes that are left belong to a format of another release.
         r.is_empty().then_some(Self {
             totals,
             jobs,
@@ -172,7 +183,9 @@ impl SegmentMetadata {
 impl Jids {
     /// Adds a key; keys with a time must be added in ascending order.
     fn add(&mut self, key: JidKey) {
+        // Its key is a hash, so only the filter can hold it.
         let Some(at) = key.time() else {
+            // Allocated with the first such jid: most segments have none.
             self.filter.resize(JID_FILTER_BITS / 8, 0);
             for bit in bits(key) {
                 *self
@@ -182,11 +195,15 @@ impl Jids {
             }
             return;
         };
+
+        // Runs are extended at their end only.
         assert!(
             self.newest.is_none_or(|newest| newest <= at.0),
             "keys ascend"
         );
+
         self.newest = Some(at.0);
+        // Adjacent microseconds are one run: jids of a busy master are close together.
         match self.runs.last_mut() {
             Some((_, last)) if at.0 <= last.saturating_add(1) => *last = at.0.max(*last),
             _ => self.runs.push((at.0, at.0)),
@@ -195,19 +212,25 @@ impl Jids {
 
     /// Closes the smallest gaps until at most `JID_RUNS_MAX` runs are left.
     fn coarsen(&mut self) {
+        // Most segments have few runs.
         if self.runs.len() <= JID_RUNS_MAX {
             return;
         }
+
         let mut gaps: Vec<i64> = self
             .runs
             .windows(2)
             .filter_map(|w| Some(w.get(1)?.0 - w.first()?.1))
             .collect();
+
         gaps.sort_unstable();
+
+        // All gaps below this width are closed, and as many of exactly this width as the limit
+        // needs.
         let closed = self.runs.len() - JID_RUNS_MAX;
         let widest = gaps.get(closed - 1).copied().unwrap_or(0);
-        // Of the gaps with this width, close only as many as needed.
         let mut ties = closed - gaps.partition_point(|&gap| gap < widest);
+
         let mut runs: Vec<(i64, i64)> = Vec::with_capacity(JID_RUNS_MAX);
         for &(from, to) in &self.runs {
             match runs.last_mut() {
@@ -224,6 +247,7 @@ impl Jids {
 
     fn may_hold(&self, key: JidKey) -> bool {
         let Some(at) = key.time() else {
+            // A false positive costs a look at the segment.
             let set = |bit: usize| {
                 self.filter
                     .get(bit / 8)
@@ -231,12 +255,14 @@ impl Jids {
             };
             return bits(key).into_iter().all(set);
         };
+
         let next = self.runs.partition_point(|&(_, to)| to < at.0);
         self.runs.get(next).is_some_and(|&(from, _)| from <= at.0)
     }
 
     fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
         let before = before.unwrap_or(JidKey(u128::MAX));
+        // Keys without a time sort behind all others.
         let Some(at) = before.time() else {
             // Keys without a time are greater than all others, and the filter cannot enumerate them.
             if !self.filter.is_empty() {
@@ -246,11 +272,14 @@ impl Jids {
                 .newest
                 .map(|at| JidKey::from_time(Micros(at), Some(u32::MAX)));
         };
+
         let run = self
             .runs
             .partition_point(|&(from, _)| from <= at.0)
             .checked_sub(1)?;
+
         let (_, to) = *self.runs.get(run)?;
+        // The greatest key of that microsecond: a bound must not be below any job of the run.
         Some(before.min(JidKey::from_time(Micros(to), Some(u32::MAX))))
     }
 }

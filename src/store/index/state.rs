@@ -7,8 +7,8 @@
 //! # On disk
 //!
 //! ```text
-//! state/               sled database; its trees are checked (see `checked`). The mark of `latest` grows with each change,
-//!                      and `segments` records it: so an old version of `latest` is detected
+//! state/               sled database of checked trees (see `tree`). The mark of `latest` grows
+//!                      with each change, and `segments` records it: an old `latest` is detected
 //!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
 //!                      value  metadata of the segment (see `index::segment_metadata`)
 //!   tree "latest"      the latest job per function and minion, in pages (see `index::latest`)
@@ -70,13 +70,20 @@ impl Database {
 
     fn read(db: sled::Db, is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
         let tree = |name: &str| CheckedTree::open(&db, dir, name);
+
         let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
+
+        // Both trees are written together. One that is new beside the other was lost.
         if !segments.is_new() && latest.0.is_new() {
             return Err(latest.0.damaged("it has lost everything"));
         }
+
+        // `segments` records the mark of `latest` after `latest` is durable, so it can only be
+        // behind.
         if latest.0.mark() < segments.mark() {
             return Err(latest.0.damaged("it is older than tree `segments`"));
         }
+
         if is_copy {
             tracing::warn!(dir = %dir.display(), "no space to open the state database, reading a copy in memory");
         }
@@ -111,6 +118,8 @@ impl StateDatabase {
     pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
         let mark = incomplete_mark(dir);
         let fs = &Disk;
+        // Removed in one go and marked first: whatever is left is recognized as incomplete, not as
+        // damaged.
         remove_dir(fs, dir)?;
         fs.write_whole(&mark, b"").map_err(io_at("write", &mark))?;
 
@@ -132,6 +141,7 @@ impl StateDatabase {
         writes: bool,
         work: impl FnOnce(&Database) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        // After an error of the operating system sled answers every call with a copy of it.
         let run = |open: &Database| {
             work(open).inspect_err(|error| {
                 if matches!(error, StoreError::Io { .. }) {
@@ -139,13 +149,18 @@ impl StateDatabase {
                 }
             })
         };
+        // The usual case, under the read lock: readers do not wait for each other.
         if let Some(open) = &*self.open.read()
             && open.is_usable(writes)
         {
             return run(open);
         }
+
+        // Another thread may have reopened it while this one waited for the lock.
         let mut slot = self.open.write();
         if !slot.as_ref().is_some_and(|open| open.is_usable(writes)) {
+            // Closed before it is opened again: sled locks its files. Dropping it may panic in
+            // sled.
             let failed = slot.take();
             guarded(&self.dir, || {
                 drop(failed);
@@ -153,6 +168,8 @@ impl StateDatabase {
             })?;
             *slot = Some(Database::open(&self.dir)?);
         }
+
+        // On a full disk the reopened database may be a copy in memory, which serves readers only.
         match &*slot {
             Some(open) if open.is_usable(writes) => run(open),
             _ => {
@@ -194,8 +211,11 @@ impl StateDatabase {
         fresh: &[LatestJob],
         stays: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
+        // Held until the tree is replaced: two merges of the same old rows would lose the rows of
+        // one.
         let _changing = self.changing.lock();
         let known = latest::all(&open.latest, &|_, _| true)?;
+
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
         for LatestJob {
             fun,
@@ -206,6 +226,9 @@ impl StateDatabase {
         {
             rows.insert((fun, minion), (*seq, jid));
         }
+
+        // Of two returns the newer job wins, so applying a segment twice, or in another order,
+        // changes nothing.
         for LatestJob {
             fun,
             minion,
@@ -218,6 +241,7 @@ impl StateDatabase {
                 *row = (*seq, jid);
             }
         }
+
         let rows: Vec<LatestJob> = rows
             .into_iter()
             .map(|((fun, minion), (seq, jid))| LatestJob {
@@ -227,6 +251,7 @@ impl StateDatabase {
                 jid: jid.into(),
             })
             .collect();
+
         let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
         latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
         let mark = open.latest.0.mark() + 1;
@@ -243,6 +268,8 @@ impl StateDatabase {
             for (class_name, segment) in segments {
                 open.segments.remove(&segment_key(class_name, segment))?;
             }
+            // Durable before the caller removes the directories, which are the record of the
+            // unfinished drop.
             flush_and_sync(&open.db, &self.dir)
         })
     }
@@ -255,6 +282,7 @@ impl StateDatabase {
     ) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
         self.with(true, |open| {
+            // As in `apply`: the rows first, then the mark that refers to them.
             let mark = self.take_latest(open, stay, |seq| !gone.contains(&seq))?;
             flush_and_sync(&open.db, &self.dir)?;
             open.segments.put([], mark)?;
@@ -270,6 +298,7 @@ impl StateDatabase {
     fn known(segments: &CheckedTree) -> Result<Vec<Known>, StoreError> {
         let rows = segments.with_prefix(b"")?;
         let known = |(key, value): &crate::store::index::tree::Row| {
+            // Class names contain no zero byte.
             let (name, seq) = key.split_last_chunk::<8>()?;
             let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
             Some((
@@ -278,6 +307,7 @@ impl StateDatabase {
                 SegmentMetadata::from_bytes(value)?,
             ))
         };
+
         let known: Option<Vec<Known>> = rows.iter().map(known).collect();
         known.ok_or_else(|| segments.damaged("malformed row"))
     }

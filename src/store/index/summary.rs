@@ -45,6 +45,8 @@ impl TagTemplates {
     fn bit_of(&mut self, template: &[u8]) -> u64 {
         let number = match self.0.find(template) {
             Some(number) => number,
+            // Both limits: templates come from senders, and the list is in memory for each open
+            // segment.
             None if self.0.len() < TAG_TEMPLATES_MAX
                 && self.0.bytes() + template.len() <= TAG_TEMPLATE_BYTES_MAX =>
             {
@@ -63,6 +65,7 @@ impl TagTemplates {
     }
 
     fn bit(number: u32) -> u64 {
+        // Rare templates share bits: a shared bit costs a look at blocks without the tag.
         1 << if number < OWN_BITS {
             number
         } else {
@@ -122,6 +125,7 @@ impl Blocks {
 
     /// The template bits of a block.
     pub fn templates(&self, block: usize) -> u64 {
+        // All bits for an unknown block: a search must not pass over it.
         self.templates.get(block).copied().unwrap_or(u64::MAX)
     }
 
@@ -138,6 +142,7 @@ impl Blocks {
             .partition_point(|&start| start <= entry)
             .checked_sub(1)?;
         let at = u16::try_from(entry - self.starts.get(block)?).ok()?;
+
         Some(EntryPosition {
             block: u32::try_from(block).ok()?,
             at,
@@ -162,23 +167,29 @@ impl Blocks {
     /// Appends the record of block `n`; `before` is the previous block in the page.
     pub fn write(&self, n: usize, before: Option<usize>, out: &mut Vec<u8>) {
         let meta = self.metas.get(n).expect("a block of this segment");
+        // Readers search blocks by these bounds.
         assert!(
             meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max,
             "bounds of a block are ordered"
         );
+
         let (end, seq, at) = before
             .and_then(|n| self.metas.get(n))
             .map_or(START, Self::anchor);
+
         put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
         for number in [meta.len, meta.head_len, meta.count] {
             put(out, u64::from(number));
         }
+
         put_signed(out, meta.first_seq.0.wrapping_sub(seq).cast_signed());
         let span = meta.last_seq.0.wrapping_sub(meta.first_seq.0);
+        // Consecutive numbers, the usual case, become a zero.
         put(
             out,
             span.wrapping_sub(u64::from(meta.count)).wrapping_add(1),
         );
+
         put_signed(out, meta.at_min.0.wrapping_sub(at));
         put(
             out,
@@ -194,6 +205,7 @@ impl Blocks {
     /// Appends the blocks of a page; `None` if malformed.
     pub fn read(&mut self, page: &[u8]) -> Option<()> {
         let mut r = FieldReader(page);
+
         let (mut end, mut seq, mut at) = START;
         while !r.is_empty() {
             let offset = end.wrapping_add(r.signed()?.cast_unsigned());
@@ -203,6 +215,7 @@ impl Blocks {
             let at_min = Micros(at.wrapping_add(r.signed()?));
             let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
             let templates = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
+
             let last_seq = SeqNo(first_seq.0.wrapping_add(span));
             let meta = BlockMeta {
                 offset,
@@ -214,8 +227,11 @@ impl Blocks {
                 at_min,
                 at_max,
             };
+
+            // Wrapping arithmetic accepts any bytes, so the results are checked instead.
             offset.checked_add(u64::from(len))?;
             (first_seq <= last_seq && at_min <= at_max).then_some(())?;
+
             (end, seq, at) = Self::anchor(&meta);
             self.push(meta, templates);
         }

@@ -1,6 +1,7 @@
 //! A vector of fixed-size chunks: growing copies nothing and reserves little.
 
-/// Items per chunk.
+/// Items per chunk. One chunk of entries is 64 KiB, so growing never copies, as a `Vec` would while
+/// the commit waits.
 const PIECE: usize = 1 << 14;
 
 #[derive(Debug)]
@@ -29,6 +30,7 @@ impl<T> Arena<T> {
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
         }
+
         let piece = self.pieces.last_mut().expect("a chunk was pushed");
         piece.push(item);
         debug_assert!(piece.len() <= PIECE, "a chunk has at most PIECE items");

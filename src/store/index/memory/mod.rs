@@ -65,6 +65,8 @@ fn slot_of(jid: &str) -> usize {
         .copied()
         .unwrap_or_default();
     let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
+    // The multiplication leaves the best mixed bits at the top; 26 of 32 are dropped, so 64 slots
+    // are left.
     mixed as usize % LAST_JIDS
 }
 
@@ -156,6 +158,7 @@ impl MemIndex {
     pub(crate) fn add_block(&mut self, meta: BlockMeta, templates: &[Vec<u8>]) {
         let totals = &mut self.totals;
         totals.log_bytes = meta.end();
+        // `Totals` starts with zero times, which would win every comparison of the minimum.
         let none_yet = self.blocks.metas().is_empty();
         totals.at_min = if none_yet {
             meta.at_min
@@ -167,7 +170,9 @@ impl MemIndex {
         } else {
             totals.at_max.max(meta.at_max)
         };
+
         self.blocks.push(meta, self.templates.bits(templates));
+        // An empty range: entries of the block extend it.
         self.minion_ends.push(self.minions_len());
         self.raws.push(0);
     }
@@ -175,6 +180,8 @@ impl MemIndex {
     /// Whether there is room for this many entries and bytes with sequence numbers up to `last`: all numbers are 32 bits.
     pub(crate) fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
         let most = NONE as usize;
+        // In the worst case every byte of the entries is a new name, and every entry adds one of
+        // each kind.
         let fits = |names: &Names, each: usize| {
             let more = each
                 .checked_mul(entries)
@@ -182,6 +189,7 @@ impl MemIndex {
             more.and_then(|more| more.checked_add(names.bytes()))
                 .is_some_and(|bytes| bytes < most)
         };
+
         (self.blocks.entries() as usize)
             .checked_add(entries)
             .is_some_and(|all| all < most)
@@ -208,41 +216,50 @@ impl MemIndex {
         self.totals.entries += 1;
         self.totals.last_seq = self.totals.last_seq.max(seq);
         self.totals.raw_bytes += raw_len as u64;
-        // Saturating: the value only separates small blocks from large ones.
+        // Saturating: the value only separates small blocks from large ones when a segment is
+        // sealed.
         let raw = self.raws.last_mut().expect("a block was added");
         *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
+
         if entry.kind == Kind::Register {
             self.register = Some(seq);
         }
+
         let minion = if entry.minion.is_empty() {
             NONE
         } else {
             self.note_minion(entry.minion.as_bytes())?
         };
+        // An entry without a job is found by its block alone.
         if entry.jid.is_empty() {
             return Ok(());
         }
+
         let number = u32::try_from(at)
             .ok()
             .and_then(|at| self.blocks.newest_start().checked_add(at));
         let number = number.filter(|number| *number < NONE);
         let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
+
         let at = self.job_of(entry, number)?;
         let job = self
             .jobs
             .get_mut(at as usize)
             .expect("the job was found or added");
         let rank = job_summary::rank(entry.kind);
-        // A segment of an earlier release may span more than 32 bits of sequence numbers. Beyond that only their order
-        // matters, which saturation preserves.
+
+        // A segment of an earlier release may span more than 32 bits of sequence numbers. Beyond
+        // that only their order matters, which saturation preserves.
         let since =
             u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
+
         match entry.kind {
             Kind::Endtime => {
                 let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
                 (job.endtime_seq, job.endtime) = (since, self.texts.number(text.as_bytes())?);
             }
             Kind::NoCache => job.nocache = true,
+            // Of several loads the best one counts, and of equal ones the first.
             kind if rank > job.rank => {
                 let (row, values) = &mut self.scratch;
                 row.take_load(
@@ -255,8 +272,12 @@ impl MemIndex {
             }
             _ => {}
         }
+
+        // Only returns are jobs that a minion has run. Without a minion there is no row to renew.
         if entry.kind == Kind::Return && minion != NONE {
             let is_bus_only = entry.flags.has(Flags::UNCONFIRMED);
+            // A highstate counts twice: for its function, and for the question when a minion last
+            // applied all of its states.
             if entry.flags.has(Flags::HIGHSTATE) {
                 let fun = self.number_of(RowKind::Highstate, HIGHSTATE, is_bus_only)?;
                 self.note_latest(RowKind::Highstate, fun, minion, at, seq);
@@ -280,7 +301,6 @@ impl MemIndex {
             name.push(BUS_ONLY as u8);
         }
         name.extend_from_slice(fun.as_bytes());
-
         // Usually that of the return before.
         let [last, of_highstate] = &mut self.last_funs;
         let last = match kind {
@@ -297,10 +317,14 @@ impl MemIndex {
     fn note_minion(&mut self, minion: &[u8]) -> Result<u32, StoreError> {
         let name = self.names.number(minion)?;
         let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
+
         if self.noted.len() <= name as usize {
             self.noted.resize(name as usize + 1, Noted::default());
         }
         let noted = self.noted.get_mut(name as usize).expect("resized above");
+
+        // Each minion once per block: `minion_ends` delimits the blocks, and entries of a block are
+        // added together.
         if noted.block != block {
             noted.block = block;
             self.minions.push(name);
@@ -311,15 +335,19 @@ impl MemIndex {
 
     /// Appends an entry to its job; returns the number of the job.
     fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
+        // Entries without a job leave gaps here, so the list is extended up to this one.
         while self.next.len() <= number as usize {
             self.next.push(NONE);
         }
+
         let slot = slot_of(entry.jid);
         let known = self
             .last_jids
             .get(slot)
             .filter(|(jid, _)| jid == entry.jid)
             .map(|(_, at)| *at);
+        // Consecutive entries often belong to few jobs, and comparing a text is cheaper than
+        // hashing a key and probing a table.
         let at = if let Some(at) = known {
             at
         } else {
@@ -333,14 +361,17 @@ impl MemIndex {
             *job = at;
             at
         };
+
         let job = self
             .jobs
             .get_mut(at as usize)
             .expect("the job was found or added");
+        // A new job has itself as first and last entry.
         if job.count > 0 {
             assert!(number > job.last, "the entries of a job ascend");
             *self.next.get_mut(job.last as usize).expect("resized above") = number;
         }
+
         job.count += 1;
         job.last = number;
         Ok(at)
@@ -349,14 +380,19 @@ impl MemIndex {
     fn find_or_make(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
         let key = JidKey::of(entry.jid);
         let hash = hash(&key.0.to_le_bytes());
+        // Keys, not texts: two jids without a time whose hashes collide share a job here. Readers
+        // compare the texts of the entries.
         if let Some(at) = self.find_hashed(key, hash) {
             return Ok(at);
         }
+
         let at = fits(self.jobs.len(), "an index has over 4 G jobs")?;
+        // A jid with a time is spelled from its key.
         if key.time().is_none() {
             let text = self.texts.number(entry.jid.as_bytes())?;
             self.free.insert(at, text);
         }
+
         let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).expect("64 bits");
         self.jobs.push(MemJob {
             key: [half(key.0 >> 64), half(key.0)],
@@ -371,7 +407,10 @@ impl MemIndex {
             rank: 0,
             nocache: false,
         });
+
         self.job_table.insert(hash, at);
+        // Sorted in runs while the segment grows, so that no reader and no commit sorts a whole
+        // segment at once.
         if self.jobs.len() - self.sorted.len() >= JOBS_SORTED_AT_ONCE {
             let unsorted = self.unsorted();
             self.sorted.extend(unsorted);
@@ -412,6 +451,7 @@ impl MemIndex {
             self.renew_latest(at, job, seq);
             return;
         }
+
         let pair = u64::from(fun) << 32 | u64::from(minion);
         let hash = hash(&pair.to_le_bytes());
         let is = |at: u32| {
@@ -422,6 +462,7 @@ impl MemIndex {
         let known = self.latest_table.find(hash, is);
         let next = u32::try_from(self.latest.len())
             .expect("at most one per entry, and entries are 32 bits");
+
         if let Some(at) = known {
             self.renew_latest(at, job, seq);
         } else {
@@ -433,6 +474,7 @@ impl MemIndex {
                 seq,
             });
         }
+
         let row = self
             .noted
             .get_mut(minion as usize)
@@ -444,6 +486,8 @@ impl MemIndex {
     /// Records a further return of a function from a minion, unless its job is older.
     fn renew_latest(&mut self, at: u32, job: u32, seq: SeqNo) {
         let newness = |job: u32, seq| self.key_of(job).map(|key| newness(key, seq));
+        // A second return of the same job renews the row even if it says nothing newer: the last
+        // one decides when the row expires.
         let is_newer = |known: &MemLatest| {
             known.job == job || newness(job, seq) > newness(known.job, known.seq)
         };
@@ -504,14 +548,17 @@ impl MemIndex {
             first,
             ..
         } = *job;
+
         let (load, endtime) = (text(job.load), text(job.endtime));
         let seq = |since: u32| self.totals.first_seq.0.saturating_add(u64::from(since));
+
         let load_seq = if rank > 0 { seq(job.load_seq) } else { 0 };
         let endtime_seq = if job.endtime_seq == NONE {
             0
         } else {
             seq(job.endtime_seq)
         };
+
         let text = self.free_jid(at);
         JobRecord {
             key: job.key(),
@@ -552,11 +599,15 @@ impl MemIndex {
         before: Option<JidKey>,
         limit: usize,
     ) -> Vec<(JidKey, JobSummary)> {
+        // The runs are sorted, the jobs behind them are not yet.
         let fresh = self.unsorted();
         let runs = self
             .sorted
             .chunks(JOBS_SORTED_AT_ONCE)
             .chain([fresh.as_slice()]);
+
+        // A heap of runs, each with its greatest key: merging stops at the limit instead of sorting
+        // all jobs.
         let mut heap: BinaryHeap<(JidKey, &[u32])> = BinaryHeap::new();
         for run in runs {
             let end = before.map_or(run.len(), |before| {
@@ -564,13 +615,17 @@ impl MemIndex {
             });
             self.offer(&mut heap, run.get(..end).unwrap_or_default());
         }
+
         let mut rows = Vec::new();
         while rows.len() < limit
             && let Some((key, run)) = heap.pop()
         {
+            // Only runs with jobs are offered.
             let Some((at, rest)) = run.split_last() else {
                 continue;
             };
+            // A malformed summary is left out. It could only come from a bug, and the other jobs
+            // stay readable.
             if let Some(row) = self
                 .jobs
                 .get(*at as usize)
@@ -609,6 +664,7 @@ impl MemIndex {
 
     /// The latest job of a function, per minion.
     pub(crate) fn latest_of(&self, fun: &str) -> Vec<LatestJob> {
+        // A function without a number never returned.
         let Some(fun) = self.names.find(fun.as_bytes()) else {
             return Vec::new();
         };
@@ -621,10 +677,12 @@ impl MemIndex {
 
     fn latest_row(&self, latest: &MemLatest) -> Option<LatestJob> {
         let job = self.jobs.get(latest.job as usize)?;
+
         let jid = match job.key().text() {
             Some(text) => text,
             None => String::from_utf8(self.free_jid(latest.job).to_vec()).ok()?,
         };
+
         let [fun, minion] = [latest.fun, latest.minion].map(|name| self.names.get(name).to_vec());
         Some(LatestJob {
             fun,
@@ -636,9 +694,11 @@ impl MemIndex {
 
     /// Marks every block with an entry of a selected minion.
     pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
+        // Each name is tested once, not once per block.
         let names: Vec<bool> = (0..self.names.len())
             .map(|name| selection.selects(self.names.get(name)))
             .collect();
+
         let mut from = 0;
         let has = |end: &u32| {
             let mut minions = self.minions.range(from..*end as usize);
@@ -651,7 +711,9 @@ impl MemIndex {
     /// All minions, sorted, with their blocks, ascending.
     pub(crate) fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
         let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
+
         let mut from = 0;
+        // Blocks are visited in order, so every list ascends.
         for (block, &end) in (0_u32..).zip(&self.minion_ends) {
             for &name in self.minions.range(from..end as usize) {
                 if let Some(list) = blocks.get_mut(name as usize) {
@@ -660,6 +722,7 @@ impl MemIndex {
             }
             from = end as usize;
         }
+
         let named = (0_u32..)
             .zip(blocks)
             .filter(|(_, blocks)| !blocks.is_empty());

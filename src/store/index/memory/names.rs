@@ -25,6 +25,7 @@ const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
 impl Table {
     /// The number with this hash for which `is` returns true.
     pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        // An empty table has no slot at all, so the first access below ends the search.
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = home(hash, mask);
         loop {
@@ -32,6 +33,7 @@ impl Table {
             if slot == 0 {
                 return None;
             }
+            // The upper half of the hash is in the slot, so few names are compared.
             if (slot ^ hash) & HASH_BITS == 0 {
                 let number = number(slot);
                 if is(number) {
@@ -45,6 +47,7 @@ impl Table {
     /// Inserts a number that is not in the table and is not `u32::MAX`.
     pub(crate) fn insert(&mut self, hash: u64, number: u32) {
         assert!(number < u32::MAX, "a slot holds the number plus one");
+        // Three quarters: beyond that, linear probing meets long runs.
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
@@ -67,6 +70,7 @@ impl Table {
 
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(16);
+        // Slots contain the upper half of their hash, so nothing is hashed again.
         let old = std::mem::replace(&mut self.slots, vec![0; size]);
         old.into_iter()
             .filter(|&slot| slot != 0)
@@ -95,17 +99,21 @@ impl Names {
     /// The number of a name, which is added if new. Fails if the names exceed 4 GiB.
     pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
         let hash = hash(name);
+        // The usual case: names repeat.
         if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
             return Ok(known);
         }
+
         let number = self.len();
         let end = fits(
             self.bytes.len() + name.len(),
             "the names in an index exceed 4 GiB",
         )?;
+        // The greatest number stands for none elsewhere, and a slot holds the number plus one.
         if number == u32::MAX {
             return Err(StoreError::Broken("an index has over 4 G names"));
         }
+
         self.bytes.extend_from_slice(name);
         self.ends.push(end);
         self.table.insert(hash, number);

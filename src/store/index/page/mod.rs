@@ -61,30 +61,41 @@ impl PageWriter {
         mut encode: impl FnMut(usize, bool, &mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut from = 0;
+        // One buffer for all pages.
         let mut raw = Vec::new();
         while from < count {
             raw.clear();
+            // Fill up to the size that is expected to compress to one value.
             let mut next = from;
             while next < count {
                 let len = raw.len();
                 encode(next, next == from, &mut raw)?;
+                // The record that exceeds the size begins the next page, which encodes it again,
+                // relative to nothing.
                 if raw.len() > self.raw_max && next > from {
                     raw.truncate(len);
                     break;
                 }
                 next += 1;
             }
+
             let page = self.pack(&raw)?;
+
+            // Compressed worse than the page before: try again with half of the records. A single
+            // record stays, and is split into parts.
             if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES
             {
                 self.raw_max = (self.raw_max / 2).max(INDEX_PAGE_BYTES - 1);
                 continue;
             }
+
+            // The last page says nothing about the ratio: it is not full.
             if next < count {
                 // Aim slightly below the compression ratio of this page.
                 let fits = raw.len() * INDEX_PAGE_BYTES / page.len().max(1);
                 self.raw_max = (fits - fits / 16).clamp(INDEX_PAGE_BYTES - 1, INDEX_PAGE_RAW_BYTES);
             }
+
             self.push(&key(from), &page)?;
             from = next;
         }
@@ -118,12 +129,16 @@ impl PageWriter {
     }
 
     fn pack(&mut self, raw: &[u8]) -> io::Result<Vec<u8>> {
+        // Readers refuse to unpack a longer page.
         let len = u32::try_from(raw.len())
             .ok()
             .filter(|_| raw.len() <= PAGE_BYTES_MAX);
         let len =
             len.ok_or_else(|| io::Error::other("internal error: a page exceeds PAGE_BYTES_MAX"))?;
+
         let packed = self.zstd.compress(raw)?;
+
+        // Compression must save a sixteenth: a page that is stored is read without decompression.
         Ok(if packed.len() + 4 + raw.len() / 16 < raw.len() {
             [&[ZSTD][..], &len.to_le_bytes(), &packed].concat()
         } else {
@@ -132,6 +147,7 @@ impl PageWriter {
     }
 
     fn push(&mut self, key: &[u8], page: &[u8]) -> io::Result<()> {
+        // Readers search by the order of the keys.
         let before = self
             .rows
             .last()
@@ -141,6 +157,7 @@ impl PageWriter {
                 "internal error: the keys of pages do not ascend",
             ));
         }
+
         for (part, bytes) in page.chunks(INDEX_PAGE_BYTES).enumerate() {
             let part = u16::try_from(part)
                 .map_err(|_| io::Error::other("internal error: a page has over 65,536 parts"))?;
@@ -170,16 +187,21 @@ pub(crate) trait PageTree: Debug + Send + Sync {
 
 impl PageTree for CheckedTree {
     fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
+        // The greatest row is the last part of its page.
         let rows = self.before(upper, 1)?;
         let Some((key, value)) = rows.first() else {
             return Ok(None);
         };
+
         let Some((key, part)) = key.split_last_chunk::<PART_LEN>() else {
             return Err(broken(self));
         };
+
+        // Almost every page has one part.
         if *part == [0; PART_LEN] {
             return Ok(Some((key.to_vec(), value.to_vec())));
         }
+
         let parts = self.with_prefix(key)?;
         Ok(Some((
             key.to_vec(),
@@ -192,6 +214,7 @@ impl PageTree for CheckedTree {
 
     /// The keys of a tree have one length.
     fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
+        // Longer than the suffix of any part, so it sorts behind all parts of this key.
         self.last_below(Some(&[key, &[0xff; PART_LEN + 1]].concat()))
     }
 
@@ -209,6 +232,7 @@ pub(crate) fn joined(
     rows: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>,
 ) -> Option<Vec<Page>> {
     let mut pages: Vec<Page> = Vec::new();
+    // A part other than the first continues the page before it.
     for (key, value) in rows {
         let (key, part) = key.as_ref().split_last_chunk::<PART_LEN>()?;
         match pages.last_mut() {

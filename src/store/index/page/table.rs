@@ -66,6 +66,8 @@ pub(crate) struct TableTree {
 /// Writes a table into the directory of an index; atomic, and durable once the directory is synced. Pages are packed; their
 /// keys ascend in a tree.
 pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), StoreError> {
+    // The directory comes first, with the length and hash of each page, so that opening needs no
+    // page.
     let (temporary, place) = (dir.join(TEMPORARY), dir.join(FILE));
     let mut directory = Vec::new();
     for (name, pages) in trees {
@@ -77,13 +79,18 @@ pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), Store
             directory.extend_from_slice(&xxh3_64(page).to_le_bytes());
         }
     }
+
     let len = crate::store::error::fits(directory.len(), "a directory of pages exceeds 4 GiB")?;
     let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &len.to_le_bytes()].concat();
     bytes.extend_from_slice(&hash_of(len, &directory).to_le_bytes());
     bytes.append(&mut directory);
+
     for (_, page) in trees.iter().flat_map(|(_, pages)| pages) {
         bytes.extend_from_slice(page);
     }
+
+    // Written elsewhere and renamed: a reader sees the whole table or none. Not through `Fs`: like
+    // the files of sled it is derived data, which simulated power cuts leave out.
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(&bytes)?;
         file.sync_data()?;
@@ -108,58 +115,74 @@ impl Table {
     /// Opens the table of an index and verifies its directory. `None` if it is missing or of another version.
     pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
         let path = dir.join(FILE);
+        // An index of a release up to 0.1 has none: the caller writes it.
         let file = match fs.open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(derived_at("open", &path))?,
         };
+
         let size = file.size().map_err(derived_at("read the size of", &path))?;
+
+        // Only the methods that read and report damage are used until the directory is known.
         let mut table = Self {
             dir: dir.to_owned(),
             file,
             trees: Vec::new(),
             places: Vec::new(),
         };
+
         let header = table.read(0, HEADER_LEN, size)?;
         let mut rest = FieldReader(&header);
         let damaged = || table.damaged("header damaged");
         let magic = rest.take(MAGIC.len()).ok_or_else(damaged)?;
         let mut word = |len| rest.take(len).ok_or_else(damaged);
+
         let (version, len, hash) = (
             fixed(word(4)?),
             fixed(word(4)?),
             u64::from_le_bytes(fixed(word(8)?)),
         );
         let (version, len) = (u32::from_le_bytes(version), u32::from_le_bytes(len));
+
         if magic != MAGIC {
             return Err(damaged());
         }
+        // The caller writes the table again from sled, as if it were missing.
         if version != VERSION {
             return Ok(None);
         }
+
+        // The length is checked against the file before anything is allocated for it.
         let directory = table.read(HEADER_LEN as u64, len as usize, size)?;
         if hash_of(len, &directory) != hash {
             return Err(table.damaged("directory damaged"));
         }
+
         let begin = HEADER_LEN as u64 + u64::from(len);
         let (trees, places) = read_directory(&directory, begin).ok_or_else(damaged)?;
+
+        // A truncated file is found here instead of by some later reader.
         if places
             .last()
             .is_some_and(|last| last.offset.saturating_add(u64::from(last.len)) != size)
         {
             return Err(table.damaged("the file has another length than its pages"));
         }
+
         (table.trees, table.places) = (trees, places);
         Ok(Some(Arc::new(table)))
     }
 
     /// Reads a part of the file, which has `size` bytes.
     fn read(&self, offset: u64, len: usize, size: u64) -> Result<Vec<u8>, StoreError> {
+        // Checked before the allocation: a damaged length may be up to 4 GiB.
         if offset.saturating_add(len as u64) > size {
             return Err(self.damaged("the file is truncated"));
         }
         let mut bytes = vec![0; len];
         match self.file.read_exact_at(&mut bytes, offset) {
             Ok(()) => Ok(bytes),
+            // The file became shorter after its size was read.
             Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged("the file is truncated"))
             }
@@ -206,12 +229,15 @@ fn read_directory(bytes: &[u8], begin: u64) -> Option<Directory> {
     while !reader.is_empty() {
         let name = std::str::from_utf8(reader.bytes()?).ok()?.to_owned();
         let from = places.len();
+
         for _ in 0..reader.number()? {
+            // Readers search by the order of the keys.
             let (key, len): (Box<[u8]>, u32) = (reader.bytes()?.into(), reader.small()?);
             let before = places.get(from..)?.last();
             if before.is_some_and(|before: &Place| before.key >= key) {
                 return None;
             }
+
             let hash = u64::from_le_bytes(fixed(reader.take(8)?));
             places.push(Place {
                 key,
@@ -243,9 +269,11 @@ impl TableTree {
     }
 
     fn page(&self, place: &Place) -> Result<Vec<u8>, StoreError> {
+        // The size was compared with the directory on opening.
         let page = self
             .table
             .read(place.offset, place.len as usize, u64::MAX)?;
+        // On every read: the page cache may hold what the disk returned wrongly.
         if xxh3_64(&page) == place.hash {
             Ok(page)
         } else {

@@ -60,6 +60,7 @@ impl Sum {
                 .ok()
                 .map(u64::from_le_bytes)
         };
+        // Trees of the first release had no mark.
         let mark = if bytes.len() == 16 { 0 } else { word(16)? };
         Some(Self {
             rows: word(0)?,
@@ -96,7 +97,10 @@ impl CheckedTree {
     /// Opens a tree and verifies count and hashes.
     pub(crate) fn open(db: &sled::Db, dir: &Path, name: &str) -> Result<Self, StoreError> {
         let tree = guarded(dir, || db.open_tree(name))?;
+
         let (mut found, stored) = guarded(dir, || {
+            // Every row, on each opening: sled verifies its own pages only as they are read, and a
+            // lost part is not noticed at all.
             let mut found = Sum::default();
             for row in tree.range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded)) {
                 let (key, value) = row?;
@@ -104,8 +108,11 @@ impl CheckedTree {
             }
             Ok((found, tree.get(SUM_KEY)?))
         })?;
+
         let is_new = stored.is_none();
         let stored = stored.map_or(Some(Sum::default()), |bytes| Sum::from_bytes(&bytes));
+
+        // The mark has no second source. It is compared with another tree by the caller.
         found.mark = stored.map_or(0, |stored| stored.mark);
         if stored != Some(found) {
             let what = format!("tree `{name}` does not add up: rows are missing or foreign");
@@ -114,6 +121,7 @@ impl CheckedTree {
                 what,
             });
         }
+
         Ok(Self {
             dir: dir.to_owned(),
             tree,
@@ -137,10 +145,13 @@ impl CheckedTree {
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
     ) -> Result<(), StoreError> {
+        // The sum is locked until the batch is applied, so that sum and rows change in the same
+        // order.
         let mut kept = self.sum.lock();
         let mut sum = Sum { mark, ..*kept };
         guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
+            // Replacing a row takes its old hash out of the sum.
             for (key, value) in rows {
                 if let Some(old) = self.tree.get(&key)? {
                     sum.remove(&key, &old);
@@ -148,9 +159,12 @@ impl CheckedTree {
                 sum.add(&key, &value);
                 batch.insert(key, value);
             }
+
             batch.insert(SUM_KEY, sum.to_bytes());
             self.tree.apply_batch(batch)
         })?;
+
+        // Only after success: a batch that failed changed nothing.
         *kept = sum;
         Ok(())
     }
@@ -163,6 +177,7 @@ impl CheckedTree {
     ) -> Result<(), StoreError> {
         let mut kept = self.sum.lock();
         let sum = guarded(&self.dir, || {
+            // The sum starts over: all rows that stay are added again.
             let mut batch = sled::Batch::default();
             let mut sum = Sum {
                 mark,
@@ -172,6 +187,7 @@ impl CheckedTree {
                 .tree
                 .range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded))
                 .collect::<sled::Result<_>>()?;
+
             for (key, value) in rows {
                 sum.add(&key, &value);
                 if old
@@ -181,6 +197,7 @@ impl CheckedTree {
                     batch.insert(key, value);
                 }
             }
+
             for key in old.into_keys() {
                 batch.remove(key);
             }
@@ -188,6 +205,7 @@ impl CheckedTree {
             self.tree.apply_batch(batch)?;
             Ok(sum)
         })?;
+
         *kept = sum;
         Ok(())
     }
@@ -197,10 +215,12 @@ impl CheckedTree {
         let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
+            // Already gone, as after a drop that was interrupted.
             let Some(old) = self.tree.get(key)? else {
                 return Ok(());
             };
             sum.remove(key, &old);
+
             let mut batch = sled::Batch::default();
             batch.remove(key);
             batch.insert(SUM_KEY, sum.to_bytes());

@@ -17,11 +17,15 @@ use crate::store::format::{list, name_of};
 pub(crate) fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
     loop {
+        // No flush by time: `flush_and_sync` flushes where durability matters, and each open
+        // database has one thread less.
         let config = sled::Config::new()
             .path(dir)
             .cache_capacity(cache_bytes)
             .flush_every_ms(None);
         match guarded(dir, || config.open()) {
+            // Another thread of this process has just closed it. A database that stays locked
+            // belongs to another process.
             Err(StoreError::Io { why, .. }) if is_held(&why) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -38,6 +42,7 @@ pub(crate) fn open_or_copy<T>(
     open: impl Fn(sled::Db, bool) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match open_sled(dir, cache_bytes).and_then(|db| open(db, false)) {
+        // Only if there is something to copy: a new database has no files yet.
         Err(error) if error.is_no_space() && dir.join("db").is_file() => {
             open_copy(dir, cache_bytes).and_then(|db| open(db, true)).map_err(|cause| {
                 tracing::warn!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
@@ -54,19 +59,22 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let place = dir.join("db");
     let held = File::open(&place).map_err(io_at("open", &place))?;
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
+    // A shared lock: several readers may copy at once, and the copy is taken between two owners of
+    // the database.
     while let Err(why) = held.try_lock_shared() {
         if Instant::now() >= deadline {
             return Err(io_at("lock", &place)(why.into()));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+
     let in_memory = Path::new("/dev/shm");
     let parent = if in_memory.is_dir() {
         in_memory.to_owned()
     } else {
         std::env::temp_dir()
     };
-    // The copy is removed at once: reads need only the open file.
+    // The copy is removed when this returns: reads need only the open file.
     open_sled(&DatabaseCopy::of(dir, &parent)?.0, cache_bytes)
 }
 
@@ -77,6 +85,8 @@ impl DatabaseCopy {
     /// Copies the files of a closed database to a new directory in `parent`.
     pub(crate) fn of(dir: &Path, parent: &Path) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        // The directory may be left from a process with the same number, in a directory that others
+        // can write to: never use an existing one.
         let copy = loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
@@ -89,6 +99,7 @@ impl DatabaseCopy {
                 }
             }
         };
+
         for path in list(dir)?.iter().filter(|path| path.is_file()) {
             fs::copy(path, copy.0.join(name_of(path))).map_err(derived_at("copy", path))?;
         }
@@ -98,6 +109,7 @@ impl DatabaseCopy {
 
 impl Drop for DatabaseCopy {
     fn drop(&mut self) {
+        // In memory or in a temporary directory; nothing depends on it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -109,8 +121,11 @@ pub(crate) fn guarded<T>(
     work: impl FnOnce() -> sled::Result<T>,
 ) -> Result<T, StoreError> {
     let refused = derived_at("use the index", dir);
+    // sled panics on some damaged files, and its own types need not be consistent afterwards: the
+    // caller opens it again or discards it.
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
+        // The disk, not the data: the caller may try again. sled's own errors have no error number.
         Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {
             return Err(refused(why));
         }
@@ -123,6 +138,7 @@ pub(crate) fn guarded<T>(
             format!("sled panicked: {text}")
         }
     };
+
     // After a fatal error, sled answers every call with the text of that error.
     match os_error_in(&what) {
         Some(why) => Err(refused(why)),
@@ -151,6 +167,7 @@ fn is_held(error: &std::io::Error) -> bool {
 
 /// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync (docs/decisions/sled-0.34.md).
 pub(crate) fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
+    // First sled's buffers, then the file that they went to.
     guarded(dir, || db.flush())?;
     let file = dir.join("db");
     File::open(&file)
