@@ -26,6 +26,7 @@ impl Signature {
     pub fn from_json(json: &Json) -> Option<Self> {
         let text = |json: &Json| json.as_str().map(str::to_owned);
         let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
+
         Some(Self {
             name: text(json.get("name")?)?,
             required: json
@@ -86,17 +87,23 @@ pub(in crate::reactor) fn present(
             ));
         }
     }
+
+    // Salt's `caller` takes a list as it is, unless it looks like keywords.
     let positional =
         client == Client::Caller && matches!(&args, Value::List(items) if !is_dictlist(items));
+
     if positional {
         chunk.insert("arg".into(), args);
         chunk.insert("kwarg".into(), Value::Map(Map::default()));
         return Ok(());
     }
+
     let keywords = match args {
         Value::Map(map) => map,
         other => {
             let repacked = repack(other, notes)?;
+            // As in Salt, an empty list looks like one that could not be repacked; an empty mapping
+            // does not.
             if repacked.is_empty() {
                 let why = "Incorrect argument format, check the Reactor System documentation for the correct format.";
                 return Err(cannot(client, chunk, why));
@@ -104,6 +111,8 @@ pub(in crate::reactor) fn present(
             repacked
         }
     };
+
+    // A tuple as in Salt, because the recorded cases distinguish it from a list.
     chunk.insert("arg".into(), Value::Tuple(Vec::new()));
     chunk.insert("kwarg".into(), Value::Map(keywords));
     Ok(())
@@ -122,6 +131,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
         notes.push(Note::error(DATA_LOGGER, message));
         Ok(Map::default())
     };
+
     let args = match args {
         Value::Str(text) => match yaml::load(&text) {
             Ok(value) => value,
@@ -136,12 +146,15 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
         },
         other => other,
     };
+
     let Value::List(items) = args else {
         return complain(format!(
             "Invalid input for repack_dictlist, data passed is not a list ({})",
             args.python_str()
         ));
     };
+
+    // All items before any is merged, because Salt merges nothing if one is invalid.
     for item in &items {
         match item {
             Value::Str(_) | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
@@ -162,15 +175,18 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
             }
         }
     }
+
     let mut packed = with_room(items.len());
     for item in items {
         match item {
             Value::Map(map) => packed.extend(map),
             bare => {
+                // As in Salt, an item without a value is a key.
                 packed.insert(Key(bare), Value::Null);
             }
         }
     }
+
     Ok(packed)
 }
 
@@ -181,11 +197,15 @@ pub(in crate::reactor) fn mapped(
 ) -> Result<(Vec<Value>, Map), Refusal> {
     let mut used: Vec<&str> = Vec::new();
     let mut keywords = Map::default();
+
+    // As in Salt, each argument with a default becomes a keyword.
     for (name, default) in &signature.optional {
         let value = chunk.get(name.as_str()).unwrap_or(default).clone();
         keywords.insert(name.as_str().into(), value);
         used.push(name);
     }
+
+    // Missing ones are only counted, because Salt's message has their number.
     let mut positional = Vec::new();
     let mut missing = 0;
     for name in &signature.required {
@@ -195,12 +215,16 @@ pub(in crate::reactor) fn mapped(
         }
         used.push(name);
     }
+
     if missing > 0 {
+        // Salt's wording, which the recorded cases contain.
         let wanted = signature.required.len();
         let s = if wanted > 1 { "s" } else { "" };
         let (name, given) = (&signature.name, positional.len());
         return Err(format!("{name} takes at least {wanted} argument{s} ({given} given)").into());
     }
+
+    // What remains goes to `**kwargs`, or is an error.
     let mut unexpected = Vec::new();
     for (key, value) in chunk {
         if key
@@ -215,6 +239,7 @@ pub(in crate::reactor) fn mapped(
             unexpected.push(format!("'{}'", key.0.python_str()));
         }
     }
+
     match unexpected.split_last() {
         None => Ok((positional, keywords)),
         Some((one, [])) => Err(format!(

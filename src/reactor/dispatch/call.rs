@@ -31,6 +31,7 @@ impl Call {
         let (client, fun) = (self.client.name(), encode(&self.fun));
         let args = || self.args.iter().map(encode).collect::<Vec<_>>();
         let (chunk, kwargs) = (encode_map(&self.chunk), encode(&self.kwargs));
+
         let mut json = match self.client {
             Client::Local => {
                 json!({"client": client, "tgt": encode(&self.tgt), "fun": fun, "kwargs": chunk})
@@ -42,11 +43,13 @@ impl Call {
                 json!({"client": client, "fun": fun, "args": args(), "kwargs": kwargs})
             }
         };
+
         if let (Some(publish), Some(json)) = (&self.publish, json.as_object_mut()) {
             let mut publish = publish.clone();
             publish.insert("__publish_timeout".into(), self.timeout.clone());
             json.insert("publish".to_owned(), encode_map(&publish));
         }
+
         json
     }
 }

@@ -21,7 +21,6 @@ const LOGGER: &str = "salt.utils.reactor";
 /// Logger of messages that Salt lacks.
 pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
 
-/// The user of runners and wheel functions. Events of this user cause no reactions.
 pub(crate) use crate::reactor::master::REACTOR_USER;
 
 #[derive(Debug, Clone)]
@@ -75,6 +74,8 @@ impl Dispatch<'_> {
             notes.push(unknown_type(&chunk, state));
             return None;
         };
+
+        // Before the conversion, while the chunk is as the file has it.
         silent_mistakes(client, &chunk, notes);
         match self
             .prepare(client, &mut chunk, notes)
@@ -84,6 +85,7 @@ impl Dispatch<'_> {
                 Client::Caller => caller(&mut chunk),
             }) {
             Ok(call) => {
+                // A job with such an argument has failed already, see `publish`.
                 if client != Client::Local {
                     passed_as_text(&call, notes);
                 }
@@ -107,12 +109,16 @@ impl Dispatch<'_> {
         chunk: &mut Map,
         notes: &mut Vec<Note>,
     ) -> Result<(), Refusal> {
+        // Salt passes `tgt` and `fun` as positional arguments, so Python raises without a target.
         if client == Client::Local && !chunk.contains_key("tgt") {
             return Err("local takes at least 2 arguments (1 given): no `tgt`"
                 .to_owned()
                 .into());
         }
+
         let is_of_master = client.is_of_master();
+
+        // Before the marks below are added, which must not become arguments of the function.
         let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::default()));
         if is_of_master && is_mapped(chunk) {
             let Some(signature) = self.signature(client, chunk)? else {
@@ -121,18 +127,24 @@ impl Dispatch<'_> {
             let (positional, keywords) = arguments::mapped(chunk, &signature)?;
             mapped = (Value::List(positional), Value::Map(keywords));
         }
+
         if is_of_master {
+            // Salt's reactor marks its calls, and renames `state`, which some runner functions do
+            // not expect.
             chunk.insert("__user__".into(), REACTOR_USER.into());
             if let Some(state) = chunk.shift_remove("state") {
                 chunk.insert("__state__".into(), state);
             }
         }
+
         if let Some(args) = chunk.shift_remove("args") {
             arguments::present(client, chunk, args, notes)?;
         } else {
             chunk.entry("arg".into()).or_insert(mapped.0);
             chunk.entry("kwarg".into()).or_insert(mapped.1);
         }
+
+        // Python raises on these when the chunk becomes the keywords of the client's method.
         for key in chunk.keys() {
             match key.as_str() {
                 Some("self") => {
@@ -148,6 +160,7 @@ impl Dispatch<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -163,6 +176,7 @@ impl Dispatch<'_> {
     }
 
     fn master(&self, client: Client, chunk: &mut Map) -> Result<Call, Refusal> {
+        // Only conformance cases set it; runners of the daemon are limited by its scheduler.
         if self.pool_full {
             let (id, kind, fun) = (
                 text_of(chunk, "__id__"),
@@ -175,10 +189,12 @@ impl Dispatch<'_> {
                  reactor_worker_threads and/or reactor_worker_hwm"
             )));
         }
+
         let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
         let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
         let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
         let (chunk, tgt, timeout) = (std::mem::take(chunk), Value::Null, Value::Null);
+
         Ok(Call {
             client,
             fun,
@@ -194,10 +210,15 @@ impl Dispatch<'_> {
     fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
         let tgt = kwargs.shift_remove("tgt").unwrap_or(Value::Null);
         let fun = kwargs.shift_remove("fun").unwrap_or(Value::Null);
+
+        // As in Salt: `publish_timeout` without a `timeout`, and the option `timeout` for one that
+        // is no number.
         let timeout = match kwargs.get("timeout") {
             None | Some(Value::Null) => self.settings.publish_timeout.clone(),
             Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
         };
+
+        // After an error the call remains, without a payload; the notes have the reason.
         let publish = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
             Ok(publish) => Some(publish),
             Err(cause) => {
@@ -205,6 +226,7 @@ impl Dispatch<'_> {
                 None
             }
         };
+
         let (args, chunk) = (Vec::new(), kwargs);
         Call {
             client: Client::Local,
@@ -227,12 +249,16 @@ impl Dispatch<'_> {
         timeout: &Value,
         notes: &mut Vec<Note>,
     ) -> Result<Map, String> {
+        // Salt's client passes this one itself, and Python rejects a second value.
         if kwargs.contains_key("listen") {
             return Err("run_job() got multiple values for keyword argument 'listen'".to_owned());
         }
+
         let given = |name: &str| kwargs.get(name).unwrap_or(&Value::Null);
         let arg = conditioned(given("arg"), given("kwarg"))?;
+
         let get = |name: &str, otherwise: Value| kwargs.get(name).cloned().unwrap_or(otherwise);
+        // The master would not know a nodegroup: Salt's client resolves it before.
         let tgt_type = get("tgt_type", "glob".into());
         let (tgt, tgt_type) = nodegroup::resolved(
             tgt,
@@ -241,6 +267,8 @@ impl Dispatch<'_> {
             &self.settings.conf_file,
             notes,
         )?;
+
+        // The option adds a returner to those of the chunk.
         let mut ret = get("ret", "".into());
         if !self.settings.ext_job_cache.is_empty() {
             ret = match ret {
@@ -256,6 +284,7 @@ impl Dispatch<'_> {
                 _ => self.settings.ext_job_cache.as_str().into(),
             };
         }
+
         let mut payload = with_room(11);
         payload.insert("cmd".into(), "publish".into());
         payload.insert("tgt".into(), tgt);
@@ -264,6 +293,8 @@ impl Dispatch<'_> {
         payload.insert("tgt_type".into(), tgt_type);
         payload.insert("ret".into(), ret);
         payload.insert("jid".into(), get("jid", "".into()));
+
+        // All else that the chunk has is passed on; the master uses `PUBLISH_KEYWORDS` of it.
         let mut rest = with_room(kwargs.len());
         let is_own = |key: &str| {
             matches!(
@@ -275,13 +306,18 @@ impl Dispatch<'_> {
             .iter()
             .filter(|(key, _)| !key.as_str().is_some_and(is_own));
         rest.extend(others.map(|(key, value)| (key.clone(), value.clone())));
+
         if !rest.is_empty() {
             payload.insert("kwargs".into(), Value::Map(rest));
         }
+
+        // The user whose key the request carries.
         payload.insert("user".into(), self.settings.user.as_str().into());
+        // A master of syndics passes the timeout on.
         if self.settings.order_masters {
             payload.insert("to".into(), timeout.clone());
         }
+
         // Salt's client raises this when it packs the request.
         match payload.values().find_map(unpackable) {
             Some((_, why)) => Err(why.to_owned()),
@@ -325,6 +361,8 @@ fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
     let Value::Map(kwargs) = kwarg else {
         return Err(format!("`kwarg` is not a mapping: {}", kwarg.python_str()).into());
     };
+
+    // Python raises on these when the client's `cmd` is called with them as keywords.
     for key in kwargs.keys() {
         match key.as_str() {
             Some(name @ ("self" | "fun")) => {
@@ -334,11 +372,13 @@ fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
             None => return Err(format!("keywords must be strings: {}", key.0.python_str()).into()),
         }
     }
+
     let (kwargs, fun) = (
         kwarg.clone(),
         chunk.get("fun").cloned().unwrap_or(Value::Null),
     );
     let (client, chunk) = (Client::Caller, std::mem::take(chunk));
+
     Ok(Call {
         client,
         fun,
@@ -362,10 +402,12 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
             other => other,
         })
         .collect();
+
     if let Value::Map(kwarg) = kwarg
         && !kwarg.is_empty()
     {
         let mut marked = with_room(kwarg.len() + 1);
+        // The mark tells a minion keywords from a mapping that is the last positional argument.
         marked.insert("__kwarg__".into(), Value::Bool(true));
         marked.extend(
             kwarg
@@ -374,6 +416,7 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
         );
         args.push(Value::Map(marked));
     }
+
     Ok(args)
 }
 
@@ -424,12 +467,16 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
             format!("{sls}: ID '{id}': {what}"),
         ));
     };
+
     if client == Client::Local && chunk.contains_key("expr_form") {
         warn("`expr_form` is ignored and the target is a glob; use `tgt_type`".to_owned());
     }
+
+    // `args` replaces `arg` and `kwarg`, and Salt itself warns of both.
     if chunk.contains_key("args") {
         return;
     }
+
     if client == Client::Local {
         if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null))
         {
@@ -439,6 +486,7 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
             warn("`arg` is text, so each character is an argument; use a list".to_owned());
         }
     }
+
     if matches!(client, Client::Local | Client::Caller) {
         let unused: Vec<String> = chunk
             .keys()
@@ -493,11 +541,14 @@ fn is_known(client: Client, name: &str) -> bool {
         "expr_form",
     ];
     const CALLER: [&str; 2] = ["arg", "kwarg"];
+
     let own: &[&str] = if client == Client::Local {
         &LOCAL
     } else {
         &CALLER
     };
+
+    // With the suffixes that Salt's compiler accepts.
     COMPILED.contains(&name)
         || own.contains(&name)
         || (client == Client::Local && PUBLISH_KEYWORDS.contains(&name))

@@ -45,8 +45,10 @@ pub(in crate::reactor) fn resolved(
                 ));
             }
         },
+        // Targets of other types cannot contain nodegroups.
         _ => return Ok((tgt.clone(), tgt_type)),
     };
+
     let mut spread = Vec::with_capacity(words.len());
     for word in words {
         match word.strip_prefix("N@") {
@@ -54,6 +56,7 @@ pub(in crate::reactor) fn resolved(
             _ => spread.push(word),
         }
     }
+
     Ok((spread.join(" ").into(), "compound".into()))
 }
 
@@ -82,6 +85,8 @@ fn expanded<'a>(
         notes.push(Note::error(LOGGER, message));
         Group::Words(Vec::new())
     };
+
+    // A group that contains itself would be expanded without end.
     if skip.contains(&name) {
         return complain(format!(
             "Failed nodegroup expansion: illegal nested nodegroup \"{name}\""
@@ -92,6 +97,7 @@ fn expanded<'a>(
             "Failed nodegroup expansion: unknown nodegroup \"{name}\""
         ));
     };
+
     let words: Vec<String> = match definition {
         Value::Str(text) => text.split_whitespace().map(str::to_owned).collect(),
         Value::List(items) | Value::Tuple(items) => items.iter().map(Value::python_str).collect(),
@@ -102,11 +108,13 @@ fn expanded<'a>(
             ));
         }
     };
+
     skip.push(name);
     let mut found_group = false;
     let mut out: Vec<String> = Vec::new();
     for word in &words {
         let inner = word.strip_prefix("N@").filter(|inner| !inner.is_empty());
+        // The key of the map instead of the word, because `skip` outlives the word.
         match inner.and_then(|inner| {
             groups
                 .get_full(inner)
@@ -119,6 +127,7 @@ fn expanded<'a>(
                 out.extend(words);
             }
             None if inner.is_some() => {
+                // As in Salt, which reports it and expands the rest.
                 found_group = true;
                 notes.push(Note::error(
                     LOGGER,
@@ -131,17 +140,22 @@ fn expanded<'a>(
             None => out.push(word.clone()),
         }
     }
+
     skip.pop();
+    // Brackets keep its operators apart from those around it.
     if !out.is_empty() {
         out.insert(0, "(".to_owned());
         out.push(")".to_owned());
     }
+
     if found_group || !first {
+        // Within an expression a plain list of minions needs its type.
         if !first && let Some(joined) = names_or_expression(&words) {
             return Group::Words(vec![joined]);
         }
         return Group::Words(out);
     }
+
     Group::Plain(names_or_expression(&words).map_or(words, |joined| vec![joined]))
 }
 
@@ -157,9 +171,11 @@ fn names_or_expression(words: &[String]) -> Option<String> {
     {
         return None;
     }
+
     let expression = words
         .iter()
         .any(|word| word.contains(['(', '[', '{', '\\', '?', '}', ']', ')']));
+
     Some(format!(
         "{}@{}",
         if expression { "E" } else { "L" },

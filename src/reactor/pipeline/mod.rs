@@ -90,6 +90,7 @@ impl Pipeline {
             .and_then(Value::as_map)
             .cloned()
             .unwrap_or_default();
+
         let functions = Arc::new(Functions::of(master));
         let options = EngineOptions {
             jinja_env,
@@ -97,6 +98,7 @@ impl Pipeline {
             functions: functions.names(),
             ..EngineOptions::default()
         };
+
         let reactor = master.option("reactor").cloned().unwrap_or(Value::Null);
         Self {
             engine: Engine::new(options),
@@ -113,6 +115,8 @@ impl Pipeline {
             key_file: master.key_file(),
             salt,
             functions,
+            // The configured options with a few defaults; a template that reads any other goes to
+            // Salt.
             opts: Arc::new(Value::Map(master.minion_options())),
             pool_full: false,
         }
@@ -166,10 +170,13 @@ impl Pipeline {
         if !self.is_leader() {
             return found;
         }
+
         // Errors in a file of rules were logged when it was read.
         let Ok(rules) = self.rules() else {
             return found;
         };
+
+        // Cheaper than the search below, and false for most tags.
         if rules.matches(tag) {
             for (pattern, _) in rules.matching(tag) {
                 if !found.contains(pattern) {
@@ -177,11 +184,14 @@ impl Pipeline {
                 }
             }
         }
+
         found
     }
 
     /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by `salt-run`.
     pub(crate) fn take_over(self: &Arc<Self>, from: &Self) {
+        // Lock order: the replaced pipeline before its successor. A request waits meanwhile, and is
+        // then carried out by the successor.
         let mut before = from.managed.lock();
         let mut managed = self.managed.lock();
         managed.leader = before.leader.clone();
@@ -189,6 +199,7 @@ impl Pipeline {
             // A file with the same rules, or a separate file of rules, needs no change.
             drop(self.change(&mut managed, pattern, references, &mut Vec::new()));
         }
+
         before.successor = Some(self.clone());
     }
 
@@ -216,6 +227,8 @@ impl Pipeline {
             Some(references) => rules.with(pattern.clone(), references.clone(), notes),
             None => rules.without(&pattern, notes),
         })?;
+
+        // The latest change of each pattern is enough to repeat them on the rules of a reload.
         if changed {
             let changes = &mut managed.changes;
             changes.retain(|(known, _)| !known.python_eq(&pattern));
@@ -224,11 +237,13 @@ impl Pipeline {
             }
             changes.push((pattern, references));
         }
+
         Ok(changed)
     }
 
     fn change_rules(&self, change: impl FnOnce(&Rules) -> Option<Rules>) -> Result<bool, Note> {
         let mut source = self.rules.write();
+
         match &*source {
             Source::List(rules) => match change(rules) {
                 Some(changed) => {
@@ -238,6 +253,8 @@ impl Pipeline {
                 None => Ok(false),
             },
             Source::File(file) => {
+                // The file is the only source of its rules: a change in memory would be lost when
+                // it is read again.
                 let path = &file.lock().path;
                 Err(Note::error(
                     LOGGER,
@@ -286,10 +303,12 @@ impl Worker {
         let mut out = Outcome::default();
         let request = Request::of(tag);
         let rules = self.pipeline.rules();
+
         // Most events match no rule, so their data is not read.
         if request.is_none() && rules.as_ref().is_ok_and(|rules| !rules.matches(tag)) {
             return out;
         }
+
         let data = match body.opened() {
             Ok(data) => data,
             Err(what) => {
@@ -303,17 +322,24 @@ impl Worker {
                 return out;
             }
         };
+
+        // As in Salt: otherwise the runners of a reaction could cause it again.
         if data.is_reactor_s() {
             return out;
         }
+
         if let Some(request) = request
             && !self.managed(request, &data, body, &mut out)
         {
             return out;
         }
+
+        // After the request, which may have made this reactor the leader.
         if !self.pipeline.is_leader() {
             return out;
         }
+
+        // Any event may have been meant by rules that cannot be read, so each one fails.
         let rules = match rules {
             Ok(rules) => rules,
             Err(note) => {
@@ -321,17 +347,21 @@ impl Worker {
                 return out;
             }
         };
+
         for (pattern, references) in rules.matching(tag) {
             if only.is_none_or(|only| only.contains(pattern)) {
                 out.matched.extend(references.iter().cloned());
             }
         }
+
         if out.matched.is_empty() {
             return out;
         }
+
         if let Some(chunks) = self.chunks(tag, &data, detail, &mut out) {
             self.calls(chunks, detail, &mut out);
         }
+
         out
     }
 
@@ -348,15 +378,20 @@ impl Worker {
             Body::Value(_) => manage::has_key(&data, &self.pipeline.key_file),
             Body::Stored { has_key, .. } => has_key,
         };
+
+        // Whoever may fire an event could otherwise change the rules.
         if !has_key {
             out.notes
                 .push(manage::without_key().failing(Location::default()));
             return false;
         }
+
         let verb = match request {
             Request::Other => return true,
             Request::IsLeader | Request::SetLeader => {
                 self.pipeline.manage(|pipeline, managed| {
+                    // The request goes to all masters on the bus; only the one that it names
+                    // changes.
                     let ours = data.get("id").and_then(Value::as_str) == Some(&pipeline.id);
                     if request == Request::SetLeader && ours {
                         match data.get("value") {
@@ -368,12 +403,16 @@ impl Worker {
                     }
                     out.fired.push(manage::leader(managed.leader.clone()));
                 });
+                // Unlike the other requests, these are events for the rules as well, as in Salt.
                 return true;
             }
             Request::List => "list-results",
             Request::Add => "add-complete",
             Request::Delete => "delete-complete",
         };
+
+        // The pipeline may have been replaced since the event was read; the change is for its
+        // successor.
         self.pipeline.manage(|pipeline, managed| {
             let result = match request {
                 Request::Add => match (data.get("event"), data.get("reactors")) {
@@ -405,6 +444,8 @@ impl Worker {
                 },
                 _ => None,
             };
+
+            // The response shows the rules after the change.
             match pipeline.rules() {
                 Ok(rules) => out.fired.push(manage::answer(
                     verb,
@@ -429,6 +470,7 @@ impl Worker {
         let ambients = self
             .ambients
             .get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
+
         let mut data = match data.for_templates() {
             Ok(data) => data,
             Err(cause) => {
@@ -440,6 +482,7 @@ impl Worker {
                 return None;
             }
         };
+
         let mut rendering = Rendering {
             engine: &pipeline.engine,
             salt: &pipeline.salt,
@@ -449,9 +492,13 @@ impl Worker {
             data: &mut data,
             everything: detail == Detail::Everything,
         };
+
         let mut highs = Vec::new();
+
+        // Moved out, because the renderings write to the rest of `out`.
         let matched = std::mem::take(&mut out.matched);
         let mut is_text = true;
+
         for reference in &matched {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
@@ -462,9 +509,11 @@ impl Worker {
                         ))
                         .failing(Location::default()),
                 );
+                // The exception that Salt raises here ends all reactions to the event.
                 is_text = false;
                 break;
             };
+
             let mut of_reference = Map::default();
             let (files, salt) = (&pipeline.files, &*pipeline.salt);
             for (found, template) in
@@ -480,14 +529,17 @@ impl Worker {
                     highs.push(high);
                 }
             }
+
             if rendering.everything {
                 out.high.push(of_reference);
             }
         }
+
         out.matched = matched;
         if !is_text || highs.is_empty() {
             return None;
         }
+
         match compile::low(highs) {
             Ok(chunks) => Some(chunks),
             Err(refused) => {
@@ -511,6 +563,7 @@ impl Worker {
         if detail == Detail::Everything {
             out.low.clone_from(&chunks);
         }
+
         let Pipeline {
             dispatch: settings,
             salt,
@@ -522,14 +575,18 @@ impl Worker {
             salt: &**salt,
             pool_full: *pool_full,
         };
+
         for chunk in chunks {
             // Only with the rendered texts, lines are known.
             let id = chunk
                 .get("__id__")
                 .filter(|_| !out.renders.is_empty())
                 .map(Value::python_str);
+
             let before = out.notes.len();
             out.calls.extend(dispatch.call(chunk, &mut out.notes));
+
+            // Only the notes of this chunk.
             let places = out
                 .notes
                 .iter_mut()
@@ -553,6 +610,8 @@ fn line_of(id: &str, file: &str, renders: &[Render]) -> Option<u32> {
         .find(|render| render.file == file)?
         .text
         .as_ref()?;
+
+    // An ID is a key of the rendered text, quoted or not.
     let is_id = |line: &str| {
         let line = line.trim_start_matches(['"', '\'']);
         line.strip_prefix(id).is_some_and(|rest| {
@@ -561,10 +620,13 @@ fn line_of(id: &str, file: &str, renders: &[Render]) -> Option<u32> {
                 .starts_with(':')
         })
     };
+
     let mut found = (1..)
         .zip(text.lines())
         .filter(|(_, line)| is_id(line))
         .map(|(number, _)| number);
+
+    // An ID that occurs twice names no line, which is better than a wrong one.
     found.next().filter(|_| found.next().is_none())
 }
 
@@ -629,6 +691,7 @@ impl Opened<'_> {
             Opened::Msgpack(bytes, _) => {
                 match Data::from_msgpack(bytes).map(|data| data.to_value()) {
                     Ok(Value::Map(map)) => map,
+                    // The data is too deep; a request then lacks its fields and is rejected.
                     _ => Map::default(),
                 }
             }

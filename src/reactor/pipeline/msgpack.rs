@@ -15,6 +15,8 @@ pub(in crate::reactor) fn user_of(bytes: &[u8]) -> Option<Option<&str>> {
     for _ in 0..reader.map().ok()? {
         let key = reader.value().ok()?;
         let value = reader.value().ok()?;
+
+        // To the end, because the last of equal keys counts in Python.
         if as_text(key) == Some("user") {
             user = as_text(value);
         }
