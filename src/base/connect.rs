@@ -25,8 +25,10 @@ pub(crate) fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     )?;
     // The limit of sends also limits the wait for room in the backlog.
     set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(TIMEOUT_MIN)))?;
+
     match rustix::net::connect(&socket, &address) {
         Ok(()) => Ok(UnixStream::from(socket)),
+        // The kernel reports a full backlog like this once the time is over.
         Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
     }

@@ -73,6 +73,7 @@ impl ByFunction {
     pub fn count(&self, fun: &str) {
         let module = fun.split('.').next().unwrap_or_default();
         let last = FUNCTION_CLASSES.len() - 1;
+
         let class = FUNCTION_CLASSES
             .iter()
             .position(|class| *class == module)

@@ -64,7 +64,10 @@ impl TrustedPath {
             path: path.to_owned(),
             why,
         };
+
         let path = std::path::absolute(path).map_err(unknown)?;
+
+        // Whoever can replace one step on the way replaces everything behind it.
         for (step, found) in steps(&path).map_err(unknown)? {
             if let Some(problem) = problem(&step, &found, uid) {
                 let user = if uid == 0 {
@@ -79,6 +82,7 @@ impl TrustedPath {
                 });
             }
         }
+
         Ok(Self(path))
     }
 
@@ -89,6 +93,7 @@ impl TrustedPath {
             path: dir.to_owned(),
             why,
         };
+
         let mut dirs = vec![checked.0.clone()];
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(&dir).map_err(unknown)? {
@@ -100,6 +105,7 @@ impl TrustedPath {
                 }
             }
         }
+
         Ok(checked)
     }
 
@@ -134,6 +140,7 @@ impl TrustedProgram {
             .filter(|dir| dir.is_absolute())
             .map(|dir| dir.join(name))
             .find(|program| program.is_file());
+
         match found {
             Some(program) => Self::check(&program, uid),
             None => Err(Untrusted::Unknown {
@@ -173,11 +180,14 @@ pub(crate) fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
     let mut passed = vec![(here.clone(), fs::symlink_metadata(&here)?)];
     let mut links = 0;
     let mut parts: Vec<OsString> = parts_of(path);
+
     while let Some(part) = parts.pop() {
         if part == ".." {
+            // Links before it are resolved by now, so this is the real parent.
             here.pop();
             continue;
         }
+
         let next = here.join(&part);
         let found = fs::symlink_metadata(&next)?;
         if found.is_symlink() {
@@ -185,6 +195,7 @@ pub(crate) fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
             if links > LINKS_MAX {
                 return Err(io::Error::other("too many links"));
             }
+
             let target = fs::read_link(&next)?;
             if target.is_absolute() {
                 here = PathBuf::from("/");
@@ -193,8 +204,11 @@ pub(crate) fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
         } else {
             here.clone_from(&next);
         }
+
+        // A link is a step as well: whoever replaces it decides where it leads.
         passed.push((next, found));
     }
+
     Ok(passed)
 }
 
@@ -216,16 +230,22 @@ fn problem(step: &Path, found: &Metadata, uid: u32) -> Option<String> {
             "{at} belongs to uid {owner} (`chown root {at}`, or use another one)"
         ));
     }
+
     // In a sticky directory only the owner of an entry can replace it. The mode of a link means nothing.
     if found.is_symlink() || found.is_dir() && mode & STICKY != 0 {
         return None;
     }
+
     if mode & OTHERS_WRITE != 0 {
         return Some(format!("anyone can write to {at} (`chmod o-w {at}`)"));
     }
+
+    // Members of the group are no danger while there are none. An access list may name further
+    // users under the same bits.
     let gid = found.gid();
     let is_open =
         mode & GROUP_WRITES != 0 && (has_acl(step) || !users::has_no_members_but(gid, &[0, uid]));
+
     is_open.then(|| format!("members of group {gid} can write to {at} (`chmod g-w {at}`)"))
 }
 
@@ -233,6 +253,7 @@ fn problem(step: &Path, found: &Metadata, uid: u32) -> Option<String> {
 fn has_acl(path: &Path) -> bool {
     let mut value = [0u8; 512];
     match rustix::fs::getxattr(path, "system.posix_acl_access", &mut value) {
+        // A list that does not fit into the buffer is a list as well.
         Ok(_) | Err(rustix::io::Errno::RANGE) => true,
         Err(_) => false,
     }

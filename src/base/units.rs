@@ -5,15 +5,19 @@ pub(crate) fn bytes(n: u64) -> String {
     let mut unit = 0_usize;
     let mut scaled = n;
     let mut rest = 0;
+
+    // The remainder of the last division is enough for two decimals.
     while scaled >= 1024 && unit < 6 {
         rest = scaled % 1024;
         scaled /= 1024;
         unit += 1;
     }
+
     let name = ["B", "K", "M", "G", "T", "P", "E"]
         .get(unit)
         .copied()
         .unwrap_or("E");
+
     match (unit, scaled) {
         (0, _) | (_, 100..) => format!("{scaled}{name}"),
         (_, 10..) => format!("{scaled}.{}{name}", rest * 10 / 1024),

@@ -34,6 +34,7 @@ impl User {
         let [name, _, uid, gid, _, home, shell] = fields.as_slice() else {
             return None;
         };
+
         let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
         let [name, home, shell] = [name, home, shell].map(|field| (*field).to_owned());
         Some(Self {
@@ -74,12 +75,16 @@ fn members(gid: u32, groups: &str, passwd: &str) -> Option<Vec<u32>> {
         .lines()
         .filter_map(group)
         .find(|(_, id, _)| *id == gid)?;
+
     let mut found = Vec::new();
     for name in listed.split(',').filter(|name| !name.is_empty()) {
         found.push(User::find(passwd, |user| user.name == name)?.uid);
     }
+
+    // `/etc/group` does not list the users whose own group it is.
     let own = passwd.lines().filter_map(User::of);
     found.extend(own.filter(|user| user.gid == gid).map(|user| user.uid));
+
     Some(found)
 }
 

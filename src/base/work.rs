@@ -23,14 +23,14 @@ pub enum Ended {
     TooLong(u64),
 }
 
-/// A work; clones are the same one.
+/// The work of one request. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
     abandoned: Arc<AtomicBool>,
     processor_time: Option<Duration>,
 }
 
-/// Abandons a work when it is dropped, with the future that waits for it.
+/// Abandons the work when it is dropped, together with the future that waits for it.
 pub struct AbandonOnDrop(Work);
 
 impl Drop for AbandonOnDrop {
@@ -39,7 +39,7 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-/// A work on its thread, with the processor time of the thread at which it must have ended.
+/// Work on its thread, with the processor time of the thread at which it has to end.
 struct Running {
     work: Work,
     until: Option<Duration>,
@@ -55,7 +55,7 @@ fn thread_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Restores what ran on the thread before, also after a panic.
+/// Restores what ran on the thread before, even after a panic.
 struct Restore(Option<Running>);
 
 impl Drop for Restore {
@@ -65,7 +65,7 @@ impl Drop for Restore {
 }
 
 impl Work {
-    /// A work that may take so much processor time.
+    /// Work that may take at most this much processor time.
     pub fn new(processor_time: Option<Duration>) -> Self {
         Self {
             processor_time,
@@ -100,13 +100,16 @@ pub fn check() -> Result<(), Ended> {
         let Some(Running { work, until }) = running else {
             return Ok(());
         };
+
         if work.is_abandoned() {
             return Err(Ended::Abandoned);
         }
+
         if until.is_some_and(|until| thread_time() > until) {
             let limit = work.processor_time.unwrap_or_default();
             return Err(Ended::TooLong(limit.as_secs()));
         }
+
         Ok(())
     })
 }

@@ -41,6 +41,7 @@ impl Micros {
         let small = |n: u32| i8::try_from(n).ok();
         let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
         let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
+
         let at = DateTime::new(
             year,
             month,
@@ -51,6 +52,7 @@ impl Micros {
             nanos,
         )
         .ok()?;
+
         i64::try_from(at.duration_since(EPOCH).as_micros())
             .ok()
             .map(Self)
@@ -83,6 +85,8 @@ impl Micros {
         let at = at
             .or_else(|_| EPOCH.checked_add(SignedDuration::from_micros(self.0)))
             .ok();
+
+        // A year before 0 would be printed with a sign.
         at.filter(|at| at.year() >= 0)
     }
 
@@ -106,6 +110,7 @@ pub fn digits(text: &[u8]) -> Option<u32> {
 /// A source of time: the operating system, or a clock that a test controls.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Option<Arc<Manual>>);
+
 #[derive(Debug, Default)]
 struct Manual {
     wall: AtomicI64,
@@ -130,6 +135,7 @@ impl Clock {
         if let Some(manual) = &self.0 {
             return Micros(manual.wall.load(Ordering::Relaxed));
         }
+
         #[expect(
             clippy::disallowed_methods,
             reason = "the only access to the system clock"
@@ -137,6 +143,7 @@ impl Clock {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+
         Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
