@@ -59,6 +59,7 @@ impl Kind {
         (Kind::Reaction, "reaction"),
         (Kind::SeenOnBus, "seen_on_bus"),
     ];
+
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     pub(crate) fn from_number(n: u8) -> Option<Self> {
@@ -116,6 +117,7 @@ impl Source {
         (Source::SpilledBus, "bus (spilled)"),
         (Source::Reactor, "reactor"),
     ];
+
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     pub(crate) fn from_number(n: u8) -> Option<Self> {
@@ -331,6 +333,7 @@ impl Span {
 
     /// The span of `part`, if it is a slice of `whole`, which starts at `at`.
     fn within(part: &[u8], whole: &[u8], at: usize) -> Option<Self> {
+        // By address: equal bytes elsewhere are not a part of `whole`.
         let from = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
         let inside = from <= whole.len() && part.len() <= whole.len() - from;
         (inside && !part.is_empty()).then(|| Self::of(at + from, part.len()))
@@ -363,7 +366,9 @@ impl EntryMeta {
             retcode,
             ..
         } = *entry;
+
         let [tag, jid, minion, fun, body] = spans;
+
         Self {
             kind,
             source,
@@ -409,12 +414,14 @@ impl Batch {
             self.arena.extend_from_slice(bytes);
             Span::of(from, bytes.len())
         };
+
         let (tag, body) = (keep(entry.tag), keep(entry.body));
         let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| {
             Span::within(name.as_bytes(), entry.tag, tag.from as usize)
                 .or_else(|| Span::within(name.as_bytes(), entry.body, body.from as usize))
                 .unwrap_or_else(|| keep(name.as_bytes()))
         });
+
         self.entries.push(EntryMeta::new(
             entry,
             [tag, jid, minion, fun, body],
@@ -428,14 +435,17 @@ impl Batch {
             .iter()
             .map(|meta| (self.view(meta), meta.fingerprints))
     }
+
     /// The entry at an index.
     pub fn entry(&self, at: usize) -> Option<Entry<'_>> {
         self.entries.get(at).map(|meta| self.view(meta))
     }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
+
     /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -458,13 +468,16 @@ impl Batch {
     }
 
     fn view(&self, meta: &EntryMeta) -> Entry<'_> {
+        // Spans come from `push` only, so they lie within the arena, and names were text there.
         let bytes = |span: Span| {
             let from = span.from as usize;
             self.arena
                 .get(from..from + span.len as usize)
                 .expect("a range of this batch")
         };
+
         let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name copied from text");
+
         let EntryMeta {
             kind,
             source,
@@ -473,8 +486,10 @@ impl Batch {
             retcode,
             ..
         } = *meta;
+
         let (tag, body) = (bytes(meta.tag), bytes(meta.body));
         let (jid, minion, fun) = (text(meta.jid), text(meta.minion), text(meta.fun));
+
         Entry {
             kind,
             source,
@@ -513,14 +528,17 @@ impl<'a> FrameBatch<'a> {
     pub fn push(&mut self, entry: &Entry<'_>, fingerprints: Option<Fingerprints>) {
         let mut keep = |bytes: &[u8]| {
             Span::within(bytes, self.frame, 0).unwrap_or_else(|| {
+                // Behind the frame, where `RequestBatch::into_batch` appends these bytes.
                 let from = self.frame.len() + self.beside.len();
                 self.beside.extend_from_slice(bytes);
                 Span::of(from, bytes.len())
             })
         };
+
         let (tag, body) = (keep(entry.tag), keep(entry.body));
         let [jid, minion, fun] =
             [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
+
         self.entries.push(EntryMeta::new(
             entry,
             [tag, jid, minion, fun, body],
@@ -549,6 +567,7 @@ impl RequestBatch {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+
     /// The batch. `frame` must be the one that the entries were made from.
     pub fn into_batch(self, mut frame: Vec<u8>) -> Batch {
         frame.extend_from_slice(&self.beside);

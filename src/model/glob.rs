@@ -84,6 +84,8 @@ impl Glob {
             rest = after;
             tokens.push(match c {
                 '*' => {
+                    // Stars in a row mean the same as one, and each would cost a backtracking
+                    // position.
                     if tokens.last() == Some(&Token::Many) {
                         continue;
                     }
@@ -100,9 +102,11 @@ impl Glob {
                 c => Token::Char(c),
             });
         }
+
         let star = |token: &Token| *token == Token::Many;
         let stars = tokens.iter().position(star);
         let stars = stars.zip(tokens.iter().rposition(star));
+
         Self {
             text: text.to_owned(),
             ascii: tokens.iter().map(Token::ascii).collect(),
@@ -157,15 +161,18 @@ impl Glob {
                     ends: false,
                 });
             }
+
             literals
                 .iter_mut()
                 .last()
                 .into_iter()
                 .for_each(|literal| literal.text.push(*c));
         }
+
         if open && let Some(last) = literals.last_mut() {
             last.ends = true;
         }
+
         literals
     }
 
@@ -175,20 +182,24 @@ impl Glob {
         let (first, last) = self.stars.unwrap_or((self.ascii.len(), self.ascii.len()));
         let head = self.ascii.get(..first)?;
         let tail = self.ascii.get(last + 1..).unwrap_or_default();
+
         // There are at most as many characters as bytes.
         if bytes.len() < head.len() + tail.len() {
             return Some(false);
         }
+
         for (set, byte) in head.iter().zip(bytes) {
             if !is_in(*set, *byte)? {
                 return Some(false);
             }
         }
+
         for (set, byte) in tail.iter().rev().zip(bytes.iter().rev()) {
             if !is_in(*set, *byte)? {
                 return Some(false);
             }
         }
+
         match self.stars {
             Some(_) if first == last => Some(true),
             // There is text between two stars.
@@ -280,7 +291,10 @@ fn set(rest: &[char]) -> Option<(Token, &[char])> {
         Some(('!', after)) => (true, after),
         _ => (false, rest),
     };
+
+    // A `]` at the very beginning is a member, so the search begins behind it.
     let end = body.iter().skip(1).position(|&c| c == ']')? + 1;
+
     let mut members = body.get(..end)?;
     let mut ranges = Vec::new();
     while let Some((&first, after)) = members.split_first() {
@@ -296,6 +310,7 @@ fn set(rest: &[char]) -> Option<(Token, &[char])> {
             _ => ranges.push((first, first)),
         }
     }
+
     Some((Token::Set { not, ranges }, body.get(end + 1..)?))
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn is_manage_tag(tag: &[u8]) -> bool {
 
 /// Compares a given key with the right one in constant time.
 pub(crate) fn same_key(given: &[u8], right: &[u8]) -> bool {
+    // No early return: the time must not tell where the first difference is.
     let mut difference = u8::from(given.len() != right.len());
     for (one, other) in given.iter().zip(right) {
         difference |= black_box(one ^ other);
@@ -45,16 +46,21 @@ impl KeyTexts {
     pub(crate) fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();
+
         keys.sort_unstable();
         keys.dedup();
         keys.truncate(crate::base::limits::MASTER_KEYS_MAX);
+
+        // Byte by byte, because a key may contain characters with a meaning in expressions.
         let literal = |key: &Vec<u8>| {
             key.iter()
                 .fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"))
         };
+
         let literals: Vec<_> = keys.iter().map(literal).collect();
         let finder =
             (!keys.is_empty()).then(|| Regex::new(&format!("(?-u:{})", literals.join("|"))));
+
         // An alternation of a few short literals is valid and far below the size limit.
         Self {
             keys,
@@ -105,14 +111,18 @@ impl KeyTexts {
             entry.fun.as_bytes(),
         ];
         let has_key = |text: &[u8]| text.len() >= KEY_BYTES_MIN && self.occur_in(text);
+
         if !texts.into_iter().any(has_key) {
             return None;
         }
+
         let text = |text: &str| {
             let mut bytes = text.as_bytes().to_vec();
             self.blank(&mut bytes);
+            // Lossy only if a key begins or ends within a character.
             String::from_utf8_lossy(&bytes).into_owned()
         };
+
         let mut names = Names::of(entry);
         self.blank(&mut names.tag);
         names.jid = text(entry.jid);

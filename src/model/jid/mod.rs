@@ -96,11 +96,13 @@ impl JidSpeller {
                 .zip(stamped_jid(at).bytes())
                 .for_each(|(to, from)| *to = from);
         }
+
         let mut rest = at.0.rem_euclid(1_000_000).unsigned_abs();
         for digit in self.digits.iter_mut().rev().take(6) {
             *digit = b'0' + u8::try_from(rest % 10).expect("a digit");
             rest /= 10;
         }
+
         &self.digits
     }
 }
@@ -118,14 +120,19 @@ fn stamped(jid: &str) -> Option<JidKey> {
     let field = |from: usize, to: usize| digits(jid.as_bytes().get(from..to)?);
     let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);
     let (hour, minute, second) = (field(8, 10)?, field(10, 12)?, field(12, 14)?);
+
     let at = Micros::of_utc([year, month, day, hour, minute, second, field(14, 20)?])?;
+
+    // The key has no room for times before 1970, so such a jid counts as free text.
     if at.0 < 0 {
         return None;
     }
+
     let rest = jid.get(20..)?;
     if rest.is_empty() {
         return Some(JidKey::from_time(at, None));
     }
+
     // Accept only canonical numbers: `_007` is free text.
     let pid: u32 = rest.strip_prefix('_')?.parse().ok()?;
     (pid.to_string() == rest.get(1..)?).then(|| JidKey::from_time(at, Some(pid)))

@@ -138,9 +138,13 @@ impl TryFrom<WrittenClass> for ClassRules {
                  at most {CLASS_NAME_BYTES_MAX} bytes"
             ));
         }
+
+        // These two always exist and take what matches no other class, so they need neither `match`
+        // nor `keep`.
         let fixed = [Self::jobs(), Self::events()]
             .into_iter()
             .find(|class| class.name == name);
+
         let rules = match (rules, &fixed) {
             (None, Some(_)) => Vec::new(),
             (Some(_), Some(_)) => {
@@ -153,6 +157,8 @@ impl TryFrom<WrittenClass> for ClassRules {
                 return Err("`match` is missing; give a list such as [{fun: saltutil.find_job}, {tag: \"salt/auth\"}]".to_owned());
             }
         };
+
+        // Another class without `age` is limited by its other limits only.
         let default_age = fixed.as_ref().map_or(Age::Forever, |class| class.keep.age);
         let keep = match (keep, fixed) {
             (
@@ -176,6 +182,7 @@ impl TryFrom<WrittenClass> for ClassRules {
             },
             (None, Some(fixed)) => fixed.keep,
         };
+
         Ok(Self { name, rules, keep })
     }
 }

@@ -172,9 +172,11 @@ impl RuleOptions {
 
     /// The pause after `tried` attempts.
     pub(crate) fn pause(&self, tried: u32) -> Duration {
+        // Twenty doublings exceed the limit below, and a larger shift would overflow.
         let doubled = 1_u32
             .checked_shl(tried.saturating_sub(1).min(20))
             .unwrap_or(u32::MAX);
+
         self.backoff
             .saturating_mul(doubled)
             .min(REACTOR_BACKOFF_MAX)
@@ -260,9 +262,11 @@ impl ReactorSettings {
                 None => plain.push(rule),
             }
         }
+
         if !plain.is_empty() {
             groups.insert(0, (plain, self.plain.clone()));
         }
+
         groups
     }
 }

@@ -48,6 +48,8 @@ impl Scope {
     pub fn matches<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
         let tag = self.tag.is_empty() || self.tag.iter().any(|glob| glob.matches_bytes(entry.tag));
+
+        // As closures, so that a failed comparison saves the following ones.
         let minion = || self.minion.is_empty() || any(&self.minion, entry.minion);
         let fun = || match entry.fun {
             _ if self.fun.is_empty() => true,
@@ -56,6 +58,7 @@ impl Scope {
         };
         let retcode =
             || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
+
         tag && minion() && fun() && retcode()
     }
 
@@ -186,16 +189,20 @@ pub struct Pattern(regex::bytes::Regex);
 impl Pattern {
     /// Compiles an expression; the error is a single line.
     pub fn new(text: &str) -> Result<Self, String> {
+        // Without Unicode, because data may be any bytes. The limits bound the memory of a pattern
+        // that a user writes.
         let built = regex::bytes::RegexBuilder::new(text)
             .unicode(false)
             .size_limit(crate::base::limits::PATTERN_BYTES_MAX)
             .dfa_size_limit(crate::base::limits::PATTERN_BYTES_MAX)
             .build();
+
         match built {
             // A pattern that matches the empty text matches everywhere.
             Ok(regex) if regex.is_match(b"") => Err(format!("{text:?} matches the empty text")),
             Ok(regex) => Ok(Self(regex)),
             Err(error) => {
+                // The last line is the reason; the lines above draw the pattern.
                 let message = error.to_string();
                 let last = message
                     .lines()

@@ -119,9 +119,11 @@ fn times_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits_end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
+
     let (digits, unit) = text.split_at_checked(digits_end)?;
     let unit = unit.trim_start();
     // Units of time are lower-case only: `M` might mean months.
+
     let is_unit =
         |name: &str| name == unit || (name.ends_with('B') && name.eq_ignore_ascii_case(unit));
     let (_, factor) = units.iter().find(|(name, _)| is_unit(name))?;
@@ -314,6 +316,7 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Vec<T>, E> {
+        // Only a single value may be absent; an empty item of a list is a mistake.
         let absent = T::absent().filter(|_| self.shape == Shape::One);
         absent
             .map(|absent| vec![absent])
@@ -324,6 +327,7 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
         if self.shape == Shape::One {
             return Err(A::Error::invalid_type(Unexpected::Seq, &self));
         }
+
         let mut words = Vec::new();
         while let Some(word) = items.next_element_seed(Self {
             shape: Shape::One,
@@ -331,6 +335,7 @@ impl<'de, T: Word> Visitor<'de> for Words<T> {
         })? {
             words.extend(word);
         }
+
         if self.shape == Shape::Some && !(1..=INGEST_RULES_MAX).contains(&words.len()) {
             return Err(A::Error::invalid_length(words.len(), &self));
         }
