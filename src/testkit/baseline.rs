@@ -28,11 +28,14 @@ pub fn start<T: Send + 'static>(
     durable: impl FnMut(T) + Send + 'static,
 ) -> anyhow::Result<Baseline<T>> {
     let (intake, waiting) = crossbeam_channel::bounded(BATCHES_WAITING);
+    // One packed commit may wait while another is written.
     let (packed, ready) = crossbeam_channel::bounded(1);
     let named = |name: &str| Builder::new().name(format!("sc-base-{name}"));
+
     let write = named("write")
         .spawn(move || write(file, &ready, durable))
         .context("start a thread")?;
+
     let mut threads = vec![write];
     for _ in 0..packers.max(1) {
         let (waiting, packed) = (waiting.clone(), packed.clone());
@@ -42,6 +45,7 @@ pub fn start<T: Send + 'static>(
                 .context("start a thread")?,
         );
     }
+
     Ok((intake, threads))
 }
 
@@ -50,8 +54,10 @@ type Packed<T> = (Vec<u8>, Vec<T>);
 
 fn pack<T>(waiting: &Receiver<(Vec<u8>, T)>, packed: &Sender<Packed<T>>) -> anyhow::Result<()> {
     let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
+    // Allocated once, as a store would, so that the baseline measures only unavoidable work.
     let mut space = vec![0; zstd::zstd_safe::compress_bound(BLOCK_RAW_BYTES)];
     let mut block = Vec::with_capacity(BLOCK_RAW_BYTES);
+
     while let Ok(first) = waiting.recv() {
         let (mut bytes, mut tokens) = (Vec::new(), Vec::new());
         let mut flush = |block: &mut Vec<u8>| -> anyhow::Result<()> {
@@ -60,6 +66,7 @@ fn pack<T>(waiting: &Receiver<(Vec<u8>, T)>, packed: &Sender<Packed<T>>) -> anyh
             block.clear();
             Ok(())
         };
+
         let mut raw_len = 0;
         let mut next = Some(first);
         while let Some((batch, token)) = next {
@@ -74,15 +81,20 @@ fn pack<T>(waiting: &Receiver<(Vec<u8>, T)>, packed: &Sender<Packed<T>>) -> anyh
                 }
             }
             tokens.push(token);
+
+            // Whatever waits now becomes part of this commit; it does not wait for more.
             next = if raw_len < COMMIT_RAW_BYTES {
                 waiting.try_recv().ok()
             } else {
                 None
             };
         }
+
         if !block.is_empty() {
             flush(&mut block)?;
         }
+
+        // Fails only if the writer has ended, whose own error is the cause.
         packed
             .send((bytes, tokens))
             .ok()

@@ -33,6 +33,7 @@ impl FakeBus {
     /// Waits for a subscriber, which must also read within [`DEADLINE`].
     pub fn subscriber(&self) -> io::Result<UnixStream> {
         let deadline = Instant::now() + DEADLINE;
+
         loop {
             match self.0.accept() {
                 Err(error)
@@ -67,13 +68,16 @@ pub fn read_recording(bytes: &[u8]) -> anyhow::Result<(serde_json::Value, Vec<&[
         Some(consumed)
     };
     let size = |b: &[u8]| b.iter().fold(0_usize, |n, b| n << 8 | usize::from(*b));
+
     let header = take(4)
         .and_then(|len| take(size(len)))
         .context("truncated header")?;
     let header = serde_json::from_slice(header).context("the header is not JSON")?;
+
     let mut frames = Vec::new();
     while let Some(head) = take(12) {
         frames.push(take(size(head.get(8..).unwrap_or_default())).context("truncated frame")?);
     }
+
     Ok((header, frames))
 }

@@ -23,16 +23,19 @@ pub(crate) struct Router {
 impl Router {
     /// Exchanges greetings with a client, and waits for its READY.
     pub(crate) fn accept(mut stream: TcpStream) -> io::Result<Self> {
+        // As libzmq does: a small message is sent immediately.
         stream.set_nodelay(true)?;
         stream.write_all(&zmtp::greeting())?;
         let mut theirs = [0; zmtp::GREETING_LEN];
         stream.read_exact(&mut theirs)?;
         zmtp::check_greeting(&theirs).map_err(io::Error::other)?;
         stream.write_all(READY)?;
+
         let mut router = Self {
             stream,
             splitter: Splitter::new(1 << 20),
         };
+
         match router.next_item()?.as_deref() {
             Some([]) => Ok(router),
             _ => Err(io::Error::other("the client's READY is missing")),
@@ -60,10 +63,13 @@ impl Router {
                     return Ok(message.second.map(<[u8]>::to_vec));
                 }
                 Some(ZmtpItem::Message(_)) => {
+                    // A REQ sends an empty frame and one with the body, nothing else.
                     return Err(io::Error::other("not a message of a REQ"));
                 }
+                // Not complete yet.
                 None => {}
             }
+
             let mut buffer = [0; MASTER_READ_BYTES];
             match self.stream.read(&mut buffer)? {
                 0 => return Ok(None),
@@ -72,7 +78,7 @@ impl Router {
         }
     }
 
-    /// Sends an answer.
+    /// Sends a response.
     pub(crate) fn send(&mut self, body: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         zmtp::put_request(&mut bytes, body);
@@ -86,6 +92,7 @@ pub fn serve(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> io::R
     let port = listener.local_addr()?.port();
     let answer = Arc::new(answer);
     let named = || Builder::new().name("fake-master".to_owned());
+
     named().spawn(move || {
         for stream in listener.incoming() {
             let answer = answer.clone();
@@ -100,6 +107,7 @@ pub fn serve(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> io::R
             drop(named().spawn(work));
         }
     })?;
+
     Ok(port)
 }
 

@@ -71,12 +71,14 @@ impl Address {
                 .add(certificate)
                 .map_err(|error| odd(error.to_string()))?;
         }
+
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| odd(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
+
         let name = ServerName::try_from(name.to_owned()).map_err(|error| odd(error.to_string()))?;
         Ok(Self {
             to: address,
@@ -86,7 +88,7 @@ impl Address {
     }
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug)]
 pub struct HttpsAnswer {
     /// The HTTP status code.
@@ -122,14 +124,20 @@ impl HttpsConnection {
         let stream = TcpStream::connect_timeout(&to.to, CLI_ANSWER_TIMEOUT)?;
         stream.set_read_timeout(Some(CLI_ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(CLI_ANSWER_TIMEOUT))?;
+        // Small requests must not wait for the acknowledgement of earlier ones.
         stream.set_nodelay(true)?;
+
         let tls = ClientConnection::new(to.config.clone(), to.name.clone());
         let mut stream = StreamOwned::new(tls.map_err(|error| odd(error.to_string()))?, stream);
+
+        // Completed now, because the certificate is part of what is signed.
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
+
         let shown = stream.conn.peer_certificates().and_then(<[_]>::first);
         let certificate = sha256(shown.ok_or_else(|| odd("the daemon sent no certificate"))?);
+
         Ok(Self {
             stream,
             certificate,
@@ -157,17 +165,18 @@ impl HttpsConnection {
                 .map_err(|_| odd("the payload is too long"))?,
             id,
         };
+
         let mut batch = envelope.write(&signer.sign(&envelope.signed_text(&self.certificate))?);
         batch.extend_from_slice(payload);
         Ok(batch)
     }
 
-    /// Sends a batch and waits for its answer.
+    /// Sends a batch and waits for the response.
     pub fn post(&mut self, batch: &[u8]) -> io::Result<HttpsAnswer> {
         self.request("POST", BATCH_PATH, batch)
     }
 
-    /// Sends a request with a body, and reads the answer.
+    /// Sends a request with a body, and reads the response.
     pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<HttpsAnswer> {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nhost: saltcellar\r\ncontent-length: {}\r\n\r\n",
@@ -175,6 +184,7 @@ impl HttpsConnection {
         )
         .into_bytes();
         request.extend_from_slice(body);
+
         self.send(&request)?;
         self.receive()
     }
@@ -185,7 +195,7 @@ impl HttpsConnection {
         self.stream.flush()
     }
 
-    /// Reads the next answer.
+    /// Reads the next response.
     pub fn receive(&mut self) -> io::Result<HttpsAnswer> {
         let head = loop {
             if let Some(end) = memchr::memmem::find(&self.read, b"\r\n\r\n") {
@@ -196,18 +206,25 @@ impl HttpsConnection {
             }
             self.read_more()?;
         };
+
         let text =
+            // Header names may be in any case. A response that is no text fails below.
             String::from_utf8_lossy(self.read.get(..head).unwrap_or_default()).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
         let status = status.ok_or_else(|| odd(format!("not an HTTP answer: {text:.100}")))?;
+
         let len = text
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+
+        // Every response of the daemon with a body has this header.
         let end = head + len.unwrap_or(0_usize);
         while self.read.len() < end {
             self.read_more()?;
         }
+
         let body = self.read.get(head..end).unwrap_or_default().to_vec();
+        // Bytes behind the body belong to the next response.
         self.read.drain(..end);
         Ok(HttpsAnswer { status, body })
     }

@@ -23,9 +23,12 @@ impl Process {
         let deadline = Instant::now() + timeout;
         let mut seen = self.cpu_s()?;
         let mut quiet = 0;
+
+        // Three quiet tenths of a second in a row, because background work may pause in between.
         while quiet < 3 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));
             let now = self.cpu_s()?;
+            // At most one tick of 10 ms.
             quiet = if now - seen < 0.011 { quiet + 1 } else { 0 };
             seen = now;
         }
@@ -40,6 +43,7 @@ impl Process {
             .and_then(Pid::from_raw)
             .context("find the process")?;
         kill_process(pid, Signal::TERM).context("stop the process")?;
+
         let deadline = Instant::now() + timeout;
         loop {
             // The kernel keeps the times of a zombie until it is reaped.
@@ -47,6 +51,7 @@ impl Process {
             if state == 'Z' {
                 return Ok((self.0.wait()?, cpu_s));
             }
+
             ensure!(
                 Instant::now() < deadline,
                 "stop the process: still running after {timeout:?}"
@@ -67,6 +72,7 @@ impl Drop for Process {
 fn state_and_cpu_s(pid: u32) -> anyhow::Result<(char, f64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .context("read the times of the process")?;
+
     // The name is in parentheses and may contain spaces. After it, the state is the first field, the times are the 12th and 13th.
     let fields: Vec<&str> = text
         .rsplit(')')
@@ -74,16 +80,19 @@ fn state_and_cpu_s(pid: u32) -> anyhow::Result<(char, f64)> {
         .unwrap_or_default()
         .split_whitespace()
         .collect();
+
     let ticks = |at: usize| {
         fields
             .get(at)
             .and_then(|field| field.parse::<u64>().ok())
             .unwrap_or(0)
     };
+
     let state = fields
         .first()
         .and_then(|field| field.chars().next())
         .unwrap_or('?');
+
     Ok((
         state,
         (ticks(11) + ticks(12)) as f64 / rustix::param::clock_ticks_per_second() as f64,

@@ -89,15 +89,21 @@ impl LoadConnection<'_> {
     ) -> anyhow::Result<u64> {
         let mut frame = preamble().to_vec();
         let mut raw_bytes = 0;
+
         for (id, due) in (0..).zip(&self.due) {
             let (first, count) = self.batch(id);
             let begin = frame.len();
             frame.extend_from_slice(&[0; 4]);
             raw_bytes += self.write_request(id, first, count, &mut frame);
+
             let len = u32::try_from(frame.len() - begin - 4).context("fit a batch into a frame")?;
+
+            // The length precedes the request, but is known only now.
             for (target, byte) in frame.iter_mut().skip(begin).zip(len.to_be_bytes()) {
                 *target = byte;
             }
+
+            // With a rate a batch is due by the clock, even if it is sent late.
             let at = self.spec.rate.map(|rate| {
                 #[expect(
                     clippy::cast_possible_truncation,
@@ -108,16 +114,23 @@ impl LoadConnection<'_> {
                 std::thread::sleep(Duration::from_nanos(at.saturating_sub(self.now())));
                 at
             });
+
+            // Waits while the window is full.
             if permits.send_timeout((), TIMEOUT).is_err() {
                 bail!("wait for an answer");
             }
+
+            // Sending on would only delay the report of the first error.
             if self.failed.load(Ordering::Relaxed) {
                 bail!("another connection failed");
             }
+
+            // Before the write, so that the receiver finds it.
             due.store(at.unwrap_or_else(|| self.now()), Ordering::Release);
             to.write_all(&frame).context("send a batch")?;
             frame.clear();
         }
+
         Ok(raw_bytes)
     }
 
@@ -131,10 +144,12 @@ impl LoadConnection<'_> {
             Encoding::Returner => {
                 w.array(3).uint(id).str("returner").map(1).str("load");
             }
+            // No envelope, only a number by which the baseline answers.
             Encoding::Bare | Encoding::Message => {
                 w.raw(&id.to_be_bytes());
             }
         }
+
         frame.extend_from_slice(&w.into_bytes());
         (first..first + count)
             .map(|n| self.spec.generator.write(n, frame) as u64)
@@ -147,27 +162,36 @@ impl LoadConnection<'_> {
         permits: &crossbeam_channel::Receiver<()>,
         answered: &AtomicU64,
     ) -> anyhow::Result<Vec<Duration>> {
+        // A daemon that stops answering must end the run, not block it.
         from.set_read_timeout(Some(TIMEOUT))
             .context("set a timeout")?;
         let mut from = BufReader::with_capacity(64 * 1024, from);
         let mut latencies = Vec::with_capacity(self.due.len());
         let mut payload = Vec::new();
+
         while latencies.len() < self.due.len() {
             let mut header = [0; 4];
             from.read_exact(&mut header).context("wait for an answer")?;
             payload.resize(u32::from_be_bytes(header) as usize, 0);
             from.read_exact(&mut payload).context("read an answer")?;
+
+            // Before parsing, which does not count.
             let now = self.now();
+
             let id = read_answer(&payload)?;
             let due = usize::try_from(id).ok().and_then(|id| self.due.get(id));
             let due = due.with_context(|| format!("read an answer: unknown request {id}"))?;
+
             latencies.push(Duration::from_nanos(
                 now.saturating_sub(due.load(Ordering::Acquire)),
             ));
+
             answered.fetch_add(self.batch(id).1, Ordering::Relaxed);
             self.last.fetch_max(now, Ordering::Relaxed);
+            // Makes room in the window for the sender.
             let _ = permits.try_recv();
         }
+
         Ok(latencies)
     }
 }
@@ -179,10 +203,12 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
     let id = as_int(reader.value().map_err(invalid)?);
     let good = as_bool(reader.value().map_err(invalid)?);
     let value = reader.value().map_err(invalid)?;
+
     if good != Some(true) {
         let text = |key| get(value, key).and_then(as_text).unwrap_or("?").to_owned();
         bail!("store a batch: {} ({})", text("message"), text("code"));
     }
+
     id.and_then(|id| u64::try_from(id).ok())
         .context("read the id of an answer")
 }
@@ -201,11 +227,16 @@ pub(crate) fn run_load(
         connections,
         ..*spec
     };
+
+    // Before the threads start, so that their work is included.
     let cpu_s = own_cpu_s()?;
     let start = Instant::now();
+
     let connect = |number| {
+        // Batches go to the connections in turn, so the first connections may have one more.
         let own = (batches + connections - 1).saturating_sub(number) / connections;
         let due = (0..own).map(|_| AtomicU64::new(0)).collect();
+
         let stream = UnixStream::connect(socket)?;
         Ok((
             stream,
@@ -219,16 +250,22 @@ pub(crate) fn run_load(
             },
         ))
     };
+
     let connections = (0..connections)
         .map(connect)
         .collect::<std::io::Result<Vec<_>>>();
     let connections = connections.with_context(|| format!("connect to {}", socket.display()))?;
+
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (stream, connection) in &connections {
             let (permits, returned_permits) = crossbeam_channel::bounded(spec.in_flight.max(1));
             let answered = &answered;
+
             let named = |name: &str| std::thread::Builder::new().name(format!("sc-load-{name}"));
+
+            // Two threads a connection: a sender that also read would wait for the daemon in
+            // between.
             let sender = named("send").spawn_scoped(scope, move || {
                 connection
                     .send(stream, &permits)
@@ -239,12 +276,15 @@ pub(crate) fn run_load(
                     .receive(stream, &returned_permits, answered)
                     .inspect_err(|_| abort(connection, stream))
             });
+
             threads.push((
                 sender.context("start a thread")?,
                 receiver.context("start a thread")?,
             ));
         }
+
         while !threads.iter().all(|(_, receiver)| receiver.is_finished()) {
+            // Often at first, because a short load ends within milliseconds.
             std::thread::sleep(Duration::from_millis(if start.elapsed().as_secs() < 1 {
                 2
             } else {
@@ -255,9 +295,11 @@ pub(crate) fn run_load(
                 start.elapsed().as_secs_f64(),
             )?;
         }
+
         let (mut latencies, mut raw_bytes, mut first_error) = (Vec::new(), 0, None);
         for (sender, receiver) in threads {
             let panicked = |_| anyhow!("run the load: a thread panicked");
+
             // The receiver's error is the cause of the sender's.
             match (
                 receiver.join().map_err(panicked)?,
@@ -270,14 +312,17 @@ pub(crate) fn run_load(
                 (Err(error), _) | (_, Err(error)) => first_error = first_error.or(Some(error)),
             }
         }
+
         if let Some(error) = first_error {
             return Err(error);
         }
+
         // Measured by the threads, because this one polls only from time to time.
         let last = connections
             .iter()
             .map(|(_, connection)| connection.last.load(Ordering::Relaxed))
             .max();
+
         Ok(LoadResult {
             seconds: last.unwrap_or(0) as f64 / 1e9,
             raw_bytes,

@@ -25,15 +25,19 @@ pub(super) fn templates<'a>(
         .filter_map(|(tag, _)| salt_event::job_tag(tag).map(|job| job.minion.to_owned()))
         .filter(|id| !id.is_empty())
         .collect();
+
     let mut names = KnownNames {
         minions: minions.into_iter().collect(),
         jids: BTreeMap::new(),
     };
+
     // Longest first: `web12` must not be consumed for `web1`.
     names.minions.sort_by_key(|id| std::cmp::Reverse(id.len()));
+
     let templates = events
         .map(|(tag, data)| names.template(tag, data))
         .collect();
+
     (templates, names.jids.len().max(1) as u64)
 }
 
@@ -53,6 +57,7 @@ impl KnownNames {
             // Too deep, or not msgpack: unchanged.
             Err(_) => part.bytes.extend_from_slice(data),
         }
+
         EventTemplate {
             tag: self.text(tag),
             data: part,
@@ -79,9 +84,14 @@ impl KnownNames {
                 let at = part.bytes.len();
                 // A write to memory succeeds.
                 let _ = rmpv::encode::write_value(&mut part.bytes, other);
+
+                // A number in this range is a time, from 2020 to 2033.
                 let is_time = other
                     .as_u64()
                     .is_some_and(|n| (1_600_000_000..2_000_000_000).contains(&n));
+
+                // By the first byte: only values in an encoding of fixed length can be replaced in
+                // place.
                 match (part.bytes.get(at).copied(), other) {
                     (Some(0xcb), Value::F64(float)) if float.is_finite() => {
                         part.slot(at + 1, SlotContent::Near(*float));
@@ -102,6 +112,8 @@ impl KnownNames {
         while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
             let to = part.bytes.len();
             let begins = at == 0 || !text.get(at - 1).is_some_and(u8::is_ascii_alphanumeric);
+
+            // A minion's name keeps its stem and gets a number of fixed length.
             if let Some((number, name)) = begins.then(|| self.minion(rest)).flatten() {
                 let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
                 part.bytes.extend_from_slice(stem.as_bytes());
@@ -110,12 +122,15 @@ impl KnownNames {
                 at += name.len();
                 continue;
             }
+
             let digits = run(rest, u8::is_ascii_digit);
             let hex = if begins {
                 run(rest, u8::is_ascii_hexdigit)
             } else {
                 0
             };
+
+            // From the most specific form to the least.
             let (len, content) = if begins && digits == JID_LEN && rest.starts_with(b"20") {
                 let next = u32::try_from(self.jids.len()).unwrap_or(u32::MAX);
                 let jid = rest.get(..JID_LEN).unwrap_or_default().to_vec();
@@ -126,6 +141,8 @@ impl KnownNames {
             } else if begins && is_stamp(rest) {
                 (STAMP_LEN, Some(SlotContent::Stamp))
             } else if hex >= HEX_RUN_MIN
+                // Digits alone are a number, and hexadecimal digits before other letters are part
+                // of a word.
                 && digits < hex
                 && hex == run(rest, u8::is_ascii_alphanumeric)
             {
@@ -133,15 +150,19 @@ impl KnownNames {
             } else if digits >= DIGIT_RUN_MIN {
                 (digits, Some(SlotContent::Digits(digits)))
             } else {
+                // Letters, or any other single character, stay as they are.
                 (digits.max(run(rest, u8::is_ascii_alphabetic)).max(1), None)
             };
+
             part.bytes
                 .extend_from_slice(rest.get(..len).unwrap_or_default());
             if let Some(content) = content {
                 part.slot(to, content);
             }
+
             at += len;
         }
+
         part
     }
 

@@ -147,6 +147,7 @@ fn a_state_run(bytes: u64, scale: f64, random: &mut Random) -> (String, Json) {
         reason = "a size of some KB"
     )]
     let bytes = (bytes as f64 * scale) as usize;
+
     let mut text = String::new();
     while text.len() + STATE_RUN_BYTES < bytes {
         text.push_str(random.pick(&WORDS).copied().unwrap_or_default());
@@ -156,6 +157,7 @@ fn a_state_run(bytes: u64, scale: f64, random: &mut Random) -> (String, Json) {
             " 000"
         });
     }
+
     a_return("state.apply", &text.into())
 }
 
@@ -167,9 +169,12 @@ fn load(
     mut event: impl FnMut(u64, &mut Random) -> (String, Json),
 ) -> Load {
     let mut random = Random::of(seed, u64::MAX);
+
+    // Whole cycles, so that a replay keeps the proportions.
     let events: Vec<_> = (0..(TEMPLATES / cycle).max(1) * cycle)
         .map(|n| event(n, &mut random))
         .collect();
+
     Load::new(&events, jobs, seed)
 }
 
@@ -224,17 +229,22 @@ pub(crate) fn recorded(path: &Path, seed: u64) -> anyhow::Result<Load> {
     let read = || {
         let bytes = std::fs::read(path)?;
         let (_, frames) = bus::read_recording(&bytes)?;
+
         let events = frames
             .iter()
             .filter_map(|frame| frame::body(frame).and_then(salt_event::split));
+
+        // Only complete values, because templates are made from parsed ones.
         let events = events.filter(|(tag, data)| {
             tag.len() + data.len() <= EVENT_BYTES_MAX
                 && Reader::new(data)
                     .value()
                     .is_ok_and(|value| value.len() == data.len())
         });
+
         let (templates, jobs) = examples::templates(events);
         anyhow::ensure!(!templates.is_empty(), "no events");
+
         Ok(Load {
             templates,
             jobs: Jobs::Replayed(jobs),

@@ -117,6 +117,7 @@ impl EventTemplate {
                 part.append_str(&self.tag);
                 part.write(|w| w.str("data"));
             }
+            // The load of a return is its data alone.
             Encoding::Returner => {}
             Encoding::Bare => part.append(&self.tag),
             Encoding::Message => {
@@ -124,6 +125,7 @@ impl EventTemplate {
                 part.bytes.extend_from_slice(b"\n\n");
             }
         }
+
         part.append(&self.data);
         part
     }
@@ -189,9 +191,11 @@ impl EventGenerator {
         let Some((template, raw_len)) = request else {
             return 0;
         };
+
         let start = out.len();
         out.extend_from_slice(&template.bytes);
         let own = out.get_mut(start..).unwrap_or_default();
+
         let (cycle, random) = (n / templates, Random::of(self.seed, n));
         let mut fill = SlotFiller {
             n,
@@ -200,9 +204,11 @@ impl EventGenerator {
             seed: self.seed,
             random,
         };
+
         for slot in &template.slots {
             fill.fill(slot.content, own.get_mut(slot.at..).unwrap_or_default());
         }
+
         *raw_len
     }
 
@@ -226,6 +232,7 @@ fn job_time(number: u64) -> Micros {
 const fn three_digits() -> [[u8; 3]; 1000] {
     let mut table = [[0; 3]; 1000];
     let mut n = 0;
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::indexing_slicing,
@@ -239,6 +246,7 @@ const fn three_digits() -> [[u8; 3]; 1000] {
         ];
         n += 1;
     }
+
     table
 }
 
@@ -282,11 +290,13 @@ impl SlotFiller {
             }
             SlotContent::Stamp => put_stamp(first(to, STAMP_LEN), self.time(), STAMP_FIELDS),
             SlotContent::Minion(index) => {
+                // Within one replay a minion keeps its name, so that its events belong together.
                 let group = if matches!(self.jobs, Jobs::Replayed(_)) {
                     self.cycle
                 } else {
                     self.n
                 };
+
                 let number =
                     Random::of(self.seed ^ 0x6d69, group * 64 + u64::from(index)).below(MINIONS);
                 put_decimal(first(to, MINION_DIGITS), number);
@@ -302,12 +312,14 @@ impl SlotFiller {
                 }
             }
             SlotContent::Near(value) => {
+                // From half to one and a half of the value. Whole numbers stay whole.
                 let factor = 0.5 + self.random.below(1_000_000) as f64 / 1e6;
                 let near = if value.fract() == 0.0 {
                     (value * factor).round()
                 } else {
                     value * factor
                 };
+
                 put(first(to, 8), &((near * 1e3).round() / 1e3).to_be_bytes());
             }
             SlotContent::Low(bytes) => {
@@ -345,8 +357,10 @@ const STAMP_FIELDS: Fields = [0, 5, 8, 11, 14, 17, 20];
 
 fn put_stamp(to: &mut [u8], time: Micros, fields: Fields) {
     let Some(at) = time.utc() else { return };
+
     let [month, day, hour, minute, second] =
         [at.month(), at.day(), at.hour(), at.minute(), at.second()];
+
     let values = [
         at.year(),
         month.into(),
@@ -355,12 +369,14 @@ fn put_stamp(to: &mut [u8], time: Micros, fields: Fields) {
         minute.into(),
         second.into(),
     ];
+
     for ((at, value), digits) in fields.iter().zip(values).zip([4, 2, 2, 2, 2, 2]) {
         put_decimal(
             to.get_mut(*at..at + digits).unwrap_or_default(),
             value.unsigned_abs().into(),
         );
     }
+
     let [.., micros] = fields;
     put_decimal(
         to.get_mut(micros..micros + 6).unwrap_or_default(),
