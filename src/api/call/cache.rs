@@ -17,7 +17,9 @@ use crate::wire::msgpack::{self, Reader, Writer};
 /// The load with `Minions` added; an empty map for an unknown job, as `salt` expects.
 pub(super) fn get_load(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = Job::read_load(&ctx.store, &args.required_id("jid")?).map_err(failed)?;
+    // Salt's cache has a load only if one was published: the stand-in made from returns is not one.
     let job = job.filter(|job| job.load_rank > 0);
+
     let mut w = Writer::new();
     match &job {
         Some(job) => load_with_minions(&mut w, job),
@@ -30,14 +32,17 @@ pub(super) fn get_load(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
 
 pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
     let minions = job.minions.as_ref().filter(|minions| !minions.is_empty());
+    // Salt adds `Minions` when it reads a load, so one within the stored load is outdated.
     let is_minions = |key: &[u8]| minions.is_some() && msgpack::as_text(key) == Some("Minions");
     let pairs: Vec<_> = msgpack::pairs(&job.load)
         .filter(|(key, _)| !is_minions(key))
         .collect();
+
     w.map(pairs.len() + usize::from(minions.is_some()));
     for (key, value) in pairs {
         w.raw(key).raw(value);
     }
+
     if let Some(minions) = minions {
         w.str("Minions").array(minions.len());
         for id in minions {
@@ -63,10 +68,12 @@ const BUS_ONLY: &str = "bus_only";
 /// Writes the whole return, marked if it was seen on a bus only.
 fn whole_return(w: &mut Writer, answer: &Answer) {
     let body = &answer.entry.body;
+    // A return that is not a map has no place for the mark.
     if !answer.is_bus_only() || Reader::new(body).map().is_err() {
         w.raw(body);
         return;
     }
+
     let pairs: Vec<_> = msgpack::pairs(body).collect();
     w.map(pairs.len() + 1);
     for (key, value) in pairs {
@@ -79,7 +86,9 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
 pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = job_of(ctx, args, &args.required_id("jid")?)?;
     let full = args.flag("full")?;
+
     let answers: Vec<_> = job.cached().collect();
+
     let mut w = Writer::new();
     w.map(answers.len());
     for (minion, answer) in answers {
@@ -87,7 +96,8 @@ pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Cal
             whole_return(w.str(minion), answer);
             continue;
         }
-        // A single pass over the return, which can be long.
+        // A single pass over the return, which can be long. The first of equal keys counts, as
+        // everywhere.
         let mut kept: [(&str, Option<&[u8]>); 4] =
             ["return", "retcode", "success", "out"].map(|key| (key, None));
         for (key, value) in msgpack::pairs(&answer.entry.body) {
@@ -96,14 +106,17 @@ pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Cal
                 place.get_or_insert(value);
             }
         }
+
         let bus_only = answer.is_bus_only();
         let known = kept.iter().filter(|(_, value)| value.is_some()).count();
         w.str(minion).map(known + usize::from(bus_only));
+
         for (key, value) in kept {
             if let Some(value) = value {
                 w.str(key).raw(value);
             }
         }
+
         if bus_only {
             w.str(BUS_ONLY).bool(true);
         }
@@ -116,6 +129,7 @@ pub(super) fn get_jids(ctx: &ReadCtx<'_>, _: &Args<'_>) -> Result<Vec<u8>, CallE
         find_job: true,
         ..JobFilter::default()
     };
+
     let mut answer = Backwards::default();
     let mut scratch = Vec::new();
     each_job_before(
@@ -124,20 +138,25 @@ pub(super) fn get_jids(ctx: &ReadCtx<'_>, _: &Args<'_>) -> Result<Vec<u8>, CallE
         None,
         PageLimits::of_rows(usize::MAX),
         |ListedJob { row, .. }| {
+            // One buffer for all jobs: a million of them must not mean a million allocations.
             let mut w = Writer::behind(std::mem::take(&mut scratch));
             w.str(&row.jid);
             instance(ctx, &mut w, &row, false)?;
+
             scratch = w.into_bytes();
-            // The first jobs determine how much memory all of them need.
+            // The first jobs determine how much memory all of them need: growing by doubling would
+            // hold twice the answer.
             if answer.pairs == JOBS_MEASURED {
                 answer.reserve_for(ctx.store.jobs_at_most());
             }
+
             answer.put(&scratch);
             scratch.clear();
             Ok(())
         },
     )
     .map_err(failed)?;
+
     Ok(answer.into_bytes())
 }
 
@@ -164,8 +183,10 @@ impl Backwards {
     fn reserve_for(&mut self, pairs: u64) {
         let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
         let bytes = pairs
+            // A sixteenth more, because later jobs may be longer than the first ones.
             .saturating_mul(each + each / 16)
             .min(WIRE_ANSWER_BYTES_MAX as u64);
+
         let more = usize::try_from(bytes)
             .unwrap_or(0)
             .saturating_sub(self.bytes.len());
@@ -175,7 +196,9 @@ impl Backwards {
     fn into_bytes(mut self) -> Vec<u8> {
         let mut head = Writer::new();
         head.map(self.pairs);
+        // Room for the head of the map, and for that of the frame, which the socket puts in front.
         self.bytes.reserve(5 + ANSWER_HEAD_BYTES_MAX);
+
         self.bytes.extend(head.into_bytes().iter().rev());
         self.bytes.reverse();
         self.bytes
@@ -183,16 +206,21 @@ impl Backwards {
 }
 
 pub(super) fn get_jids_filter(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    // Salt may pass any integer; a negative count means no job.
     let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
+
     let filter = JobFilter {
         find_job: !args.flag("filter_find_job")?,
         ..JobFilter::default()
     };
+
     let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count))
         .map_err(failed)?
         .jobs;
+
     let mut w = Writer::new();
     w.array(jobs.len());
+    // The newest are selected, and answered the earliest first as in Salt.
     for listed in jobs.iter().rev() {
         instance(ctx, &mut w, &listed.row, true).map_err(failed)?;
     }
@@ -206,9 +234,12 @@ fn instance(
     row: &JobSummary,
     with_jid: bool,
 ) -> Result<(), StoreError> {
+    // The row of a job that is in several segments may lack values of the load.
     let row = row_load(&ctx.store, row)?;
+
     let optional = [!row.metadata.is_empty(), with_jid, !row.endtime.is_empty()];
     w.map(6 + optional.iter().filter(|there| **there).count());
+
     let or_str = |w: &mut Writer, key: &str, value: &[u8], default: &str| {
         w.str(key);
         if value.is_empty() {
@@ -217,26 +248,32 @@ fn instance(
             w.raw(value)
         };
     };
+
     or_str(w, "Function", &row.fun, "unknown-function");
     w.str("Arguments");
+    // A load may have any value here, and Salt expects a list.
     if Reader::new(&row.arg).array().is_ok() {
         w.raw(&row.arg)
     } else {
         w.array(0)
     };
+
     or_str(w, "Target", &row.tgt, "unknown-target");
     or_str(w, "Target-type", &row.tgt_type, "list");
     or_str(w, "User", &row.user, "root");
+
     if !row.metadata.is_empty() {
         w.str("Metadata").raw(&row.metadata);
     }
     if with_jid {
         w.str("JID").str(&row.jid);
     }
+
     w.str("StartTime").str(&start_time(&row.jid));
     if !row.endtime.is_empty() {
         w.str("EndTime").str(&row.endtime);
     }
+
     Ok(())
 }
 
@@ -261,10 +298,12 @@ fn full_returns(
     args: &Args<'_>,
     whose: BTreeMap<String, String>,
 ) -> Result<Vec<u8>, CallError> {
+    // Minions mostly share their last job, and a job is read once for all of them.
     let mut by_job = BTreeMap::<String, Vec<String>>::new();
     for (minion, jid) in whose {
         by_job.entry(jid).or_default().push(minion);
     }
+
     let mut found = BTreeMap::new();
     for (jid, minions) in by_job {
         let mut job = job_of(ctx, args, &jid)?;
@@ -274,6 +313,7 @@ fn full_returns(
             }
         }
     }
+
     let mut w = Writer::new();
     w.map(found.len());
     for (minion, answer) in &found {

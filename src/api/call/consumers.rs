@@ -35,11 +35,13 @@ pub(super) struct StartArgs {
 impl StartArgs {
     pub(super) fn start(&self) -> Result<Option<Start>, CallError> {
         let given = [self.to.is_some(), self.time.is_some(), self.seq.is_some()];
+        // Which one counts would be a guess.
         if given.iter().filter(|given| **given).count() > 1 {
             return Err(CallError::Argument(
                 "give only one of `to`, `time` and `seq`".to_owned(),
             ));
         }
+
         Ok(match (self.to.as_deref(), self.time, self.seq) {
             (Some("oldest"), ..) => Some(Start::Oldest),
             (Some("newest"), ..) => Some(Start::Newest),
@@ -154,10 +156,13 @@ impl FilterArgs {
             ("search", self.search),
             ("where", self.condition),
         ] {
+            // Absent arguments would otherwise be values of the wrong type.
             if !value.is_null() {
                 filter.insert(key.to_owned(), value);
             }
         }
+
+        // Through serde, so that the message names the argument and the place in it.
         serde_path_to_error::deserialize(Json::Object(filter)).map_err(|error| {
             CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
         })
@@ -270,7 +275,9 @@ fn row(status: &ConsumerStatus) -> Consumer {
         time: Time(error.at),
         message: error.message.clone(),
     });
+
     let lease = status.lease.as_ref();
+
     Consumer {
         name: record.name.clone(),
         time: Time(record.created),
@@ -329,6 +336,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         filter,
         start,
     } = typed(args)?;
+
     let start = start.start()?.unwrap_or(Start::Newest);
     let record = ctx
         .store
@@ -347,7 +355,11 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, Ca
         wait_ms,
         bound,
     } = typed(args)?;
+
+    // With `bound` the lease ends with the process, so that a killed consumer does not keep the
+    // next one waiting.
     let process = caller.pid.filter(|_| bound).and_then(HolderProcess::find);
+
     let limits = BatchLimits {
         events: limit
             .unwrap_or(CONSUMER_BATCH_EVENTS)
@@ -356,6 +368,7 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, Ca
             .unwrap_or(CONSUMER_BATCH_BYTES)
             .clamp(1, LIST_BYTES_MAX),
     };
+
     let wait = Duration::from_millis(wait_ms.unwrap_or(0));
     // The holder keeps the consumer while it waits.
     let lease = lease_s
@@ -366,11 +379,14 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, Ca
             .store
             .next_batch(&name, &holder, lease, limits)
             .map_err(refused)?;
+        // Only now does the lease exist that is bound.
         if let Some(process) = process {
             ctx.store
                 .bind_lease(&name, &holder, process)
                 .map_err(refused)?;
         }
+        // A pause ends by an administrator and not by an entry, so there is no position to wait
+        // for.
         if batch.events.is_empty() && !is_last {
             return Ok(match (batch.paused, batch.is_end) {
                 (true, _) => Attempt::Idle,
@@ -378,6 +394,7 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, Ca
                 (false, false) => Attempt::Again,
             });
         }
+
         let mut w = Writer::new();
         w.map(4);
         write_events(&StoreView::whole(&ctx.store), &mut w, &batch.events);
@@ -472,28 +489,35 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
         bytes,
         wait_ms,
     } = typed(args)?;
+
     let filter = filter.filter()?;
     let start = start.start()?.unwrap_or(Start::Newest);
     let bytes = bytes.unwrap_or(LIST_BYTES_MAX).clamp(1, LIST_BYTES_MAX);
+
     let mut from = ctx.store.position(start).map_err(failed)?;
     // The caller continues at its own position.
     let mut gap = match start {
         Start::Seq(seq) => ctx.store.gap_before(seq, from),
         _ => None,
+        // Only a caller that names a number has one behind which entries can be missing.
     };
+
     let limit = limit
         .unwrap_or(CONSUMER_BATCH_EVENTS)
         .clamp(1, LIST_ROWS_MAX);
+
     let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let store = &ctx.store;
         let found = store
             .select(&filter, from, store.durable(), limit, bytes)
             .map_err(failed)?;
         from = found.next;
+        // The event may match: to pass it in silence would lose it.
         if let Some((seq, error)) = found.too_costly {
             ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
+
         if found.events.is_empty() && gap.is_none() && !is_last {
             return Ok(if found.is_end {
                 Attempt::After(from)
@@ -501,7 +525,9 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
                 Attempt::Again
             });
         }
+        // The gap comes first and once: `take` leaves none for the next attempt.
         let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
+
         let mut w = Writer::new();
         w.map(3);
         write_events(store, &mut w, &events);
@@ -519,13 +545,17 @@ pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallE
         from,
         by,
     } = typed(args)?;
+
     let filter = filter.filter()?;
+    // `next` of the page before is the more exact one.
     let start = match (from, since) {
         (Some(seq), _) => Start::Seq(SeqNo(seq)),
         (None, Some(time)) => Start::Time(Micros(time)),
         (None, None) => Start::Oldest,
     };
+
     let from = ctx.store.position(start).map_err(failed)?;
+    // `until` is tested below: times of imports are in no order, so a later time is not the end.
     let found = ctx
         .store
         .select(
@@ -536,15 +566,19 @@ pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallE
             LIST_BYTES_MAX,
         )
         .map_err(failed)?;
+
     if let Some((seq, error)) = found.too_costly {
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
+
     let in_time = |event: &StoredEntry| {
         since.is_none_or(|since| event.at.0 >= since)
             && until.is_none_or(|until| event.at.0 < until)
     };
+
     let next = (!found.is_end).then_some(found.next.0);
+    // Twice through the events instead of a copy of those in time.
     let events = || {
         found
             .events
@@ -552,21 +586,25 @@ pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallE
             .zip(&found.classes)
             .filter(|(event, _)| in_time(event))
     };
+
     let groups = by.map(|by| {
         let (mut groups, mut others) = (BTreeMap::<String, u64>::new(), 0);
         for (event, class) in events() {
             let key = by.key(event, class);
+            // Groups are bounded, because names come from minions.
             if groups.len() < COUNT_GROUPS_MAX || groups.contains_key(&key) {
                 *groups.entry(key).or_default() += 1;
             } else {
                 others += 1;
             }
         }
+
         let groups = groups
             .into_iter()
             .map(|(key, count)| EventGroup { key, count });
         (groups.collect(), others)
     });
+
     let (groups, others) = groups.unzip();
     document(&EventCounts {
         count: events().count() as u64,

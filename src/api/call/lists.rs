@@ -44,10 +44,12 @@ impl Map {
     }
 
     /// Writes an event's data; as bin if it is not msgpack, which earlier releases could store.
+    // A value with bytes behind it would end the answer early.
     pub(super) fn data(&mut self, data: &[u8]) {
         let whole = Reader::new(data)
             .value()
             .is_ok_and(|value| value.len() == data.len());
+
         let w = self.key("data");
         if whole {
             w.raw(data)
@@ -70,27 +72,35 @@ pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>,
         until: time(args, "until")?,
         reactions: false,
     };
+
     let before = args
         .count("before")?
         .map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+
     let limit = limit(args)?;
     // One more than requested shows whether more follow.
     let wanted = limit.saturating_add(1);
+
     let select = typed::<FilterArgs>(args)?.filter()?;
+
     let page = ctx
         .store
         .search_events(&filter, &select, before, wanted, LIST_BYTES_MAX)
         .map_err(failed)?;
+
+    // Without this event the page would be wrong, and the filter can be made cheaper.
     if let Some((seq, error)) = page.too_costly {
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
+
     let EventPage {
         mut events,
         next,
         stats,
         ..
     } = page;
+
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
     // The event that exceeds the byte limit is sent only if it is the first one.
     let keep = if bytes > LIST_BYTES_MAX {
@@ -98,13 +108,17 @@ pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>,
     } else {
         limit
     };
+
     let more = events.len() > keep || bytes > LIST_BYTES_MAX || next.is_some();
     // Where the search ended, unless rows are left out here.
     let next = next.filter(|_| events.len() <= keep);
+
     events.truncate(keep);
+    // The page is that of the newest events in either case; only its rows are turned.
     if args.raw("newest_first").and_then(msgpack::as_bool) == Some(false) {
         events.reverse();
     }
+
     let mut w = Writer::new();
     w.map(if next.is_some() { 4 } else { 3 }).str("scan").map(5);
     w.str("segments")
@@ -116,14 +130,17 @@ pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>,
         .str("blocks_skipped")
         .uint(stats.blocks_skipped);
     w.str("entries").uint(stats.entries);
+
     w.str("events").array(events.len());
     for event in &events {
         write_event(&ctx.store, &mut w, event);
     }
+
     w.str("more").bool(more);
     if let Some(next) = next {
         w.str("next").uint(next.0);
     }
+
     Ok(w.into_bytes())
 }
 
@@ -133,12 +150,14 @@ pub(super) fn write_event(store: &StoreView, w: &mut Writer, event: &StoredEntry
     map.key("seq").uint(event.seq.0);
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));
+
     // Any program may fire an event under any tag, but only the daemon records gaps.
     map.key("source").str(if event.kind == Kind::Gap {
         "saltcellar"
     } else {
         event.source.name()
     });
+
     map.text_unless_empty("jid", &event.jid);
     map.text_unless_empty("minion", &event.minion);
     map.text_unless_empty("fun", &event.fun);
@@ -149,25 +168,30 @@ pub(super) fn write_event(store: &StoreView, w: &mut Writer, event: &StoredEntry
 /// Entries as stored: those of a job, or those of the log.
 pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let durable = ctx.store.durable();
+    // Entries beyond the durable position may be numbered anew after a crash.
     let from = args.count("from")?.map_or(SeqNo(1), |n| SeqNo(n as u64));
     let until = args
         .count("until")?
         .map_or(durable, |n| SeqNo(n as u64))
         .min(durable);
+
     let (found, next) = if let Some(jid) = args.id("jid")? {
         ctx.store
             .job_entries_from(&jid, (from, until), LIST_BYTES_MAX)
             .map_err(failed)?
     } else {
+        // Events fill most of the log, and readers of jobs do not need them.
         let all = args.flag("all")?;
         let of_jobs = |kind| !matches!(kind, Kind::Event | Kind::Register | Kind::Gap);
         let wanted = |kind, _| all || of_jobs(kind);
+
         let (found, next) = ctx
             .store
             .entries_from(from, until, LIST_BYTES_MAX, wanted)
             .map_err(failed)?;
         (found, Some(next).filter(|next| *next < until))
     };
+
     let mut w = Writer::new();
     w.map(3).str("entries").array(found.len());
     for entry in &found {
@@ -176,6 +200,7 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         map.key("kind").str(entry.kind.name());
         map.key("time").int(entry.at.0);
         map.key("on_bus").bool(entry.flags.has(Flags::ON_BUS));
+        // For an event from a bus, confirmation has no meaning.
         if entry.kind == Kind::Return {
             let unconfirmed = entry.flags.has(Flags::UNCONFIRMED);
             match (entry.source.confirms(), unconfirmed) {
@@ -185,15 +210,18 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
                 (false, false) => map.key("confirmed").nil(),
             };
         }
+
         if !entry.tag.is_empty() {
             map.key("tag").bin(&entry.tag);
         }
+
         map.text_unless_empty("jid", &entry.jid);
         map.text_unless_empty("minion", &entry.minion);
         map.text_unless_empty("fun", &entry.fun);
         map.key("body").bin(&entry.body);
         map.write(&mut w);
     }
+
     w.str("next");
     match next {
         Some(next) => w.uint(next.0),

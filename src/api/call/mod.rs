@@ -124,12 +124,14 @@ impl CallHandler {
             CallHandler::Read(run) => run(&ReadCtx::of(ctx, &caller.limits), args)?,
             CallHandler::Whole(run) => run(ctx, args)?,
             CallHandler::Act(run) => run(ctx, args, caller)?,
+            // The socket and HTTP divide calls by their handler before, so only a bug leads here.
             CallHandler::Follow(_) | CallHandler::Poll(_) | CallHandler::Write(_) => {
                 return Err(CallError::Internal(
                     "the call was run as a reading call".to_owned(),
                 ));
             }
         };
+
         checked(answer)
     }
 
@@ -153,6 +155,8 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
     match repaired(&answer) {
         Ok(Cow::Borrowed(_)) => Ok(answer),
         Ok(Cow::Owned(repaired)) => Ok(repaired),
+        // A stored value that is not msgpack has no end, so nothing behind it can be repaired
+        // either.
         Err(error) => {
             tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
             Err(CallError::Internal(format!(
@@ -162,13 +166,10 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
     }
 }
 
-/// The implementation of a call that applies limits and waits.
 pub(crate) type FollowCall = fn(&ReadCtx<'_>, &Args<'_>) -> Result<Poll, CallError>;
 
-/// The implementation of a call that waits.
 pub(crate) type PollCall = fn(&Ctx, &Args<'_>, &Caller) -> Result<Poll, CallError>;
 
-/// The implementation of a writing call.
 pub(crate) type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
 /// A call of the local socket.
@@ -611,19 +612,26 @@ pub(crate) fn find(name: &str) -> Option<&'static Call> {
 
 /// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
 pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
+    // The whole map becomes values in memory, several times larger: unlike bodies of entries, which
+    // are never decoded here, so this has a limit of its own.
     let map = args.map();
+
     if map.len() > ARGS_BYTES_MAX {
         return Err(CallError::TooLarge {
             len: map.len(),
             max: ARGS_BYTES_MAX,
         });
     }
+
     let value = rmpv::decode::read_value_with_max_depth(&mut &*map, ARGS_DEPTH_MAX)
         .map_err(|error| CallError::Argument(format!("the arguments are malformed: {error}")))?;
     let mut json = to_json(&value);
+
+    // The extension sends every argument of Salt's functions, absent ones as nil.
     if let Some(fields) = json.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
+
     serde_path_to_error::deserialize(json).map_err(|error| {
         CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
     })
@@ -644,9 +652,11 @@ impl From<EncodeError> for CallError {
 /// Converts a store error for the caller, and logs it.
 pub(in crate::api) fn failed(error: StoreError) -> CallError {
     match error {
+        // The peer is gone, or the daemon stops: nobody has to look into it.
         StoreError::Stopping | StoreError::Ended(Ended::Abandoned) => {
             CallError::Unavailable(error.to_string())
         }
+        // The client asked for too much work; the message says what to narrow.
         StoreError::Ended(Ended::TooLong(_)) => CallError::Refused(error.to_string()),
         error => {
             tracing::error!(%error, "cannot answer a call from the store");

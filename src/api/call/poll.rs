@@ -76,30 +76,44 @@ impl Poll {
             gather,
             mut attempt,
         } = self;
+
         let deadline = Instant::now() + wait;
         loop {
+            // Looked at before the attempt: news that arrive during the last one are in it.
             let is_last = *stop.borrow() || Instant::now() >= deadline;
+
             let context = ctx.clone();
+            // The closure goes to a thread and comes back, because it keeps the position of the
+            // search.
             let work = move || {
                 let outcome = attempt(&context, is_last);
                 (attempt, outcome)
             };
+
             let done = budget.carry_out(work).await?;
             attempt = done.0;
+
             let outcome = match done.1? {
                 Attempt::Done(answer) => return checked(answer),
+                // The search ended at its limit of work. Each round is a new claim on the budget,
+                // so others have their turn.
                 Attempt::Again => continue,
                 other => other,
             };
+
             let news = async {
                 match outcome {
                     Attempt::After(seq) => {
+                        // News come in groups: an answer after a short time has all of them.
                         ctx.store.durable_after(seq).await;
                         sleep(gather).await;
                     }
                     _ => sleep(IDLE_PAUSE).await,
                 }
             };
+
+            // The deadline and the end of the daemon lead to the last attempt, which answers with
+            // what there is.
             tokio::select! {
                 () = news => {}
                 () = sleep_until(deadline) => {}

@@ -32,9 +32,11 @@ impl Call {
     fn asked(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Asked, CallError> {
         let is_import = matches!(self.run, CallHandler::Write(_)) && args.flag("import")?;
         let is_of_sink = self.changes_consumer
+            // An engine may be new and have no consumer yet, or be removed and have left one.
             && args
                 .text("name")?
                 .is_some_and(|name| ctx.engines.has(name) || ctx.store.is_of_sink(name));
+
         Ok(Asked {
             is_import,
             is_of_sink,
@@ -109,6 +111,8 @@ impl Rights {
         args: &Args<'_>,
         caller: &Caller,
     ) -> Result<(), CallError> {
+        // Before anything else of the call: under a limit that it cannot apply, even an error would
+        // tell something.
         if let Some(limit) = call.unapplied(&caller.limits) {
             ctx.metrics.calls_denied.add(1);
             return Err(CallError::Refused(format!(
@@ -117,16 +121,19 @@ impl Rights {
                 limit.name()
             )));
         }
+
         let asked = call.asked(ctx, args)?;
         let needed = call.right_for(asked);
         // Most calls need no access to the buses' sockets.
         if needed <= self.others {
             return Ok(());
         }
+
         let has = self.of(caller);
         if needed <= has {
             return Ok(());
         }
+
         ctx.metrics.calls_denied.add(1);
         Err(CallError::Refused(
             self.denial(call.name, asked, needed, has, caller),
@@ -153,6 +160,7 @@ impl Rights {
             } => " for the consumer of a sink",
             _ => "",
         };
+        // The remedy must be one that the reader can carry out.
         let remedy = if needed < Right::Admin {
             "`socket_peers: write` in the daemon's configuration gives it to all peers".to_owned()
         } else {
@@ -165,6 +173,7 @@ impl Rights {
                 self.daemon
             )
         };
+
         format!(
             "call `{call}`{how} needs the right `{}`, {uid} has `{}`: {remedy}",
             needed.name(),

@@ -44,18 +44,23 @@ pub(super) fn event_send(
 ) -> Result<Vec<u8>, CallError> {
     let tag = args.required_text("tag")?;
     let data = args.raw("data").unwrap_or(&[0x80]);
+
     let is_map = Reader::new(data).map().is_ok();
     if !is_map {
+        // Salt's own readers of the bus index into the data.
         return Err(CallError::BadArgs {
             key: "data",
             expected: "a map, as in all events of Salt",
         });
     }
+
     if let Err(why) = check_whole(data) {
+        // Every reader of the bus loads the data with that codec.
         return Err(CallError::Refused(format!(
             "Salt's codec cannot read the data: {why}"
         )));
     }
+
     fire(ctx, args.text("bus")?, tag, data, |target| {
         check_caller(target, caller)
     })
@@ -71,18 +76,24 @@ pub(crate) fn fire(
 ) -> Result<Vec<u8>, CallError> {
     let tag = FiredTag::new(tag)?;
     let target = ctx.firer.target(bus)?;
+    // Before anything is sent or looked up on behalf of the caller.
     check(&target)?;
+
     let framing = ctx.firer.framing(&target)?;
+
     let stamp = stamp(ctx.clock.now(), has_zone(ctx, framing));
     let data = salt_event::stamped(data, &stamp);
+
     if data.len() > FIRE_BYTES_MAX {
         return Err(CallError::TooLarge {
             len: data.len(),
             max: FIRE_BYTES_MAX,
         });
     }
+
     ctx.firer.fire(&target, framing, tag, &data)?;
     ctx.metrics.events_fired.add(1);
+
     let socket = target.path.to_string_lossy().into_owned();
     document(&Fired {
         tag: tag.as_str().to_owned(),
@@ -116,18 +127,22 @@ fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
         tag: Some(Glob::new("salt/*")),
         ..EventFilter::default()
     };
+
     let latest = ctx
         .store
         .events_before(&filter, ctx.store.durable(), 1, LIST_BYTES_MAX)
         .unwrap_or_default();
+
     let stamp = latest
         .first()
         .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
+    // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
     let by_framing = framing == Framing::Plain
         || ctx
             .buses
             .iter()
             .all(|bus| bus.status().framing != Some(Framing::Len32));
+
     stamp.unwrap_or(by_framing)
 }
 

@@ -135,8 +135,10 @@ fn row(status: &SinkStatus) -> Sink {
         progress,
         dead_letters,
     } = status;
+
     let known = progress.as_ref().ok();
     let is_paused = known.is_some_and(|progress| progress.is_paused);
+
     Sink {
         name: settings.name.clone(),
         encoder: settings.encoder.0.to_owned(),
@@ -169,6 +171,7 @@ fn row(status: &SinkStatus) -> Sink {
 pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let ListArgs { name } = typed(args)?;
     let mut all = ctx.engines.list();
+    // An unknown name is an error: an empty list would look like a sink that is gone.
     if let Some(name) = name {
         all.retain(|status| status.settings.name == name);
         if all.is_empty() {
@@ -177,6 +180,7 @@ pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             )));
         }
     }
+
     document(&SinksPage {
         sinks: all.iter().map(row).collect(),
     })
@@ -196,6 +200,7 @@ pub(super) fn check(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn test(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     let result = ctx.engines.test(&name).map_err(refused)?;
+
     let event = &result.event;
     document(&SinkTest {
         name,
@@ -254,7 +259,9 @@ pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 /// A page of dead letters, by sequence number.
 pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let LettersArgs { name, ids, after } = typed(args)?;
+
     let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
+    // Letters are sorted, so `after` is the last one of the page before.
     letters.retain(|letter| {
         ids.as_ref()
             .is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
@@ -262,16 +269,19 @@ pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallEr
                 .as_ref()
                 .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
     });
+
     let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
     let total = letters.len();
     for letter in &letters {
         bytes += letter.body.len() + letter.tag.len() + letter.reason.len();
+        // At least one, so that a letter larger than the limit does not block the rest.
         if bytes > LIST_BYTES_MAX && !rows.is_empty() {
             break;
         }
         rows.push(letter_row(letter));
         last = Some((letter.seq, letter.id.clone()));
     }
+
     let more = rows.len() < total;
     document(&DeadLettersPage {
         dead_letters: rows,

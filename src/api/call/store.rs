@@ -98,6 +98,7 @@ answers! {
 
 pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let stats = ctx.store.stats().map_err(failed)?;
+
     let space = stats.space;
     document(&StoreState {
         state_dir: ctx.state_dir.to_string_lossy().into_owned(),
@@ -120,6 +121,7 @@ pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 fn class_stats(class: &ClassStats) -> StoreClass {
     let (usage, keep) = (&class.segment_usage, &class.keep);
+
     let [oldest, newest] = times(usage);
     StoreClass {
         class: class.name.to_string(),
@@ -150,6 +152,7 @@ fn times(usage: &SegmentUsage) -> [Option<Time>; 2] {
 pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = |key| args.count(key).map(|n| n.map(|n| n as u64));
     let (age, bytes, entries) = (count("age_s")?, count("bytes")?, count("entries")?);
+    // Without a limit of its own a prune applies those of the configuration.
     let keep = (age.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
         age: age.map_or(Age::Forever, |s| {
             Age::For(std::time::Duration::from_secs(s))
@@ -157,6 +160,7 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         bytes,
         entries,
     });
+
     let class = args.text("class")?.map(str::to_owned);
     let options = PruneOptions {
         class,
@@ -164,6 +168,7 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         accept_salt: args.flag("accept_salt")?,
         dry_run: args.flag("dry_run")?,
     };
+
     document(&pruned(&ctx.store.prune(&options).map_err(refused)?))
 }
 
@@ -171,7 +176,9 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
     let row = |planned: &PlannedDrop| {
         let (usage, [oldest, newest]) = (&planned.segment_usage, times(&planned.segment_usage));
+        // What a row adds depends on the outcome alone.
         let (mut held_jobs, mut consumer, mut error) = (None, None, None);
+
         let outcome = match &planned.outcome {
             DropOutcome::Planned => "planned",
             DropOutcome::Dropped => "dropped",
@@ -190,6 +197,7 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
                 "failed"
             }
         };
+
         PrunedSegment {
             class: planned.class.to_string(),
             segment: planned.segment.0,
@@ -206,6 +214,7 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
             outcome: outcome.to_owned(),
         }
     };
+
     Pruned {
         segments: all.iter().map(row).collect(),
     }
@@ -217,6 +226,7 @@ pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     if args.flag("release")? {
         return document(&ctx.store.release(&jid).map_err(refused)?);
     }
+    // A hold on a job that is not stored would protect nothing, and hide a typing mistake.
     if ctx
         .store
         .job_entries_with(&jid, |_| false)
@@ -227,10 +237,12 @@ pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             "job {jid} is not stored and cannot be held"
         )));
     }
+
     let hold = ctx
         .store
         .hold(&jid, args.text("reason")?.unwrap_or(""))
         .map_err(refused)?;
+
     document(&HeldJob {
         jid: hold.jid,
         time: Time(hold.since),
@@ -241,12 +253,14 @@ pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 /// The held jobs with their numbers of entries.
 pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    // Entries are counted without their bodies.
     let row = |hold: Hold| {
         let entries = ctx
             .store
             .job_entries_with(&hold.jid, |_| false)
             .map_err(failed)?
             .len() as u64;
+
         Ok(HeldJob {
             jid: hold.jid,
             time: Time(hold.since),
@@ -254,12 +268,14 @@ pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             entries: Some(entries),
         })
     };
+
     let holds = ctx
         .store
         .holds()
         .into_iter()
         .map(row)
         .collect::<Result<_, CallError>>()?;
+
     document(&Holds { holds })
 }
 

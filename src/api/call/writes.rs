@@ -37,13 +37,17 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
 /// on it. Imports may be older; their caller is an administrator ([`super::Rights`]).
 fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, CallError> {
     let now = ctx.clock.now();
+    // Mostly: the entry has the time at which it arrives.
     let Some(at) = named else { return Ok(now) };
+
     let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
+    // Salt's clock may be wrong, and a time in the future would keep a segment from expiring.
     let (oldest, newest) = if args.flag("import")? {
         IMPORT_TIMES
     } else {
         (now.0.saturating_sub(age), now.0)
     };
+
     Ok(Micros(at.0.clamp(oldest, newest)))
 }
 
@@ -104,12 +108,15 @@ pub(super) fn prep_jid(
 ) -> Result<Vec<u8>, CallError> {
     let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
     let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
+
     let mut answer = Writer::new();
     answer.str(&jid);
     let answer = answer.into_bytes();
     if !args.flag("nocache")? {
         return Ok(answer);
     }
+
+    // The entry tells readers that the master does not cache the returns of this job.
     let body = nil();
     ctx.store_one(
         &Entry {
@@ -125,27 +132,34 @@ pub(super) fn prep_jid(
 pub(super) fn save_load(
     ctx: &Ctx,
     args: &Args<'_>,
+
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let load = args.required_map("load")?;
     let minions = args.array("minions")?;
+
     let seen = peek(load);
+    // With another `cmd` the map is the request of a publish.
     let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
+
     let kind = if is_return {
         Kind::ReturnLoad
     } else {
         Kind::Load
     };
+    // All of this return comes again with `returner`, so for a known job there is nothing to store.
     if is_return && minions.is_none() {
         let known = ctx.store.job_row(&jid).map_err(super::failed)?;
         if known.is_some_and(|row| row.rank > 0) {
             return Ok(nil());
         }
     }
+
     let mut body = Writer::new();
     body.array(2).raw(load).raw(minions.unwrap_or(&[0xc0]));
     let body = body.into_bytes();
+
     let fun = seen.fun.unwrap_or("");
     ctx.store_one(
         &Entry {
@@ -156,6 +170,8 @@ pub(super) fn save_load(
         },
         to,
     )?;
+
+    // An import stores each return by a call of its own.
     if is_return && is_of_job(load, &jid) && !args.flag("import")? {
         // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs (`store_job` in
         // `salt/utils/job.py`): this call brought the return. Elsewhere the returner call is then a known one.
@@ -179,11 +195,13 @@ pub(super) fn save_minions(
 ) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let minions = args.required_array("minions")?;
+
     let mut body = Writer::new();
     body.array(2)
         .raw(minions)
         .raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
     let body = body.into_bytes();
+
     ctx.store_one(
         &Entry {
             jid: &jid,
@@ -218,13 +236,14 @@ pub(in crate::api) fn signed_return(
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let load = args.required_map("load")?;
-    // Each key once: of duplicates, one reader uses the first and another the last.
+    // Each key exactly once: of duplicates, one reader uses the first and another the last.
     let unique = |key: &str| {
         let mut found =
             msgpack::pairs(load).filter(|(name, _)| msgpack::as_text(name) == Some(key));
         let first = found.next().and_then(|(_, value)| id_text(value));
         first.filter(|_| found.next().is_none())
     };
+    // The signature proves who sent the return, not whose it is.
     if unique("id").as_deref() != Some(signer) {
         ctx.metrics.https_returns_of_others.add(1);
         let whose = unique("id").unwrap_or_else(|| "an unnamed minion".to_owned());
@@ -232,15 +251,20 @@ pub(in crate::api) fn signed_return(
             "minion {signer} signed a return of {whose}, but can store only its own"
         )));
     }
+
     let Some(jid) = unique("jid") else {
         return Err(ctx.refuse("a return needs exactly one `jid`".to_owned()));
     };
+    // An import could name any time, and old entries push others out of lists.
     if args.flag("import")? {
         return Err(ctx.refuse(format!(
             "minion {signer} cannot import: imports need the right `admin`"
         )));
     }
+
+    // After the cheap checks, because it may look the job up.
     check_signed_jid(ctx, signer, &jid)?;
+
     let kept = signed_part(load);
     keep_return(ctx, args, kept.as_deref().unwrap_or(load), to, false)?;
     Ok(nil())
@@ -249,6 +273,7 @@ pub(in crate::api) fn signed_return(
 /// Rejects jids that would stay at the top of every list: times in the future, and texts without a time unless the master published the job.
 fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError> {
     let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
+    // The clock of a minion may be ahead by as much as its batch may be.
     let why = match JidKey::of(jid).time() {
         Some(at) if at.0 <= ctx.clock.now().0.saturating_add(ahead) => return Ok(()),
         Some(_) => "is in the future",
@@ -260,7 +285,9 @@ fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError>
             "contains no time and was not published by the master"
         }
     };
+
     let shown: String = jid.chars().take(100).collect();
+    // The jid is the minion's text: cut and escaped before it reaches the log.
     Err(ctx.refuse(format!(
         "minion {signer} signed a return of job {shown:?}, which {why}"
     )))
@@ -268,11 +295,14 @@ fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError>
 
 /// The stored keys of a signed return, each once; `None` if it has no others.
 fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
+    // Positions as in `SIGNED_KEYS`, so the stored keys have one order whatever the minion sent.
     let mut kept: [Option<(&[u8], &[u8])>; SIGNED_KEYS.len()] = Default::default();
     let mut total = 0;
+
     for (key, value) in msgpack::pairs(load) {
         total += 1;
         let name = msgpack::as_text(key);
+        // The first of equal keys; `signed_return` has checked those that identify the return.
         if let Some((_, place)) = SIGNED_KEYS
             .iter()
             .zip(&mut kept)
@@ -281,7 +311,9 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
             place.get_or_insert((key, value));
         }
     }
+
     let count = kept.iter().flatten().count();
+    // Mostly nothing is left out, and the load is used as it is.
     (count < total).then(|| {
         let mut w = Writer::new();
         w.map(count);
@@ -301,18 +333,22 @@ fn keep_return(
     from_master: bool,
 ) -> Result<(), CallError> {
     let jid = msgpack::get(load, "jid").and_then(id_text);
+
     let jid = ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return needs a `jid`".to_owned()))?)?;
+
     let minion = msgpack::get(load, "id")
         .and_then(id_text)
         .filter(|id| !id.is_empty());
     let minion =
         minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} needs an `id`")))?;
+    // An id with a slash would forge the tag of another job.
     if !is_minion_id(&minion) {
         let shown: String = minion.chars().take(100).collect();
         return Err(ctx.refuse(format!(
             "{shown:?} is not a valid minion id (in a return of job {jid})"
         )));
     }
+
     let tag = format!("salt/job/{jid}/ret/{minion}");
     let made = Entry {
         tag: tag.as_bytes(),
@@ -320,18 +356,24 @@ fn keep_return(
         minion: &minion,
         ..blank(ctx, args, Kind::Return)?
     };
+
+    // A return with a value that Salt's codec cannot read is kept, with the reason in its place: a
+    // job must not lose a minion.
     let (seen, unreadable) = match peek_checked(load) {
         Ok(seen) => (seen, None),
         Err(why) => (peek(load), Some(why)),
     };
+
     // The master fires a return, which adds the stamp, before it calls the returner: so the return was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
+
     let (flags, retcode) = seen.columns();
     let flags = if fired {
         flags.with(Flags::ON_BUS)
     } else {
         flags
     };
+
     let entry = Entry {
         flags,
         fun: seen.fun.unwrap_or(""),
@@ -339,6 +381,7 @@ fn keep_return(
         body: load,
         ..made
     };
+    // A return that is too large is shortened, so that the job shows that the minion returned.
     let accepted = if entry.raw_len() > ctx.entry_bytes_max {
         match ctx.policy.within_limit(&entry) {
             Some(body) => ctx.policy.pass_instead(&entry, body),
@@ -348,9 +391,12 @@ fn keep_return(
         let body = ctx.policy.mend(&entry, why).map_err(|why| refused(&why))?;
         ctx.policy.pass_instead(&entry, body)
     } else {
+        // The values are known from one walk over the map; hashing does not repeat it.
         let known = fingerprints(&entry, seen.answer);
         ctx.policy.pass(&entry, Some(known))
     };
+
+    // `None`: a rule drops the entry, which counts as accepted.
     if let Some(accepted) = accepted {
         to.push(&accepted.entry(), accepted.fingerprints);
     }
@@ -368,9 +414,11 @@ pub(super) fn update_endtime(
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
+
     let mut body = Writer::new();
     body.str(args.required_text("endtime")?);
     let body = body.into_bytes();
+
     ctx.store_one(
         &Entry {
             jid: &jid,
@@ -389,7 +437,9 @@ pub(super) fn event_return(
 ) -> Result<Vec<u8>, CallError> {
     let events = args.required_array("events")?;
     let source = source(args, Source::EventReturn)?;
+
     let at = time(ctx, args, args.int("at")?.map(Micros))?;
+
     let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
     for event in fired(events) {
         // Spooled events are deduplicated by time, so equal events of one batch get different ones.
@@ -398,37 +448,48 @@ pub(super) fn event_return(
         } else {
             at
         };
+
         total += 1;
+        // Elements without tag or data cannot be stored; the others are, and the answer counts
+        // them.
         let Ok(Some(event)) = event else {
             malformed += 1;
             continue;
         };
+
         let at = if event.at.is_some() {
             time(ctx, args, event.at)?
         } else {
             at
         };
+
         let event = event.event(source, at);
+        // A tag with control characters could forge lines elsewhere.
         if ctx.policy.check_tag(event.entry.tag, source).is_err() {
             unfit += 1;
             continue;
         }
+
         let is_too_large = event.entry.raw_len() > ctx.entry_bytes_max;
         let short = is_too_large
             .then(|| ctx.policy.within_limit(&event.entry))
             .flatten();
+        // The event of a return is shortened as the return itself is.
         let read = if let Some(body) = short {
             Ok(ctx.policy.pass_instead(&event.entry, body))
         } else {
+            // One such event rejects the whole batch, and the extension divides it (docs/WIRE.md).
             ctx.check_size(&event.entry)?;
             ctx.policy.read(&event)
         };
+
         match read {
             Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),
             Ok(None) => {}
             Err(_) => unfit += 1,
         }
     }
+
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);
         tracing::warn!(
@@ -437,9 +498,11 @@ pub(super) fn event_return(
             "event_return batch contains elements without tag or data"
         );
     }
+
     // Events dropped by a rule count as accepted: they must not be sent again.
     let taken = total - malformed - unfit;
     ctx.metrics.event_return_events.add(taken);
+
     let mut answer = Writer::new();
     answer.uint(taken);
     Ok(answer.into_bytes())
@@ -472,11 +535,14 @@ pub(super) fn clean_old_jobs(
         key: "keep_jobs_seconds",
         expected: "an integer from 0",
     };
+
     let seconds = args
         .int("keep_jobs_seconds")?
         .map(u64::try_from)
         .transpose()
         .map_err(|_| negative)?;
+
+    // The store decides whether a shorter age takes effect: it waits for an administrator.
     ctx.store.set_salt_keep(seconds);
     Ok(nil())
 }

@@ -29,6 +29,7 @@ use crate::wire::states::StateRow;
 
 fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
     let expected = "failed, succeeded, missing or changed";
+
     let named = args.text("result")?.map(JobResult::of);
     named
         .map(|result| {
@@ -42,12 +43,14 @@ fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
 
 pub(super) fn jobs_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let metadata = args.raw("metadata").unwrap_or(&[0x80]);
+    // An invalid filter must not select everything.
     if msgpack::Reader::new(metadata).map().is_err() {
         return Err(CallError::BadArgs {
             key: "metadata",
             expected: "a map of key to glob",
         });
     }
+
     let of_metadata = |(key, value)| Some((as_text(key)?.to_owned(), Glob::new(as_text(value)?)));
     let filter = JobFilter {
         user: args.text("user")?.map(str::to_owned),
@@ -61,16 +64,20 @@ pub(super) fn jobs_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, C
         until: time(args, "until")?,
         find_job: args.flag("find_job")?,
     };
+
     let before = args.id("before")?;
     let limits = PageLimits::of_call(limit(args)?);
     let page = jobs_before(&ctx.store, &filter, before.as_deref(), limits).map_err(failed)?;
+
     let mut jobs = Vec::new();
+    // The summary lacks what lists show of returns, so the job is read, without bodies of returns.
     for listed in &page.jobs {
         let job = Job::read_load(&ctx.store, &listed.row.jid)
             .map_err(failed)?
             .unwrap_or_default();
         jobs.push(job_row(ctx, listed, &job)?);
     }
+
     document(&JobsPage {
         jobs,
         more: page.more,
@@ -81,18 +88,22 @@ pub(super) fn jobs_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, C
 fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
     let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
     let totals = job.totals();
+
     // For a job known by its returns only, a return provides arguments and target.
     let arg = if row.arg.is_empty() {
         job.result_args()
     } else {
         Some(row.arg.as_slice())
     };
+
     let tgt = if row.tgt.is_empty() {
         msgpack::get(&job.load, "id")
     } else {
         Some(row.tgt.as_slice())
     };
+
     let last = totals.last.filter(|_| totals.first.is_some());
+
     Ok(JobRow {
         jid: row.jid.clone(),
         time: Time(listed.at),
@@ -128,6 +139,8 @@ fn started(row: &JobSummary) -> Micros {
 fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
     let row = ctx.store.job_row(jid).map_err(failed)?;
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
+
+    // Both or none: retention may drop a job between the two reads.
     Ok(row.zip(job).map(|(row, job)| {
         (
             ListedJob {
@@ -172,22 +185,30 @@ impl<'a> Page<'a> {
                 && self.minion.as_ref().is_none_or(|glob| glob.matches(id))
         };
         let minions: Vec<&str> = minions.filter(is_meant).map(String::as_str).collect();
+
         let (mut all, mut bytes, mut last) = (Vec::new(), 0, self.after);
         for part in minions.chunks(PAGE_MINIONS) {
+            // Jobs are read for a few minions at a time: the returns of a whole job may not fit
+            // into memory.
             if all.len() >= self.rows {
                 return Ok((all, Some(last.unwrap_or_default().to_owned())));
             }
+
             let jobs = read(&part.iter().copied().collect())?;
             for &minion in part {
+                // Checked before a minion and not after it, so that a page always has at least one.
                 if all.len() >= self.rows || bytes >= LIST_BYTES_MAX {
                     return Ok((all, Some(last.unwrap_or_default().to_owned())));
                 }
                 let (found, size) = rows(minion, &jobs);
+                // Minions without a matching row cost nothing to send.
                 bytes += if found.is_empty() { 0 } else { size };
+
                 all.extend(found);
                 last = Some(minion);
             }
         }
+
         Ok((all, None))
     }
 }
@@ -195,14 +216,18 @@ impl<'a> Page<'a> {
 pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     let (page, result) = (Page::of(args)?, result(args)?);
+    // nil, which HTTP turns into 404.
     let Some((listed, job)) = find(ctx, &jid)? else {
         return document(&());
     };
+
     let parent = if args.flag("links")? {
+        // A search through older jobs; without it, only what the job itself states.
         parent(&ctx.store, &job).map_err(failed)?
     } else {
         job.parent.clone()
     };
+
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
     let (returns, next) = page.walk(job.answers.keys(), read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
@@ -213,9 +238,11 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             Some(JobResult::Missing) => false,
             None => true,
         };
+        // The minion counts as passed, so the next page does not read it again.
         let Some(answer) = answer.filter(is_meant) else {
             return (Vec::new(), 0);
         };
+
         let not_targeted = job.is_not_targeted(minion);
         (
             vec![Return {
@@ -225,10 +252,13 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             answer.entry.body.len(),
         )
     })?;
+
     let mut load = Writer::new();
+    // The load of a job that is known by its returns only is a stand-in.
     if job.load_rank > 0 {
         load_with_minions(&mut load, &job);
     }
+
     document(&JobAnswer {
         row: job_row(ctx, &listed, &job)?,
         load: Stored::of(Some(&load.into_bytes())),
@@ -266,6 +296,7 @@ fn return_of(answer: &Answer) -> Return {
             success,
         }
     };
+
     Return {
         minion: answer.entry.minion.clone(),
         seq: answer.entry.seq.0,
@@ -307,6 +338,7 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
     let jid = args.required_id("jid")?;
     let page = Page::of(args)?;
     let [id, fun, sls] = [glob(args, "id")?, glob(args, "fun")?, glob(args, "sls")?];
+
     let expected = "succeeded, failed, none, or changed";
     let wanted = match args.text("result")? {
         None => None,
@@ -318,9 +350,11 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
             });
         }
     };
+
     let Some((_, job)) = find(ctx, &jid)? else {
         return document(&());
     };
+
     let passes = |row: &StateRow<'_>| {
         let matches =
             |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
@@ -331,17 +365,20 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
             Some(_) => row.result.is_none(),
             None => true,
         };
+
         result
             && matches(&id, row.id)
             && matches(&fun, &row.fun)
             && matches(&sls, row.sls.unwrap_or_default())
     };
+
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
     let (states, next) = page.walk(job.answers.keys(), read, |minion, [job, _]| {
         let answer = job.as_ref().and_then(|job| job.answers.get(minion));
         let Some(answer) = answer else {
             return (Vec::new(), 0);
         };
+
         let states = answer
             .states()
             .iter()
@@ -350,6 +387,7 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
             .collect();
         (states, answer.entry.body.len())
     })?;
+
     document(&StatesPage {
         jid,
         states,
@@ -361,7 +399,9 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
 pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let later = args.required_id("jid")?;
     let page = Page::of(args)?;
+
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
+
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match args.id("with")? {
         Some(jid) => jid,
@@ -374,6 +414,7 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             })?,
     };
     let (a_listed, a) = find(ctx, &earlier)?.ok_or_else(|| unknown(&earlier))?;
+
     let minions: BTreeSet<&String> = a.answers.keys().chain(b.answers.keys()).collect();
     let read = |wanted: &BTreeSet<&str>| {
         Ok([
@@ -381,7 +422,9 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             read_of(ctx, &later, wanted)?,
         ])
     };
+
     let mut same = 0_u64;
+    // Each page counts its own minions.
     let (minions, next) = page.walk(minions.into_iter(), read, |minion, jobs| {
         let [a, b] = jobs
             .each_ref()
@@ -390,6 +433,7 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             same += 1;
             return (Vec::new(), 0);
         };
+
         let bytes = [a, b]
             .into_iter()
             .flatten()
@@ -397,6 +441,7 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
             .sum();
         (vec![difference(&found)], bytes)
     })?;
+
     let (a, b) = (job_row(ctx, &a_listed, &a)?, job_row(ctx, &b_listed, &b)?);
     document(&JobDiff {
         a,
@@ -415,7 +460,7 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             failed: answer.failed(),
             retcode: Stored::of(outcome.retcode),
             success: Stored::of(outcome.success),
-            // States are listed one by one.
+            // The states are listed one by one, so the value that has them all is left out.
             value: if found.states.is_empty() {
                 Stored::of(outcome.value).or_nil()
             } else {
@@ -423,7 +468,9 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             },
         }
     };
+
     let [a, b] = found.answers.map(|answer| answer.map(outcome));
+
     let state = |state: &query::StateDiff<'_>| {
         let [a, b] = state.rows.each_ref().map(|row| row.as_ref().map(state_of));
         StateDiff {
@@ -432,6 +479,7 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             b,
         }
     };
+
     let states = found.states.iter().map(state).collect();
     MinionDiff {
         minion: found.minion.to_owned(),
@@ -451,16 +499,19 @@ struct WatchArgs {
 pub(super) fn job_watch(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallError> {
     let jid = args.required_id("jid")?;
     let WatchArgs { from, wait_ms } = typed(args)?;
+
     let mut from = SeqNo(from.unwrap_or(0)).max(SeqNo::FIRST);
     let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
         from = found.next;
         let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
+        // At the end of the wait an empty answer tells the caller how far it has read.
         if has_changes || is_last {
             return Ok(Attempt::Done(document(&update_of(found))?));
         }
         Ok(Attempt::After(from))
     };
+
     Ok(Poll::limited(ctx, wait_ms, WATCH_GATHER, answer))
 }
 
@@ -468,7 +519,9 @@ fn update_of(found: JobChanges) -> JobUpdate {
     let known = found.job.is_some();
     let job = found.job.unwrap_or_default();
     let fun = msgpack::get(&job.load, "fun");
+    // A target without a function is that of a stand-in for a load.
     let tgt = msgpack::get(&job.load, "tgt").filter(|_| fun.is_some());
+
     let answer = |answer: &Answer| NewReturn {
         minion: answer.entry.minion.clone(),
         seq: answer.entry.seq.0,
@@ -477,12 +530,14 @@ fn update_of(found: JobChanges) -> JobUpdate {
         failed: answer.failed(),
         bus_only: answer.is_bus_only(),
     };
+
     let step = |step: &ProgressEvent| Step {
         minion: Some(step.entry.minion.clone()).filter(|minion| !minion.is_empty()),
         seq: step.entry.seq.0,
         time: Time(step.entry.at),
         data: Stored::of_data(step.value()),
     };
+
     JobUpdate {
         next: found.next.0,
         ended: found.ended,

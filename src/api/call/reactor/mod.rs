@@ -172,23 +172,28 @@ fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
 pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
+
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
     let unstored: u64 = buses
         .iter()
         .map(|bus| bus.waiting.events + bus.waiting.spilled_events)
         .sum();
+
     let ended = handle
         .ended()
         .into_iter()
         .map(|(state, count)| (state.to_owned(), count));
+
     let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
     let salts = handle.salts_reactor();
+
     let rules = acting::assign(
         handle.rules(),
         &salts,
         blocked.as_deref(),
         "`reactor.rules` does not have it",
     );
+
     let running = RunningReactor {
         cursor: status.cursor.0,
         behind: status.behind,
@@ -205,6 +210,7 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             .foreign_call()
             .map(|(at, fun)| ForeignCall { time: at.0, fun }),
     };
+
     let rules = rules.into_iter().map(RuleState::from).collect();
     document(&ReactorState {
         running: Some(running),
@@ -241,6 +247,7 @@ pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         began: args.int("began")?.map(Micros),
         ended: args.int("ended")?.map(Micros),
     };
+
     let (token, blocked) = handle.report(&report);
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
     document(&Renewal {
@@ -253,9 +260,11 @@ pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 /// Why the reactor receives no events; `None` if it does.
 pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
+    // In order of what an administrator has to do first.
     if buses.is_empty() {
         return Some("no bus is configured (`bus`)".to_owned());
     }
+
     if let Some(why) = ctx
         .store
         .refusal()
@@ -263,9 +272,11 @@ pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String
     {
         return Some(format!("the store accepts no events: {why}"));
     }
+    // One bus is enough: events of the others are missing, and the status says so.
     if buses.iter().any(|bus| bus.connected) {
         return None;
     }
+
     let paths: Vec<_> = buses
         .iter()
         .map(|bus| bus.path.display().to_string())
@@ -301,15 +312,21 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
     let state = args.text("state")?;
     let replays = args.flag("replays")?;
+
     let mut rows = Vec::new();
+
     let (mut bytes, mut cursor, mut more) = (0, before, true);
+    // The state is in the record and no index has it, so pages are searched until enough records
+    // match.
     while rows.len() < limit && bytes < LIST_BYTES_MAX && more {
         let found = ctx
             .store
             .events_before(&filter, cursor, limit, LIST_BYTES_MAX - bytes)
             .map_err(failed)?;
+
         more = found.len() == limit
             || found.iter().map(|row| row.body.len()).sum::<usize>() + bytes >= LIST_BYTES_MAX;
+
         let Some(last) = found.last() else { break };
         cursor = last.seq;
         for row in found {
@@ -317,6 +334,7 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             let is_wanted = state
                 .is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
                 && (!replays || get(&row.body, "replay").is_some());
+            // The first record that is left out proves that there are more.
             if rows.len() < limit && is_wanted {
                 bytes += row.body.len();
                 rows.push(row);
@@ -325,6 +343,7 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             }
         }
     }
+
     let reactions: Vec<_> = rows.iter().map(reaction).collect();
     document(&ReactionsPage {
         more: more && !reactions.is_empty(),
@@ -352,13 +371,16 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let latest = ctx
         .store
         .events_before(&filter, seq.next(), 1, usize::MAX)?;
+    // The number is that of a record.
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
     }
+
     // The record of an event follows it, usually closely.
     let (mut from, mut searched, mut found) = (seq, 0, None);
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
+        // A few steps, so that a record close to the event ends the search.
         let after = ctx
             .store
             .follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
@@ -370,11 +392,14 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
                     found = Some(row.seq);
                 }
             })?;
+        // The end of the log.
         if after == from {
             break;
         }
+
         from = after;
     }
+
     let Some(record) = found else { return Ok(None) };
     Ok(ctx
         .store
@@ -388,6 +413,7 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
         key: "seq",
         expected: "the number of a reaction or an event",
     })?;
+
     let record = find(ctx, SeqNo(seq as u64)).map_err(failed)?;
     record.ok_or_else(|| {
         CallError::Refused(format!(
@@ -399,6 +425,7 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
 /// One reaction, with the results of its calls.
 pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let record = found(ctx, args)?;
+
     let calls = elements(get(&record.body, "calls").unwrap_or_default());
     let results = calls
         .map(|call| result(ctx, call))
@@ -415,6 +442,7 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
     let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
     let (client, jid) = (text("client"), text("jid"));
+    // The record itself has the result of a function that was over when it was written.
     if text("outcome") == "ran" {
         let stored = |key| Stored::of(get(call, key));
         return Ok(Some(CallResult {
@@ -426,11 +454,14 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
             ..CallResult::default()
         }));
     }
+    // Nothing in the log belongs to a call without a jid, or to one on the minion itself.
     if jid.is_empty() || !matches!(client, "local" | "runner") {
         return Ok(None);
     }
+
     let entries = ctx.store.job_entries(jid)?;
     let seen = !entries.is_empty();
+    // A runner returns once, as an event; it has no minions.
     if client == "runner" {
         let is_ret =
             |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
@@ -440,9 +471,11 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
                 ..CallResult::default()
             }));
         };
+        // A large value is left out; the event has it.
         let value =
             get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
         let success = get(&ret.body, "success").filter(|success| as_bool(success).is_some());
+
         return Ok(Some(CallResult {
             seen,
             took_us: Some(ret.at.0 - sent),
@@ -451,6 +484,7 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
             ..CallResult::default()
         }));
     }
+
     let job = Job::of(entries).unwrap_or_default();
     let answer = |(minion, answer): (&String, &Answer)| MinionResult {
         minion: minion.clone(),
@@ -458,6 +492,7 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
         failed: answer.failed(),
         took_us: answer.entry.at.0 - sent,
     };
+
     Ok(Some(CallResult {
         seen,
         returned: Some(job.answers.len() as u64),
@@ -477,7 +512,9 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
 pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let tag = args.required_text("tag")?;
+
     let matching = handle.matching(tag);
+    // The tag is a text here, so its special characters are escaped.
     let exactly = |tag: &str| {
         let escaped = tag
             .replace('[', "[[]")
@@ -485,23 +522,28 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             .replace('?', "[?]");
         Some(Glob::new(&escaped))
     };
+
     let of_tag = EventFilter {
         tag: exactly(&format!("{REACTION_TAG}{tag}")),
         reactions: true,
         ..EventFilter::default()
     };
+
     let rows = ctx
         .store
         .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
         .map_err(failed)?;
+
     let events = EventFilter {
         tag: exactly(tag),
         ..EventFilter::default()
     };
+
     let latest = ctx
         .store
         .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)
         .map_err(failed)?;
+
     let event = latest.first();
     let user = |event: &StoredEntry| {
         get(&event.body, "user")
@@ -509,6 +551,7 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             .unwrap_or_default()
             .to_owned()
     };
+
     document(&Why {
         rules: matching.iter().map(ToString::to_string).collect(),
         reactions: rows.iter().map(reaction).collect(),
@@ -521,13 +564,16 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
+
     let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
     let refused = |error: ReplayError| CallError::Refused(error.to_string());
+    // `render` starts from the event, which may have no record.
     let (replayed, number) = if flag("render")? {
         let seq = args.count("seq")?.ok_or(CallError::BadArgs {
             key: "seq",
             expected: "the number of an event or a reaction",
         })?;
+        // A number of a record leads to its event; another number is that of the event.
         let event = match find(ctx, SeqNo(seq as u64)).map_err(failed)? {
             Some(record) => get(&record.body, "event")
                 .and_then(as_int)
@@ -543,10 +589,12 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             record.seq.0,
         )
     };
+
     let (what, count) = match replayed {
         Replayed::Calls(count) => ("calls", count),
         Replayed::Rules(count) => ("rules", count),
     };
+
     document(&Replay {
         seq: number,
         what: what.to_owned(),
