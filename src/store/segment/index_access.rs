@@ -29,26 +29,37 @@ impl StoreInner {
         &self,
         segment: &'a Arc<Segment>,
     ) -> Result<Ready<'a>, StoreError> {
+        // A loop, because the state may change between the looks: another thread opens, closes or
+        // rebuilds the index.
         loop {
             if let Some(index) = segment.memory() {
                 return Ok(Ready::Memory(index));
             }
+
             if let Index::Open(index) = &*segment.index() {
                 segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
                 return Ok(Ready::Sled(index.clone()));
             }
+            // Opened without the index locked: opening takes milliseconds, and other readers need
+            // only `Open`.
             let (fresh, damage) = segment.open_index(self.believed_below())?;
+
             if let Some(error) = damage {
                 self.note_damaged(segment, &error);
             }
+
             let mut slot = segment.index_mut();
+            // Another thread may have been faster. Its index is kept, and the next pass finds it.
             if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
                 let opened = if let Index::Open(index) = &fresh {
                     Some(index.memory())
                 } else {
                     None
                 };
+
                 *slot = fresh;
+                // Before `note_open`, which locks `open` first and then the index of the segment
+                // that it closes.
                 drop(slot);
                 if let Some(bytes) = opened {
                     segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
@@ -66,11 +77,15 @@ impl StoreInner {
         sealed: impl Fn(&SealedIndex) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         work::check()?;
+        // Ends with the rebuilt index in memory, or with the error of an index that cannot be
+        // rebuilt.
         loop {
             match self.ready(segment)? {
                 Ready::Memory(index) => return Ok(memory(&index)),
                 Ready::Sled(index) => match sealed(&index) {
+                    // The other form cannot show damage: it was made from the log.
                     Err(error @ StoreError::Index { .. }) => {
+                        // False if another thread has replaced it. Then that index is queried.
                         if segment.replace_index(&index, self.believed_below())? {
                             self.note_damaged(segment, &error);
                         }
@@ -84,7 +99,8 @@ impl StoreInner {
     fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
         tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
         self.metrics.indexes_rebuilt.add(1);
-        // The number of a block is its place in the index.
+        // What limited readers may find is remembered by the number of a block, which is its place
+        // in the index.
         self.allowed.forget(|(_, id)| *id == segment.id);
         self.damaged.lock().push(segment.clone());
     }
@@ -96,9 +112,11 @@ impl StoreInner {
 
     /// Registers an open index, and closes the least recently used ones above the limits.
     fn note_open(&self, segment: &Arc<Segment>, bytes: usize) {
+        // `open` before the index of any segment in it; nothing else locks both.
         let mut open = self.open.lock();
         open.retain(|(other, _)| !Arc::ptr_eq(other, segment));
         open.push((segment.clone(), bytes));
+
         let mut total: usize = open.iter().map(|(_, bytes)| bytes).sum();
         while open.len() > INDEXES_OPEN || (total > INDEXES_OPEN_BYTES && open.len() > 1) {
             let oldest = open
@@ -106,8 +124,12 @@ impl StoreInner {
                 .enumerate()
                 .min_by_key(|(_, (segment, _))| segment.used());
             let Some((at, _)) = oldest else { break };
+
             let (oldest, bytes) = open.swap_remove(at);
             total -= bytes;
+
+            // Readers that query it now have their own reference. It may have been rebuilt in
+            // memory meanwhile, and then it stays.
             let mut index = oldest.index_mut();
             if matches!(*index, Index::Open(_)) {
                 *index = Index::Closed;
@@ -122,10 +144,13 @@ impl StoreInner {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
+        // Only whole blocks are cached, so a head alone is never returned here.
         if let Some(view) = self.cache.get(&(segment.id, number)) {
             return Ok(Some(view));
         }
+
         let view = self.read_block(segment, number, true)?;
+        // A damaged block is not remembered: the disk may read it at the next try.
         if let Some(view) = &view {
             self.cache.put((segment.id, number), view.clone());
         }
@@ -139,6 +164,8 @@ impl StoreInner {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
+        // A head is not cached: it is small, and a search that reads all heads would displace the
+        // blocks.
         match self.cache.get(&(segment.id, number)) {
             Some(view) => Ok(Some(view)),
             None => self.read_block(segment, number, false),
@@ -175,12 +202,14 @@ impl StoreInner {
         let Some(meta) = self.meta(segment, number)? else {
             return Ok(None);
         };
+
         let log = segment.log();
         match if with_bodies {
             log.block(&meta)
         } else {
             log.head(&meta)
         } {
+            // Noted once per place; the other blocks of the segment stay readable.
             Ok(view) => Ok(Some(Arc::new(view))),
             Err(StoreError::Corrupt { path, offset, what }) => {
                 let damage = Damage {
@@ -190,6 +219,7 @@ impl StoreInner {
                     what,
                     entries: Some(u64::from(meta.count)),
                 };
+
                 self.damage.note(damage, &self.metrics);
                 self.count_unreadable(segment);
                 Ok(None)
@@ -209,14 +239,19 @@ impl StoreInner {
     ) -> Result<T, StoreError> {
         let state = self.state();
         match ask(&state) {
+            // One reader rebuilds it. The others wait for the lock here, and then find it replaced.
             Err(error @ StoreError::Index { .. }) => {
                 let mut slot = self.state.write();
                 if Arc::ptr_eq(&slot, &state) {
                     *slot = Arc::new(replace_damaged_state(&self.dir, &error, &self.metrics)?);
+                    // Closed before the rebuilt one is filled, unless other readers still use it.
                     drop(state);
+
                     self.refill(&slot)?;
                 }
+
                 let state = slot.clone();
+                // The query itself needs no lock.
                 drop(slot);
                 ask(&state)
             }
@@ -227,6 +262,7 @@ impl StoreInner {
     /// Applies all sealed segments to an empty state database.
     pub(in crate::store) fn refill(&self, state: &StateDatabase) -> Result<(), StoreError> {
         for segment in self.all_segments() {
+            // A segment without metadata is not sealed yet; the sealer applies it.
             let Some(metadata) = segment.metadata() else {
                 continue;
             };
@@ -251,20 +287,26 @@ impl StoreInner {
         segment: &Arc<Segment>,
         known: Option<SegmentMetadata>,
     ) -> Result<Option<SegmentMetadata>, StoreError> {
+        // Never sealed, or its index was discarded.
         if !segment.has_index() {
             return Ok(None);
         }
+
         if segment.index_is_outdated()? {
             tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
             return Ok(None);
         }
+        // The usual case at a start: no index is opened.
         if let Some(metadata) = known {
             // A log longer than indexed: the disk lost a truncation that was reported as durable.
             let size = segment.log().size()?;
             let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
             return Ok(Some(metadata).filter(|_| indexed >= size));
         }
+
         let (index, damage) = segment.open_index(self.believed_below())?;
+        // An index that opens may still have damaged pages, so the rows that are needed now are
+        // read.
         let (found, damage) = match index {
             // A page is verified when it is read.
             Index::Open(index) => match index.latest() {
@@ -272,21 +314,27 @@ impl StoreInner {
                 Err(error @ StoreError::Index { .. }) => (None, Some(error)),
                 Err(error) => return Err(error),
             },
+            // Rebuilt in memory by `open_index`; the start scans the log anyway, and seals it
+            // again.
             Index::Memory(_) | Index::Closed => (None, damage),
         };
+
         if let Some(error) = damage {
             tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
             self.metrics.indexes_rebuilt.add(1);
         }
+
         let Some((metadata, latest)) = found else {
             return Ok(None);
         };
-        // Not all segments are known yet, so keep every row about latest jobs.
+        // Not all segments are known yet, so rows about latest jobs are kept even if their entries
+        // are not found.
         let applied = self.with_state(|state| {
             state.apply(&segment.class_name, segment.first_seq, &metadata, &latest)
         });
+
         match applied {
-            // Without space the segment counts as not sealed; the sealer retries.
+            // The sealer retries.
             Err(error) if error.is_no_space() => {
                 tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it again later");
                 Ok(None)
@@ -297,6 +345,7 @@ impl StoreInner {
 
     /// Returns a test whether the entry with a sequence number is still in a segment.
     pub(in crate::store) fn stored_seqs(&self) -> impl Fn(SeqNo) -> bool + use<> {
+        // Segments without jobs have no rows, whatever their numbers are.
         let spans: BTreeSet<(SeqNo, SeqNo)> = self
             .all_segments()
             .iter()
@@ -308,7 +357,8 @@ impl StoreInner {
                 )
             })
             .collect();
-        // Segments of different classes overlap, so check all that start at or before the number.
+        // Segments of different classes overlap, so all that start at or before the number are
+        // tested.
         move |seq| {
             spans
                 .range(..=(seq, SeqNo(u64::MAX)))
@@ -324,6 +374,7 @@ pub(in crate::store) fn open_state(
     metrics: &Metrics,
 ) -> Result<StateDatabase, StoreError> {
     let path = dir.join("state");
+    // Absent, or a start ended while it was created: nothing of it is worth keeping.
     if StateDatabase::is_incomplete(&path) {
         match StateDatabase::create(&path) {
             // A full disk is served from memory.
@@ -344,10 +395,14 @@ fn replace_damaged_state(
     metrics: &Metrics,
 ) -> Result<StateDatabase, StoreError> {
     let (path, aside) = (dir.join("state"), dir.join("state.damaged"));
+
     tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
     metrics.indexes_rebuilt.add(1);
+    // Derived data: nothing here has to be durable, and one damaged database is enough for
+    // diagnosis.
     let _ = std::fs::remove_dir_all(&aside);
     std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
+
     StateDatabase::open(&path).or_else(|error| {
         if !error.is_no_space() {
             return Err(error);

@@ -101,8 +101,10 @@ impl Segment {
     ) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let first_seq = id.first_seq;
+
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
         let log = LogFile::open(&**fs, &dir.join("log"), &class_name, id)?;
+
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             class,
@@ -203,21 +205,29 @@ impl Segment {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
         let bounds = Bounds::of_log(self.log.size()?).below(below);
+
         let walked = walk(&self.log, bounds, true, |meta, view| {
+            // `each` cannot end the walk, so the rest is passed over.
             if noted.is_err() {
                 return None;
             }
+
             let rows = view.rows();
             index.add_block(*meta, &rows.templates());
             let names = rows.jid_texts();
             let jids = rows.jids();
+
             for at in 0..view.len() {
+                // 0 stands for no jid.
                 let jid = jids
                     .get(at)
                     .and_then(|&n| usize::try_from(n - 1).ok())
                     .and_then(|n| names.get(n));
                 let jid = jid.map_or("", String::as_str);
+                // The tag and the body of an entry are not in the index: only their lengths count
+                // here.
                 let entry = rows.entry(at, &[], jid, &[]);
+
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
                 // A body that cannot be decompressed despite a valid checksum: its row stays empty, readers report it.
                 let body = || rows.body(at).unwrap_or_default();
@@ -228,6 +238,8 @@ impl Segment {
             }
             None
         })?;
+
+        // // A full index is an error of the whole segment: a partial one would hide entries.
         noted.map(|()| (index, walked))
     }
 
@@ -237,19 +249,25 @@ impl Segment {
         &self,
         below: SeqNo,
     ) -> Result<(Index, Option<StoreError>), StoreError> {
+        // Held while the index is opened: sled can open a database only once in a process. Locked
+        // before `index`, as everywhere.
         let mut shared_index = self.shared_index.lock();
+
         if let Some(index) = shared_index.upgrade() {
             return Ok((Index::Open(index), None));
         }
+        // Rebuilt by another thread meanwhile. `Closed` tells the caller to look again.
         if matches!(*self.index(), Index::Memory(_)) {
             return Ok((Index::Closed, None));
         }
+
         match SealedIndex::open(&*self.fs, &self.dir.join("index")) {
             Ok(index) => {
                 let index = Arc::new(index);
                 *shared_index = Arc::downgrade(&index);
                 Ok((Index::Open(index), None))
             }
+            // The damaged index is removed only after the log was read.
             Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log(below)?, Some(error))),
             Err(error) => Err(error),
         }
@@ -263,6 +281,7 @@ impl Segment {
     /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
     /// from the damaged index and is discarded.
     fn index_from_log(&self, below: SeqNo) -> Result<Index, StoreError> {
+        // Read first: if the log cannot be read now, the damaged index stays for another attempt.
         let (index, _) = self.walk(below)?;
         self.remove_index()?;
         *self.metadata.write() = None;
@@ -275,11 +294,15 @@ impl Segment {
         broken: &Arc<SealedIndex>,
         below: SeqNo,
     ) -> Result<bool, StoreError> {
+        // As in `open_index`: no other thread opens the index that is replaced.
         let mut shared_index = self.shared_index.lock();
+
         if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
             return Ok(false);
         }
+
         let fresh = self.index_from_log(below)?;
+        // The next `open_index` must not find the damaged one.
         *shared_index = Weak::new();
         *self.index_mut() = fresh;
         Ok(true)
@@ -291,8 +314,11 @@ impl Segment {
         &self,
         work: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        // Before `index`, as everywhere.
         let _held = self.shared_index.lock();
         let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
+        // Readers that still have the segment find no entries, and are not sent to a path that no
+        // longer exists.
         let index = std::mem::replace(&mut *self.index_mut(), empty);
         work().inspect_err(|_| *self.index_mut() = index)
     }
@@ -300,10 +326,12 @@ impl Segment {
     /// Whether the index was made while a part of the log could not be read that can be read now.
     pub(super) fn index_is_outdated(&self) -> Result<bool, StoreError> {
         let path = self.dir.join("index").join(UNREADABLE);
+
         let Some(content) = read_small(self.fs(), &path)? else {
             return Ok(false);
         };
         match unreadable_parts(&String::from_utf8_lossy(&content.bytes)) {
+            // A damaged list may have named anything.
             Some(parts) => self.log.can_read(&parts),
             None => Ok(true),
         }
@@ -317,11 +345,14 @@ impl Segment {
     /// Writes the index to disk, atomically. Durable on return.
     pub(crate) fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
+        // Left by an attempt that was interrupted.
         remove_dir(self.fs(), &temporary)?;
+
         let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
             // A partial index may occupy the space that is missing.
             let _ = self.fs.remove_dir_all(&temporary);
         })?;
+
         let unreadable = self.log.unreadable();
         if !unreadable.is_empty() {
             // The index lacks the entries in these parts.
@@ -330,13 +361,16 @@ impl Segment {
                 .write_whole(&path, unreadable_text(&unreadable).as_bytes())
                 .map_err(super::error::io_at("write", &path))?;
         }
+
         // Only now that the new one is complete.
         for old in [&place, &self.dir.join(INDEX_ASIDE)] {
             remove_dir(self.fs(), old)?;
         }
+
         self.fs
             .rename(&temporary, &place)
             .map_err(super::error::io_at("rename to", &place))?;
+
         sync_dir(self.fs(), &self.dir)?;
         Ok(metadata)
     }
@@ -381,11 +415,14 @@ pub(crate) fn create(
         class_dir.join(new_name(first_seq)),
         class_dir.join(segment_name(first_seq)),
     );
+    // Below another name, because a crash leaves a directory without a log.
     make_dir(fs, &new)?;
+
     let path = new.join("log");
     let header = crate::store::log::file::file_header(class_name, id, now);
     fs.write_whole(&path, &header)
         .map_err(super::error::io_at("write", &path))?;
+
     fs.rename(&new, &dir)
         .map_err(super::error::io_at("rename to", &dir))?;
     sync_dir(fs, &class_dir)

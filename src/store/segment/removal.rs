@@ -61,6 +61,7 @@ pub(in crate::store) fn discard(
     state_dir: &Path,
     derived: &Path,
 ) -> Result<(), StoreError> {
+    // Nothing to do; also makes a repeated call harmless.
     if !derived.exists() {
         return Ok(());
     }
@@ -73,16 +74,20 @@ pub(in crate::store) fn discard(
         }
     }
 
+    // Left by an earlier crash with the same derived data.
     let place = trash.join(name_of(derived));
     remove_dir(fs, &place)?;
+
     fs.rename(derived, &place)
         .map_err(io_at("rename", derived))?;
+    // Durable before the removal begins: a power loss must not bring back a half of it.
     sync_dir(fs, derived.parent().unwrap_or(state_dir))?;
     remove_dir(fs, &place)
 }
 
 /// Lists the trash: drops unfinished because of a crash or because the state database could not be written.
 pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
+    // An unreadable trash is treated as empty: drops are then continued by a later round.
     let left = list(&trash_dir(state_dir))
         .unwrap_or_default()
         .into_iter()
@@ -116,9 +121,12 @@ impl StoreInner {
         &self,
         segment: &Arc<Segment>,
     ) -> Result<Option<Dropped>, StoreError> {
+        // Not waited for: the sealer may hold it for seconds, and the round has other segments.
+        // Taken before every other lock here.
         let Some(mut is_closed) = segment.work.try_lock() else {
             return Ok(None);
         };
+        // Dropped or replaced by another thread.
         if *is_closed {
             return Ok(None);
         }
@@ -129,28 +137,41 @@ impl StoreInner {
             segment_name(segment.first_seq)
         ));
         let class_dir = class_dir(&self.dir, &segment.class_name);
+
         // Makes the previous drop durable, in case its sync failed.
         sync_dir(&*self.fs, &class_dir)?;
+        // Read before the index is detached, after which the totals are empty.
         let seqs = segment.first_seq..=segment.totals().last_seq;
+
         self.hide_segment(segment);
+
         // Readers with an older segment list see an empty index instead of a missing path.
         let moved = segment.detach_index(|| {
+            // Created here if the disk was full at the start.
             self.make_trash(segment)?;
+            // Left by a drop of the same segment that was interrupted after the rename.
             let _ = self.fs.remove_dir_all(&place);
             self.fs
                 .rename(segment.dir(), &place)
                 .map_err(io_at("rename to", &place))
         });
+
         if let Err(error) = moved {
+            // The directory was not moved, so readers get the segment back.
             self.show_segment(segment);
             return Err(error);
         }
+
         *is_closed = true;
+
+        // Not an error: the segment is gone for readers, and a reappearing one is dropped by the
+        // next round.
         for dir in [&class_dir, &trash] {
             if let Err(error) = sync_dir(&*self.fs, dir) {
                 tracing::warn!(%error, "sync failed, a dropped segment may reappear after a power cut and is dropped again");
             }
         }
+
         let class_name = segment.class_name.to_string();
         Ok(Some(Dropped {
             place,
@@ -163,13 +184,17 @@ impl StoreInner {
     /// the dropped segment is removed first.
     fn make_trash(&self, segment: &Segment) -> Result<(), StoreError> {
         let trash = trash_dir(&self.dir);
+
         if trash.is_dir() {
             return Ok(());
         }
+
         make_dir(&*self.fs, &trash).or_else(|error| {
             if !error.is_no_space() {
                 return Err(error);
             }
+            // Derived data. The segment is dropped anyway, and this frees the block that a
+            // directory needs.
             segment.remove_index()?;
             make_dir(&*self.fs, &trash)
         })
@@ -177,20 +202,27 @@ impl StoreInner {
 
     /// Deletes dropped segments from the state database, then their directories.
     pub(in crate::store) fn clear_trash(&self, dropped: &[Dropped]) {
+        // The usual round has nothing to drop.
         if dropped.is_empty() {
             return;
         }
+
         let mut forgotten = Err(StoreError::Broken("not tried yet"));
+        // The normal order writes to the state database first, and needs space for that.
         let look = self.guard.check();
         if look.room == SpaceLevel::Ample && look.free >= CATALOGUE_BYTES {
             forgotten = self.forget(dropped);
         }
+
+        // Without that space, or if the attempt failed: the files go first. The directory stays as
+        // the record.
         if forgotten.is_err() {
             for dropped in dropped {
                 self.empty_dir(&dropped.place);
             }
             forgotten = self.forget(dropped);
         }
+
         match forgotten {
             Ok(()) => dropped
                 .iter()
@@ -204,14 +236,17 @@ impl StoreInner {
     fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
         let segments: HashSet<(&str, SeqNo)> =
             dropped.iter().filter_map(Dropped::segment).collect();
+        // The numbers of a segment that an earlier process dropped are known only from its row.
         let known = self.with_state(StateDatabase::segments)?;
         let known = known.iter().filter(|(class_name, first_seq, _)| {
             segments.contains(&(class_name.as_str(), *first_seq))
         });
+
         let seqs = known.map(|(_, first_seq, metadata)| *first_seq..=metadata.totals.last_seq);
         let seqs: Vec<_> = seqs
             .chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone()))
             .collect();
+
         // The catalogue is changed last: after a crash it still has the sequence numbers of the segments.
         self.forget_last_jobs(&seqs)?;
         self.with_state(|state| state.forget(segments.iter().copied()))
@@ -226,8 +261,11 @@ impl StoreInner {
         let mut gone = self.with_state(StateDatabase::latest)?;
         let is_stored = self.stored_seqs();
         gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
-        // Segments of several classes overlap.
+
+        // Numbers of several classes overlap, so a row in the range of a dropped segment may belong
+        // to one that stays: look into those.
         for segment in self.all_segments() {
+            // Has no rows to look for.
             if segment
                 .metadata()
                 .is_some_and(|metadata| metadata.jobs == 0)
@@ -235,6 +273,7 @@ impl StoreInner {
                 continue;
             }
             let own = segment.first_seq..=segment.totals().last_seq;
+            // Reading the rows of a segment is expensive, so only if it may own one.
             if gone.iter().any(|row| own.contains(&row.seq)) {
                 let found: HashSet<SeqNo> = self
                     .latest_in(&segment)?
@@ -244,9 +283,11 @@ impl StoreInner {
                 gone.retain(|row| !found.contains(&row.seq));
             }
         }
+        // Writing to the state database costs two syncs.
         if gone.is_empty() {
             return Ok(());
         }
+        // Sorted for the binary search of `jobs_before`.
         gone.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
         // Segments sealed from here on write their own rows, so `jobs_before` sees every possible replacement.
         let before = self.jobs_before(&gone)?;
@@ -262,6 +303,8 @@ impl StoreInner {
                 self.fs.remove_file(&path)
             };
             if let Err(error) = removed {
+                // Not returned: the state database is tried next, and the following round repeats
+                // all of it.
                 tracing::error!(path = %path.display(), %error, "cannot remove a dropped segment, retrying later");
             }
         }
@@ -273,6 +316,7 @@ impl StoreInner {
         let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else {
             return Ok(Vec::new());
         };
+
         let mut found = Vec::new();
         for other in self.with_older_jobs(newest.unwrap_or(JidKey(u128::MAX))) {
             found.extend(self.latest_in(&other)?.into_iter().filter(|row| {
@@ -289,6 +333,7 @@ impl StoreInner {
     /// in-memory index directly.
     fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
         let mut segments = self.all_segments();
+        // Unknown metadata may hold anything.
         segments.retain(|segment| {
             segment.is_finished()
                 && segment
@@ -300,9 +345,11 @@ impl StoreInner {
 
     /// Removes a directory in the trash.
     pub(in crate::store) fn remove_trash(&self, path: &Path) {
+        // Only the pace fails. The directory is removed in any case.
         if let Err(error) = self.shrink(&path.join("log")) {
             tracing::warn!(path = %path.display(), %error, "cannot truncate a log in the trash piece by piece, removing it at once");
         }
+        // Only the space is late.
         if let Err(error) = self.fs.remove_dir_all(path) {
             tracing::error!(path = %path.display(), %error, "cannot empty the trash, the next start retries");
         }
@@ -311,14 +358,21 @@ impl StoreInner {
     /// Truncates a log piece by piece. Nothing here must be durable, so it bypasses [`crate::store::vfs::Fs`].
     fn shrink(&self, log: &Path) -> std::io::Result<()> {
         let file = match OpenOptions::new().write(true).open(log) {
+            // Removed before, on a full disk.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
+
         let about = file.metadata()?;
-        // A hard link in a backup, or an open reader ([`crate::store::vfs::open_to_read`]).
+
+        // Its bytes stay in use by a hard link in a backup, or are being read
+        // ([`crate::store::vfs::open_to_read`] locks the file).
         if about.nlink() > 1 || file.try_lock().is_err() {
             return Ok(());
         }
+
+        // As measured in docs/MEASUREMENTS.md ("Dropping a segment"). Speed counts more than
+        // latency once space is short or the daemon stops.
         let mut len = about.len();
         while len > TRASH_PIECE_BYTES
             && self.guard.room() == SpaceLevel::Ample

@@ -28,6 +28,7 @@ impl Sealer {
     /// Runs until the committer has ended and every finished segment has been tried.
     pub fn run(mut self) {
         let mut tried = Instant::now();
+
         loop {
             let received = match self.seals.recv_timeout(Duration::from_secs(1)) {
                 Ok(segment) => {
@@ -35,9 +36,13 @@ impl Sealer {
                     true
                 }
                 Err(RecvTimeoutError::Timeout) => false,
+                // The committer has ended, so no segment follows.
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+
             let known = self.backlog.len() - usize::from(received);
+            // Rebuilt indexes are written by the same thread: two writers of one directory would
+            // disturb each other.
             self.backlog.extend(self.shared.take_damaged());
             // Segments that failed wait for SEAL_RETRY unless new ones arrive.
             if self.backlog.is_empty()
@@ -45,12 +50,17 @@ impl Sealer {
             {
                 continue;
             }
+
             tried = Instant::now();
             self.try_all();
         }
+
+        // One last attempt, so that the next start finds as little as possible to do.
         self.backlog.extend(self.shared.take_damaged());
         self.try_all();
+        // The retainer runs until now: a drop may be what makes room for sealing.
         self.shared.retention.stop();
+
         for segment in self.backlog {
             tracing::warn!(dir = %segment.dir().display(), "segment not sealed, the next start seals it");
         }
@@ -75,27 +85,37 @@ pub(in crate::store) fn seal(
     shared: &StoreInner,
     segment: &Arc<Segment>,
 ) -> Result<(), StoreError> {
+    // Waits: the sealer has nothing else to do. Retention only tries, so it never blocks the
+    // sealer.
     let mut is_closed = segment.work.lock();
+    // Retention dropped it while it waited here.
     if *is_closed {
         return Ok(());
     }
-    // A read lock suffices: the index of a finished segment does not change.
+
+    // A read lock suffices: the index of a finished segment does not change. Readers continue
+    // meanwhile.
     if let Index::Memory(index) = &*segment.index() {
         if rewritten(shared, segment, index)? {
-            // Replaced by a new segment; `is_closed` stops other threads from working on this one.
+            // A new `Segment` has replaced this one; the mark stops other threads from working on
+            // it.
             *is_closed = true;
             shared.metrics.segments_sealed.add(1);
             shared.metrics.segments_rewritten.add(1);
             return Ok(());
         }
+
         let metadata = segment.write_index(index)?;
         apply(shared, segment, &metadata, index, || {
             segment.set_metadata(metadata.clone());
             Ok(())
         })?;
     } else {
+        // Already sealed, as after a rebuilt index that was queued twice.
         return Ok(());
     }
+
+    // The metadata was set by `apply`, so totals are known in every state in between.
     *segment.index_mut() = Index::Closed;
     shared.metrics.segments_sealed.add(1);
     Ok(())
@@ -108,13 +128,17 @@ fn rewritten(
     segment: &Arc<Segment>,
     index: &MemIndex,
 ) -> Result<bool, StoreError> {
+    // Too little to gain, or damage in the log.
     let Some(groups) = rewrite::plan(segment, index)? else {
         return Ok(false);
     };
+    // A block that cannot be read: the segment is sealed with its log as it is.
     let Some(metadata) = rewrite::write(segment, index, &groups)? else {
         return Ok(false);
     };
+
     apply(shared, segment, &metadata, index, || {
+        // The names first: the new `Segment` opens its files by path.
         rewrite::swap(&*shared.fs, segment.dir())?;
         let class = (segment.class, segment.class_name.clone());
         let new = Segment::open(
@@ -124,6 +148,7 @@ fn rewritten(
             segment.log().id(),
             Index::Closed,
         )?;
+
         new.set_metadata(metadata.clone());
         shared.replace_segment(segment, Arc::new(new));
         Ok(())
@@ -146,9 +171,13 @@ fn apply(
             state.apply(&segment.class_name, segment.first_seq, metadata, &latest)
         })
     };
+    // Remembered, because the database may be replaced while the segment is neither in it nor
+    // visible as sealed.
     let state = shared.state();
+
     tell()?;
     show()?;
+
     if Arc::ptr_eq(&state, &shared.state()) {
         Ok(())
     } else {

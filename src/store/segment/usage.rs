@@ -26,6 +26,7 @@ pub(crate) struct SegmentUsage {
 impl SegmentUsage {
     #[must_use]
     pub(crate) fn joined(self, other: Self) -> Self {
+        // Times of an empty part are zero, and must not become the earliest.
         if other.entries == 0 || self.entries == 0 {
             let times = if self.entries == 0 { other } else { self };
             let disk_bytes = self.disk_bytes + other.disk_bytes;
@@ -51,6 +52,7 @@ impl Segment {
         if let Some(known) = self.usage.get() {
             return *known;
         }
+
         let totals = self.totals();
         let finished = self.is_finished();
         // Not counted for an active segment: no caller needs it.
@@ -66,7 +68,9 @@ impl Segment {
             at_max,
             ..
         } = totals;
+
         let disk_bytes = disk_bytes(self.dir());
+
         let segment_usage = SegmentUsage {
             entries,
             jobs,
@@ -75,6 +79,8 @@ impl Segment {
             at_min,
             at_max,
         };
+
+        // Sealing changes the size on disk once more, so only the final value is kept.
         if finished && self.metadata().is_some() && self.has_index() {
             let _ = self.usage.set(segment_usage);
         }
@@ -95,16 +101,22 @@ pub(in crate::store) fn arrivals(
 ) -> Vec<Micros> {
     let created =
         |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());
+
     let mut next = None;
+    // From the newest to the oldest: a log is newer than all entries of the logs before it.
     let mut found = Vec::with_capacity(usages.len());
+
     for (segment, segment_usage) in usages.iter().rev() {
         let created_at = created(segment);
+
         let finished = || {
             Some(Micros(
                 created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX)),
             ))
         };
+        // A time in the future is not believed: see above for the bound that replaces it.
         let in_time = segment_usage.at_max <= now;
+
         found.push(if in_time {
             segment_usage.at_max
         } else {
@@ -112,13 +124,18 @@ pub(in crate::store) fn arrivals(
         });
         next = next.into_iter().chain(created_at).min();
     }
+    // From the oldest to the newest, for logs that claim to be older than their predecessors.
     found.reverse();
+
     let (mut created_last, mut newest) = (Micros(i64::MIN), Micros(i64::MIN));
     for ((segment, _), at) in usages.iter().zip(&mut found) {
         let created_at = created(segment).unwrap_or(created_last);
+        // Its entries are treated as no older than those before it, so it is not dropped before
+        // them.
         if created_at < created_last {
             *at = newest.max(*at);
         }
+
         (created_last, newest) = (created_at.max(created_last), newest.max(*at));
     }
     found
@@ -127,6 +144,7 @@ pub(in crate::store) fn arrivals(
 /// Disk space allocated to a directory, in bytes.
 pub(in crate::store) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
+    // Removed meanwhile: nothing is allocated.
     let Ok(items) = std::fs::read_dir(dir) else {
         return 0;
     };
