@@ -66,6 +66,7 @@ pub(in crate::api) struct Reserved {
 impl Pool {
     /// Reserves, first of the share: nothing of the whole is held meanwhile.
     async fn reserve(&self, count: usize) -> Option<Reserved> {
+        // More than the whole share cannot be had: the request then takes all of it.
         let count = u32::try_from(count.min(self.own_max)).ok()?;
         let own = self.own.clone().acquire_many_owned(count).await.ok()?;
         let all = self.all.clone().acquire_many_owned(count).await.ok()?;
@@ -108,6 +109,8 @@ impl Budgets {
             return known.clone();
         }
         // A reservation outlives the request: an answer that is not read, a connection between two requests.
+        // Clients without a reservation are forgotten when a new one comes, so that old names do
+        // not stay.
         clients.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_unused());
 
         let pool = |own: usize, all: &Arc<Semaphore>| Pool {
@@ -161,14 +164,17 @@ impl Budget {
         &self,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
+        // The wait is for a worker of this client, or of all.
         let reserved = timeout(self.wait, self.workers.reserve(1)).await;
         let Ok(Some(reserved)) = reserved else {
             return Err(busy("too many requests are being carried out"));
         };
 
         let work = Work::new(self.processor_time);
+        // Dropped with this future: the task then ends at its next check.
         let _waiting = work.abandon_on_drop();
         let done = tokio::task::spawn_blocking(move || {
+            // Held by the task and not by this future, which may end before.
             let _reserved = reserved;
             (!work.is_abandoned()).then(|| work.run(task))
         });
@@ -227,6 +233,7 @@ impl AsRef<[u8]> for HeldBytes {
 impl Room {
     /// The answer in its room. One that is longer than what was reserved gets the rest now, or is dropped: to wait would hold it outside.
     pub(in crate::api) fn fill(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
+        // No wait here: the caller holds the whole answer in memory.
         let more = self.fit(&bytes);
         if more > 0 {
             let more = self.pool.reserve_now(more);
@@ -249,6 +256,7 @@ impl Room {
     /// Releases what the answer does not need, or returns how much it lacks. An answer that is longer than the share needs all of it.
     fn fit(&mut self, bytes: &[u8]) -> usize {
         let needed = (bytes.len() / PERMIT_BYTES + 1).min(self.pool.own_max);
+        // The room that is not needed is free while the peer reads.
         let reserved = self.reserved.own.num_permits();
         if let Some(spare) = reserved.checked_sub(needed) {
             drop(self.reserved.own.split(spare));

@@ -43,7 +43,7 @@ pub(crate) struct Difference<'a> {
     pub(crate) kind: DiffKind,
     /// Its answers in the earlier and in the later run.
     pub(crate) answers: [Option<&'a Answer>; 2],
-    /// The differing states, if both answers, or the only one, are of states.
+    /// The differing states, if both answers exist and at least one of them has states.
     pub(crate) states: Vec<StateDiff<'a>>,
 }
 
@@ -61,6 +61,7 @@ pub(crate) fn diff<'a>(
     b: Option<&'a Answer>,
 ) -> Option<Difference<'a>> {
     let answers = [a, b];
+    // A minion in one run only differs as a whole: there is nothing to compare its states with.
     let (Some(a), Some(b)) = (a, b) else {
         let kind = match answers {
             [None, Some(_)] => DiffKind::Appeared,
@@ -74,17 +75,20 @@ pub(crate) fn diff<'a>(
             states: Vec::new(),
         });
     };
+
     let states = diff_states(a.states(), b.states());
     let result = (a.failed(), a.code()) != (b.failed(), b.code());
     let value = match &states {
         Some(states) => !states.is_empty(),
         None => a.outcome().value != b.outcome().value,
     };
+
     let kind = match (result, value) {
         (true, _) => DiffKind::Result,
         (false, true) => DiffKind::Value,
         (false, false) => return None,
     };
+
     Some(Difference {
         minion,
         kind,
@@ -98,10 +102,12 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
     if a.is_empty() && b.is_empty() {
         return None;
     }
+
     let name = |row: &StateRow<'a>| (row.minion, row.key);
     let mut earlier: BTreeMap<_, _> = a.into_iter().map(|row| (name(&row), row)).collect();
     let mut found = Vec::new();
     for row in b {
+        // Paired by the state's key: a state that was renamed has disappeared and appeared.
         let Some(known) = earlier.remove(&name(&row)) else {
             found.push(StateDiff {
                 kind: DiffKind::Appeared,
@@ -109,25 +115,32 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
             });
             continue;
         };
+
         let kind = if known.result != row.result {
             DiffKind::Result
+        // A comment mostly repeats the changes. A row without a key is an error text, so its
+        // comment is all it has.
         } else if !same_changes(&known, &row) || row.key.is_empty() && known.comment != row.comment
         {
             DiffKind::Value
         } else {
             continue;
         };
+
         found.push(StateDiff {
             kind,
             rows: [Some(known), Some(row)],
         });
     }
+
+    // What is left ran in the earlier run only, and follows in the order of that run.
     let mut went: Vec<_> = earlier.into_values().collect();
     went.sort_by_key(|row| row.run_num);
     found.extend(went.into_iter().map(|row| StateDiff {
         kind: DiffKind::Went,
         rows: [Some(row), None],
     }));
+
     Some(found)
 }
 
@@ -155,36 +168,45 @@ pub(crate) fn previous_run(
             == (&row.fun, &row.tgt, &row.tgt_type, &row.user)
             && (&other.arg, other.abridged) == (&row.arg, row.abridged)
     };
+
     let filter = JobFilter {
         find_job: true,
         ..JobFilter::default()
     };
+
     let limits = PageLimits {
         rows: PREVIOUS_JOBS_SEEN,
         seen: PREVIOUS_JOBS_SEEN,
         read: LIST_JOBS_READ,
     };
+
     let page = jobs_before(store, &filter, Some(&job.jid), limits)?;
+    // Summaries are compared first, since each further look reads a job.
     for listed in page.jobs.iter().filter(|listed| same(&listed.row)) {
-        // A limited reader knows the arguments of the returns only.
+        // A limited reader does not know the loads, so the arguments of the returns decide.
         if store.is_limited() {
             if args_of_returns(store, &job.jid)? == args_of_returns(store, &listed.row.jid)? {
                 return Ok(Some(listed.row.jid.clone()));
             }
             continue;
         }
+
         let needs_look = row.abridged || row.arg.is_empty();
+        // The arguments are equal in the summaries, and complete.
         if !needs_look {
             return Ok(Some(listed.row.jid.clone()));
         }
+
         // The summary is abridged, so the loads decide.
         let Some(other) = Job::read_load(store, &listed.row.jid)? else {
             continue;
         };
+
         let mut whole = [JobSummary::default(), JobSummary::default()];
         for (whole, load) in whole.iter_mut().zip([&job.load, &other.load]) {
             whole.take_load(load, usize::MAX);
         }
+
         let [one, two] = whole;
         if one.arg == two.arg && args_of_result(job) == args_of_result(&other) {
             return Ok(Some(listed.row.jid.clone()));

@@ -109,15 +109,21 @@ impl Job {
         let mut job = Self {
             jid,
             confirmed_only,
+
             ..Self::default()
         };
+
+        // Minions named by the event `.../new` wait until the end: they count only if no load names
+        // any.
         let mut of_event = None;
         for entry in entries {
             job.learn(entry, &mut of_event);
         }
+
         if job.minions.is_none() {
             job.minions = of_event;
         }
+
         if confirmed_only {
             job.keep_confirmed();
         }
@@ -142,6 +148,7 @@ impl Job {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
         }
+
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
                 self.expect_self_target(load_of(entry.kind, &entry.body));
@@ -159,7 +166,8 @@ impl Job {
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
-                // Usually the minion is already expected.
+                // The minion is mostly expected already, and looking into its return costs a walk
+                // over it.
                 if !no_answer
                     && !self
                         .minions
@@ -206,6 +214,8 @@ impl Job {
 
     fn answered(&mut self, entry: StoredEntry) {
         let Some(known) = self.answers.get_mut(&entry.minion) else {
+            // The result of an orchestration names its parent. One that any program may have fired
+            // does not count.
             if names_jobs(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
                 self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
@@ -214,23 +224,29 @@ impl Job {
                 .insert(entry.minion.clone(), Answer::new(entry));
             return;
         };
+
         let (old, new) = (
             Precedence::of_entry(&known.entry),
             Precedence::of_entry(&entry),
         );
+
         let mut other = entry;
         if new.overrides(old) {
             std::mem::swap(&mut known.entry, &mut other);
-            // The bus may have shown it before the returner call.
+            // The bus may have shown the same return before its returner call: it is not an earlier
+            // different one.
             let before = known.others.len();
             known.others.retain(|seen| !same(seen, &known.entry));
             known.duplicates -= (before - known.others.len()) as u64;
         }
+
         let is_known = |seen: &StoredEntry| same(seen, &other);
+        // A trimmed return differs from the whole one without being another return.
         if old.trimmed != new.trimmed || is_known(&known.entry) || known.others.iter().any(is_known)
         {
             return;
         }
+
         known.duplicates += 1;
         if known.others.len() < ANSWERS_DIFFERING_SHOWN {
             known.others.push(other);
@@ -281,6 +297,7 @@ impl Job {
             last: times().max(),
             ..Totals::default()
         };
+
         for answer in self.answers.values() {
             totals.failed += usize::from(answer.failed());
             totals.bus_only += usize::from(answer.is_bus_only());
@@ -288,6 +305,7 @@ impl Job {
                 *totals.retcodes.entry(code).or_default() += 1;
             }
         }
+
         totals
     }
 

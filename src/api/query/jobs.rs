@@ -63,13 +63,15 @@ impl JobResult {
 
     fn is_of(self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self == Self::Changed {
-            // Only states report changes.
+            // Only states report changes, so jobs of other functions are not read.
+
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
             let job = if could {
                 Job::read(store, &row.jid)?
             } else {
                 None
             };
+
             let changed = |job: &Job| {
                 job.answers
                     .values()
@@ -77,9 +79,11 @@ impl JobResult {
             };
             return Ok(job.is_some_and(|job| changed(&job)));
         }
+
         let Some(job) = Job::read_load(store, &row.jid)? else {
             return Ok(false);
         };
+
         let missing = || !job.missing().is_empty();
         let failed = || job.answers.values().any(super::answer::Answer::failed);
         Ok(match self {
@@ -140,10 +144,12 @@ impl PageLimits {
 impl JobFilter {
     fn allows(&self, listed: &ListedJob) -> bool {
         let row = &listed.row;
+
         let any = |glob: &Option<Glob>, value: &[u8]| {
             glob.as_ref()
                 .is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
         };
+
         (self.find_job || as_text(&row.fun) != Some("saltutil.find_job"))
             && self
                 .user
@@ -163,6 +169,7 @@ impl JobFilter {
         if self.metadata.is_empty() {
             return Ok(true);
         }
+
         let row = row_load(store, row)?;
         let matches = |(key, glob): &(String, Glob)| {
             let value = msgpack::get(&row.metadata, key);
@@ -185,6 +192,7 @@ fn scalars(value: &[u8]) -> Vec<String> {
             .or_else(|| id_text(value))
             .or_else(|| msgpack::as_int(value).map(|n| n.to_string()))
     };
+
     one(value).map_or_else(
         || msgpack::elements(value).filter_map(one).collect(),
         |word| vec![word],
@@ -223,41 +231,51 @@ pub(crate) fn each_job_before(
     mut take: impl FnMut(ListedJob) -> Result<(), StoreError>,
 ) -> Result<JobsPage, StoreError> {
     let mut at = before.map(JidKey::of);
+
     let span = filter.jid.as_deref().and_then(span_of);
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();
     let (mut seen, mut read, mut taken) = (0, 0, 0);
-    // Small first read: the rows of many segments are merged, and each costs time.
+    // The first read is small: rows of many segments are merged, and each costs time.
     let mut at_once = limits.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
     loop {
         let began_at = at;
         let JobRows {
             rows,
             next,
+
             seen: examined,
         } = store.jobs_before(at, at_once)?;
-        // Each job of others was read, too.
+        // A limited store reads the entries of each job to know whether the reader may see it.
         if store.is_limited() {
             read += examined;
         }
+
         let mut whole = next.is_some();
+
         at = next;
         for (key, row) in rows {
+            // Newer than all jids with this prefix: the next read begins at the newest of them.
+            // Jids without a time are in no order, so they are filtered one by one.
             if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
                 (at, whole) = (Some(upto), true);
                 break;
             }
+
             let listed = ListedJob {
                 at: key.time().unwrap_or(Micros(row.first_at)),
                 row,
             };
-            // All further jobs are older.
+            // All further jobs are older than the start of the time range.
             if key.time().is_some() && since.is_some_and(|since| listed.at < since) {
                 return Ok(page);
             }
+
             seen += 1;
+
             let mut passes = listed.row.rank > 0 && filter.allows(&listed);
             if passes && filter.needs_entries() {
+                // The costly tests come last, and are counted.
                 read += 1;
                 passes = answered_by(store, filter, &listed)?
                     && match filter.result {
@@ -265,24 +283,32 @@ pub(crate) fn each_job_before(
                         None => true,
                     };
             }
+
             passes = passes && filter.allows_metadata(store, &listed.row)?;
+            // The first job that does not fit proves that there are more.
             if passes && taken == limits.rows {
                 page.more = true;
                 return Ok(page);
             }
+
             page.last = Some(listed.row.jid.clone());
             if passes {
                 taken += 1;
                 take(listed)?;
             }
+            // The page ends early, so that the work of one call is bounded even if hardly a job
+            // passes.
             if seen >= limits.seen || (read >= limits.read && !store.is_limited()) {
                 page.more = true;
                 return Ok(page);
             }
         }
+
         if !whole {
             return Ok(page);
         }
+        // For a limited reader a page ends only after a whole read, at a full second: the jid of a
+        // hidden job must not be its cursor.
         if store.is_limited()
             && read >= limits.read
             && let Some(cursor) = at.and_then(|at| coarse_cursor(at, began_at))
@@ -290,6 +316,7 @@ pub(crate) fn each_job_before(
             (page.more, page.last) = (true, Some(cursor));
             return Ok(page);
         }
+
         at_once = JOBS_READ_AT_ONCE;
     }
 }
@@ -298,7 +325,9 @@ pub(crate) fn each_job_before(
 /// beyond `began_at`.
 fn coarse_cursor(at: JidKey, began_at: Option<JidKey>) -> Option<String> {
     const SECOND_US: i64 = 1_000_000;
+
     let second = at.time()?.0.div_euclid(SECOND_US).saturating_add(1);
+
     let key = JidKey::from_time(Micros(second.saturating_mul(SECOND_US)), None);
     began_at
         .is_none_or(|began| key < began)
@@ -311,14 +340,16 @@ fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     if !begin.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // Complete fields only: a single digit of hour, minute or second is ignored.
+    // Complete fields only: half a number of the month, day, hour, minute or second is ignored.
     let len = begin.len().min(20);
     let begin = begin
         .get(..if len < 14 { len / 2 * 2 } else { len })
         .filter(|begin| begin.len() >= 8)?;
+
     let rest = begin.len() - 8;
     let from = JidKey::of(&format!("{begin:0<20}")).time()?;
     let upto = JidKey::of(&format!("{begin}{}", LAST.get(rest..)?)).time()?;
+
     Some((
         from,
         JidKey::from_time(Micros(upto.0.saturating_add(1)), None),
@@ -348,11 +379,13 @@ pub(crate) fn last_jobs(
     confirmed_only: bool,
 ) -> Result<BTreeMap<String, String>, StoreError> {
     let mut latest = store.latest_of(fun)?;
+    // Both have rows of their own, so that a forged return hides no confirmed one.
     if !confirmed_only {
         for (minion, seen) in store.latest_on_bus_only(fun)? {
             let is_newer = latest
                 .get(&minion)
                 .is_none_or(|known| known.jid != seen.jid && known.newness() < seen.newness());
+            // Looked up last, and only for rows that would count.
             if is_newer
                 && !store
                     .job_row(&seen.jid)?
@@ -362,6 +395,7 @@ pub(crate) fn last_jobs(
             }
         }
     }
+
     Ok(latest
         .into_iter()
         .map(|(minion, latest)| (minion, latest.jid))

@@ -38,6 +38,7 @@ answers! {
 /// The jobs that a job started, in order.
 pub(crate) fn children(job: &Job) -> Vec<Child> {
     let mut found: Vec<Child> = Vec::new();
+    // Only an orchestration starts jobs, and its result is a runner's.
     for answer in job
         .answers
         .values()
@@ -50,6 +51,7 @@ pub(crate) fn children(job: &Job) -> Vec<Child> {
             if found.iter().any(|known| known.jid == jid) {
                 continue;
             }
+
             let (id, name) = (row.id.to_owned(), row.name.to_owned());
             found.push(Child {
                 jid: jid.to_owned(),
@@ -79,30 +81,39 @@ pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
 /// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
 /// names it. Scans a limited number of jobs.
 pub(crate) fn parent(store: &StoreView, job: &Job) -> Result<Option<String>, StoreError> {
+    // A nested orchestration states its parent, which needs no search.
     if job.parent.is_some() {
         return Ok(job.parent.clone());
     }
+
     let key = JidKey::of(&job.jid);
+    // Without a time in the jid there is no span to search.
     let Some(started) = key.time() else {
         return Ok(None);
     };
+
     let span = i64::try_from(LINK_SPAN.as_micros()).unwrap_or(i64::MAX);
     let oldest = Micros(started.0.saturating_sub(span));
+
     let mut read = 0;
     for (key, row) in store.jobs_before(Some(key), LINK_JOBS_SEEN)?.rows {
         if key.time().is_none_or(|at| at < oldest) || read == LINK_RUNS_READ {
             break;
         }
+        // Nothing but an orchestration names the jobs that it started.
         if !as_text(&row.fun).is_some_and(|fun| fun.starts_with("runner.state.")) {
             continue;
         }
+
         read += 1;
         let Some(run) = Job::read_load(store, &row.jid)? else {
             continue;
         };
+
         if children(&run).iter().any(|child| child.jid == job.jid) {
             return Ok(Some(row.jid));
         }
     }
+
     Ok(None)
 }

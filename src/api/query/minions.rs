@@ -119,37 +119,47 @@ fn runs(
 ) -> Result<HashMap<String, Runs>, StoreError> {
     let rows = store
         .latest_jobs(&|fun, minion| std::str::from_utf8(minion).is_ok_and(|id| wanted(fun, id)))?;
+
     let (bus_only, confirmed): (Vec<_>, Vec<_>) =
         rows.into_iter().partition(|(_, is_bus_only)| *is_bus_only);
     let mut minions: HashMap<String, Runs> = HashMap::new();
+
     let is_newer = |minions: &HashMap<String, Runs>,
                     (minion, fun, row): &(String, String, LatestJob)| {
         let known = minions.get(minion).and_then(|runs| runs.get(fun));
+        // Both rows may be of one job: the confirmed one counts.
         known.is_none_or(|known| known.jid != row.jid && known.newness() < row.newness())
     };
+
     let named = |(row, _): (LatestJob, bool)| {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         (text(&row.minion), text(&row.fun), row)
     };
+
     for row in confirmed.into_iter().map(named) {
         if is_newer(&minions, &row) {
             minions.entry(row.0).or_default().insert(row.1, row.2);
         }
     }
+
+    // Only rows that would count are looked up, since each costs a search for its job.
     let bus_only: Vec<_> = bus_only
         .into_iter()
         .map(named)
         .filter(|row| is_newer(&minions, row))
         .collect();
+
     let jids = bus_only.iter().map(|(_, _, row)| row.jid.clone());
     let jids: BTreeSet<String> = jids.collect();
     let cached = store.cached_by_salt(&jids.iter().map(String::as_str).collect())?;
+    // Compared again: an earlier row of this loop may be newer.
     for row in bus_only {
         let is_cached = cached.contains(row.2.jid.as_str());
         if !is_cached && is_newer(&minions, &row) {
             minions.entry(row.0).or_default().insert(row.1, row.2);
         }
     }
+
     // The results of runners have the id of the master.
     let of_master = |id: &str, runs: &Runs| {
         id.ends_with("_master")
@@ -157,6 +167,7 @@ fn runs(
                 .keys()
                 .all(|fun| fun.starts_with("runner.") || fun.starts_with("wheel."))
     };
+
     minions.retain(|id, runs| !of_master(id, runs));
     Ok(minions)
 }
@@ -198,10 +209,13 @@ fn missing_returns(
 ) -> Result<MissingReturns, StoreError> {
     let mut found = MissingReturns::default();
     let mut entries = 0;
+
     let newest = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
     // A limited reader's list can end early.
     found.skipped.jobs_skipped = newest.next.is_some();
+
     for (n, (key, row)) in newest.rows.iter().enumerate() {
+        // A job with many minions counts by them, so that the work is bounded by entries too.
         if n >= MINIONS_JOBS_CHECKED || entries > MINIONS_ENTRIES_CHECKED {
             found.skipped.jobs_skipped = true;
             break;
@@ -210,10 +224,12 @@ fn missing_returns(
         if row.rank == 0 || as_text(&row.fun) == Some("saltutil.find_job") {
             continue;
         }
+
         let Some(job) = Job::read_load(store, &row.jid)? else {
             continue;
         };
         entries += job.answers.len() + job.minions.as_ref().map_or(0, BTreeSet::len);
+
         for id in job.missing() {
             if wanted(id) {
                 let run = MinionRun {
@@ -226,6 +242,7 @@ fn missing_returns(
             }
         }
     }
+
     Ok(found)
 }
 
@@ -239,16 +256,21 @@ fn read_states(
     for (n, (_, run)) in rows.iter().enumerate() {
         by_jid.entry(run.jid.clone()).or_default().push(n);
     }
+
     let (mut bytes, mut unread) = (0, 0);
     for (jid, of_job) in by_jid {
+        // A part at a time, so that the returns of a large job are not all in memory.
         for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
             let ids: BTreeSet<&str> = part
                 .iter()
                 .filter_map(|n| rows.get(*n))
                 .map(|(id, _)| id.as_str())
                 .collect();
+            // Beyond the limit only the outcome is read, from the columns of the entry.
             let with_states = bytes < MINIONS_STATE_BYTES;
+
             let job = Job::read_of(store, &jid, |id| with_states && ids.contains(id))?;
+
             for n in part {
                 let Some((id, run)) = rows.get_mut(*n) else {
                     continue;
@@ -256,13 +278,17 @@ fn read_states(
                 let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
                     continue;
                 };
+
                 run.failed = Some(answer.failed());
                 run.fun.clone_from(&answer.entry.fun);
+                // Without a body its states are not known.
                 if answer.entry.body.is_empty() {
                     unread += 1;
                     continue;
                 }
+
                 bytes += answer.entry.body.len();
+
                 let mut counts = StateCounts::default();
                 for state in answer.states() {
                     counts.total += 1;
@@ -274,6 +300,7 @@ fn read_states(
             }
         }
     }
+
     Ok(unread)
 }
 
@@ -286,6 +313,7 @@ fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut MinionRun)> {
 }
 
 fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) -> Option<Moment> {
+    // The time in a jid may be later than the events that were examined.
     let of_jid = last.and_then(|last| last.time);
     let time = events.get(id).copied().map(Time).max(of_jid)?;
     Some(Moment { time })
@@ -301,24 +329,31 @@ fn failed_highstates(
         .iter()
         .filter_map(|(id, runs)| Some((id, last_highstate(runs)?)))
         .collect();
+
     let mut by_jid: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (id, run) in &last {
         by_jid.entry(&run.jid).or_default().insert(id);
     }
+
     let mut jobs = store.returns_of(&by_jid)?;
+
     let mut failed = BTreeSet::new();
+    // A job that this search does not know is read as a whole.
     for (jid, minions) in by_jid {
         let job = match jobs.remove(jid) {
             Some(job) => Job::of_part(job.returns, job.is_cached),
             None => Job::read_of(store, jid, |_| false)?,
         };
+
         let has_failed = |id: &&str| {
             job.as_ref()
                 .and_then(|job| job.answers.get(*id))
                 .is_some_and(Answer::failed)
         };
+
         failed.extend(minions.into_iter().filter(has_failed).map(str::to_owned));
     }
+
     Ok(failed)
 }
 
@@ -329,8 +364,11 @@ pub(crate) fn minions_list(
 ) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
     let missing = missing_returns(store, wanted)?;
+
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
     let mut events = LastSeen::default();
+    // With `attention` few minions are left, so the failed ones are found first and only theirs is
+    // read.
     let runs = if filter.attention {
         known.append(&mut failed_highstates(store, wanted)?);
         runs(store, |_, id| known.contains(id))?
@@ -345,14 +383,18 @@ pub(crate) fn minions_list(
         );
         runs
     };
+
     let after = |id: &String| filter.after.as_ref().is_none_or(|after| id > after);
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
     let ids = known.into_iter().filter(|id| after(id) && !is_master(id));
     let ids: Vec<String> = ids.take(filter.limit.saturating_add(1)).collect();
+
+    // Only now are the minions of the page known.
     if filter.attention {
         let shown = ids.iter().map(String::as_str).collect();
         events = store.last_seen(MINIONS_ENTRIES_SEEN, Some(&shown))?;
     }
+
     let row = |id: String| {
         let runs = runs.get(&id);
         let last = runs.and_then(newest).map(|(fun, run)| last_run(fun, run));
@@ -364,12 +406,16 @@ pub(crate) fn minions_list(
             id,
         }
     };
+
     let mut minions: Vec<MinionRow> = ids.into_iter().map(row).collect();
     let more = minions.len() > filter.limit;
     minions.truncate(filter.limit);
+
     let states_unread = read_states(store, &mut highstates(&mut minions), |_, _| {})?;
     let next = minions.last().map(|row| row.id.clone()).filter(|_| more);
+
     let events_since = events.since.map(Time);
+
     Ok(MinionsPage {
         minions,
         more,
@@ -387,24 +433,30 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
     let runs = runs(store, |_, known| known == id)?
         .remove(id)
         .unwrap_or_default();
+
     let missing = missing_returns(store, |known| known == id)?;
+
     let filter = EventFilter {
         minion: Some(id.to_owned()),
         ..EventFilter::default()
     };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
     let missing_jobs = missing.by_minion.get(id).cloned().unwrap_or_default();
+    // HTTP answers 404.
     if runs.is_empty() && events.is_empty() && missing_jobs.is_empty() {
         return Ok(None);
     }
+
     let last = newest(&runs).map(|(fun, run)| last_run(fun, run));
     let latest = events.first().map(|event| (id.to_owned(), event.at));
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
+
     let mut rows: Vec<_> = highstate
         .iter_mut()
         .map(|run| (id.to_owned(), run))
         .collect();
+
     let states_unread = read_states(store, &mut rows, |_, state| {
         for (list, is_in) in [
             (&mut failed_states, state.result == Some(false)),
@@ -415,8 +467,10 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
             }
         }
     })?;
+
     let mut functions: Vec<(&String, &LatestJob)> = functions(&runs).collect();
     functions.sort_by_key(|(_, run)| std::cmp::Reverse(run.newness()));
+
     let timeline = events.iter().map(|event| MinionEvent {
         seq: event.seq.0,
         time: Time(event.at),
@@ -427,6 +481,7 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
             .has(Flags::RETCODE_KNOWN)
             .then_some(event.retcode),
     });
+
     Ok(Some(Minion {
         row: MinionRow {
             id: id.to_owned(),

@@ -39,15 +39,21 @@ pub(crate) fn job_changes(
     jid: &str,
     from: SeqNo,
 ) -> Result<JobChanges, StoreError> {
+    // Taken before the entries: what is stored in between is found by the next query.
     let upto = store.durable();
+
     let about = |entry: &StoredEntry| job_tag(&entry.tag).map_or("", |tag| tag.about).to_owned();
     let wanted = |e: &StoredEntry| match e.kind {
         Kind::Return => names_jobs(e),
         Kind::Event => matches!(about(e).as_str(), "prog" | "progress" | "new"),
         _ => true,
     };
+
     let mut entries = store.job_entries_since(jid, from, wanted)?;
+    // A full page may have more behind it, so the next query continues at its end and not at that
+    // of the log.
     entries.truncate(LIST_ROWS_MAX);
+
     let mut found = JobChanges {
         next: from.max(upto),
         ..JobChanges::default()
@@ -59,10 +65,12 @@ pub(crate) fn job_changes(
             upto.max(last.seq.next())
         };
     }
+
     // Its load may be older than `from`.
     let cached = store
         .job_row(jid)?
         .is_some_and(|row| row.is_cached_by_salt());
+
     let (mut of_job, mut runs) = (Vec::new(), false);
     for entry in entries {
         let of_master = ["runner.", "wheel."]
@@ -76,11 +84,13 @@ pub(crate) fn job_changes(
                 of_job.push(entry);
             }
             _ => {
+                // A return that any program may have fired does not end a job that Salt caches.
                 runs |= entry.kind == Kind::Return && of_master && !(cached && is_bus_only(&entry));
                 of_job.push(entry);
             }
         }
     }
+
     // A `.../ret` without a minion is that of a runner or wheel.
     found.ended |= runs;
     found.job = Job::of_part(of_job, cached);

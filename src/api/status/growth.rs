@@ -26,18 +26,23 @@ impl ClassGrowth {
         } else {
             usage.disk_bytes as f64 / usage.entries as f64
         };
+
         let per_second = class.rate * entry_bytes;
         let by_age = class.age.map(|age| {
             // Entries that are stored and expire within the time that is left to the oldest.
+            // A clock that was behind may have dated the oldest entry later than now.
             let held =
                 u64::try_from(now.0.saturating_sub(usage.at_min.0)).unwrap_or(0) as f64 / 1e6;
             let full = usage.entries == 0 || held >= age.as_secs_f64();
+            // Once the oldest entries expire, the class grows only if the present rate is above
+            // that of its whole age.
             if full {
                 0.0_f64.max(per_second * age.as_secs_f64() - usage.disk_bytes as f64)
             } else {
                 per_second * (age.as_secs_f64() - held)
             }
         });
+
         let by_bytes = class
             .keep
             .bytes
@@ -46,10 +51,13 @@ impl ClassGrowth {
             .keep
             .entries
             .map(|entries| entries.saturating_sub(usage.entries) as f64 * entry_bytes);
+
+        // The first limit that is reached stops the growth.
         let room = [by_age, by_bytes, by_entries]
             .into_iter()
             .flatten()
             .reduce(f64::min);
+
         Self {
             per_day: (per_second * DAY_S) as u64,
             room: room.map(|room| room as u64),
@@ -65,15 +73,19 @@ pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
             .room
             .map_or(f64::INFINITY, |room| room as f64 / class.per_day as f64)
     };
+
     let mut growing: Vec<ClassGrowth> = classes
         .iter()
         .filter(|class| class.per_day > 0)
         .copied()
         .collect();
     growing.sort_by(|a, b| days(a).total_cmp(&days(b)));
+
     let mut passed = 0.0;
+    // The classes before this one have reached their limits and grow no more.
     for (n, class) in growing.iter().enumerate() {
         let per_day: u64 = growing.iter().skip(n).map(|class| class.per_day).sum();
+
         let (until, left) = (days(class), free as f64 / per_day as f64);
         if passed + left <= until {
             #[expect(
@@ -83,12 +95,14 @@ pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
             )]
             return Some((passed + left) as u64);
         }
+
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "less than `free`"
         )]
         let used = ((until - passed) * per_day as f64) as u64;
+
         free = free.saturating_sub(used);
         passed = until;
     }

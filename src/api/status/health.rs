@@ -176,8 +176,10 @@ impl Reasons {
 /// Decides whether all is well. The field `health` of the status is not read.
 pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
+
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));
+    // Not a problem: the administrator may want no archive of this master.
     if let Some(dir) = &status.unread_bus {
         found.add(
             Warning,
@@ -185,13 +187,16 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             "no event of this host's Salt master is archived: `saltcellar setup`, or `saltcellar setup --passive` to only watch".to_owned(),
         );
     }
+
     status
         .spools
         .iter()
         .for_each(|row| spool(&mut found, row, now));
+
     if let Some(http) = &status.http {
         listener(&mut found, "http", http, now);
     }
+
     // With `http.minions`, it is the same address.
     let is_same = |row: &&ListenerRow| {
         status
@@ -202,17 +207,22 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     if let Some(https) = status.https.as_ref().filter(|row| !is_same(row)) {
         listener(&mut found, "https", https, now);
     }
+
     for row in &status.zeromq {
+        // A process that never ended is still starting; one that is restarted is away for a moment,
+        // and the next one has a pid.
         // At the start, and for a moment between two processes, there is none.
         if row.process.is_some() || row.restarts == 0 {
             continue;
         }
+
         let message = format!(
             "no process serves it, after {} restarts: see the daemon's log",
             row.restarts
         );
         found.add(Problem, format!("zeromq {}", row.path), message);
     }
+
     status
         .reload
         .iter()
@@ -226,6 +236,8 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .consumers
         .iter()
         .for_each(|row| consumer(&mut found, row));
+
+    // Entries are kept for longer in the meantime, so nothing is lost.
     if let Some(step) = &status.clock_step {
         let direction = if step.ahead_s < 0 {
             "behind"
@@ -238,6 +250,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         );
         found.add(Warning, "clock", message);
     }
+
     status.classes.iter().for_each(|row| class(&mut found, row));
     for row in &status.shares {
         let message = format!(
@@ -250,6 +263,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         );
         found.add(Warning, format!("class {}", row.class), message);
     }
+
     for file in &status.files {
         found.add(
             file.level,
@@ -257,6 +271,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             file.problem.clone(),
         );
     }
+
     if !status.master_keys.unreadable.is_empty() {
         let files = status.master_keys.unreadable.join(", ");
         found.add(
@@ -265,7 +280,9 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             format!("cannot read {files}: the keys in them are not redacted"),
         );
     }
+
     status.damage.iter().for_each(|row| damage(&mut found, row));
+    // Counters only grow until the next start, so none of them is a present state.
     for LossCounter { name, meaning, .. } in LOSS_COUNTERS {
         let count = status.counters.get(*name).copied().unwrap_or(0);
         if count > 0 {
@@ -276,8 +293,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             );
         }
     }
+
     let mut reasons = found.0;
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
+
     Health {
         state: reasons
             .iter()
@@ -293,6 +312,7 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
         Some(entries) => format!("{entries} entries cannot be read"),
         None => "entries may be lost".to_owned(),
     };
+
     let message = format!(
         "{} is damaged at byte {} ({} bytes, {}): {lost}; consumers and sinks skip them. Run `saltcellar store verify` and check the disk",
         row.path, row.offset, row.bytes, row.what
@@ -303,6 +323,7 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
 fn disk(found: &mut Reasons, status: &Status) {
     let disk = &status.disk;
     match disk.state.as_str() {
+        // The extension spools, but the bus source can only spill, and other senders get errors.
         "full" => found.add(
             Problem,
             "disk",
@@ -313,6 +334,7 @@ fn disk(found: &mut Reasons, status: &Status) {
             "disk",
             "little free space: old segments are dropped early",
         ),
+        // A forecast is only of use while there still is room.
         _ => {
             if let Some(days) = disk.days_left.filter(|days| *days < DAYS_LEFT_MIN) {
                 found.add(
@@ -326,6 +348,7 @@ fn disk(found: &mut Reasons, status: &Status) {
             }
         }
     }
+
     if status.appender_seen_s >= APPENDER_BLOCKED_S {
         let message = format!(
             "nothing was stored for {} s: disk I/O is blocked",
@@ -349,11 +372,13 @@ fn class(found: &mut Reasons, row: &ClassRow) {
 
 fn bus(found: &mut Reasons, row: &BusRow) {
     let part = format!("bus {}", row.path);
+    // A stopped master is common, and its events are not lost: it fires none.
     if !row.connected {
         let message =
             "not connected: is the master running, and does the daemon's user have access?";
         found.add(Warning, part.clone(), message);
     }
+
     if row.spilled_events > 0 {
         let message = format!(
             "{} events wait in the spill for the store",
@@ -368,9 +393,11 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     if let Some(problem) = &row.problem {
         found.add(Warning, part.clone(), format!("cannot read it: {problem}"));
     }
+
     let waits_s = row
         .oldest
         .map_or(0, |at| now.0.saturating_sub(at) / 1_000_000);
+    // A short wait is normal: the spool is delivered with the next call of the extension.
     if row.waiting_bytes > 0 && waits_s > SPOOL_WAITS_MAX {
         let message = format!(
             "{} bytes wait for {waits_s} s although the daemon runs: see `saltcellar doctor`",
@@ -378,6 +405,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
         );
         found.add(Problem, part.clone(), message);
     }
+
     if row.dead_letter_bytes > 0 {
         found.add(
             Warning,
@@ -385,6 +413,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
             format!("{} bytes of dead letters", row.dead_letter_bytes),
         );
     }
+
     let lost = row
         .lost
         .values()
@@ -401,6 +430,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
 fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
     let part = format!("{kind} {}", row.listen);
     if let Some(problem) = &row.problem {
+        // With its previous certificate the address still serves.
         let level = if row.state == "impaired" {
             Warning
         } else {
@@ -408,10 +438,12 @@ fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
         };
         found.add(level, part.clone(), problem.clone());
     }
+
     let left = row
         .certificate_until
         .map(|until| until.saturating_sub(now.0));
     if let Some(left) = left.filter(|left| *left < CERTIFICATE_LEFT_US) {
+        // Negative too: the daemon may have started with a certificate that is expired.
         let message = match left {
             ..=0 => "the certificate has expired".to_owned(),
             _ => format!(
@@ -419,6 +451,7 @@ fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
                 left / 86_400 / 1_000_000
             ),
         };
+
         found.add(if left > 0 { Warning } else { Problem }, part, message);
     }
 }
@@ -433,6 +466,7 @@ fn configuration(found: &mut Reasons, row: &ReloadRow) {
             ),
         );
     }
+
     if !row.restart_keys.is_empty() {
         let keys = row.restart_keys.join(", ");
         found.add(
@@ -444,10 +478,11 @@ fn configuration(found: &mut Reasons, row: &ReloadRow) {
 }
 
 fn reactor(found: &mut Reasons, row: &ReactorRow) {
-    // Shadow mode is a choice.
+    // In shadow mode the reactor does not act, by choice.
     if let Some(why) = row.blocked.as_ref().filter(|_| !row.shadow) {
         found.add(Warning, "reactor", format!("it does not act: {why}"));
     }
+
     if row.master_unreachable {
         found.add(
             Warning,
@@ -455,6 +490,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
             "the master is unreachable, reactions wait",
         );
     }
+
     if let Some(why) = &row.refused {
         found.add(
             Warning,
@@ -462,6 +498,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
             format!("the new configuration is not in use: {why}"),
         );
     }
+    // In shadow nothing is carried out, so nothing of it has to be repeated.
     if row.failed > 0 && !row.shadow {
         let message = format!(
             "{} reactions of the last day failed, the latest to {}: see `saltcellar reactor history --state failed,partial,dead`",
@@ -470,6 +507,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
         );
         found.add(Warning, "reactor", message);
     }
+
     if row.behind > REACTOR_BEHIND_MAX {
         found.add(
             Warning,
@@ -482,6 +520,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
 fn sink(found: &mut Reasons, row: &SinkRow) {
     let part = format!("sink {}", row.name);
     let error = row.error.as_deref().unwrap_or("unknown error");
+    // Nothing else of a failed thread is current.
     if row.state == "failed" {
         found.add(
             Problem,
@@ -490,6 +529,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
         );
         return;
     }
+
     if row.failures > 0 {
         let message = format!(
             "{} failed attempts, {} behind: {error}",
@@ -497,6 +537,8 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
             span(row.lag_s)
         );
         found.add(
+            // Failing while it is hardly behind may end by itself; beyond the limit data is
+            // overdue.
             if row.lag_s > LAG_S_MAX {
                 Problem
             } else {
@@ -509,6 +551,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
         let message = format!("{} behind, {} entries", span(row.lag_s), row.lag_entries);
         found.add(Warning, part.clone(), message);
     }
+
     if row.dead_letters > 0 {
         let message = format!(
             "{} dead letters: see `saltcellar sinks dead-letters list {}`",
@@ -527,6 +570,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow) {
             format!("{} entries expired before it read them", row.lost),
         );
     }
+
     if row.lag_s > LAG_S_MAX && !row.paused {
         let error = row
             .error

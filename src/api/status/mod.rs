@@ -291,6 +291,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     let now = ctx.clock.now();
     let stats = ctx.store.stats()?;
     let (known, unreadable) = ctx.policy.master_keys().counts();
+
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -346,6 +347,8 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         shares: shares(ctx),
         minion_share: ctx.store.share_percent(),
     };
+
+    // Last, from the fields above: nothing is looked up twice, so the health fits the rest.
     status.health = Some(health(&status, now));
     Ok(status)
 }
@@ -385,7 +388,9 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
         .iter()
         .map(|class: &ClassStats| ClassGrowth::of(class, now))
         .collect();
+
     let space = &stats.space;
+
     Disk {
         state: space.room.name().to_owned(),
         used_bytes: stats
@@ -414,6 +419,7 @@ fn files(ctx: &Ctx) -> Vec<FileRow> {
             Level::Warning
         },
     };
+
     let of_store = ctx.store.file_faults().into_iter();
     of_store
         .chain(ctx.tokens.fault())
@@ -485,10 +491,13 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
     let handle = ctx.reactor.as_ref()?;
     let status = handle.status();
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+
     let failed = handle.recently_failed();
+
     let last = failed
         .as_ref()
         .map(|(_, last)| format!("{} by {}", last.tag, last.rules.join(", ")));
+
     Some(ReactorRow {
         failed: failed.map_or(0, |(count, _)| count),
         failed_last: last,
@@ -528,7 +537,9 @@ fn sink(status: &SinkStatus) -> SinkRow {
         ..
     } = status;
     let progress = progress.as_ref();
+    // Without a position the state of the thread still is known.
     let is_paused = progress.is_ok_and(|progress| progress.is_paused);
+
     SinkRow {
         name: settings.name.clone(),
         state: if is_paused {
@@ -562,8 +573,10 @@ fn rules(ctx: &Ctx) -> Vec<RuleRow> {
 fn spool(dir: &Path, spool: std::io::Result<Spool>) -> SpoolRow {
     let (spool, problem) = match spool {
         Ok(spool) => (spool, None),
+        // A spool that cannot be read is shown with the reason, since its entries may wait.
         Err(error) => (Spool::default(), Some(error.to_string())),
     };
+
     SpoolRow {
         dir: dir.to_string_lossy().into_owned(),
         waiting_bytes: spool.waiting_bytes,
@@ -581,6 +594,7 @@ fn listener(monitor: &ListenerMonitor) -> ListenerRow {
         certificate_until,
         peers,
     } = monitor.status();
+
     let (state, problem) = match state {
         ListenerState::Opening => ("opening", None),
         ListenerState::Open => ("open", None),
@@ -588,6 +602,7 @@ fn listener(monitor: &ListenerMonitor) -> ListenerRow {
         ListenerState::Refusing(why) => ("refusing", Some(why)),
         ListenerState::Stopping => ("stopping", None),
     };
+
     ListenerRow {
         listen,
         state: state.to_owned(),
