@@ -71,6 +71,7 @@ impl Client {
                 source: error,
             },
         })?;
+
         match trust::objection(&stream, path) {
             Ok(None) => Ok(Self {
                 stream,
@@ -110,16 +111,20 @@ impl Client {
     pub fn call_packed(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
         let id = self.post(name, &packed(args)?)?;
         let frame = self.receive_frame()?;
+
         let mut parts = msgpack::elements(&frame);
+        // Not decoded: a value that `rmpv` cannot hold would be lost, and answers can be long.
         let answer = (
             parts.next().and_then(msgpack::as_int),
             parts.next().and_then(msgpack::as_bool),
             parts.next(),
         );
+
         match answer {
             (Some(answered), Some(true), Some(value)) if u64::try_from(answered) == Ok(id) => {
                 Ok(value.to_vec())
             }
+            // Everything else is decoded for its message.
             _ => {
                 let error = read_answer(decoded(&frame)?, id).err();
                 Err(error.unwrap_or_else(|| {
@@ -134,16 +139,20 @@ impl Client {
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
+        // The preamble travels with the first call, in one write.
         let mut frame = if id == 1 {
             call::preamble().to_vec()
         } else {
             Vec::new()
         };
+
         frame.extend_from_slice(&call::request_frame(id, name, args));
+
         let Err(error) = self.stream.write_all(&frame) else {
             return Ok(id);
         };
-        // A daemon that rejects early may have sent a reason before closing.
+        // A daemon that rejects a call early may have sent the reason before it closed.
+
         let reason = self.receive().and_then(|answer| read_answer(answer, id));
         Err(match reason {
             Err(reason @ ClientError::Refused { .. }) => reason,
@@ -154,17 +163,19 @@ impl Client {
     /// Waits for the next answer to a posted call, and returns it with the call's id. Answers arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
         let answer = self.receive()?;
+
         let id = answer
             .as_array()
             .and_then(|parts| parts.first())
             .and_then(Value::as_u64);
-        // An answer without id is about the connection: no other answers follow.
+        // An answer without an id is about the connection: no other answers follow.
         let Some(id) = id else {
             let what = read_answer(answer, 0).err();
             return Err(what.unwrap_or_else(|| {
                 ClientError::Protocol("an answer without a call id".to_owned())
             }));
         };
+
         Ok((id, read_answer(answer, id)))
     }
 
@@ -173,16 +184,19 @@ impl Client {
     }
 
     fn receive_frame(&mut self) -> Result<Vec<u8>, ClientError> {
+        // One deadline for the whole frame: a peer that sends a byte at a time must not extend it.
         let deadline = Instant::now() + self.timeout;
         let mut header = [0; 4];
         self.fill(&mut header, deadline)?;
         let bytes = u32::from_be_bytes(header) as usize;
+        // The length is the peer's statement: another program may serve this path.
         if bytes > limits::WIRE_ANSWER_BYTES_MAX {
             return Err(ClientError::Protocol(format!("a frame of {bytes} bytes")));
         }
         // The buffer grows with the received data, not with the announced length.
         let mut frame = Vec::new();
         let mut chunk = vec![0; 64 * 1024];
+
         while frame.len() < bytes {
             let wanted = chunk.len().min(bytes - frame.len());
             let Some(part) = chunk.get_mut(..wanted) else {
@@ -191,18 +205,22 @@ impl Client {
             self.fill(part, deadline)?;
             frame.extend_from_slice(part);
         }
+
         Ok(frame)
     }
 
     fn fill(&mut self, mut part: &mut [u8], deadline: Instant) -> Result<(), ClientError> {
         while !part.is_empty() {
+            // A timeout of zero would mean none.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ClientError::TimedOut(self.timeout));
             }
+
             self.stream
                 .set_read_timeout(Some(left))
                 .map_err(|error| self.broken(error))?;
+
             match self.stream.read(part) {
                 Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => part = part.get_mut(count..).unwrap_or_default(),
@@ -247,8 +265,10 @@ fn decoded(frame: &[u8]) -> Result<Value, ClientError> {
     let mut rest = frame;
     // One more level for the frame around the answer.
     let depth = limits::RMPV_ANSWER_DEPTH_MAX;
+
     let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
         .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
+
     if rest.is_empty() {
         Ok(value)
     } else {
@@ -260,6 +280,7 @@ fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
     let Value::Array(parts) = answer else {
         return Err(ClientError::Protocol("not an array".to_owned()));
     };
+
     let [answered, good, value] = <[Value; 3]>::try_from(parts)
         .map_err(|parts| ClientError::Protocol(format!("an array of {}", parts.len())))?;
     // The id nil marks an answer about the connection, which applies to this call.
@@ -268,6 +289,7 @@ fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
             "an answer to call {answered} instead of {id}"
         )));
     }
+
     match good.as_bool() {
         Some(true) if !answered.is_nil() => Ok(value),
         Some(false) => {

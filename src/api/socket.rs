@@ -96,24 +96,29 @@ pub(crate) async fn serve(
             wait: SOCKET_CALL_WAIT,
         }),
     });
+
     let reject = |stream: UnixStream| {
         server.ctx.metrics.peers_rejected.add(1);
         let error =
             CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
-        // Fits into the socket's empty buffer; otherwise the answer is dropped.
+        // The frame fits into the empty buffer of a new socket; if it does not, the peer sees only
+        // the end.
         let _ = stream.try_write(&refusal_frame(None, &error));
     };
+
     let handle = |stream| {
         server.ctx.metrics.peers.add(1);
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             if let Err(error) = serve_peer(&server, stream, stop).await
+                // Other errors are peers that went away, which is normal.
                 && error.kind() == io::ErrorKind::TimedOut
             {
                 server.ctx.metrics.peers_not_reading.add(1);
             }
         }
     };
+
     source
         .serve(SOCKET_PEERS_MAX, stop.clone(), reject, handle)
         .await;
@@ -139,6 +144,7 @@ async fn serve_peer(
     stream: UnixStream,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    // The user is read once: a connection that is passed on keeps the rights of its opener.
     let caller = stream.peer_cred().map_or_else(
         |_| Caller::default(),
         |who| Caller {
@@ -147,10 +153,13 @@ async fn serve_peer(
             ..Caller::default()
         },
     );
+
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
     // Dropped with the connection, whatever its end: its searches end with it.
+
     let (open, ended) = watch::channel(());
+
     let peer = Peer {
         server: server.clone(),
         budget: server.budgets.of(Client::User(caller.uid)),
@@ -160,22 +169,27 @@ async fn serve_peer(
         ended,
         stop: stop.clone(),
     };
+
     let mut writing = pin!(peer.answers.write_out());
     let close_reason = tokio::select! {
         taken = peer.take_requests(&mut from, stop) => taken,
         // A peer that reads no answers is not served.
         gone = &mut writing => return gone,
     };
+
     let mut closing = pin!(peer.close(close_reason));
     tokio::select! {
-        // Most peers close when they have all their answers.
+        // The order matters: most peers close when they have all their answers, which is no
+        // failure.
+
         biased;
         () = &mut closing => return Ok(()),
         gone = &mut writing => return gone,
         () = peer.answers.disconnected() => {}
     }
-    // No answer reaches it. Its searches end; its changes are waited for.
+    // No answer reaches the peer. Its searches end, its changes are waited for.
     drop(open);
+
     tokio::select! {
         () = closing => Ok(()),
         gone = writing => gone,
@@ -222,9 +236,12 @@ impl Peer {
         from: &mut Incoming,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), CloseReason> {
+        // Everyone may connect who may open the socket, so a peer that says nothing holds a permit
+        // only for a short time.
         let Ok(preamble) = timeout(PREAMBLE_TIMEOUT, from.exactly()).await else {
             return Err(protocol("timeout while reading the preamble"));
         };
+
         match read_preamble(preamble?) {
             Some(VERSION) => {}
             Some(theirs) => return Err(CloseReason::Version(theirs)),
@@ -234,21 +251,27 @@ impl Peer {
                 ));
             }
         }
+
         loop {
             // Between frames a peer may be silent indefinitely; shutdown ends the wait.
             let header = tokio::select! {
                 read = from.exactly() => read?,
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             };
+
             let len = u32::from_be_bytes(header) as usize;
+            // Before memory is reserved.
             if len > WIRE_FRAME_BYTES_MAX {
                 return Err(protocol(format!(
                     "a frame of {len} bytes exceeds the limit of {WIRE_FRAME_BYTES_MAX}"
                 )));
             }
+
             let (payload, bytes) = self.server.lanes.take_payload(from, len).await?;
+            // A peer waits here when too many of its calls are in flight; other peers do not.
             let permit = self.permit().await?;
             self.server.ctx.metrics.calls.add(1);
+            // Awaited, so that the next frame of this peer cannot overtake it.
             start_call(self, payload, bytes, permit)
                 .await
                 .map_err(CloseReason::Error)?;
@@ -274,19 +297,25 @@ impl Peer {
             Err(CloseReason::Version(theirs)) => Some(version_frame(theirs)),
         };
         if let Some(frame) = reason {
+            // The reason is an answer as well and needs a permit, so it follows those that are due.
             self.server.ctx.metrics.peers_dropped.add(1);
             let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
                 return;
             };
+
             self.send(frame, permit, 0);
         }
+
+        // All permits are free when every answer has been sent or dropped.
         let all = u32::try_from(PEER_CALLS_IN_FLIGHT).unwrap_or(u32::MAX);
         let _ = self.call_permits.acquire_many(all).await;
     }
 
     /// Sends a frame without waiting. It is written at once if the peer has no other call in flight.
     fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
+        // Only this call is in flight, so nothing can be queued behind or before its answer.
         let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
+
         let held = CallInFlight {
             _permit: permit,
             bytes,
@@ -303,29 +332,39 @@ impl Lanes {
         from: &mut Incoming,
         len: usize,
     ) -> Result<(Vec<u8>, OwnedSemaphorePermit), CloseReason> {
+        // A large frame waits for memory before it is read, so that unread bytes stay with the
+        // peer.
         if len > TINY_FRAME_BYTES {
             let bytes = self.reserve(len).await?;
             return Ok((self.read_payload(from, len).await?, bytes));
         }
+
+        // A tiny frame is read first: a peer that stalls within it must not hold a part of the
+        // lane.
         let payload = match from.at_hand(len) {
             Some(payload) => payload,
             None => self.read_payload(from, len).await?,
         };
+
         Ok((payload, self.reserve(len).await?))
     }
+
     async fn reserve(&self, len: usize) -> Result<OwnedSemaphorePermit, CloseReason> {
         let lane = match len {
             n if n <= TINY_FRAME_BYTES => &self.tiny,
             n if n <= SMALL_FRAME_BYTES => &self.small,
             _ => &self.large,
         };
+
         let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
+        // The connection ends, because the frame that has no memory cannot be skipped.
         let reserved = timeout(self.timeout, lane.clone().acquire_many_owned(permits))
             .await
             .map_err(|_| {
                 let message = "too many bytes of calls are in flight; try again later".to_owned();
                 CloseReason::Error(CallError::Unavailable(message))
             })?;
+
         reserved.map_err(|_| CloseReason::Gone)
     }
 
@@ -358,38 +397,47 @@ async fn start_call(
 ) -> Result<(), CallError> {
     let request = Request::read(&payload)?;
     let server = &peer.server;
+
     let mut reply = Reply {
         id: request.id,
         permit,
         peer: peer.clone(),
         started: Some(Instant::now()),
     };
+
     let Some(call) = find(request.call) else {
         reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
         return Ok(());
     };
+
     let ctx = &server.ctx;
     if let Err(denied) = ctx.rights.check(ctx, call, &request.args, &peer.caller) {
         reply.send(Err(denied));
         return Ok(());
     }
+
     match &call.run {
         run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
             let is_search = matches!(run, CallHandler::Read(_));
+            // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
+                // A second parse is cheaper than a copy of the arguments.
                 let work = move || {
                     let request = Request::read(&payload)?;
                     let outcome = run.answer(&server.ctx, &request.args, &caller);
+                    // The memory of the frame is free before the answer waits to be sent.
                     drop(bytes);
                     outcome
                 };
+
                 // A change is made even if nobody waits for its answer.
                 if !is_search {
                     reply.send(budget.carry_out(work).await.flatten());
                     return;
                 }
+
                 let ended = reply.peer.ended.clone();
                 if let Some(found) = while_open(ended, budget.carry_out(work)).await {
                     reply.send(found.flatten());
@@ -399,10 +447,12 @@ async fn start_call(
         run @ (CallHandler::Follow(_) | CallHandler::Poll(_)) => {
             match run.poll(&server.ctx, &request.args, &peer.caller) {
                 Some(Ok(poll)) => {
-                    // The caller asked it to wait.
+                    // The wait is the caller's wish, so its time says nothing about the daemon.
                     reply.started = None;
+
                     let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
                     let budget = peer.budget.clone();
+
                     tokio::spawn(async move {
                         let ended = reply.peer.ended.clone();
                         let news = while_open(ended, poll.run(ctx, &budget, stop));
@@ -419,22 +469,30 @@ async fn start_call(
             }
         }
         CallHandler::Write(run) => {
+            // On this task and not on a thread, so that entries of a peer enter the queue in the
+            // order of its frames.
             let mut batch = FrameBatch::within(&payload);
             let result = run(&server.ctx, &request.args, &mut batch);
+            // Detached from the payload, which moves to the appender with them.
             let entries = batch.detach();
+
             match result {
                 Err(error) => reply.send(Err(error)),
+                // Nothing to store: the answer needs no sync.
                 Ok(answer) if entries.is_empty() => reply.send(Ok(answer)),
                 Ok(answer) => {
                     let done: Done = Box::new(move |stored: Result<(), String>| {
+                        // Called by the committer, once the entries are on disk.
                         drop(bytes);
                         reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
                     });
+                    // A full queue makes this peer wait, and its next frames with it.
                     submit(&server.intake, entries.into_batch(payload), done).await;
                 }
             }
         }
     }
+
     Ok(())
 }
 
@@ -456,7 +514,9 @@ impl Reply {
             peer,
             started,
         } = self;
+
         let server = &peer.server;
+
         if let Some(started) = started {
             server
                 .ctx
@@ -465,25 +525,33 @@ impl Reply {
                 .answers
                 .observe(started.elapsed());
         }
+
         let refuse = |error: &CallError| {
+            // A refusal is the caller's mistake and counted where it is decided.
             if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
                 server.ctx.metrics.calls_failed.add(1);
             }
             refusal_frame(Some(id), error)
         };
+
         let mut frame = match outcome {
             Ok(value) => into_answer_frame(id, value),
             Err(error) => refuse(&error),
         };
+
+        // An answer that is larger than the limit alone is sent if no other waits, or it could
+        // never be read.
         let waiting = server.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);
         let mut bytes = frame.len();
         if waiting > 0 && waiting + bytes > ANSWER_BYTES_WAITING {
             server.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            // The changes of a call are made nevertheless; its peer repeats it as a replay.
             frame = refuse(&CallError::Unavailable(
                 "too many answers wait to be read; try again later".to_owned(),
             ));
             bytes = 0;
         }
+
         peer.send(frame, permit, bytes);
     }
 }

@@ -52,6 +52,7 @@ impl Incoming {
 
     /// The next `len` bytes, if already received.
     pub(super) fn at_hand(&mut self, len: usize) -> Option<Vec<u8>> {
+        // Mostly a single frame was received, and its bytes are passed on without a copy.
         if self.ahead.len() == len {
             return Some(std::mem::take(&mut self.ahead));
         }
@@ -65,11 +66,13 @@ impl Incoming {
         if let Some(bytes) = self.at_hand(len) {
             return Ok(bytes);
         }
-        // Not zeroed first; spare capacity keeps the end of the frame from growing the buffer.
+        // The buffer is not zeroed first. Its spare capacity keeps the end of the frame from
+        // growing it.
         let mut bytes = Vec::with_capacity(len + 64);
         bytes.append(&mut self.ahead);
         let left = (len - bytes.len()) as u64;
         (&mut self.from).take(left).read_to_end(&mut bytes).await?;
+
         if bytes.len() < len {
             Err(ErrorKind::UnexpectedEof.into())
         } else {
@@ -80,11 +83,12 @@ impl Incoming {
     async fn more(&mut self) -> io::Result<()> {
         let Self { from, ahead } = self;
         poll_fn(|cx| {
-            // On the stack, not in the task: idle peers hold no buffer.
+            // The buffer is on the stack and not in the task, so that idle peers hold none.
             let mut piece = [0; PEER_READ_BYTES];
             let mut read = ReadBuf::new(&mut piece);
             ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
             ahead.extend_from_slice(read.filled());
+
             let came = !read.filled().is_empty();
             if came {
                 Ok(()).into()
@@ -137,18 +141,24 @@ impl<H> AnswerWriter<H> {
     /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
     pub(super) fn send(&self, mut answer: OutgoingAnswer<H>, at_once: bool) {
         let mut queue = self.queue.lock();
+        // The call was carried out; nobody reads its answer.
         if queue.closed {
             return;
         }
+
+        // Behind a waiting answer this one would overtake it, or land in the middle of a frame.
+        // `try_write` does not block, so the lock is held for a moment.
         if at_once && !queue.busy && queue.waiting.is_empty() {
             match self.to.try_write(&answer.frame) {
                 Ok(count) if count == answer.frame.len() => return,
                 Ok(count) => drop(answer.frame.drain(..count)),
-                // The peer's task will encounter the same error.
+                // The peer's task meets the same error and ends the connection.
                 Err(_) => {}
             }
         }
+
         queue.waiting.push_back(answer);
+        // Released first, because the woken task takes the lock.
         drop(queue);
         self.came.notify_one();
     }
@@ -156,15 +166,22 @@ impl<H> AnswerWriter<H> {
     /// Writes queued answers until the peer disconnects or stops reading; returns the error.
     pub(super) async fn write_out(&self) -> io::Result<()> {
         loop {
+            // A `Notify` keeps one wake-up, so an answer that is queued between the two lines is
+            // not missed.
             let Some((frames, held)) = self.take() else {
                 self.came.notified().await;
                 continue;
             };
             let written = timeout(self.timeout, self.write(&frames)).await;
+            // The permits are free even if writing failed: the answers are gone either way.
             drop(held);
+
             let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
             if outcome.is_err() {
+                // Under the lock, so that no later answer is queued, where it would keep its
+                // permits.
                 let mut queue = self.queue.lock();
+
                 queue.closed = true;
                 queue.waiting.clear();
                 return outcome;
@@ -188,7 +205,7 @@ impl<H> AnswerWriter<H> {
             if socket.ready(Interest::WRITABLE).await?.is_write_closed() {
                 return Ok(());
             }
-            // Until its readiness changes again.
+            // Cleared, so that the next wait ends only when the readiness changes again.
             let not_now = || Err::<(), _>(ErrorKind::WouldBlock.into());
             let _ = socket.try_io(Interest::WRITABLE, not_now);
         }
@@ -201,8 +218,11 @@ impl<H> AnswerWriter<H> {
             queue.busy = false;
             return None;
         };
+        // Set until the queue is empty, so that no thread writes between two parts of a frame.
         queue.busy = true;
+
         let (mut frames, mut held) = (first.frame, vec![first.held]);
+        // Answers in one write save system calls; the limit bounds the copy.
         while frames.len() < ANSWERS_WRITTEN_AT_ONCE {
             let Some(next) = queue.waiting.pop_front() else {
                 break;
@@ -210,6 +230,7 @@ impl<H> AnswerWriter<H> {
             frames.extend_from_slice(&next.frame);
             held.push(next.held);
         }
+
         Some((frames, held))
     }
 

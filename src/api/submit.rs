@@ -18,6 +18,8 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
             Ok(()) => return,
             Err(TrySendError::Full((back, back_done))) if Instant::now() < deadline => {
                 (batch, done) = (back, back_done);
+                // The queue has no asynchronous wait for room. A millisecond is little against a
+                // commit.
                 sleep(Duration::from_millis(1)).await;
                 continue;
             }
@@ -26,6 +28,7 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
             }
             Err(TrySendError::Disconnected((_, done))) => (done, "the daemon is stopping"),
         };
+        // Dropped, the callback would leave its caller waiting.
         if let Some(done) = done {
             done(Err(why.to_owned()));
         }

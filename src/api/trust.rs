@@ -17,10 +17,13 @@ use crate::base::users::User;
 
 /// The reason not to trust the user that serves `path`; `None` if the user is trusted.
 pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option<String>> {
+    // The kernel notes the credentials of `listen(2)`: the daemon's, or those of systemd, which is
+    // root.
     let uid = socket_peercred(connection)?.uid.as_raw();
     if uid == 0 || uid == geteuid().as_raw() || directory_owner(path) == Some(uid) {
         return Ok(None);
     }
+
     let user = User::numbered(uid).map_or_else(|| uid.to_string(), |user| user.name);
     Ok(Some(format!(
         "user {user} serves this socket and is not trusted, nothing was sent (if the daemon runs as that user, give it a socket in \
@@ -35,7 +38,9 @@ fn directory_owner(path: &Path) -> Option<u32> {
         .parent()?
         .canonicalize()
         .ok()?;
+    // A directory is as safe as every directory above it.
     let owner = fs::metadata(&directory).ok()?.uid();
+
     let trusted = [0, owner, geteuid().as_raw()];
     for above in directory.ancestors().skip(1) {
         let found = fs::metadata(above).ok()?;
@@ -44,6 +49,7 @@ fn directory_owner(path: &Path) -> Option<u32> {
             return None;
         }
     }
+
     Some(owner)
 }
 

@@ -59,25 +59,30 @@ pub(super) fn events(
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let at = ctx.clock.now();
+
     let mut taken = 0;
     for event in msgpack::elements(args.required_array("events")?) {
         let mut parts = msgpack::elements(event).map(msgpack::as_bytes);
         let (Some(Some(tag)), Some(Some(data))) = (parts.next(), parts.next()) else {
+            // The process is the daemon's own, so another form is a bug and not a sender's mistake.
             return Err(CallError::BadArgs {
                 key: "events",
                 expected: "an array of [tag, data], both binary",
             });
         };
+        // A sender cannot be told, so its message is counted and skipped.
         if !salt_event::is_event(tag, data) || !salt_event::is_clean_tag(tag) {
             ctx.metrics.zmq_messages_malformed.add(1);
             continue;
         }
+
         // The policy counts and logs rejected events; senders treat dropped ones as stored.
         if let Ok(Some(accepted)) = ctx.policy.event(tag, data, Source::Zeromq, at) {
             to.push(&accepted.entry(), accepted.fingerprints);
             taken += 1;
         }
     }
+
     ctx.metrics.zmq_events.add(taken);
     let mut answer = Writer::new();
     answer.uint(taken);
@@ -93,6 +98,7 @@ pub(super) fn ignored(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         ("peers", &metrics.zmq_peers_dropped),
         ("lost", &metrics.zmq_events_lost),
     ];
+
     for (key, counter) in counts {
         counter.add(args.count(key)?.unwrap_or(0) as u64);
     }
