@@ -19,8 +19,11 @@ Examples:
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let config = Config::load(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
+
+    // Sinks and scripts have rules of their own, which only `serve` would apply otherwise.
     of_config(&config).context("read the configuration")?;
     script::of_config(&config).context("read the configuration")?;
+
     show(global.output, &config.to_json(), |out| {
         Ok(out.text(&config.to_yaml())?)
     })

@@ -90,6 +90,7 @@ impl Letters {
             )
             .into());
         }
+        // `null` selects all.
         let ids = (!self.all).then_some(&self.id);
         Ok(json!({ "name": self.name, "ids": ids }))
     }
@@ -128,6 +129,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
         Sinks::Pause(name) => ask::change(global, "sink_pause", &name, "pause the sink", paused),
         Sinks::Resume(name) => ask::change(global, "sink_resume", &name, "resume the sink", paused),
         Sinks::Seek(Seek { name, to }) => {
+            // A position is one of several arguments of the call.
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
             ask::change(global, "sink_seek", call, "move the sink", |at| {
@@ -167,6 +169,7 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
 fn list(global: &Global) -> anyhow::Result<()> {
     let (page, answer): (SinksPage, _) =
         ask::answer_as(global, "sinks_list", (), "list the sinks")?;
+
     show_rows(global.output, &answer, "sinks", |out| {
         let columns = [
             Column::left("NAME"),
@@ -178,6 +181,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::middle_truncated("DESTINATION").drop_order(2),
             Column::truncated("ERROR").drop_order(1),
         ];
+
         let cells = |row: Sink| {
             let (delivered, error) = (or_empty(row.counters.get("delivered")), present_error(&row));
             let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
@@ -192,6 +196,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 error,
             ]
         };
+
         Ok(Table::new(columns)
             .print(out, &page.sinks.into_iter().map(cells).collect::<Vec<_>>())?)
     })
@@ -202,6 +207,7 @@ fn present_error(row: &Sink) -> String {
     let error = row
         .error
         .as_ref()
+        // The row keeps the last error after deliveries succeed again.
         .filter(|_| row.failures > 0)
         .map(|error| &error.message);
     or_empty(row.problem.as_ref().or(error))
@@ -214,9 +220,12 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
         json!({ "name": name }),
         "show the sink",
     )?;
+
+    // Both: the typed row to print, and the daemon's own JSON for `--output json`.
     let (Some(row), Some(shown)) = (page.sinks.first(), answer.list("sinks").first()) else {
         bail!("show the sink: {name:?} does not exist")
     };
+
     show(global.output, shown, |out| {
         let lag = || {
             format!(
@@ -225,6 +234,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
                 or_empty(row.lag_s)
             )
         };
+
         let error = row.error.as_ref().map(|error| {
             let Problem { time, message } = error;
             format!(
@@ -233,6 +243,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
                 row.failures
             )
         });
+
         let lines = [
             ("name", Some(row.name.clone())),
             ("encoder", Some(row.encoder.clone())),
@@ -249,10 +260,12 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             ),
             ("last error", error),
         ];
+
         let counters = row
             .counters
             .iter()
             .map(|(name, value)| (name.as_str(), Some(value.to_string())));
+        // Lines without a value are left out.
         for (title, text) in lines.into_iter().chain(counters) {
             text.map_or(Ok(()), |text| out.line(&format!("{title:<14} {text}")))?;
         }
@@ -267,6 +280,7 @@ fn test(global: &Global, name: &str) -> anyhow::Result<()> {
         json!({ "name": name }),
         "test the sink",
     )?;
+
     show(global.output, &answer, |out| {
         let TestedEvent { seq, tag, time, .. } = &result.event;
         out.line(&format!(
@@ -274,12 +288,15 @@ fn test(global: &Global, name: &str) -> anyhow::Result<()> {
             time.0.iso(),
             result.items
         ))?;
+
         for (part, text) in [("request", &result.request), ("response", &result.response)] {
             out.heading(part)?;
             text.lines().try_for_each(|line| out.line(line))?;
         }
         Ok(())
     })?;
+
+    // Printed first, because request and response explain the error that sets the exit code.
     match result.error {
         None => Ok(()),
         Some(error) => Err(finding(format!(
@@ -299,6 +316,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
     )
     .context(operation)?;
     let page: DeadLettersPage = ask::typed(&answer).context(operation)?;
+
     show_rows(global.output, &answer, "dead_letters", |out| {
         let columns = [
             Column::right("SEQ"),
@@ -307,6 +325,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
             Column::middle_truncated("TAG").drop_order(1),
             Column::truncated("REASON"),
         ];
+
         let cells = |row: DeadLetterRow| {
             let [seq, attempts] = [row.seq, row.attempts].map(|n| n.to_string());
             vec![
@@ -317,6 +336,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
                 row.reason,
             ]
         };
+
         Ok(Table::new(columns).print(
             out,
             &page.dead_letters.into_iter().map(cells).collect::<Vec<_>>(),
@@ -327,6 +347,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
 fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
     let args = json!({ "name": name, "ids": [id] });
     let answer = ask::answer(global, "sink_dead_letters", args, "show the dead letter")?;
+
     let Some(row) = answer.list("dead_letters").first() else {
         bail!("show the dead letter: sink {name:?} has none of the event {id:?}")
     };

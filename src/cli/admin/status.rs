@@ -34,16 +34,21 @@ const REASON_LINES: usize = 9;
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     let (status, answer): (Status, _) = ask::answer_as(global, "status", (), "query the status")?;
     show(global.output, &answer, |out| {
+        // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);
+
         // The terminal's last line has the prompt.
         screen(&status, width, LINES - 1)
             .iter()
             .try_for_each(|line| out.line(line))?;
+
         if flags.counters {
             counters(out, &status)?;
         }
         Ok(())
     })?;
+
+    // Last: the exit code has to follow a complete report.
     match &status.health {
         Some(health) if health.state == Level::Problem => Err(finding(summary(&health.reasons))),
         _ => Ok(()),
@@ -60,7 +65,9 @@ pub(in crate::cli) fn summary(reasons: &[Reason]) -> String {
                 .count();
             (count > 0).then(|| format!("{count} {name}{}", if count == 1 { "" } else { "s" }))
         });
+
     let counted: Vec<String> = counted.into_iter().flatten().collect();
+
     if counted.is_empty() {
         "all is well".to_owned()
     } else {
@@ -74,19 +81,25 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
         .health
         .as_ref()
         .map(|health| health.reasons.as_slice());
+
     let verdict = reasons.map_or_else(
         || "health unknown: the daemon has another release".to_owned(),
         summary,
     );
+
     let mut lines = vec![format!(
         "saltcellar {}, up {}: {verdict}",
         status.version,
         span(status.uptime_s)
     )];
+
+    // What is wrong comes first: the lines below can be cut off.
     for reason in wrapped(reasons.unwrap_or_default(), width) {
         lines.push(reason);
     }
+
     lines.push(String::new());
+
     for (name, text) in facts(status) {
         let heads = std::iter::once(name).chain(std::iter::repeat(""));
         let broken = broken(&plain(&text), width.saturating_sub(9).max(20));
@@ -97,13 +110,19 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
                 .map(|(text, head)| format!("{head:<7}  {text}")),
         );
     }
+
     let rows = parts(status);
+
+    // The blank line and the heading of the table take two lines.
     let left = height.saturating_sub(lines.len() + 2);
     let hidden = rows.len().saturating_sub(left);
+    // One more row gives way to the line that counts the hidden ones.
     let hidden = if hidden > 0 { hidden + 1 } else { 0 };
+
     let shown = rows
         .get(..rows.len().saturating_sub(hidden))
         .unwrap_or_default();
+
     if !shown.is_empty() {
         lines.push(String::new());
         let columns = [
@@ -114,9 +133,12 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
         ];
         lines.extend(Table::new(columns).lines(shown, Some(width)));
     }
+
     if hidden > 0 {
         lines.push(format!("and {hidden} more, see --output json"));
     }
+
+    // The minimum widths above may exceed a narrow terminal.
     lines
         .iter()
         .map(|line| plain(line).chars().take(width).collect())
@@ -132,14 +154,18 @@ fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
         } else {
             "warning"
         };
+
         let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
         let broken = broken(&text, width.saturating_sub(9).max(20));
+
+        // Unless this is the last reason, a line stays free to count those that do not fit.
         let rest = reasons.len() - n;
         let room = REASON_LINES - lines.len() - usize::from(rest > 1);
         if broken.len() > room {
             lines.push(format!("         and {rest} more, see --output json"));
             break;
         }
+
         let heads = std::iter::once(level).chain(std::iter::repeat(""));
         lines.extend(
             broken
@@ -148,13 +174,16 @@ fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
                 .map(|(text, head)| format!("{head:<7}  {text}")),
         );
     }
+
     lines
 }
 
 /// Breaks a text into lines of at most `width` characters, at spaces where possible; at most three lines.
 fn broken(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
+
     for word in text.split(' ') {
+        // A word longer than a line is cut into pieces.
         for (n, piece) in word.chars().collect::<Vec<_>>().chunks(width).enumerate() {
             let piece: String = piece.iter().collect();
             let last = lines.last_mut().expect("there is a first line");
@@ -169,12 +198,15 @@ fn broken(text: &str, width: usize) -> Vec<String> {
             }
         }
     }
+
+    // The rest of a long message is in the JSON output.
     if lines.len() > 3 {
         lines.truncate(3);
         if let Some(last) = lines.last_mut() {
             *last = last.chars().take(width - 1).chain(['\u{2026}']).collect();
         }
     }
+
     lines
 }
 
@@ -186,11 +218,14 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
         rates.failed_per_1000_s,
     ]
     .map(rate);
+
+    // No forecast means that retention bounds the growth.
     let left = match disk.days_left {
         Some(0) => "less than a day left".to_owned(),
         Some(days) => format!("{days} days left"),
         None => "growth is limited".to_owned(),
     };
+
     let [used, free, total, growth] = [
         disk.used_bytes,
         disk.free_bytes,
@@ -198,6 +233,7 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
         disk.bytes_per_day,
     ]
     .map(bytes);
+
     let last = status.last_failure.as_ref().map_or_else(
         || "none since the start".to_owned(),
         |last| {
@@ -208,6 +244,7 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
             )
         },
     );
+
     [
         (
             "rates",
@@ -232,18 +269,23 @@ fn keeps(status: &Status) -> String {
         let entries = row
             .keep_entries
             .map(|limit| format!("up to {limit} entries"));
+
         let limits: Vec<String> = [Some(age), bytes, entries].into_iter().flatten().collect();
         format!("{} {}", row.class, limits.join(" "))
     };
+
     // An overflow shares the limits of its class.
     let proper = status
         .classes
         .iter()
         .filter(|row| !row.class.ends_with(OVERFLOW));
+
     let classes: Vec<String> = proper.map(class).collect();
+    // An older daemon does not report classes.
     if classes.is_empty() {
         return "unknown: the daemon has another release".to_owned();
     }
+
     format!("{}; less if the disk is nearly full", classes.join(", "))
 }
 
@@ -251,15 +293,19 @@ fn keeps(status: &Status) -> String {
 pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
     let mut add = |is_bad: bool, part: &str, name: &str, state: &str, lag: String| {
+        // Sorts rows with trouble first, because `false` comes before `true`.
         rows.push((
             !is_bad,
             vec![part.to_owned(), name.to_owned(), state.to_owned(), lag],
         ));
     };
+
     let behind = |entries: u64, seconds: u64| match entries {
         0 => "-".to_owned(),
         _ => format!("{entries} entries, {}", span(seconds)),
     };
+
+    // Waiting events are trouble on a connected bus, too: the store does not keep up.
     for bus in &status.bus {
         let waiting = bus.waiting_events + bus.spilled_events;
         let lag = if waiting == 0 {
@@ -274,6 +320,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         };
         add(!bus.connected || waiting > 0, "bus", &bus.path, state, lag);
     }
+
     if let Some(https) = &status.https {
         let peers = format!("{} connections", https.peers);
         add(
@@ -284,6 +331,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             peers,
         );
     }
+
     if let Some(http) = &status.http {
         add(
             http.problem.is_some(),
@@ -293,6 +341,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             "-".to_owned(),
         );
     }
+
     for source in &status.zeromq {
         let state = if source.process.is_some() {
             &source.source
@@ -307,6 +356,8 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             format!("{} restarts", source.restarts),
         );
     }
+
+    // Anything in a spool means that the extension could not reach the daemon.
     for spool in &status.spools {
         let state = if spool.problem.is_some() {
             "unreadable"
@@ -325,6 +376,8 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             lag,
         );
     }
+
+    // What matters more comes first: in shadow mode nothing acts, whatever else is wrong.
     if let Some(reactor) = &status.reactions {
         let state = if reactor.shadow {
             "shadow"
@@ -338,6 +391,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         let lag = format!("{} behind, {} open", reactor.behind, reactor.open);
         add(reactor.master_unreachable, "reactor", "", state, lag);
     }
+
     for sink in &status.sinks {
         let lag = behind(sink.lag_entries, sink.lag_s);
         add(
@@ -348,6 +402,8 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             lag,
         );
     }
+
+    // A consumer reads when it likes, so only lost entries are trouble.
     for consumer in &status.consumers {
         let state = if consumer.paused { "paused" } else { "active" };
         add(
@@ -358,6 +414,8 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             behind(consumer.lag_entries, consumer.lag_s),
         );
     }
+
+    // The sort is stable: rows keep the order above among their kind.
     rows.sort_by_key(|(is_well, _)| *is_well);
     rows.into_iter().map(|(_, row)| row).collect()
 }
@@ -366,6 +424,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
 fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
     let mut group = "";
     let mut rows = Vec::new();
+
     for (name, value) in status.counters.iter().filter(|(_, value)| **value > 0) {
         let own = name.split('_').next().unwrap_or_default();
         let head = if own == group {
@@ -373,9 +432,11 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
         } else {
             own.to_owned()
         };
+
         group = own;
         rows.push(vec![head, name.clone(), value.to_string()]);
     }
+
     out.line("")?;
     let columns = [
         Column::left("SUBJECT"),

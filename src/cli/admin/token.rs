@@ -60,8 +60,11 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
             functions,
         }) => {
             let args = json!({ "name": name, "scope": scope, "minions": minions, "tags": tags, "functions": functions });
+
             let (new, answer): (NewToken, _) =
                 ask::answer_as(global, "token_create", args, "create the token")?;
+
+            // The token is alone on the last line, for `tail -1` in scripts.
             show(global.output, &answer, |out| {
                 out.line(&format!(
                     "Token {name}, scope {scope}. It is not shown again."
@@ -89,8 +92,10 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 "The file of tokens is unusable, every token is rejected: {problem}"
             ))?;
         }
+
         let columns =
             ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
+
         let cells = |row: TokenRow| {
             let TokenRow {
                 name,
@@ -100,10 +105,12 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 tags,
                 functions,
             } = row;
+            // No limit means everything.
             let [minions, tags, functions] =
                 [minions, tags, functions].map(|glob| glob.unwrap_or_else(|| "*".to_owned()));
             vec![name, scope, time.0.iso(), minions, tags, functions]
         };
+
         Ok(Table::new(columns)
             .print(out, &list.tokens.into_iter().map(cells).collect::<Vec<_>>())?)
     })

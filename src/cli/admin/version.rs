@@ -12,10 +12,12 @@ const FORMATS: &[(&str, u32)] = &[
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
+
     let formats: Map<_, _> = FORMATS
         .iter()
         .map(|(name, format)| ((*name).to_owned(), Json::from(*format)))
         .collect();
+
     show(
         global.output,
         &json!({ "version": version, "formats": formats }),

@@ -36,6 +36,7 @@ impl Choices {
     /// The flags of this run over those of earlier ones.
     pub(super) fn of(args: &Args, recorded: Self) -> Self {
         let chosen = |yes: bool, no: bool, recorded: bool| yes || recorded && !no;
+
         Self {
             events: args.events.unwrap_or(recorded.events),
             job_cache: chosen(args.job_cache, args.no_job_cache, recorded.job_cache),
@@ -47,18 +48,22 @@ impl Choices {
     /// The choices that a file records; the default if it records none.
     pub(super) fn recorded(text: &str) -> Self {
         let mut choices = Self::default();
+
         let line = text.lines().find_map(|line| line.strip_prefix(MARK));
         let mut words = line.unwrap_or_default().split_whitespace();
+
         while let Some(word) = words.next() {
             match word {
                 "--reactor" => choices.reactor = true,
                 "--no-job-cache" => choices.job_cache = false,
+                // A value of a later version leaves the default.
                 "--events" => choices.events = value(words.next()).unwrap_or(choices.events),
                 "--install" => choices.install = value(words.next()).unwrap_or(choices.install),
-                // Of a later version.
+                // A flag of a later version.
                 _ => {}
             }
         }
+
         choices
     }
 
@@ -66,6 +71,9 @@ impl Choices {
     pub(super) fn comment(self) -> String {
         let default = Self::default();
         let mut flags = String::new();
+
+        // Only what differs from the default, so that a later default applies to those who chose
+        // nothing.
         if self.reactor {
             flags += " --reactor";
         }
@@ -78,6 +86,7 @@ impl Choices {
         if self.install != default.install {
             flags.extend([" --install ", &name(&self.install)]);
         }
+
         if flags.is_empty() {
             flags
         } else {

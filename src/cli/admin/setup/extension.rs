@@ -30,14 +30,19 @@ const RETURNER: [&str; 2] = ["returners/saltcellar.py", "_returners/saltcellar.p
 
 /// Directories that may have the extension and the units: `given`, or that of the package and the one beside this program.
 pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
+    // No other directory may take the place of a named one unnoticed.
     if let Some(given) = given {
         return vec![given.to_owned()];
     }
+
     let mut dirs = vec![root.join("usr/share/saltcellar")];
+
+    // An unpacked release has `bin` and `share` beside each other.
     let beside = std::env::current_exe()
         .ok()
         .and_then(|program| Some(program.parent()?.parent()?.join("share/saltcellar")));
     dirs.extend(beside.filter(|beside| !dirs.contains(beside)));
+
     dirs
 }
 
@@ -56,6 +61,7 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             .map(|name| dir.join(name))
             .find(|file| file.is_file())
     };
+
     let Some(dir) = share.iter().find(|dir| file(dir).is_some()) else {
         bail!(
             "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension",
@@ -63,15 +69,20 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             names(share)
         );
     };
+
+    // The real path is what is checked below and what Salt will load; a link could point elsewhere
+    // later.
     let dir = dir
         .canonicalize()
         .with_context(|| format!("find {}", dir.display()))?;
+
     TrustedPath::check_tree(&dir, own_uid()).with_context(|| {
         format!(
             "use the extension in {}; copy the directory to a place of root's and name it with --extension",
             dir.display()
         )
     })?;
+
     Ok(dir)
 }
 
@@ -91,6 +102,7 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             .any(|start| name.starts_with(start))
             && path.extension().is_some_and(|extension| extension == "whl")
     };
+
     let wheels = |dir: &PathBuf| -> Vec<PathBuf> {
         let entries = fs::read_dir(dir)
             .into_iter()
@@ -98,10 +110,13 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             .filter_map(Result::ok);
         entries.map(|entry| entry.path()).filter(is_wheel).collect()
     };
+
+    // All directories: a second wheel anywhere makes the choice a person's.
     let found: Vec<_> = share.iter().flat_map(wheels).collect();
+
     match found.as_slice() {
         [one] => {
-            // pip runs what it has.
+            // Salt will run what is in it.
             TrustedPath::check(one, own_uid()).with_context(|| format!("use {}", one.display()))?;
             Ok(one.clone())
         }
@@ -152,8 +167,10 @@ impl Salt {
     fn run(&self, what: &str, module_dir: Option<&Path>) -> anyhow::Result<String> {
         let python = SaltPython::to_ask(&self.python, self.master.configured_user())
             .map_err(|why| anyhow!("run Salt's Python: {why}"))?;
+
         let options = encode_map(self.master.given()).to_string();
         let options = memory_file(options.as_bytes()).context("pass the master's options")?;
+
         let output = python
             .isolated()
             .args(["-c", &format!("{LOAD}{what}")])
@@ -162,10 +179,14 @@ impl Salt {
             .stdin(Stdio::from(options))
             .output()
             .with_context(|| format!("run {}", self.python.display()))?;
+
         let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+
         if output.status.success() {
             return Ok(printed(&output.stdout));
         }
+
+        // The last line of a Python traceback names the error. The rest would hide it.
         let stderr = printed(&output.stderr);
         bail!(
             "{}: {}",
@@ -196,10 +217,12 @@ impl Salt {
             dir.display(),
             self.python.display()
         );
+
         if !changes {
             plan.in_place("extension", does);
             return;
         }
+
         let (salt, dir) = (self.clone(), dir.to_owned());
         plan.step("extension", does, move || {
             let version = salt.loads(Some(&dir))?;
@@ -214,12 +237,15 @@ impl Salt {
             wheel.display(),
             self.python.display()
         );
+
         if installed {
             plan.in_place("extension", does);
             return;
         }
+
         let (salt, wheel) = (self.clone(), wheel.to_owned());
         plan.step("extension", does, move || {
+            // Nothing is fetched: Salt has all that the extension imports.
             salt.pip(&[
                 "install",
                 "--no-index",
@@ -227,13 +253,16 @@ impl Salt {
                 "--force-reinstall",
                 &wheel.to_string_lossy(),
             ])?;
+
             let python = salt.clone();
             let back = move || python.pip(&["uninstall", "--yes", "saltext.saltcellar"]);
+
             match salt.loads(None) {
                 Ok(version) => Ok(Done::new()
                     .with_result(format!("Salt {version} loads it"))
                     .undone_by("uninstall the extension", back)),
                 Err(error) => {
+                    // Left there, Salt would find an extension that it cannot load.
                     back().with_context(|| format!("undo after: {error:#}"))?;
                     Err(error.context("install the extension, which is uninstalled again"))
                 }
@@ -243,19 +272,23 @@ impl Salt {
 
     fn pip(&self, args: &[&str]) -> anyhow::Result<()> {
         let what = format!("run `{} -m pip {}`", self.python.display(), args.join(" "));
+
         // Salt's packages give the directory to the user salt: pip then runs as that user.
         let python = SaltPython::new(&self.python, None)
             .or_else(|why| SaltPython::new(&self.python, Some(&self.master.user)).map_err(|_| why))
             .map_err(|why| anyhow!("run pip in Salt's Python: {why}"))?;
+
         let output = python
             .isolated()
             .args(["-m", "pip"])
             .args(args)
             .output()
             .with_context(|| what.clone())?;
+
         if output.status.success() {
             return Ok(());
         }
+
         let stderr = String::from_utf8_lossy(&output.stderr);
         let last = stderr
             .trim()

@@ -138,11 +138,14 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Some(url) => for_minion(&mut plan, args, url)?,
         None => for_master(&mut plan, global, args)?,
     };
+
     if args.dry_run {
         return plan.show(global.output, &document);
     }
+
     if args.check {
         let needed = plan.needed();
+        // Shown before the result, which is an error if anything is missing.
         plan.show(global.output, &document)?;
         return match needed.as_slice() {
             [] => Ok(()),
@@ -152,10 +155,13 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             ))),
         };
     }
+
     let changed = plan.carry_out(global, args.yes, &document)?;
+    // The rest needs a daemon that serves this master.
     if args.minion.is_some() || args.remove || args.master_only {
         return Ok(());
     }
+
     if args.import {
         let master = SaltMaster::read(&args.salt_config.join("master"));
         import::run(
@@ -163,13 +169,15 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             &import::Import::local_cache(master.cachedir.join("jobs")),
         )?;
     }
+    // Doctor checks what was changed; it can be run alone at any time.
     if !changed {
         return Ok(());
     }
-    // A stopped master opens none.
+    // A stopped master opens no bus.
     if service::is("is-active", MASTER_UNIT)? {
         wait_for_bus(global)?;
     }
+
     doctor::run(
         global,
         &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()),
@@ -179,36 +187,48 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<Json> {
     let main = args.salt_config.join("master");
     let master = SaltMaster::read(&main);
+
     if !main.exists() && master.files.is_empty() {
         bail!(
             "find a Salt master: {} does not exist (--salt-config sets its directory)",
             main.display()
         );
     }
+
     let config_file = global
         .config
         .clone()
         .unwrap_or_else(|| args.root.join(SYSTEM_CONFIG.trim_start_matches('/')));
+
+    // Salt reads the file only from the directory that `default_include` names.
     let path = directory(&master, &args.salt_config)?.join(NAME);
     let mut options = MasterOptions::new(&main, path);
+
     let share = extension::share(&args.root, args.extension.as_deref());
+
     let (overrides, environment) = (global.overrides(), Environment::of_process());
     let config = Config::load(&overrides, &environment).context("read the configuration")?;
+    // Clients, and therefore Salt, find the socket by rules of their own.
     let socket = SocketChoice::find(&overrides, &environment)
         .context("read the configuration")?
         .path;
+
     let settings = daemon::Settings::read(&config_file)?;
+
+    // Kept as a result: a setup with `--install none` works without Salt's Python.
     let salt = salt_python::find(args.salt_python.as_deref().or(settings.python()), &master)
         .map(|python| Salt {
             python,
             master: master.clone(),
         })
         .context(NO_SALT_PYTHON);
+
     if args.remove {
         let found = state_of(&options.path, None)?;
         let spool = master.cachedir.join("saltcellar");
         let spool = doctor::master_setting(&master, "spool_dir").map_or(spool, PathBuf::from);
         let (services, config, config_file) = (!args.master_only, &config, config_file.as_path());
+
         let removal = remove::Removal {
             options: &options,
             found,
@@ -218,67 +238,88 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
             salt,
             services,
         };
+
         remove::plan(plan, removal)?;
         return Ok(json!({ "path": options.path.display().to_string() }));
     }
+
+    // Either file may be missing, so both record the choices.
     let recorded = match std::fs::read_to_string(&options.path) {
         Ok(text) => Choices::recorded(&text),
         // Whatever is wrong with the file is reported below.
         Err(_) => settings.recorded(),
     };
+
     let choices = Choices::of(args, recorded);
+
     let mut keys = daemon::Keys {
         bus: (choices.events == Events::Bus || args.passive).then(|| master.sock_dir.clone()),
         reactor: choices.reactor.then(|| main.clone()),
         listen: settings.listen(),
         python: None,
     };
+
+    // Recorded only if the daemon, which does not have this shell's PATH, would find another
+    // Python.
     if choices.reactor
         && let Ok(salt) = &salt
         && python::found_by_a_service().as_ref() != Some(&salt.python)
     {
         keys.python = Some(salt.python.clone());
     }
+
     if args.passive {
         keys.listen = keys.listen.or_else(|| Some(PAGE_ADDRESS.to_owned()));
         service::units(plan, &args.root, &share)?;
         let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
         service::start(plan, reconfigured)?;
+
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
         plan.afterwards
             .push("open the page: `saltcellar page` prints a link that signs in".to_owned());
+
         return Ok(json!({ "path": settings.path.display().to_string() }));
     }
 
     wanted(plan, args, choices, &mut options, &config);
+
     if choices.job_cache {
         plan.remarks
             .extend(retention::remark(global, &config, &master));
     }
+
     let needs_options = !options.is_empty();
+
     let module_dir = match choices.install {
         Install::File if needs_options => Some(extension::module_dir(&share)?),
         Install::File | Install::Package | Install::None => None,
     };
+
     if let Some(dir) = &module_dir {
         options.add("module_dirs", &dir.display().to_string());
     }
+
     // The default is the system's socket for root, but may be another for other users.
     if needs_options && (socket != Path::new(SYSTEM_SOCKET) || master.user != "root") {
         options.set("saltcellar.socket", socket.display().to_string());
     }
+
     let text = needs_options.then(|| options.text(&choices.comment()));
     let found = state_of(&options.path, text.as_deref())?;
+
     refuse_foreign(&options.path, found)?;
     options.ensure_effective()?;
     let changes = found != FileState::InPlace;
+
     if choices.reactor {
         options.ensure_no_salt_reactor()?;
+        // Once the reactor is handed over, faults of its rules are for `reactor check` to report.
         if changes {
             ensure_rules(&master, &config, salt.as_ref().ok())?;
         }
     }
+
     if needs_options {
         match (choices.install, module_dir) {
             (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
@@ -288,8 +329,10 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
                 let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
                 salt.install(plan, &wheel, ours);
             }
+
             // The master would be restarted without its job cache, and then publish no job.
             (Install::None, _) if !args.master_only => {
+                // Without Salt's Python there is nothing to check with.
                 if let Ok(salt) = salt {
                     salt.loads(None).context(NOT_THERE)?;
                 }
@@ -297,6 +340,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
             (Install::File | Install::None, _) => {}
         }
     }
+
     if !args.master_only {
         service::units(plan, &args.root, &share)?;
         let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
@@ -305,6 +349,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
             service::membership(plan, &master.user)?;
         }
     }
+
+    // The master comes last: its restart needs the extension, the daemon and the group.
     master_file(plan, args, &options, text.as_deref(), found)?;
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
 }
@@ -317,9 +363,11 @@ const NOT_THERE: &str = "find the extension, which is installed by other means (
 fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> anyhow::Result<()> {
     let python = salt.map(|salt| salt.python.as_path());
     let faults = reactor::faults(master, &config.reactor, python);
+
     if faults.is_empty() {
         return Ok(());
     }
+
     bail!(
         "hand the reactor over: reactions would fail; repair these, then `saltcellar reactor check` finds no fault:\n  {}",
         faults.join("\n  ")
@@ -335,6 +383,7 @@ fn wanted(
     config: &Config,
 ) {
     let master = options.without();
+
     if choices.job_cache {
         let now = master.text("master_job_cache").unwrap_or("local_cache");
         if !matches!(now, "saltcellar" | "local_cache") {
@@ -344,13 +393,16 @@ fn wanted(
         }
         options.set("master_job_cache", "saltcellar");
     }
+
     let reads = config
         .bus
         .iter()
         .any(|dir| same_file(dir, &master.sock_dir));
+
     match choices.events {
         Events::EventReturn => {
             options.add("event_return", "saltcellar");
+            // Without a queue, Salt would call the returner for each event alone.
             options.set("event_return_queue", Value::Int(1000));
             options.set("event_return_queue_max_seconds", Value::Int(1));
             if reads {
@@ -360,17 +412,20 @@ fn wanted(
                 );
             }
         }
+        // Otherwise setup writes this setting itself.
         Events::Bus if !reads && args.master_only => plan.afterwards.push(format!(
             "for events, add to the daemon's configuration: `bus: [{}]`, and restart the daemon",
             master.sock_dir.display()
         )),
         Events::Bus | Events::None => {}
     }
+
     if choices.reactor {
         if !master.flag("reactor") {
             plan.remarks
                 .push("the master has no rules (`reactor`) yet".to_owned());
         }
+        // The item also turns Salt's own reactor off.
         options.add("engines", ENGINE);
     }
 }
@@ -388,6 +443,7 @@ fn master_file(
         Some(_) => format!("write {}", path.display()),
         None => format!("remove {}", path.display()),
     };
+
     match (text, found) {
         (Some(_), FileState::InPlace) => {
             plan.in_place("master", does);
@@ -397,7 +453,10 @@ fn master_file(
         (None, FileState::Absent) => return Ok(()),
         _ => {}
     }
+
     let text = text.map(str::to_owned);
+
+    // The file changes while the master is stopped. Without systemd that is left to a person.
     if !args.master_only && service::is("is-active", MASTER_UNIT)? {
         let address = waited_for(&options.without());
         plan.step(
@@ -411,12 +470,14 @@ fn master_file(
         );
         return Ok(());
     }
+
     plan.afterwards
         .push("restart the master: its processes read the options only at start".to_owned());
     plan.step("master", does, move || {
         let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
         write_or_remove(&path, text.as_deref())
             .with_context(|| format!("change {} (run setup as root)", path.display()))?;
+
         let does = format!("restore {}", path.display());
         let done = if text.is_some() { "written" } else { "removed" };
         Ok(Done::new()
@@ -437,6 +498,7 @@ fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
     managed::write(&path, text.as_bytes())
         .with_context(|| format!("write {} (run setup as root)", path.display()))?;
+
     let does = format!("restore {}", path.display());
     Ok(Done::new()
         .with_result(format!("{} is written", path.display()))
@@ -457,13 +519,17 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
     let Some(address) = address else {
         return Ok(());
     };
+
     let master = Master::new(address.clone(), Arc::default());
+
     let until = Instant::now() + MASTER_START_TIME;
     loop {
+        // Any process of the master that responds proves that it has started with the new file.
         let error = match master.ping(Duration::from_secs(10)) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
+
         // A master that ended will not answer.
         let has_ended = !service::is("is-active", MASTER_UNIT)?;
         if has_ended || Instant::now() > until {
@@ -471,6 +537,7 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
                 format!("wait for {MASTER_UNIT} (`journalctl -u {MASTER_UNIT}` has the cause)")
             });
         }
+
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -483,10 +550,13 @@ fn restarted_around(
     change: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> anyhow::Result<Done> {
     let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
+
     service::systemctl("stop", &[MASTER_UNIT])?;
+
     let changed = change(path)
         .with_context(|| format!("change {} (run setup as root)", path.display()))
         .and_then(|()| start_master(address));
+
     let path = path.to_owned();
     let back = move || {
         before
@@ -494,6 +564,7 @@ fn restarted_around(
             .with_context(|| format!("restore {}", path.display()))?;
         service::systemctl("restart", &[MASTER_UNIT])
     };
+
     match changed {
         Ok(()) => {
             let does = "restore the master's configuration, and restart it";
@@ -501,7 +572,10 @@ fn restarted_around(
                 .with_result(format!("{MASTER_UNIT} answers with it"))
                 .undone_by(does, back))
         }
+
         Err(error) => {
+            // A master without a response publishes no job, so the previous file returns before
+            // anything else.
             back().with_context(|| format!("undo after: {error:#}"))?;
             Err(error.context("restart the master; its previous configuration is restored"))
         }
@@ -526,9 +600,12 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     let path = args.salt_config.join("minion.d").join(NAME);
     let text = minion_text(url, args.ca.as_deref());
     let found = state_of(&path, Some(&text))?;
+
     let document =
         json!({ "path": path.display().to_string(), "state": found.name(), "text": text });
+
     refuse_foreign(&path, found)?;
+
     if args.remove {
         let does = format!("remove {}", path.display());
         if found == FileState::Absent {
@@ -542,6 +619,7 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
         }
         return Ok(document);
     }
+
     plan.remarks
         .push("copy the same file to every minion that sends its own returns".to_owned());
     plan.afterwards.push(
@@ -551,6 +629,7 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     plan.afterwards.push(
         "restart the minion, then test with `salt MINION test.ping --return saltcellar`".to_owned(),
     );
+
     let does = format!("write {}", path.display());
     if found == FileState::InPlace {
         plan.in_place("minion", does);
@@ -562,11 +641,13 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
 
 fn https_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("https://").unwrap_or_default();
+
     let fits = !host.is_empty()
         && !host.starts_with([':', '/'])
         && text
             .chars()
             .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
+
     fits.then(|| text.to_owned()).ok_or_else(|| {
         "expected the URL of the daemon's HTTPS source, such as https://master.example:4580"
             .to_owned()
@@ -585,6 +666,7 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
+
     let Some(dir) = include
         .strip_suffix("/*.conf")
         .filter(|dir| !has_magic(dir))
@@ -593,5 +675,6 @@ fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf>
             "find the directory of included files: default_include is {include:?}, expected DIR/*.conf; add the options by hand"
         );
     };
+
     Ok(salt_config.join(dir))
 }

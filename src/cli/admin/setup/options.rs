@@ -55,18 +55,24 @@ impl MasterOptions {
         self.wanted.push((option, value.into()));
     }
 
-    /// Adds an item to a list option. Nothing if another file has it already.
+    /// Adds an item to a list option, unless another file has it already.
     pub(super) fn add(&mut self, option: &'static str, item: &str) {
         let present = items(self.without().option(option));
         if present.iter().any(|there| there.as_str() == Some(item)) {
+            // Another file sets it, and removal has to leave it there.
             return;
         }
+
+        // How Salt would read the file with this item alone shows which other items it would
+        // replace.
         let text = marked(&line(option, &Value::List(vec![item.into()])));
         let alone =
             items(SaltMaster::read_with(&self.main, &self.path, Some(&text)).option(option));
+
         let replaced = present
             .into_iter()
             .filter(|there| !alone.iter().any(|kept| kept.python_eq(there)));
+
         let list = replaced.chain([item.into()]).collect();
         self.wanted.push((option, Value::List(list)));
     }
@@ -74,20 +80,24 @@ impl MasterOptions {
     /// The whole file, with a comment after its first lines.
     pub(super) fn text(&self, comment: &str) -> String {
         let head = "# Options for saltcellar. To undo: `saltcellar setup --remove`.\n";
+
         let lines: String = self
             .wanted
             .iter()
             .map(|(option, value)| line(option, value))
             .collect();
+
         marked(&format!("{head}{comment}{lines}"))
     }
 
     /// Fails if an option would have no effect, because a later file overrides it.
     pub(super) fn ensure_effective(&self) -> anyhow::Result<()> {
         let master = self.with();
+
         let in_effect = |(option, value): &&(&str, Value)| {
             let there = master.option(option);
             match value {
+                // Salt merges lists, so other files may add items.
                 Value::List(wanted) => {
                     let there = items(there);
                     wanted
@@ -97,22 +107,28 @@ impl MasterOptions {
                 _ => there.is_some_and(|there| there.python_eq(value)),
             }
         };
+
         let lost: Vec<_> = self
             .wanted
             .iter()
             .filter(|wanted| !in_effect(wanted))
             .collect();
+
         let Some((first, _)) = lost.first() else {
             return Ok(());
         };
+
         let lines: Vec<_> = lost
             .iter()
             .map(|(option, value)| line(option, value).trim_end().to_owned())
             .collect();
+
+        // The last file that sets an option wins.
         let by = master
             .option_by_file(first)
             .last()
             .map(|(file, _)| file.display().to_string());
+
         bail!(
             "change the master's configuration: {} would have no effect, because {} is read later and overrides {}; remove it there",
             self.path.display(),
@@ -124,6 +140,7 @@ impl MasterOptions {
     /// Fails if Salt starts its own reactor in spite of this file.
     pub(super) fn ensure_no_salt_reactor(&self) -> anyhow::Result<()> {
         let master = self.with();
+
         let named = || {
             let of = |(file, value): (PathBuf, Value)| names_reactor(&value).then_some(file);
             master
@@ -132,6 +149,7 @@ impl MasterOptions {
                 .rev()
                 .find_map(of)
         };
+
         ensure!(
             !master.runs_reactor(),
             "hand the reactor over: Salt's own would still be on, because `engines` in {} names `reactor`; remove it there",
@@ -170,9 +188,11 @@ fn names_reactor(engines: &Value) -> bool {
 pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
     let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion URL --remove`.\n";
     let mut body = format!("{head}{}", line("saltcellar.url", &url.into()));
+
     if let Some(ca) = ca {
         body += &line("saltcellar.ca", &ca.display().to_string().into());
     }
+
     marked(&body)
 }
 
@@ -192,6 +212,7 @@ fn yaml(value: &Value) -> String {
             let pair = |(key, value): (&crate::wire::python::value::Key, &Value)| {
                 format!("{}: {}", yaml(&key.0), yaml(value))
             };
+
             format!(
                 "{{{}}}",
                 map.iter().map(pair).collect::<Vec<_>>().join(", ")
@@ -205,9 +226,12 @@ fn yaml(value: &Value) -> String {
 
 /// Text as YAML: quoted, unless it is a path or a name that YAML cannot take for anything else.
 fn yaml_text(text: &str) -> String {
+    // YAML 1.1 reads these as booleans or null.
     const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let begins = text.starts_with(|c: char| c == '/' || c.is_ascii_alphabetic());
+
     if begins && text.chars().all(is_plain) && !WORDS.contains(&text.to_lowercase().as_str()) {
         text.to_owned()
     } else {

@@ -113,11 +113,13 @@ impl Plan {
             };
             json!({ "step": step.name, "does": step.does, "state": state })
         };
+
         let mut document = json!({
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
             "remarks": self.remarks,
             "afterwards": self.afterwards,
         });
+
         if let (Some(document), Some(more)) = (document.as_object_mut(), more.as_object()) {
             document.extend(more.clone());
         }
@@ -131,6 +133,7 @@ impl Plan {
             out.json(&self.document(more))?;
             return Ok(out.flush()?);
         }
+
         for step in &self.steps {
             let state = if step.act.is_some() {
                 "will   "
@@ -139,39 +142,50 @@ impl Plan {
             };
             out.line(&format!("{state:<9} {}", step.does))?;
         }
+
         if let Some(text) = more.get("text").and_then(Json::as_str) {
             text.lines()
                 .try_for_each(|line| out.line(&format!("          | {line}")))?;
         }
+
         for remark in &self.remarks {
             out.line(&format!("note      {remark}"))?;
         }
+
         Ok(out.flush()?)
     }
 
     /// Makes the needed steps, after asking on a terminal. True if something was changed.
     pub(super) fn carry_out(self, global: &Global, yes: bool, more: &Json) -> anyhow::Result<bool> {
         let is_table = Format::from(global.output) == Format::Table;
+        // JSON output is one document, printed at the end with the results.
         if is_table || self.needed().is_empty() {
             self.show(global.output, more)?;
         }
+
         if self.needed().is_empty() {
             if is_table {
                 say("everything is in place, nothing was changed")?;
             }
             return Ok(false);
         }
+
+        // Once for the whole plan, which was just shown.
         if !yes {
             confirm(is_table)?;
         }
+
         let mut document = self.document(more);
         let mut undos = Vec::new();
         let mut results = Vec::new();
+
         for step in self.steps {
             let Some(act) = step.act else { continue };
+
             if is_table {
                 say(&format!("...       {}", step.does))?;
             }
+
             match act() {
                 Ok(done) => {
                     let result = done.result.unwrap_or_else(|| "done".to_owned());
@@ -182,11 +196,14 @@ impl Plan {
                     undos.extend(done.undo);
                 }
                 Err(error) => {
+                    // The steps so far only make sense together with this one.
                     undo(undos)?;
+
                     return Err(error);
                 }
             }
         }
+
         if is_table {
             for line in &self.afterwards {
                 say(&format!("next      {line}"))?;
@@ -199,6 +216,7 @@ impl Plan {
             out.json(&document)?;
             out.flush()?;
         }
+
         Ok(true)
     }
 }
@@ -211,6 +229,8 @@ fn undo(undos: Vec<Undo>) -> anyhow::Result<()> {
             Ok(()) => format!("undone    {does}"),
             Err(error) => format!("NOT undone: {does}: {error:#}"),
         };
+
+        // Reported one by one: the caller's error says nothing about them.
         writeln!(stderr, "{}", plain(&line)).context("report an undone step")?;
     }
     Ok(())
@@ -225,20 +245,24 @@ fn say(line: &str) -> anyhow::Result<()> {
 /// Asks for permission; an error is the refusal.
 fn confirm(is_table: bool) -> anyhow::Result<()> {
     let stdin = std::io::stdin();
+    // A question would corrupt the JSON document, or nobody would read it.
     if !is_table || !stdin.is_terminal() {
         return Err(finding(
             "nothing was changed: add --yes to make these steps without a question".to_owned(),
         ));
     }
+
     let mut out = std::io::stdout();
     write!(out, "Continue? [y/N] ")
         .and_then(|()| out.flush())
         .context("ask for permission")?;
+
     let mut answer = String::new();
     stdin
         .lock()
         .read_line(&mut answer)
         .context("read the answer")?;
+
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }

@@ -48,16 +48,23 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         salt,
         services,
     } = removal;
+
+    // A file that a person edited stays, and everything that it needs with it.
     refuse_foreign(&options.path, found)?;
+
     let after = options.without();
     ensure_a_reactor(&after)?;
+
     let is_there = matches!(found, FileState::InPlace | FileState::Outdated);
     let does = format!("remove {}", options.path.display());
     let path = options.path.clone();
     let address = super::waited_for(&after);
+
+    // First, because the extension delivers to the daemon that a later step stops.
     if services {
         deliver(plan, spool.clone(), salt)?;
     }
+
     match (is_there, services && service::is("is-active", MASTER_UNIT)?) {
         (false, _) => plan.in_place("master", format!("{does}: it does not exist")),
         (true, true) => plan.step(
@@ -66,6 +73,8 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
             move || super::restarted_around(&path, address.as_ref(), managed::remove),
         ),
         (true, false) => {
+            // A stopped master only needs the change; without services it is not setup's to
+            // restart.
             plan.afterwards
                 .push("restart the master: its processes read the option only at start".to_owned());
             plan.step("master", does, move || {
@@ -80,10 +89,13 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
             });
         }
     }
+
     if services {
+        // After the master, which uses the daemon until its restart.
         stop(plan)?;
         daemon::remove(plan, config_file)?;
         let user = &after.user;
+
         // A user that does not exist is in no group.
         if user != "root" && matches!(service::is_member(user), Ok(true)) {
             plan.afterwards.push(format!(
@@ -91,11 +103,13 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
             ));
         }
     }
+
     let reactor = if after.flag("reactor") {
         " and reactor"
     } else {
         ""
     };
+
     let cache = after.text("master_job_cache").unwrap_or("local_cache");
     plan.remarks.push(format!(
         "Salt uses its own job cache ({cache}){reactor} again"
@@ -104,18 +118,22 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         "jobs and events stay in {}; to take them along, run `saltcellar export` (docs/MIGRATE.md) before, while the daemon runs",
         config.state_dir.display()
     ));
+
+    // Named, never deleted: they may be the only copy of the data.
     let kept = [&config.state_dir, config_file, &spool];
     let kept: Vec<_> = kept
         .into_iter()
         .filter(|path| path.exists())
         .map(|path| path.display().to_string())
         .collect();
+
     if !kept.is_empty() {
         plan.afterwards.push(format!(
             "these stay, and can be deleted once nothing in them is needed: {}",
             kept.join(", ")
         ));
     }
+
     Ok(())
 }
 
@@ -124,11 +142,13 @@ fn ensure_a_reactor(after: &SaltMaster) -> anyhow::Result<()> {
     if !after.flag("reactor") || after.runs_reactor() {
         return Ok(());
     }
+
     let files = after.option_by_file("engines");
     let file = files.last().map_or_else(
         || after.conf_file.display().to_string(),
         |(file, _)| file.display().to_string(),
     );
+
     bail!(
         "hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {file} keeps Salt's own off; \
          remove the item that names saltcellar's reactor there"
@@ -141,52 +161,63 @@ fn deliver(plan: &mut Plan, spool: PathBuf, salt: anyhow::Result<Salt>) -> anyho
         let found = Spool::inspect(dir).with_context(|| format!("read {}", dir.display()))?;
         Ok(found.map_or(0, |spool| spool.waiting_bytes))
     };
+
     if waiting(&spool)? == 0 {
         plan.in_place("spool", does);
         return Ok(());
     }
+
     plan.step("spool", does, move || {
         let left = |left: u64, why: &str| {
             let result = format!("{left} bytes of entries are left in {}{why}: they are delivered if saltcellar is set up again", spool.display());
             Done::new().with_result(result)
         };
+
         let mut before = waiting(&spool)?;
         let salt = match salt {
             Ok(salt) => salt,
             Err(error) => return Ok(left(before, &format!(" ({error:#})"))),
         };
+
         for _ in 0..DELIVERIES_MAX {
             // The file in `master.d` still exists, so Salt finds the extension.
             if let Err(error) = salt.deliver(None) {
                 return Ok(left(before, &format!(" ({error:#})")));
             }
+
             let now = waiting(&spool)?;
             if now == 0 {
                 return Ok(Done::new().with_result("the spool is empty"));
             }
+            // Further runs would make no progress either.
             if now >= before {
                 return Ok(left(now, " (the daemon accepts none of them: `saltcellar doctor`)"));
             }
+
             before = now;
         }
+
         Ok(left(before, ""))
     });
     Ok(())
 }
 
-/// Plans that the daemon is stopped, also at the next boot.
+/// Plans to stop the daemon and to keep it stopped at the next boot.
 fn stop(plan: &mut Plan) -> anyhow::Result<()> {
     let mut units = Vec::new();
+    // An enabled socket unit would start the daemon with the next connection.
     for unit in [SOCKET_UNIT, UNIT] {
         if service::is("is-enabled", unit)? || service::is("is-active", unit)? {
             units.push(unit);
         }
     }
+
     let does = format!("stop and disable {UNIT}");
     if units.is_empty() {
         plan.in_place("service", does);
         return Ok(());
     }
+
     plan.step("service", does, move || {
         service::systemctl("disable", &[&["--now"], units.as_slice()].concat())?;
         Ok(Done::new())

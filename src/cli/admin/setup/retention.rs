@@ -17,8 +17,11 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
         .iter()
         .find(|class| class.name == JOBS)?
         .keep;
+
+    // Salt's default is a day.
     let salts = master.int("keep_jobs_seconds").unwrap_or(86_400);
     let text = sentence(keep, salts.unsigned_abs());
+
     if keep.age != Age::Salt || salts == 0 {
         return Some(text);
     }
@@ -27,6 +30,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
     let args = json!({ "class": JOBS, "age_s": salts, "dry_run": true });
     let planned: anyhow::Result<(Pruned, _)> =
         ask::answer_as(global, "store_prune", args, "count what retention deletes");
+
     let count = match planned {
         Ok((pruned, _)) => {
             let entries: u64 = pruned.segments.iter().map(|row| row.entries).sum();
@@ -34,6 +38,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
         }
         Err(_) => "how many is unknown while the daemon does not answer".to_owned(),
     };
+
     Some(format!("{text}: {count}"))
 }
 
@@ -42,6 +47,8 @@ fn sentence(keep: Keep, salts: u64) -> String {
         0 => "this master's keep_jobs_seconds is forever".to_owned(),
         _ => format!("this master's keep_jobs_seconds is {}", span(salts)),
     };
+
+    // What matters is whether the master's report will delete jobs, so every case says that.
     match keep.age {
         Age::Forever => format!("jobs are kept forever; {salt}, and deletes nothing"),
         Age::For(age) => format!(

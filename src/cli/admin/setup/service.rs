@@ -31,10 +31,12 @@ const FILES: [(&str, &str); 4] = [
 fn output(program: &str, args: &[&str]) -> anyhow::Result<Output> {
     let what = || format!("run `{program} {}`", args.join(" "));
     let without = "is systemd running here? Without it, use --master-only and start `saltcellar serve` by other means";
+
     let found = TrustedProgram::in_path(program, own_uid()).map_err(|error| match error {
         Untrusted::Unknown { .. } => anyhow!("{}: {error}: {without}", what()),
         _ => anyhow!("{}: {error}", what()),
     })?;
+
     let mut command = found.command();
     command.args(args).output().with_context(what)
 }
@@ -74,10 +76,12 @@ pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
 
 /// Plans the installation of the units that a package would have installed.
 pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::Result<()> {
+    // Of a package, or installed by an earlier run.
     if is("cat", UNIT)? {
         plan.in_place("units", format!("install {UNIT}"));
         return Ok(());
     }
+
     let Some(dir) = share
         .iter()
         .map(|dir| dir.join("systemd"))
@@ -92,9 +96,11 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             dirs.join(" or ")
         );
     };
+
     // systemd will run both as root at each start of the machine.
     let unsafe_units = "install units that start this program; copy it to a place of root's";
     TrustedPath::check_tree(&dir, own_uid()).context(unsafe_units)?;
+
     let program = std::env::current_exe().context("find this program")?;
     let program = TrustedProgram::check(&program, own_uid()).context(unsafe_units)?;
     let program = program
@@ -102,6 +108,8 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
         .to_str()
         .context("find this program: its path is not UTF-8")?
         .to_owned();
+
+    // The units of a package start its program; these have to start this one.
     let mut files = Vec::new();
     for (name, to) in FILES {
         match std::fs::read_to_string(dir.join(name)) {
@@ -113,11 +121,13 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             }
         }
     }
+
     let names: Vec<_> = files
         .iter()
         .map(|(to, _)| to.display().to_string())
         .collect();
     let does = format!("install {} from {}", names.join(", "), dir.display());
+
     plan.step("units", does, move || {
         let paths: Vec<_> = files.iter().map(|(to, _)| to.clone()).collect();
         let remove = move || {
@@ -126,6 +136,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
                 .try_for_each(|path| managed::remove(path))
                 .context("remove the unit and its files")
         };
+
         match install(&files) {
             Ok(()) => Ok(
                 Done::new().undone_by("remove the unit and its files", move || {
@@ -134,6 +145,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
                 }),
             ),
             Err(error) => {
+                // Some of the files may be in place already.
                 remove().with_context(|| format!("undo after: {error:#}"))?;
                 Err(error)
             }
@@ -147,6 +159,8 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
         managed::write(to, text.as_bytes())
             .with_context(|| format!("write {} (run setup as root)", to.display()))?;
     }
+
+    // The group must exist before a directory is given to it, and both before the unit starts.
     run("systemd-sysusers", &[])?;
     run("systemd-tmpfiles", &["--create"])?;
     systemctl("daemon-reload", &[])
@@ -160,26 +174,33 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 pub(super) fn start(plan: &mut Plan, changed: bool) -> anyhow::Result<()> {
     let is_enabled = is("is-enabled", UNIT)?;
     let was_active = is("is-active", UNIT)?;
+
     let does = format!("enable {UNIT} and start it");
     if is_enabled && was_active && !changed {
         plan.in_place("service", does);
         return Ok(());
     }
+
     let does = if was_active {
         format!("enable {UNIT} and restart it")
     } else {
         does
     };
+
     plan.step("service", does, move || {
+        // `enable` alone starts the daemon only at the next boot.
         let started = systemctl("enable", &[UNIT]).and_then(|()| systemctl("restart", &[UNIT]));
+
         let stop = || systemctl("disable", &["--now", UNIT]);
         match started {
             Ok(()) if was_active => Ok(Done::new().with_result(format!("{UNIT} is restarted"))),
             Ok(()) => {
+                // Only a daemon that setup started is stopped again.
                 let done = Done::new().with_result(format!("{UNIT} runs"));
                 Ok(done.undone_by("stop and disable the daemon", stop))
             }
             Err(error) => {
+                // A daemon that ran before is restarted when its configuration is restored.
                 if !was_active {
                     stop().with_context(|| format!("undo after: {error:#}"))?;
                 }
@@ -202,11 +223,13 @@ pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
 /// Whether a user is a member of [`GROUP`].
 pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
     let groups = output("id", &["-nG", user])?;
+
     ensure!(
         groups.status.success(),
         "find user {user}, which is `user` in the master's configuration: {}",
         String::from_utf8_lossy(&groups.stderr).trim()
     );
+
     Ok(String::from_utf8_lossy(&groups.stdout)
         .split_whitespace()
         .any(|group| group == GROUP))
@@ -214,19 +237,24 @@ pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
 
 /// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
 pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
+    // Root may use any socket.
     if user == "root" {
         return Ok(());
     }
+
     let does = format!(
         "add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket"
     );
+
     if is_member(user)? {
         plan.in_place("group", does);
         return Ok(());
     }
+
     let user = user.to_owned();
     plan.step("group", does, move || {
         run("usermod", &["-aG", GROUP, &user])?;
+
         Ok(
             Done::new().undone_by(format!("remove {user} from the group"), move || {
                 run("gpasswd", &["-d", &user, GROUP])

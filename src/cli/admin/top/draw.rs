@@ -22,11 +22,14 @@ const PARTS: usize = 5;
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let area = frame.area();
     let width = usize::from(area.width);
+
     let head = head(view);
     let parts = part_lines(view, width);
     let reactions = reaction_lines(view, width);
+
     let rows =
         |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+
     let layout = [
         rows(&head),
         rows(&parts),
@@ -34,11 +37,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
         Constraint::Min(3),
         Constraint::Length(1),
     ];
+
     let [top, middle, below, list, foot] = Layout::vertical(layout).areas(area);
+
     frame.render_widget(Paragraph::new(head), top);
     frame.render_widget(Paragraph::new(parts), middle);
     frame.render_widget(Paragraph::new(reactions), below);
     frame.render_widget(Paragraph::new(foot_line(view)), foot);
+
     match &view.job {
         Some(job) => draw_job(frame, job, view.scroll, list),
         None => draw_jobs(frame, view, list),
@@ -63,21 +69,26 @@ fn head(view: &View) -> Vec<Line<'static>> {
         Some(health) => (summary(&health.reasons), health.state),
         None => ("health unknown".to_owned(), Level::Warning),
     };
+
     let colour = match level {
         Level::Ok => Color::Green,
         Level::Warning => Color::Yellow,
         Level::Problem => Color::Red,
     };
+
     let name = format!(
         "saltcellar {}, up {}: ",
         plain(&status.version),
         span(status.uptime_s)
     );
+
     let mut lines = vec![Line::from(vec![
         Span::styled(name, title()),
         Span::styled(verdict, coloured(colour)),
         Span::raw(if view.is_paused() { "  PAUSED" } else { "" }),
     ])];
+
+    // One reason is enough here; `saltcellar status` has the others.
     if let Some(reason) = status
         .health
         .iter()
@@ -87,6 +98,8 @@ fn head(view: &View) -> Vec<Line<'static>> {
         let text = format!("{}: {}", reason.part, reason.message);
         lines.push(Line::styled(plain(&text).into_owned(), coloured(colour)));
     }
+
+    // A rate needs two updates.
     let rates = match &view.rates {
         Some(now) => format!(
             "now {:.1} events/s, {:.1} returns/s, {:.1} failed/s, {:.1} entries/s",
@@ -95,6 +108,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
         None => "now -".to_owned(),
     };
     lines.push(Line::raw(rates));
+
     let disk = &status.disk;
     let left = disk.days_left.map_or_else(
         || "growth is limited".to_owned(),
@@ -102,6 +116,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
     );
     let [used, free] = [disk.used_bytes, disk.free_bytes].map(bytes);
     lines.push(Line::raw(format!("disk {used} used, {free} free, {left}")));
+
     if let Some(last) = &status.last_failure {
         let text = format!(
             "last failure {} on {}, exit code {}, {}",
@@ -109,6 +124,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
         );
         lines.push(Line::raw(plain(&text).into_owned()));
     }
+
     lines
 }
 
@@ -126,10 +142,13 @@ fn table(
 
 fn part_lines(view: &View, width: usize) -> Vec<Line<'static>> {
     let rows = parts(&view.status);
+
     let rows = rows.get(..rows.len().min(PARTS)).unwrap_or_default();
+    // Without rows the heading is left out as well.
     if rows.is_empty() {
         return Vec::new();
     }
+
     let columns = [
         Column::left("PART"),
         Column::middle_truncated("NAME"),
@@ -143,6 +162,7 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
     if view.reactions.is_empty() {
         return Vec::new();
     }
+
     let row = |reaction: &Json| {
         let record = reaction.of("reaction");
         let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
@@ -156,7 +176,9 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
             reaction.leaf("tag"),
         ]
     };
+
     let rows: Vec<_> = view.reactions.iter().take(3).map(row).collect();
+
     let columns = [
         Column::left("FAILED REACTION"),
         Column::left("STATE"),
@@ -168,6 +190,7 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
 
 fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
+
     let row = |job: &&Json| {
         vec![
             job.leaf("jid"),
@@ -178,7 +201,9 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
             job.leaf("failed"),
         ]
     };
+
     let rows: Vec<_> = jobs.iter().map(row).collect();
+
     let columns = [
         Column::left("JID"),
         Column::truncated("FUN"),
@@ -187,10 +212,14 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
         Column::right("RETURNED"),
         Column::right("FAILED"),
     ];
+
     let mut lines = table(columns, &rows, usize::from(area.width)).into_iter();
     let heading = lines.next();
+
+    // Scrolls only as far as the selected row requires.
     let height = usize::from(area.height).saturating_sub(1).max(1);
     let first = view.selected().saturating_sub(height - 1);
+
     let lines = lines
         .zip(&jobs)
         .enumerate()
@@ -209,6 +238,7 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
             };
             line.style(marked)
         });
+
     let lines: Vec<Line<'_>> = heading.into_iter().chain(lines).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -219,10 +249,12 @@ fn draw_job(frame: &mut Frame<'_>, job: &Json, scroll: u16, area: Rect) {
     } else {
         nested(job, 0)
     };
+
     let lines: Vec<Line<'_>> = text
         .lines()
         .map(|line| Line::raw(plain(line).into_owned()))
         .collect();
+
     let title = format!(" job {} ", plain(&job.leaf("jid")));
     let block = Block::default().borders(Borders::TOP).title(title);
     frame.render_widget(Paragraph::new(lines).block(block).scroll((scroll, 0)), area);
@@ -244,6 +276,7 @@ fn foot_line(view: &View) -> Line<'static> {
             plain(&view.filter)
         )
     };
+
     Line::styled(text, Style::default().add_modifier(Modifier::DIM))
 }
 

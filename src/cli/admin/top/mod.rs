@@ -40,10 +40,14 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
             "show the live view: standard output is not a terminal; `saltcellar status` prints once"
         );
     }
+
     let operation = "query the status";
     let mut client = ask::connect(global)?;
     let mut view = View::default();
+
+    // Before the terminal changes: an error of the first update is an ordinary message.
     update(&mut client, &mut view).context(operation)?;
+
     let mut terminal = ratatui::try_init().context("prepare the terminal")?;
     let result = live(
         &mut terminal,
@@ -51,6 +55,8 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         &mut view,
         Duration::from_secs(flags.interval),
     );
+
+    // Before the error is printed, which the other screen would hide.
     ratatui::restore();
     result.context(operation)
 }
@@ -64,7 +70,10 @@ fn live(
     let mut updated = Instant::now();
     loop {
         terminal.draw(|frame| draw::draw(frame, view))?;
+
         let wait = interval.saturating_sub(updated.elapsed());
+
+        // Some terminals report releases of keys, too.
         if event::poll(wait)?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
@@ -72,16 +81,19 @@ fn live(
             match view.press(key) {
                 Action::Quit => return Ok(()),
                 Action::Open(jid) => {
+                    // More returns than fit a screen; `jobs show` has all of them.
                     let job = ask::call(client, "job_show", json!({ "jid": jid, "limit": 200 }))?;
                     view.open(job);
                 }
                 Action::Stay => {}
             }
         }
+
         if updated.elapsed() >= interval {
             if !view.is_paused() {
                 update(client, view)?;
             }
+            // Even while paused, so that the next wait is a full interval.
             updated = Instant::now();
         }
     }
@@ -89,7 +101,9 @@ fn live(
 
 fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
     let (status, _): (Status, _) = ask::call_as(client, "status", ())?;
+
     let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
+    // A daemon without a reactor rejects the call.
     let reactions = if status.reactor {
         let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
         ask::call(client, "reactor_history", call)?
@@ -98,6 +112,7 @@ fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
     } else {
         None
     };
+
     let jobs = jobs.get_mut("jobs").map(Json::take).unwrap_or_default();
     view.update(Instant::now(), status, jobs, reactions.unwrap_or_default());
     Ok(())

@@ -57,8 +57,10 @@ impl Settings {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             read => read.with_context(|| format!("read {}", path.display()))?,
         };
+
         let others =
             Config::load_files_with(config_file, &path, None).context("read the configuration")?;
+
         Ok(Self {
             path,
             main: config_file.to_owned(),
@@ -92,12 +94,16 @@ impl Settings {
 
     fn lines(&self, wanted: &Keys) -> Vec<String> {
         let others = &self.others;
+
         let mut lines = Vec::new();
+
+        // What another file sets already is not repeated.
         if let Some(bus) = &wanted.bus
             && !others.bus.iter().any(|dir| same_file(dir, bus))
         {
             lines.push(format!("bus: [{}]", bus.display()));
         }
+
         if let Some(master) = &wanted.reactor {
             let named = others.reactor.master.as_deref();
             if !named.is_some_and(|file| same_file(file, master)) {
@@ -109,11 +115,13 @@ impl Settings {
                 lines.push(format!("reactor.python: {}", python.display()));
             }
         }
+
         if let Some(listen) = &wanted.listen
             && others.http.listen.is_none()
         {
             lines.push(format!("http.listen: \"{listen}\""));
         }
+
         lines
     }
 }
@@ -126,15 +134,20 @@ pub(super) fn configure(
     choices: Choices,
 ) -> anyhow::Result<bool> {
     let (path, others) = (&settings.path, settings.others());
+
+    // With Salt's reactor off and this one in shadow, nothing would react.
     if wanted.reactor.is_some() && others.reactor.shadow {
         bail!(
             "hand the reactor over: `reactor.shadow` is true in {}; remove it",
             others.origin("reactor.shadow")
         );
     }
+
     let lines = settings.lines(wanted);
     let head = "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
     let record = choices.comment();
+
+    // Choices are recorded even if they need no setting of the daemon.
     let text = (!lines.is_empty() || !record.is_empty()).then(|| {
         marked(&format!(
             "{head}{record}{}",
@@ -144,6 +157,7 @@ pub(super) fn configure(
                 .collect::<String>()
         ))
     });
+
     let found = state_of(path, text.as_deref())?;
     refuse_foreign(path, found)?;
 
@@ -152,8 +166,10 @@ pub(super) fn configure(
         wishes(wanted),
         path.display()
     );
+
     match (&text, found) {
         (None, FileState::Absent) | (Some(_), FileState::InPlace) => {
+            // Settings that nobody wants are not mentioned in the plan.
             if !wishes(wanted).is_empty() {
                 plan.in_place("configuration", does);
             }
@@ -161,10 +177,13 @@ pub(super) fn configure(
         }
         _ => {}
     }
+
     // As the daemon will read it: a person's other value for the same key is an error with both places.
     Config::load_files_with(&settings.main, path, text.as_deref())
         .context("configure the daemon")?;
+
     let step = path.clone();
+
     match text {
         Some(text) => {
             let shown = if lines.is_empty() {
@@ -186,6 +205,7 @@ pub(super) fn configure(
             move || change(step, managed::remove, "removed"),
         ),
     }
+
     Ok(true)
 }
 
@@ -193,6 +213,7 @@ pub(super) fn configure(
 pub(super) fn remove(plan: &mut Plan, config_file: &Path) -> anyhow::Result<()> {
     let path = file_beside(config_file);
     let does = format!("remove {}", path.display());
+
     let found = state_of(&path, None)?;
     match found {
         FileState::Absent => plan.in_place("configuration", format!("{does}: it does not exist")),
@@ -211,15 +232,19 @@ pub(super) fn remove(plan: &mut Plan, config_file: &Path) -> anyhow::Result<()> 
 
 fn wishes(wanted: &Keys) -> String {
     let mut wishes = Vec::new();
+
     if let Some(bus) = &wanted.bus {
         wishes.push(format!("to read the bus in {}", bus.display()));
     }
+
     if let Some(master) = &wanted.reactor {
         wishes.push(format!("to be the reactor of {}", master.display()));
     }
+
     if let Some(listen) = &wanted.listen {
         wishes.push(format!("to serve the page at http://{listen}/"));
     }
+
     if wishes.is_empty() {
         String::new()
     } else {
@@ -234,14 +259,17 @@ fn change(
 ) -> anyhow::Result<Done> {
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
     write(&path).with_context(|| format!("change {} (run setup as root)", path.display()))?;
+
     let result = format!("{} is {done}", path.display());
     let does = format!("restore {}", path.display());
+
     let back = move || {
         before
             .restore(&path)
             .with_context(|| format!("restore {}", path.display()))?;
         service::restart_if_enabled()
     };
+
     Ok(Done::new().with_result(result).undone_by(does, back))
 }
 

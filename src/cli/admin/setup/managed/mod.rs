@@ -57,14 +57,18 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
             return Ok(FileState::Absent);
         }
         Err(error) => return Err(error).with_context(|| format!("inspect {}", path.display())),
-        // Setup never creates links.
+        // Setup never creates links, and following one would change a file that is not its own.
         Ok(found) if !found.is_file() => return Ok(FileState::Foreign),
         Ok(_) => {}
     }
+
     let there = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    // The whole file counts, so that a text of another version is replaced even if its checksum is
+    // right.
     if text.is_some_and(|text| there == text.as_bytes()) {
         return Ok(FileState::InPlace);
     }
+
     let there = String::from_utf8_lossy(&there);
     let Some((sum, body)) = there
         .strip_prefix(MARK)
@@ -72,6 +76,7 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
     else {
         return Ok(FileState::Foreign);
     };
+
     let is_whole = sum == format!("{:08x}", crc32fast::hash(body.as_bytes()));
     Ok(if is_whole {
         FileState::Outdated
@@ -99,6 +104,7 @@ pub(super) fn refuse_foreign(path: &Path, found: FileState) -> anyhow::Result<()
 fn make_directories(dir: &Path) -> std::io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
+
     fs::create_dir_all(dir)?;
     missing
         .into_iter()
@@ -110,26 +116,34 @@ fn make_directories(dir: &Path) -> std::io::Result<()> {
 pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_directories(dir)?;
+
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let scratch = dir.join(format!(".{name}.{}", std::process::id()));
+
     // A killed run may have left one behind if process ids repeat.
     if let Err(error) = fs::remove_file(&scratch)
         && error.kind() != ErrorKind::NotFound
     {
         return Err(error);
     }
+
     let put = || {
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&scratch)?;
+
         file.write_all(text)?;
+        // Explicitly, because the umask applies to the mode of `open`.
         file.set_permissions(fs::Permissions::from_mode(MODE))?;
+        // Before the rename, so that the name never refers to an incomplete file.
         file.sync_all()?;
         fs::rename(&scratch, path)?;
+        // A rename is durable only once its directory is synced.
         File::open(dir)?.sync_all()
     };
+
     put().inspect_err(|_| {
         // A leftover is harmless.
         let _ = fs::remove_file(&scratch);

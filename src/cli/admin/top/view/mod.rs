@@ -61,16 +61,20 @@ impl View {
                 .filter_map(|name| status.counters.get(*name))
                 .sum()
         };
+
         // A restarted daemon counts from zero.
         let before = self.updated.filter(|_| self.status.pid == status.pid);
         self.rates = before.map(|before| {
+            // Two updates at the same instant must not divide by zero.
             let seconds = now
                 .saturating_duration_since(before)
                 .as_secs_f64()
                 .max(1e-3);
+
             let rate = |names: &[&str]| {
                 of(&status, names).saturating_sub(of(&self.status, names)) as f64 / seconds
             };
+
             LiveRates {
                 events: rate(&EVENTS),
                 returns: rate(&["returns_stored"]),
@@ -78,13 +82,18 @@ impl View {
                 entries: rate(&["entries_stored"]),
             }
         });
+
+        // Remembered by id, because new jobs move the rows.
         let selected = self.shown().get(self.selected).map(|job| job.leaf("jid"));
+
         let rows = |list: Json| match list {
             Json::Array(rows) => rows,
             _ => Vec::new(),
         };
+
         (self.status, self.jobs, self.reactions) = (status, rows(jobs), rows(reactions));
         self.updated = Some(now);
+
         // A selected first row means the newest job.
         if self.selected > 0
             && let Some(at) =
@@ -92,6 +101,7 @@ impl View {
         {
             self.selected = at;
         }
+
         self.clamp();
     }
 
@@ -117,9 +127,12 @@ impl View {
     }
 
     pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        // The terminal is in raw mode, so Ctrl-C is a key and not a signal.
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Action::Quit;
         }
+
+        // While the filter is edited, letters are text and not commands.
         if self.is_editing {
             match key.code {
                 KeyCode::Enter => self.is_editing = false,
@@ -131,6 +144,8 @@ impl View {
             self.clamp();
             return Action::Stay;
         }
+
+        // An open job is scrolled with the keys that otherwise move the selection.
         if self.job.is_some() {
             match key.code {
                 KeyCode::Esc | KeyCode::Char('q') | KeyCode::Enter => self.job = None,
@@ -142,6 +157,7 @@ impl View {
             }
             return Action::Stay;
         }
+
         match key.code {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
@@ -159,6 +175,8 @@ impl View {
             }
             _ => {}
         }
+
+        // The moves above do not look at the number of rows.
         self.clamp();
         Action::Stay
     }
