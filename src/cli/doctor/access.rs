@@ -50,6 +50,7 @@ impl User {
     }
 
     fn allows_mode(&self, uid: u32, gid: u32, mode: u32, wanted: u32) -> bool {
+        // As the kernel does: the first class that fits decides, even if a later one grants more.
         let bits = if self.uid == 0 {
             return true;
         } else if self.uid == uid {
@@ -59,6 +60,7 @@ impl User {
         } else {
             mode
         };
+
         bits & wanted == wanted
     }
 }

@@ -14,10 +14,12 @@ const FREE_INODES_MIN: u64 = 200;
 /// Checks the state directory's file system. Bytes are checked only without a daemon, which otherwise reports them itself.
 pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
     let mut found = found.of("disk");
+
     // A missing directory will be created on its parent's file system.
     let Some(dir) = config.state_dir.ancestors().find(|dir| dir.exists()) else {
         return;
     };
+
     let space = match rustix::fs::statvfs(dir) {
         Ok(space) => space,
         Err(error) => {
@@ -27,13 +29,16 @@ pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
             ));
         }
     };
+
     inodes(found.found, dir, space.f_favail, space.f_files);
+    // A running daemon reports bytes itself, with its own verdict.
     if unreachable {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
         let bound = |asked: Space, (part, most): (u64, u64)| {
             asked.bytes().unwrap_or((total / part.max(1)).min(most))
         };
+
         let low = bound(config.store.free_bytes_low, FREE_BYTES_LOW);
         let min = bound(config.store.free_bytes_min, FREE_BYTES_MIN);
         free_bytes(found.found, dir, free, low, min);
@@ -42,11 +47,14 @@ pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
 
 fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     let mut found = found.of("disk");
+
     let message = format!(
         "{} bytes free on the file system of {}",
         free,
         dir.display()
     );
+
+    // The limits are the daemon's, because it acts on them.
     let (verdict, why) = match free {
         _ if free < min => (
             CheckResult::Problem,
@@ -58,25 +66,30 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
         ),
         _ => return found.ok(message),
     };
+
     let write = "free space, or reduce `keep` in store.classes";
     found.advise(verdict, message, why, write);
 }
 
 fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
     let mut found = found.of("inodes");
+
     // File systems that allocate inodes dynamically report 0.
     if total == 0 {
         return;
     }
+
     let message = format!(
         "{free} of {total} inodes free on the file system of {}",
         dir.display()
     );
+
     let verdict = match free {
         _ if free < FREE_INODES_MIN => CheckResult::Problem,
         _ if free < FREE_INODES_LOW => CheckResult::Warning,
         _ => return found.ok(message),
     };
+
     found.advise(
         verdict,
         message,

@@ -19,6 +19,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, status: &Status) 
 
 fn known(found: &mut Findings, keys: &MasterKeys) {
     let mut found = found.of("master_keys");
+
     if let Some(first) = keys.unreadable.first() {
         let count = keys.unreadable.len();
         return found.warn_because(
@@ -27,6 +28,7 @@ fn known(found: &mut Findings, keys: &MasterKeys) {
             "run the daemon as root or as the master's user, or fix ingest.masters",
         );
     }
+
     found.ok(match keys.known {
         0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted nevertheless".to_owned(),
         known => format!("{known} keys of masters are redacted in all events"),
@@ -35,7 +37,9 @@ fn known(found: &mut Findings, keys: &MasterKeys) {
 
 fn stored(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("stored_keys");
+
     let tag = format!("*{MANAGE_TAG}*");
+
     let page = match ask::call(
         client,
         "events_list",
@@ -44,12 +48,17 @@ fn stored(found: &mut Findings, client: &mut Client) {
         Ok(page) => page,
         Err(error) => return found.problem(error.to_string()),
     };
+
     let events = page.list("events");
+
+    // Anything but nothing or the mark of a redaction counts, so that no unknown form of a key is
+    // missed.
     let is_clear = |event: &&Json| {
         let key = event.get("data").and_then(|data| data.get("key"));
         key.is_some_and(|key| !key.is_null() && !key.is_boolean() && key.as_str() != Some(REDACTED))
     };
     let clear: Vec<_> = events.iter().filter(is_clear).collect();
+
     let Some(latest) = clear.first() else {
         let message = format!(
             "no keys in the latest {} requests of salt-run reactor.*",
@@ -57,11 +66,13 @@ fn stored(found: &mut Findings, client: &mut Client) {
         );
         return found.ok(message);
     };
+
     let message = format!(
         "{} stored events contain a master's key in plain text, the latest has tag {}",
         clear.len(),
         latest.text("tag")
     );
+
     let why = "with this key, a reader of the archive, a backup or an export can become root on all minions through port 4506";
     let write = "`systemctl stop saltcellar && saltcellar store redact-keys && systemctl start saltcellar`; then update each backup \
                  (`saltcellar store backup --delete DIR`) and delete exports; then rotate the master's keys: stop salt-master, \
@@ -72,6 +83,7 @@ fn stored(found: &mut Findings, client: &mut Client) {
 /// Lists the built-in redactions that are off.
 pub(super) fn redaction(found: &mut Findings, config: &Config) {
     let mut found = found.of("ingest.redact");
+
     let is_on = |builtin: &Builtin| {
         config
             .ingest
@@ -79,18 +91,23 @@ pub(super) fn redaction(found: &mut Findings, config: &Config) {
             .iter()
             .any(|rule| rule.builtin == Some(*builtin))
     };
+
     let off: Vec<_> = Builtin::ALL
         .iter()
         .filter(|builtin| !is_on(builtin))
         .map(|builtin| builtin.name())
         .collect();
+
     if off.is_empty() {
         return found.ok("all built-in redactions are on");
     }
+
     let rules: Vec<_> = off
         .iter()
         .map(|name| format!("{{builtin: {name}}}"))
         .collect();
+
+    // Not a warning: leaving them off is a decision of the site.
     let message = format!(
         "off: {}. Minions' returns, including passwords and pillar, are stored in plain text. To redact future events: ingest.redact: [{}]",
         off.join(", "),

@@ -36,16 +36,19 @@ impl Uses {
     fn of(context: &MasterContext<'_>) -> Self {
         let master = context.master;
         let several = master.texts("multi_returner");
+
         let names = |option: &str| {
             let given = master.texts(option);
             let given = given
                 .iter()
                 .flat_map(|names| names.split(','))
                 .map(str::trim);
+            // `multi_returner` stands for the returners that it names.
             given.clone().any(|name| name == "saltcellar")
                 || (given.clone().any(|name| name == "multi_returner")
                     && several.contains(&"saltcellar"))
         };
+
         Self {
             job_cache: names("master_job_cache"),
             event_return: names("event_return"),
@@ -61,6 +64,7 @@ impl Uses {
 
 pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
     let uses = Uses::of(context);
+
     configuration(found, context);
     use_of_saltcellar(found, context, &uses);
     extension(found, context, &uses);
@@ -85,11 +89,15 @@ pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
 fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
     let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
+
     let of_salt = context.python.iter().flat_map(|python| &python.warnings);
+
     for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {
         found.warn(format!("Salt warns: {message}"));
     }
+
     if master.files.is_empty() {
+        // Salt starts without a file, too.
         let message = format!(
             "{} is unreadable: Salt's defaults are assumed",
             master.conf_file.display()
@@ -107,12 +115,15 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
 
 fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let mut found = found.of("master_job_cache");
+
     let now = context
         .master
         .text("master_job_cache")
         .unwrap_or("local_cache");
+
     if uses.job_cache {
         found.ok("saltcellar is the master's job cache");
+    // A choice: saltcellar can archive beside another job cache.
     } else if uses.event_return || uses.ext_job_cache || uses.bus {
         let message = format!(
             "the master's job cache is {now}; saltcellar receives only events or minions' returns"
@@ -131,18 +142,24 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
 fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const WHY: &str =
         "without its returner, the master cannot create job ids and publishes no jobs";
+
     let mut found = found.of("extension");
+    // This master never calls the returner.
     if !(uses.job_cache || uses.event_return || uses.ext_job_cache) {
         return;
     }
+
     let master = context.master;
+    // Salt finds files before packages, so the file is what counts if there are both.
     let file = single_file(&candidates(master));
     let packaged = context
         .python
         .as_ref()
         .ok()
         .and_then(|python| python.extension.clone());
+
     let install = "`saltcellar setup` (or `salt-pip install` its wheel), then restart the master";
+
     let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
@@ -155,6 +172,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
                     format!("remove {}, or uninstall the package", path.display()),
                 );
             }
+
             synced_file(&mut found, master, path);
             version.clone().or_else(|| packaged.clone())
         }
@@ -162,9 +180,11 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
             lost_by_upgrade(&mut found, python);
             Some(version.clone())
         }
+        // The query worked, so this is certain.
         (None, _, Ok(python)) => {
             let name = python.python.display();
             let elsewhere = extras_with_extension(&python.python);
+
             let message = match elsewhere.first() {
                 Some(extras) => format!(
                     "Salt's Python ({name}) does not find the extension: it is installed for another Python, in {}",
@@ -174,6 +194,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
             };
             return found.problem_because(message, WHY, install);
         }
+        // A failed query proves nothing, so this is only a warning.
         (None, _, Err(why)) => {
             return found.warn_because(
                 format!("cannot check whether Salt finds the extension: {why}"),
@@ -182,6 +203,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
             );
         }
     };
+
     let ours = env!("CARGO_PKG_VERSION");
     match version {
         Some(theirs) if theirs != ours => found.warn_because(
@@ -203,6 +225,7 @@ fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
     else {
         return;
     };
+
     found.warn_because(
         format!("the extension is installed for Python {} only: {}", python.version.as_deref().unwrap_or("?"), module.display()),
         "an upgrade of Salt to a release with another Python removes it, and the master then publishes no jobs",
@@ -216,13 +239,17 @@ fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
         .texts("extension_modules")
         .iter()
         .any(|dir| path.starts_with(dir));
+
     let keeps = master
         .option("clean_dynamic_modules")
         .is_some_and(|value| !value.truthy());
+
     let is_source = |dir: &PathBuf| dir.join("_returners/saltcellar.py").is_file();
+    // Not subject to synchronization, or a synchronization keeps it or brings it back.
     if !is_synced || keeps || master.file_roots.values().flatten().any(is_source) {
         return;
     }
+
     found.warn_because(format!("{} is not in salt://_returners", path.display()),
         "the next `salt-run saltutil.sync_returners` or `sync_all` deletes it, and the master then publishes no jobs",
         format!("`saltcellar setup`, then remove {}", path.display()),
@@ -232,6 +259,7 @@ fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
 /// Possible paths of a single-file returner, in the search order of Salt 3006 to 3008.
 fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
     let own = master.texts("module_dirs");
+
     // Of the directories in `module_dirs` the last one counts, and in each only one of the two forms.
     let mut found: Vec<PathBuf> = own
         .iter()
@@ -243,6 +271,8 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
                 .find(|dir| dir.is_dir())
         })
         .collect();
+
+    // After `module_dirs`, in Salt's order.
     found.extend(
         master
             .texts("extension_modules")
@@ -250,21 +280,27 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
             .map(|dir| Path::new(dir).join("returners")),
     );
     found.extend(master.texts("returner_dirs").iter().map(PathBuf::from));
+
     found.iter().map(|dir| dir.join("saltcellar.py")).collect()
 }
 
 /// The extension's socket, and whether the master's user has access to it.
 fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let mut found = found.of("saltcellar.socket");
+    // Minions with `ext_job_cache` do not use the master's socket.
     if !(uses.job_cache || uses.event_return) {
         return;
     }
+
     let MasterContext { master, socket, .. } = context;
     let configured = setting(master, "socket");
+
     // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
     let extension_socket = configured
         .clone()
         .unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
+
+    // Only with a known path can the two differ.
     if (configured.is_some() || master.user == "root")
         && !same_file(Path::new(&extension_socket), socket)
     {
@@ -277,12 +313,17 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
             format!("saltcellar.socket: {}", socket.display()),
         );
     }
+
+    // A missing socket means that the daemon does not run, which has a finding of its own.
     let Ok(file) = fs::metadata(socket) else {
         return;
     };
+
+    // Rights of a user that `/etc/passwd` lacks cannot be computed.
     let Some(user) = User::named(&master.user) else {
         return;
     };
+
     if !extension_trusts(context, user.uid) {
         let name = &context.daemon.name;
         return found.problem_because(
@@ -294,7 +335,9 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
             format!("saltcellar.daemon_user: {name}"),
         );
     }
+
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
+
     if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
         found.ok(format!(
             "{}, accessible to the master's user",
@@ -322,29 +365,38 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
     if uid == 0 || uid == master_uid {
         return true;
     }
+
     let map = context.master.option("saltcellar").and_then(Value::as_map);
     let user = context
         .master
         .option("saltcellar.daemon_user")
         .or_else(|| map?.get("daemon_user"));
+
     match user {
         Some(Value::Int(number)) => return *number == i64::from(uid),
         Some(Value::Str(name)) if !name.is_empty() => {
+            // A number in quotes is a uid, too.
             let named = name.parse().ok().or_else(|| Some(User::named(name)?.uid));
             return named == Some(uid);
         }
         _ => {}
     }
+
+    // Without the option, the socket's directories must prove that nobody else could have put a
+    // socket there.
     let Some(dir) = context
         .socket
         .parent()
         .and_then(|dir| dir.canonicalize().ok())
     else {
+        // What cannot be inspected is not trusted.
         return false;
     };
+
     let is = |dir: &Path, fits: &dyn Fn(&fs::Metadata) -> bool| {
         fs::metadata(dir).is_ok_and(|dir| fits(&dir))
     };
+
     is(&dir, &|dir| dir.uid() == uid)
         && dir.ancestors().skip(1).all(|above| {
             is(above, &|above| {
@@ -356,10 +408,14 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
 fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let mut found = found.of("sock_dir");
     let MasterContext { master, daemon, .. } = context;
+
     let name = master.sock_dir.display();
+    // The master creates it when it starts.
     let Ok(dir) = fs::metadata(&master.sock_dir) else {
         return;
     };
+
+    // With the sticky bit (0o1000) users cannot replace files of others.
     if dir.mode() & 0o002 != 0 && dir.mode() & 0o1000 == 0 {
         found.problem_because(
             format!(
@@ -370,13 +426,17 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
             format!("`chmod o-w {name}`"),
         );
     }
+
     if !uses.bus {
         return;
     }
+
     let bus = master.sock_dir.join("master_event_pub.ipc");
+    // The master does not run.
     let Ok(socket) = fs::symlink_metadata(&bus) else {
         return;
     };
+
     let mode = socket.mode() & 0o777;
     if daemon.allows(&socket, READ | WRITE) && daemon.allows(&dir, ENTER) {
         found.ok(format!(
@@ -409,6 +469,8 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
         daemon,
         ..
     } = context;
+
+    // Checked even if the daemon does not use keys, because it endangers every minion.
     let private = master.pki_dir.join("master.pem");
     if let Ok(key) = fs::metadata(&private)
         && key.mode() & 0o077 != 0
@@ -423,9 +485,12 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
             format!("`chmod 0400 {}`", private.display()),
         );
     }
+
+    // Nothing else in the daemon reads the minions' keys.
     if !config.serves_minions() {
         return;
     }
+
     let dir = match master.accepted_keys() {
         AcceptedKeys::Files(dir) => dir,
         AcceptedKeys::Driver(driver) => {
@@ -436,6 +501,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
             );
         }
     };
+
     if !same_file(&config.https.pki_dir, &dir) {
         found.problem_because(
             format!(
@@ -450,10 +516,12 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
             ),
         );
     }
+
     let accepted = config.https.pki_dir.join("minions");
     let readable = [config.https.pki_dir.as_path(), accepted.as_path()]
         .iter()
         .all(|dir| fs::metadata(dir).is_ok_and(|dir| daemon.allows(&dir, READ | ENTER)));
+
     if readable {
         found.ok(format!("{} can read {}", daemon.name, accepted.display()));
     } else {
@@ -473,24 +541,33 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
 fn engines(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "engines";
     let mut found = found.of(CHECK);
+
     let master = context.master;
     let in_effect = master.option(CHECK).map(engine_names).unwrap_or_default();
     let files = master.option_by_file(CHECK);
+
     let Some((last, _)) = files.last() else {
+        // No file sets the option.
         return;
     };
+
     let effective = format!("[{}]", in_effect.join(", "));
+
     for (file, value) in &files {
         let names = engine_names(value).into_iter();
         let lost: Vec<_> = names.filter(|name| !in_effect.contains(name)).collect();
+        // Salt has merged this file's list with the others.
         if lost.is_empty() {
             continue;
         }
+
         let message = format!(
             "{} of {} are not started: another file replaces this value of `engines`, which is now {effective}",
             lost.join(", "),
             file.display()
         );
+
+        // Without saltcellar's item Salt's reactor is on again, and two may act.
         let (verdict, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor()
         {
             (CheckResult::Problem, "Salt's own reactor is therefore on")
@@ -500,6 +577,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
                 "the lists of included files are merged; they replace the main file's, and a mapping replaces all before it",
             )
         };
+
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
         found.advise(
             verdict,
@@ -508,6 +586,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
             format!("engines: [{}] in {}", all.join(", "), last.display()),
         );
     }
+
     if master
         .option(CHECK)
         .is_some_and(|value| value.as_map().is_some())
@@ -529,9 +608,11 @@ fn engine_names(engines: &Value) -> Vec<String> {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
+
     match engines {
         Value::List(items) => items
             .iter()
+            // An item with options is a map with the engine's name as its only key.
             .flat_map(|item| match item {
                 Value::Str(name) => vec![name.clone()],
                 Value::Map(map) => names(map),
@@ -552,6 +633,7 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
+
     if master.runs_reactor() && reacts(config, &master.conf_file) {
         found.problem_because(format!(
                 "Salt's own reactor and saltcellar's are both enabled ({})",
@@ -574,14 +656,18 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
         daemon,
         ..
     } = context;
+
     let reactor = &config.reactor;
     let is_its_reactor = reactor
         .master
         .as_deref()
         .is_some_and(|path| same_file(path, &master.conf_file));
+
     if !is_its_reactor {
+        // Files of this master are rendered only by its own reactor.
         return;
     }
+
     let python = python::find(reactor.python.as_deref());
     if !python.as_deref().is_some_and(Path::is_file) {
         return found.warn_because(match python {
@@ -592,9 +678,12 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
             "`reactor: {python: PATH}` in the daemon's configuration, with the Python in which Salt is installed",
         );
     }
+
     let Some(user) = master.configured_user() else {
+        // Salt runs as whoever starts it, so there is no user to switch to.
         return;
     };
+
     match Account::switch(user, daemon.uid) {
         Ok(_) => {
             found.ok(format!("Salt's Python runs as {user}, the master's user"));
@@ -612,15 +701,19 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
+
     let salts = acting::of_master(master);
     let is_ours = config
         .reactor
         .master
         .as_deref()
         .is_some_and(|path| same_file(path, &master.conf_file));
+
+    // Somebody acts, or there is nothing to act on.
     if salts.runs || salts.rules.is_empty() || is_ours {
         return;
     }
+
     let count = salts.rules.len();
     found.problem_because(format!(
             "no reactor acts on the {count} rules of `reactor` ({}): Salt's own reactor is disabled ({}), and the daemon has none for this master",
@@ -660,7 +753,9 @@ pub(in crate::cli) fn setting(master: &SaltMaster, key: &str) -> Option<String> 
 /// The file and line of a top-level option; the last file takes precedence.
 pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
     for path in master.files.iter().rev() {
+        // A file that vanished meanwhile has no line with the option.
         let text = fs::read_to_string(path).unwrap_or_default();
+
         let line = text.lines().position(|line| {
             line.trim_start_matches(['"', '\''])
                 .strip_prefix(key)
@@ -670,11 +765,13 @@ pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
                         .starts_with(':')
                 })
         });
+
         if let Some(line) = line {
             return format!("{}:{}", path.display(), line + 1);
         }
     }
-    // A map on one line, as in JSON
+
+    // The option does not begin a line: a mapping on one line, as in JSON.
     let file = master.option_by_file(key).pop();
     file.map_or_else(
         || "Salt's default".to_owned(),

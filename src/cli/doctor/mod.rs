@@ -207,18 +207,30 @@ impl Args {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let (overrides, environment) = (global.overrides(), Environment::of_process());
+    // Found separately: the daemon may run although its file is invalid by now.
     let choice = SocketChoice::find(&overrides, &environment).context("read the configuration")?;
+
     let mut found = Findings::default();
+
+    // An invalid file is a finding among others, so its error is kept here.
     let file = Config::load(&overrides, &environment);
+
     let mut daemon = ask_daemon(&choice.path);
     let running = daemon.as_mut().ok().map(|(client, _)| running(client));
+
     // A file that is named on the command line is the one to check.
     let running = running.filter(|_| global.config.is_none() || file.is_err());
+
     let config = check_configuration(&mut found, file, running)?;
+
     check_socket(&mut found, &choice.path, &config);
+
     let status = check_daemon(&mut found, daemon);
+
     let unreachable = status.is_none();
+
     if let Some((mut client, status)) = status {
+        // The daemon's own verdict comes first; the rest adds detail.
         check_reasons(&mut found, &status);
         reactor::check(&mut found, &mut client, &config);
         sinks::check(&mut found, &mut client);
@@ -227,20 +239,27 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         check_counters(&mut found, &status);
         keys::check(&mut found, &mut client, &status);
     }
+
+    // From here on nothing needs the daemon.
     keys::redaction(&mut found, &config);
     disk::check(&mut found, &config, unreachable);
     permissions::check(&mut found, &config, daemon_uid(&choice.path));
+
     let mut spools = args.spool.clone();
     let salt_master = SaltMaster::read(&args.salt_config.join("master"));
+
     if !args.no_master && master_exists(&mut found, &salt_master, args) {
         check_master(&mut found, &salt_master, &config, &choice.path, args);
         let spool = master::setting(&salt_master, "spool_dir")
             .map_or_else(|| salt_master.cachedir.join("saltcellar"), PathBuf::from);
+        // The daemon's configuration or a flag may have named it already.
         if !config.spools.contains(&spool) && !spools.contains(&spool) && spool.exists() {
             spools.push(spool);
         }
     }
+
     check_spools(&mut found, &config.spools, &spools, !unreachable);
+
     report(global, &found, unreachable)
 }
 
@@ -252,16 +271,21 @@ pub(super) fn installed_extension(salt_python: &Path, master: &SaltMaster) -> Op
 /// Whether a master is configured here. A missing configuration is a problem only if its directory was passed.
 fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
     let mut found = found.of("master_config");
+
     let is_default = args.salt_config == Path::new(SALT_CONFIG);
+
     if let Some(what) = closed_to_this_user(salt_master, is_default) {
         found.needs_root(what);
         return false;
     }
+
     // A master may have only `master.d`.
     if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
         return true;
     }
+
     let name = salt_master.conf_file.display();
+    // Nobody asked for a master, so its absence is normal.
     if is_default {
         let message = format!(
             "no Salt master is configured here: {name} does not exist (--salt-config sets another directory)"
@@ -270,6 +294,7 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
     } else {
         found.problem(format!("{name} does not exist"));
     }
+
     false
 }
 
@@ -280,13 +305,16 @@ fn closed_to_this_user(master: &SaltMaster, is_default: bool) -> Option<String> 
     if own.is_root() {
         return None;
     }
+
     let denied = |path: &Path| {
         std::fs::File::open(path)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     };
+
     if denied(&master.conf_file) || master.files.iter().any(|file| denied(file)) {
         return Some(master.conf_file.display().to_string());
     }
+
     // The files of another user's master are closed even if its configuration is not.
     let is_own = users::User::numbered(own.as_raw()).is_some_and(|user| user.name == master.user);
     (is_default && master.conf_file.exists() && !is_own)
@@ -301,6 +329,8 @@ fn check_master(
     args: &Args,
 ) {
     let running = salt_python::running(salt_master);
+
+    // A Python that is named explicitly is checked instead, whatever the master runs in.
     if let Some(running) = running
         .as_deref()
         .filter(|running| args.salt_python.is_none() && !running.exists())
@@ -314,6 +344,7 @@ fn check_master(
             "`systemctl restart salt-master`",
         );
     }
+
     let python = match salt_python::find(args.salt_python.as_deref(), salt_master) {
         Some(path) => python::ask(&path, salt_master)
             .map_err(|why| format!("cannot query {}: {why}", path.display())),
@@ -322,6 +353,7 @@ fn check_master(
                 .to_owned(),
         ),
     };
+
     if let Ok(installed) = &python
         && let Some(salt) = &installed.salt
     {
@@ -334,6 +366,8 @@ fn check_master(
             installed.python.display()
         ));
     }
+
+    // The owner of the socket is the daemon's user, even if the daemon does not respond.
     let daemon = access::User::numbered(daemon_uid(socket));
     let context = master::MasterContext {
         master: salt_master,
@@ -342,6 +376,7 @@ fn check_master(
         daemon: &daemon,
         python: &python,
     };
+
     master::check(found, &context);
 }
 
@@ -353,6 +388,7 @@ fn daemon_uid(socket: &Path) -> u32 {
 
 fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
+
     match out.format {
         Format::Table => {
             let mut table = Table::new([
@@ -360,6 +396,7 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
                 Column::left("CHECK"),
                 Column::left("FOUND"),
             ]);
+
             let row = |f: &CheckFinding| {
                 vec![
                     f.verdict.name().to_owned(),
@@ -367,10 +404,13 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
                     f.message.clone(),
                 ]
             };
+
+            // The row's number leads back to its finding, for the lines below it.
             let rows: Vec<_> = found.0.iter().map(row).collect();
             table.print_with(&mut out, &rows, |number| {
                 found.0.get(number).map_or_else(String::new, below)
             })?;
+
             // With problems, the summary is the error that the program prints last.
             if found.problems() == 0 {
                 out.line(&summary(0, found.0.len()))?;
@@ -385,6 +425,7 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
                     .unzip();
                 json!({"check": f.check, "verdict": f.verdict.name(), "found": f.message, "why": why, "write": write})
             };
+
             let checks: Vec<_> = found.0.iter().map(one).collect();
             let summary = summary(found.problems(), found.0.len());
             out.json(
@@ -392,10 +433,13 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
             )?;
         }
     }
+
     out.flush()?;
+
     match found.problems() {
         0 => Ok(()),
         problems => {
+            // Most other problems follow from an unreachable daemon, so the exit code names that.
             let exit = if unreachable {
                 Exit::NoDaemon
             } else {
@@ -422,7 +466,9 @@ fn below(finding: &CheckFinding) -> String {
 
 fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     let mut found = found.of("socket");
+
     let at = socket.display();
+
     let file = match std::fs::symlink_metadata(socket) {
         Ok(file) if file.file_type().is_socket() => file,
         Ok(_) => {
@@ -432,9 +478,12 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
         }
         Err(error) => return found.problem(format!("{at}: {error}")),
     };
+
+    // Who can replace the socket, or a directory above it, can receive the master's entries.
     let mode = file.mode() & 0o777;
     let gid = config.socket_group.as_deref().and_then(users::group_id);
     let dir = socket.parent().unwrap_or(Path::new("/"));
+
     let looked = unix_listener::directory_problems(dir, file.uid(), mode, gid).and_then(|of_dir| {
         Ok([
             of_dir,
@@ -442,18 +491,21 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
         ]
         .concat())
     });
+
     let concerns = match looked {
         Ok(concerns) => concerns,
         Err(error) => {
             return found.problem(format!("cannot inspect the directory of {at}: {error}"));
         }
     };
+
     let wanted = config.socket_mode.0;
     if mode != wanted {
         let message =
             format!("{at} has mode {mode:04o}, but {wanted:04o} is configured: restart the daemon");
         found.warn(message);
     }
+
     for concern in &concerns {
         let verdict = if concern.fatal {
             CheckResult::Problem
@@ -462,6 +514,7 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
         };
         found.add(verdict, concern.to_string());
     }
+
     if concerns.is_empty() {
         let (uid, gid) = (file.uid(), file.gid());
         found.ok(format!("{at}, mode {mode:04o}, owner {uid}, group {gid}"));
@@ -501,6 +554,7 @@ fn check_configuration(
     running: Option<Result<Config, String>>,
 ) -> anyhow::Result<Config> {
     let mut found = found.of("configuration");
+
     if let Err(error) = &file {
         found.problem_because(
             error.to_string(),
@@ -508,7 +562,9 @@ fn check_configuration(
             "correct that line; `saltcellar check` shows whether the file is accepted",
         );
     }
+
     match (running, file) {
+        // What the daemon runs with counts more than what it would read next.
         (Some(Ok(running)), file) => {
             if file.is_ok() {
                 found.ok("accepted; the checks below use what the running daemon uses");
@@ -525,6 +581,7 @@ fn check_configuration(
             found.ok("accepted");
             Ok(file)
         }
+
         // Nothing is known about the daemon's paths.
         (_, Err(error)) => Err(anyhow::Error::new(error).context("read the configuration")),
     }
@@ -545,6 +602,7 @@ const CHECKED_PARTS: [&str; 8] = [
 /// The reasons of `status` why not all is well, so that `doctor` never finds less than `status`.
 fn check_reasons(found: &mut Findings, status: &Status) {
     let mut found = found.of("status");
+
     let reasons = status.health.iter().flat_map(|health| &health.reasons);
     for Reason {
         level,
@@ -552,9 +610,11 @@ fn check_reasons(found: &mut Findings, status: &Status) {
         message,
     } in reasons
     {
+        // A check of its own reports the same with more detail.
         if CHECKED_PARTS.iter().any(|known| part.starts_with(known)) {
             continue;
         }
+
         let verdict = match level {
             Level::Problem => CheckResult::Problem,
             Level::Warning => CheckResult::Warning,
@@ -570,17 +630,22 @@ fn check_daemon(
     answer: Result<(Client, Status), ClientError>,
 ) -> Option<(Client, Status)> {
     let mut found = found.of("daemon");
+
     let (client, status): (_, Status) = match answer {
         Ok(answer) => answer,
+        // Another protocol: nothing more can be requested.
         Err(ClientError::Refused { code, message }) if code == "version" => {
             found.problem(format!("{message}: update the older one"));
             return None;
         }
+        // Not running, no access, or no response in time: the error says which.
         Err(error) => {
             found.problem(error.to_string());
             return None;
         }
     };
+
+    // Only equal versions are tested together.
     let (theirs, ours) = (&status.version, env!("CARGO_PKG_VERSION"));
     if theirs == ours {
         let Status { pid, uptime_s, .. } = &status;
@@ -590,6 +655,7 @@ fn check_daemon(
             "the daemon has version {theirs}, this program {ours}: restart the daemon, or update the older one"
         ));
     }
+
     Some((client, status))
 }
 
@@ -599,6 +665,7 @@ fn check_store(found: &mut Findings, client: &mut Client) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
+
     let Space {
         state,
         free_bytes,
@@ -606,19 +673,23 @@ fn check_store(found: &mut Findings, client: &mut Client) {
         min_bytes,
         ..
     } = &stats.space;
+
     let (verdict, what) = match state.as_str() {
         "ample" => (CheckResult::Ok, "enough free space"),
         "low" => (
             CheckResult::Warning,
             "little free space: old segments are dropped early",
         ),
+        // `full`, or a state that only a later daemon knows: a false alarm is better than none.
         _ => (
             CheckResult::Problem,
             "no free space: entries are rejected, the extension spools",
         ),
     };
+
     let numbers = format!("{free_bytes} bytes free, low below {low_bytes}, full below {min_bytes}");
     found.add(verdict, format!("{}: {what} ({numbers})", stats.state_dir));
+
     check_clock(found.found, stats.clock_step.as_ref());
 }
 
@@ -628,8 +699,10 @@ fn check_clock(found: &mut Findings, step: Option<&ClockStep>) {
     let Some(&ClockStep { ahead_s, wait_s }) = step else {
         return found.ok("deletion by age uses the system clock");
     };
+
     let (by, wait) = (duration(ahead_s.unsigned_abs()), duration(wait_s));
     let direction = if ahead_s < 0 { "behind" } else { "ahead of" };
+
     found.warn_because(
         format!(
             "the system clock is {by} {direction} the expected time: it was set, or the daemon was stopped for long; \
@@ -652,6 +725,7 @@ fn duration(seconds: u64) -> String {
 
 fn check_buses(found: &mut Findings, status: &Status) {
     let mut found = found.of("bus");
+
     for BusRow {
         path,
         connected,
@@ -670,7 +744,9 @@ fn check_buses(found: &mut Findings, status: &Status) {
 }
 
 fn check_counters(found: &mut Findings, status: &Status) {
+    // Only if nothing is added below, all is well.
     let before = found.0.len();
+
     for LossCounter {
         name,
         level,
@@ -678,6 +754,7 @@ fn check_counters(found: &mut Findings, status: &Status) {
     } in LOSS_COUNTERS
     {
         let n = status.counters.get(*name).copied().unwrap_or(0);
+
         if n > 0 {
             let result = if *level == Level::Problem {
                 CheckResult::Problem
@@ -689,6 +766,7 @@ fn check_counters(found: &mut Findings, status: &Status) {
                 .add(result, format!("{name} is {n}: {meaning}"));
         }
     }
+
     if found.0.len() == before {
         found
             .of("counters")
@@ -709,10 +787,12 @@ fn check_spools(
 ) {
     for dir in configured.iter().chain(named) {
         let name = dir.display();
+
         match Spool::inspect(dir) {
             Ok(None) if named.contains(dir) => {
                 found.of("spool").ok(format!("{name}: never used"));
             }
+            // The extension creates its spool with the first entry that has to wait.
             Ok(None) => {}
             Ok(Some(spool)) => check_spool(found, &spool, daemon_answers),
             Err(error) if is_denied(&error) => found.of("spool").needs_root(name),
@@ -725,19 +805,23 @@ fn check_spools(
 
 fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
     let name = spool.dir.display();
+
     let age = spool.oldest.map_or(0, |at| {
         Clock::real().now().0.saturating_sub(at.0) / 1_000_000
     });
+
     let waiting = format!(
         "{name}: {} bytes are waiting, the oldest for {age} s",
         spool.waiting_bytes
     );
+
     match spool.waiting_bytes {
         0 => found.of("spool").ok(format!("{name}: empty")),
         _ if !daemon_answers => {
             let message = format!("{waiting}; they are delivered once the daemon is reachable");
             found.of("spool").warn(message);
         }
+        // Any call of a working extension would have delivered them by now.
         _ if age > SPOOL_WAITS_MAX => {
             let message = format!(
                 "{waiting}, although the daemon is reachable: is the master running, and does its option \
@@ -750,6 +834,7 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
             found.of("spool").warn(message);
         }
     }
+
     if spool.dead_letter_bytes > 0 {
         let message = format!(
             "{name}/spool.dead-letter holds {} bytes of records that the daemon failed to store repeatedly: keep the file and report a bug",
@@ -757,10 +842,12 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
         );
         found.of("spool").warn(message);
     }
+
     if spool.lost_entries() > 0 {
         let mut message = format!(
             "{name}: entries were lost (spool.counters; remove the file once the cause is known):"
         );
+
         for (reason, n) in &spool.lost {
             // Writing to a String cannot fail.
             let _ = write!(message, " {} {n}", plain(reason));

@@ -14,13 +14,16 @@ const EVENT_RETURN_QUEUE: i64 = 1000;
 pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_write_buffer";
     let mut found = found.of(CHECK);
+
     let MasterContext { master, .. } = context;
+
     // A number, or the word `dynamic`.
     let is_set = match master.option(CHECK) {
         Some(Value::Int(bytes)) => *bytes != 0,
         Some(Value::Str(word)) => !word.is_empty() && word != "0",
         _ => false,
     };
+
     if is_set {
         let verdict = if uses.bus {
             CheckResult::Problem
@@ -41,6 +44,7 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
     const CHECK: &str = "ipc_mode";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
+
     if master.text(CHECK) == Some("tcp") {
         let verdict = if uses.bus {
             CheckResult::Problem
@@ -60,6 +64,7 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
 /// The way by which events arrive, and the number of calls it needs.
 pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
+
     match (uses.event_return, uses.bus) {
         (false, true) => found.of("event_return").ok("the daemon reads the bus directly"),
         // A master that does not use saltcellar at all has its own finding.
@@ -76,11 +81,15 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
         ),
         (true, false) => found.of("event_return").ok("events arrive by event_return"),
     }
+
     if !uses.event_return {
         return;
     }
+
+    // The defaults are Salt's.
     let queue = master.int("event_return_queue").unwrap_or(0);
     let seconds = master.int("event_return_queue_max_seconds").unwrap_or(0);
+    // Zero and one both mean a call for each event.
     if queue < 2 {
         found.of("event_return_queue").warn_because(
             format!("event_return_queue is {queue}: one call per event, and each waits for the disk"),
@@ -89,6 +98,7 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
             format!("event_return_queue: {EVENT_RETURN_QUEUE}, event_return_queue_max_seconds: 1"),
         );
     } else if seconds == 0 {
+        // Only the time bounds what a killed master loses.
         found.of("event_return_queue_max_seconds").warn_because(
             format!("event_return_queue is {queue}, without a limit on waiting time"),
             "the queue is flushed only when it is full, and lost if the master is killed",
@@ -101,10 +111,14 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
     const CHECK: &str = "max_event_size";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
+
     let Some(size) = master.int(CHECK) else {
         return;
     };
+
+    // A limit beyond `i64` cannot be exceeded by an option of Salt.
     let entry_max = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
+
     if size > entry_max {
         found.warn_because(
             format!(
@@ -127,6 +141,7 @@ pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses:
     const CHECK: &str = "job_cache";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
+
     if uses.job_cache && !master.flag(CHECK) {
         found.problem_because(
             format!("{CHECK} is False ({})", option_origin(master, CHECK)),
@@ -140,11 +155,14 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
     const CHECK: &str = "ext_job_cache";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
+
     let named = master.text(CHECK).unwrap_or_default();
     if named.is_empty() {
         return;
     }
+
     if !uses.ext_job_cache {
+        // Only a master with saltcellar as its job cache loses something by it.
         if uses.job_cache {
             found.problem_because(
                 format!("{CHECK} is {named} ({})", option_origin(master, CHECK)),
@@ -152,8 +170,11 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
                 format!("remove {CHECK}, or {CHECK}: saltcellar"),
             );
         }
+
         return;
     }
+
+    // It matters only to minions of other machines whether the daemon accepts them.
     let source = config.serves_minions();
     found.warn_because(
         format!(
@@ -177,6 +198,8 @@ pub(super) fn job_cache_store_endtime(
     const CHECK: &str = "job_cache_store_endtime";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
+
+    // A hint, not a fault: some programs read the time of the end.
     if uses.job_cache && master.flag(CHECK) {
         found.warn_because(
             format!("{CHECK} is on ({})", option_origin(master, CHECK)),
@@ -191,6 +214,7 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
     const CHECK: &str = "keep_jobs_seconds";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
+
     let Some(keep) = config
         .store
         .classes
@@ -198,16 +222,22 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
         .find(|class| class.name == "jobs")
         .map(|class| class.keep)
     else {
+        // Nothing keeps jobs.
         return;
     };
+
     let limited = keep.bytes.is_some() || keep.entries.is_some();
+    // Salt's default is a day.
     let salts = master.int(CHECK).unwrap_or(86_400);
+
     match keep.age {
+        // Nothing reports Salt's option to the daemon, and nothing else bounds the class.
         Age::Salt if !uses.job_cache && !limited => found.warn_because(
             "the store's retention of jobs follows Salt's, which is unknown",
             "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever",
             "store.classes: [{name: jobs, keep: {age: 90d or salt}}] in the daemon's configuration",
         ),
+        // Zero means forever in Salt.
         Age::Salt | Age::AtLeastSalt(_) if uses.job_cache && salts == 0 && !limited => found.warn_because(
             format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
             "the disk fills up, and the oldest jobs are then dropped without notice",
@@ -215,7 +245,9 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
         ),
         Age::Salt => found.ok(format!("jobs are kept for {salts} s, by {CHECK}")),
         Age::AtLeastSalt(age) => {
+            // Only a job cache learns Salt's option.
             let salts = if uses.job_cache { salts.unsigned_abs() } else { 0 };
+
             found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs().max(salts)));
         }
         Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.warn_because(

@@ -19,9 +19,11 @@ pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {
         why,
         uid,
     };
+
     dir.check(found);
     if let Some(key) = &config.https.key {
         let why = "with it another machine can impersonate the daemon";
+
         // Group read access is usual for keys: `ssl-cert`.
         PrivatePath {
             check: "https.key",
@@ -53,9 +55,11 @@ impl PrivatePath<'_> {
             why,
             uid,
         } = *self;
+
         let name = path.display();
         let looked = fs::metadata(path)
             .and_then(|file| Ok((file, unix_listener::parent_problems(path, check, uid)?)));
+
         let (file, replaced) = match looked {
             // The daemon creates its directory; `saltcellar check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -67,11 +71,14 @@ impl PrivatePath<'_> {
             }
             Ok(looked) => looked,
         };
+
         let before = found.0.len();
         let advise = |found: &mut Findings, message: String, write: String| {
             found.of(check).warn_because(message, why, write);
         };
+
         let mode = file.mode() & 0o7777;
+
         if mode & forbidden != 0 {
             let has = |bits: u32| mode & forbidden & bits != 0;
             let whose = if has(0o007) { "others" } else { "its group" };
@@ -82,6 +89,8 @@ impl PrivatePath<'_> {
                 format!("`chmod {:04o} {name}`", mode & !forbidden),
             );
         }
+
+        // Root may own it, because root has access in any case.
         if file.uid() != 0 && file.uid() != uid {
             let owner = file.uid();
             advise(
@@ -90,6 +99,8 @@ impl PrivatePath<'_> {
                 format!("`chown {uid} {name}`"),
             );
         }
+
+        // Whoever can replace a directory above it can replace the path itself.
         for concern in replaced {
             let verdict = if concern.fatal {
                 CheckResult::Problem
@@ -98,6 +109,7 @@ impl PrivatePath<'_> {
             };
             found.of(check).add(verdict, concern.to_string());
         }
+
         if found.0.len() == before {
             found
                 .of(check)

@@ -24,26 +24,36 @@ const NAMED: usize = 5;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
     let Some((role, file, _)) = config.reactor.of_whom() else {
+        // No reactor is configured.
         return;
     };
+
     let (state, _): (ReactorState, _) = match ask::call_as(client, "reactor_list", ()) {
         Ok(answer) => answer,
         Err(error) => return found.of(CHECK).problem(error.to_string()),
     };
+
     let reactor = state.running.clone().unwrap_or_default();
+
+    // The reactor is reported as healthy only if nothing is found from here on.
     let before = found.0.len();
+
     if let Some(refused) = &reactor.refused {
         found.of(CHECK).problem(format!(
             "its configuration is invalid and not in use: {}",
             refused.why
         ));
     }
+
     if reactor.master_unreachable {
         found
             .of(CHECK)
             .problem("the master's request port is unreachable; reactions are waiting");
     }
+
     actors(found, &state);
+
+    // Shadow mode is a warning only if the configuration does not ask for it.
     if reactor.shadow && state.salts_reactor && !config.reactor.shadow {
         let file = file.display();
         found.of(CHECK).warn(match role {
@@ -55,28 +65,34 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
             ),
         });
     }
+
     if found.0.len() == before {
         let who = if reactor.shadow {
             "in shadow mode, Salt's own reactor acts"
         } else {
             "active"
         };
+
         let RunningReactor {
             behind,
             unstored,
             open,
             ..
         } = reactor;
+
         let rules = state.rules.len();
         found.of(CHECK).ok(format!(
             "{who}: {rules} rules, {behind} events behind, {unstored} records not stored yet, {open} open"
         ));
     }
+
+    // Past reactions matter in any state.
     if let Err(error) = limited(found, client) {
         found
             .of(LOOPS)
             .problem(format!("cannot list reactions: {error}"));
     }
+
     if let Err(error) = failed(found, client, reactor.shadow) {
         found
             .of(REACTIONS)
@@ -99,7 +115,9 @@ fn actors(found: &mut Findings, state: &ReactorState) {
         ),
     ] {
         let these: Vec<_> = state.rules.iter().filter(|rule| rule.acts == who).collect();
+
         let Some(first) = these.first() else { continue };
+
         let mut names: Vec<_> = these
             .iter()
             .take(NAMED)
@@ -108,6 +126,7 @@ fn actors(found: &mut Findings, state: &ReactorState) {
         if these.len() > NAMED {
             names.push("...");
         }
+
         let (count, all, names) = (these.len(), state.rules.len(), names.join(", "));
         found.of(CHECK).problem_because(
             format!("{message} {count} of {all} rules ({names}): {}", first.why),
@@ -115,6 +134,7 @@ fn actors(found: &mut Findings, state: &ReactorState) {
             "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason",
         );
     }
+
     // With rules, the findings above name the reason.
     if let Some(blocked) = state.blocked.as_ref().filter(|_| state.rules.is_empty()) {
         found.of(CHECK).problem(format!("inactive: {blocked}"));
@@ -123,71 +143,92 @@ fn actors(found: &mut Findings, state: &ReactorState) {
 
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
+    // Reactions of longer ago would keep the finding alive after the cause is gone.
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let call_args = json!({ "state": "left", "limit": LIST_ROWS_MAX, "since": since });
+
     let answer = ask::call(client, "reactor_history", call_args)?;
+
     let rows = answer.list("reactions");
+
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
         let is_of = |row: &&Json| row.of("reaction").text("why") == why;
         let these: Vec<&Json> = rows.iter().filter(is_of).collect();
+
         let Some(latest) = these.first() else {
             continue;
         };
+
         let rules: Vec<_> = latest
             .of("reaction")
             .list("rules")
             .iter()
             .filter_map(Json::as_str)
             .collect();
+
         let (count, tag, rules) = (these.len(), latest.text("tag"), rules.join(", "));
+
         let message = format!(
             "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
         );
+
         let why = "reactions may trigger themselves, or a rule matches more events than expected";
         let write = format!(
             "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
         );
         found.of(LOOPS).warn_because(message, why, write);
     }
+
     Ok(())
 }
 
 /// Reactions that failed, wholly or partly, and were not replayed successfully.
 fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
+
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
         let call_args =
             json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
         let answer = ask::call(client, "reactor_history", call_args)?;
         Ok(answer.list("reactions").to_vec())
     };
+
     // A replay has its own record. The latest record of an event and its rules counts.
     let about = |row: &Json| ["event", "rules"].map(|name| row.of("reaction").of(name).clone());
+
     let done: Vec<_> = rows("done", true)?
         .iter()
         .map(|row| (about(row), row.number("seq")))
         .collect();
+
     let mut waiting: Vec<Json> = Vec::new();
+
     for row in rows("failed,partial,dead", false)? {
         let (about_row, seq) = (about(&row), row.number("seq"));
         let is_done = done
             .iter()
             .any(|(about, later)| *about == about_row && *later > seq);
+
+        // Rows come latest first, so the first record of an event and its rules is the latest.
         if !is_done && !waiting.iter().any(|later| about(later) == about_row) {
             waiting.push(row);
         }
     }
+
     let Some(latest) = waiting.first() else {
         let message = format!("no failures in the last {DAYS} days, or all were replayed");
         found.of(REACTIONS).ok(message);
         return Ok(());
     };
+
     let record = latest.of("reaction");
     let mut causes: Vec<String> = failures(record).collect();
+
     let lost = record
         .list("calls")
         .iter()
         .filter(|call| matches!(call.text("outcome"), "dead" | "unknown"));
+
     causes.extend(lost.map(|call| {
         format!(
             "{} of {}: {}",
@@ -196,21 +237,27 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
             call.text("why")
         )
     }));
+
     let (count, seq) = (waiting.len(), latest.number("seq"));
+
     let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",
         latest.text("tag"),
         causes.join("; ")
     );
+
+    // In shadow mode Salt's own reactor has acted on these events.
     let verdict = if shadow {
         CheckResult::Warning
     } else {
         CheckResult::Problem
     };
+
     let why = "these reactions were not executed completely";
     let write = format!(
         "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
     );
+
     found.of(REACTIONS).advise(verdict, message, why, write);
     Ok(())
 }

@@ -14,9 +14,12 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
+
     if page.sinks.is_empty() {
+        // Without sinks there is nothing to say.
         return;
     }
+
     match ask::call_as(client, "sinks_check", ()) {
         Ok((SinkChecks { sinks }, _)) => {
             for SinkCheck {
@@ -25,6 +28,8 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
                 found: message,
             } in sinks
             {
+                // The daemon tries the connections itself, because this user's network and rights
+                // may differ.
                 let result = if ok {
                     CheckResult::Ok
                 } else {
@@ -35,8 +40,10 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         }
         Err(error) => found.problem(error.to_string()),
     }
+
     for sink in page.sinks {
         let name = &sink.name;
+
         if sink.failures > 0 {
             let error = sink.error.map(|error| error.message).unwrap_or_default();
             let message = format!(
@@ -45,11 +52,15 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
             );
             found.problem(message);
         }
+
         let (lag, entries) = (sink.lag_s.unwrap_or(0), sink.lag_entries.unwrap_or(0));
+
+        // A paused sink is behind on purpose.
         if lag > LAG_S && sink.state != "paused" {
             let message = format!("{name}: {entries} entries behind, the oldest is {lag} s old");
             found.warn(message);
         }
+
         if sink.dead_letters > 0 {
             found.warn_because(
                 format!("{name}: {} dead letters", sink.dead_letters),

@@ -378,8 +378,8 @@ impl Daemon {
     /// Stops all parts in order.
     fn stop(self) {
         watchdog::stopping();
-        // Ends the process even if a disk hangs; acknowledged entries are durable.
 
+        // Ends the process even if a disk hangs; acknowledged entries are durable.
         let timeout = threads::spawn("sc-giveup", || {
             std::thread::sleep(DRAIN_TIMEOUT);
             tracing::error!("shutdown timed out, exiting");
@@ -390,7 +390,6 @@ impl Daemon {
         }
 
         // Their processes use the local socket.
-
         self.zeromq.stop();
 
         // The listeners accept nothing more, and finish the calls in flight.

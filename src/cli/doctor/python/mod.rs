@@ -80,8 +80,10 @@ pub(super) struct Installed {
 /// Runs [`QUERY`] in that Python, as the master's user. An error is the reason, without a subject.
 pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, String> {
     let salt_python = SaltPython::to_ask(python, master.configured_user())?;
+    // In an unnamed file, because the master's user may lack the right to read the configuration.
     let options = encode_map(master.given()).to_string();
     let options = memory_file(options.as_bytes()).map_err(|error| error.to_string())?;
+
     let mut child = salt_python
         .isolated()
         .args(["-c", QUERY])
@@ -90,7 +92,9 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
+
     let started = Instant::now();
+    // Polled: the standard library has no wait with a timeout.
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -105,20 +109,24 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
             }
         }
     };
+
     // One line, which fits the buffer of a pipe.
     let mut answer = String::new();
     let read = child
         .stdout
         .take()
         .map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
+
     let answer: Option<Json> = read
         .and_then(Result::ok)
         .and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
+
     let Some(answer) = answer.filter(|_| status.success()) else {
         return Err(format!(
             "no answer, {status}; Python 3.10 or later is required"
         ));
     };
+
     let text = |key: &str| answer.get(key).and_then(Json::as_str).map(str::to_owned);
     let warnings = answer
         .get("warnings")
@@ -126,10 +134,12 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         .into_iter()
         .flatten();
     let yes = |key: &str| answer.get(key).and_then(Json::as_bool) == Some(true);
+
     Ok(Installed {
         python: python.to_owned(),
         salt: text("salt"),
         version: text("python"),
+        // Salt loads a package only by its entry point.
         extension: text("extension").filter(|_| text("module").is_some() && yes("entry")),
         module: text("module").map(PathBuf::from),
         warnings: warnings
@@ -145,6 +155,8 @@ pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
         .parent()
         .and_then(Path::parent)
         .unwrap_or(Path::new("/"));
+
+    // A missing directory only means that this Python is not one of Salt's packages.
     let mut found: Vec<PathBuf> = std::fs::read_dir(root)
         .into_iter()
         .flatten()
@@ -158,6 +170,8 @@ pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|dir| dir.join("saltext/saltcellar").is_dir())
         .collect();
+
+    // A directory lists its entries in any order, and the first one is named in the finding.
     found.sort_unstable();
     found
 }
@@ -173,9 +187,11 @@ pub(super) fn is_in_extras(path: &Path) -> bool {
 /// The first existing candidate, and the version in its head.
 pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
     let path = candidates.iter().find(|path| path.is_file())?;
+
     let lines = File::open(path)
         .ok()
         .map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
+
     let version = lines
         .into_iter()
         .flatten()
@@ -184,6 +200,7 @@ pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<Str
             let rest = line.strip_prefix(GENERATED_FROM)?;
             Some(rest.split_whitespace().next()?.to_owned())
         });
+
     Some((path.clone(), version))
 }
 
