@@ -32,19 +32,25 @@ impl Account {
             .ok_or_else(|| {
                 format!("no such user {user:?}, which is `user` in Salt's configuration")
             })?;
+
         if account.uid == own {
             return Ok(None);
         }
+
+        // With the rights of another user Salt's Python would read or write the wrong files.
         if own != 0 {
             return Err(format!(
                 "Salt runs as user {user}, and only root can start Salt's Python as another user; this process has uid {own}"
             ));
         }
+
+        // `CommandExt::uid` is no substitute, because it drops the supplementary groups.
         if setpriv().is_none() {
             return Err(format!(
                 "cannot switch to user {user}: setpriv (util-linux) is not installed"
             ));
         }
+
         Ok(Some(Self(account)))
     }
 
@@ -58,6 +64,7 @@ impl Account {
             shell,
             ..
         } = &self.0;
+
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
         command.args([
             "--reuid",
@@ -68,6 +75,7 @@ impl Account {
             "--",
         ]);
         command.arg(program).current_dir("/");
+
         for (variable, value) in [
             ("HOME", home),
             ("SHELL", shell),
@@ -78,15 +86,18 @@ impl Account {
                 command.env(variable, value);
             }
         }
+
         command
     }
 
     /// Kills a process of this user.
     pub(in crate::reactor) fn kill(&self, pid: u32) -> io::Result<()> {
+        // By a shell of that user, because this process may lack the right.
         let mut command = self.command(Path::new("/bin/sh"));
         command
             .args(["-c", "kill -9 \"$0\"", &pid.to_string()])
             .stdin(Stdio::null());
+
         let output = command.output()?;
         if output.status.success() {
             return Ok(());
@@ -119,11 +130,14 @@ impl SaltPython {
             }
             None => None,
         };
+
+        // The program may be replaceable only by root and by the user that runs it.
         let uid = account.as_ref().map_or(own, |Account(user)| user.uid);
         let checked = match python.to_str() {
             Some(name) if python.components().count() == 1 => TrustedProgram::in_path(name, uid),
             _ => TrustedProgram::check(python, uid),
         };
+
         let program = checked
             .and_then(|program| {
                 libraries(program.path())
@@ -132,6 +146,7 @@ impl SaltPython {
                 Ok(program)
             })
             .map_err(|error: Untrusted| error.to_string())?;
+
         Ok(Self { program, account })
     }
 
@@ -175,6 +190,8 @@ fn libraries(python: &Path) -> Vec<PathBuf> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("python3.")) && path.is_dir()
     };
+
+    // A virtual environment and the installation behind its link each have libraries.
     let programs = [Some(python.to_owned()), python.canonicalize().ok()];
     programs
         .iter()

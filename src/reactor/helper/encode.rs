@@ -23,6 +23,7 @@ pub(crate) fn encode(value: &Value) -> Json {
         Value::Int(int) if int.unsigned_abs() < EXACT => Json::from(*int),
         Value::Int(int) => tagged("$int", Json::from(int.to_string())),
         Value::BigInt(digits) => tagged("$int", Json::from(digits.as_str())),
+        // A whole float would come back as an integer.
         Value::Float(float) if float.is_finite() && float.fract() != 0.0 => Json::from(*float),
         Value::Float(_) => tagged("$float", Json::from(value.python_repr())),
         Value::Str(text) => Json::from(text.as_str()),
@@ -54,6 +55,8 @@ pub(crate) fn encode_map(map: &Map) -> Json {
     let plain = map
         .keys()
         .all(|key| key.as_str().is_some_and(|text| !text.starts_with('$')));
+
+    // A key that begins with `$` would be read back as a type.
     if !plain {
         return tagged(
             "$map",
@@ -62,6 +65,7 @@ pub(crate) fn encode_map(map: &Map) -> Json {
                 .collect(),
         );
     }
+
     Json::Object(
         map.iter()
             .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), encode(value))))
@@ -107,9 +111,11 @@ fn decode_object(object: &serde_json::Map<String, Json>) -> Value {
 
 fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
     let items = || -> Option<Vec<Value>> { Some(inner.as_array()?.iter().map(decode).collect()) };
+
     Some(match tag {
         "$bytes" => Value::Bytes(BASE64.decode(inner.as_str()?).ok()?),
         "$int" => {
+            // Also integers that fit, see `EXACT`.
             let digits = inner.as_str()?;
             digits
                 .parse()
@@ -143,8 +149,10 @@ fn decode_object_form(form: &Json) -> Option<Object> {
             let code = i8::try_from(code.as_i64()?).ok()?;
             Ok((code, BASE64.decode(data.as_str()?).ok()?))
         }
+        // Salt cannot send such a value, and a call that contains it fails with this reason.
         None => Err(text("why")?),
     };
+
     Some(Object {
         type_name: text("type")?,
         text: text("str")?,

@@ -73,6 +73,7 @@ impl HelperOptions {
     /// For a master, with default limits and without stubs.
     pub fn new(python: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
         let python: PathBuf = python.into();
+
         // A name without directory is searched in `PATH`.
         let is_name = python.components().count() == 1;
         Self {
@@ -206,9 +207,12 @@ impl Helper {
     ) -> Result<Json, SaltError> {
         let metrics = &self.options.metrics;
         let (mut tries, mut not_started) = (0, 0);
+
         let answer = loop {
             let mut process = self.take_process()?;
             metrics.helper_requests.add(1);
+
+            // Only an answer leaves the process in a known state, fit for the next request.
             let fault = match process.ask(request, time) {
                 Ok(answer) => {
                     self.with_pool(|pool| pool.idle.push(process));
@@ -216,17 +220,20 @@ impl Helper {
                 }
                 Err(fault) => fault,
             };
+
             // Kills the process; the next request starts another one.
             drop(process);
             self.with_pool(|pool| pool.count -= 1);
             if !matches!(fault, Fault::TooLong) {
                 metrics.helper_requests_broken.add(1);
             }
+
             let why = match fault {
                 Fault::TooLong => {
                     metrics.helper_requests_too_long.add(1);
                     return Err(SaltError::TooLong { limit });
                 }
+                // The program itself is wrong, so a repetition would not help.
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // Idle processes may have ended, possibly all of them.
                 Fault::NotStarted(why) => {
@@ -253,6 +260,7 @@ impl Helper {
                     why
                 }
             };
+
             let (op, path) = (
                 request.get("op"),
                 request.get("path").or_else(|| request.get("fun")),
@@ -265,6 +273,7 @@ impl Helper {
             );
             metrics.helper_requests_repeated.add(1);
         };
+
         match answer.get("error").and_then(Json::as_str) {
             Some(error) => Err(SaltError::Absent(error.to_owned())),
             None => Ok(answer),
@@ -277,12 +286,17 @@ impl Helper {
         let mut pool = self.pool.lock();
         let full = |pool: &mut Pool| pool.idle.is_empty() && pool.count >= most;
         self.freed.wait_while(&mut pool, full);
+
+        // Idle processes may have died since, for example when memory ran out.
         while let Some(mut idle) = pool.idle.pop() {
             if !idle.has_ended() {
                 return Ok(idle);
             }
             pool.count -= 1;
         }
+
+        // Counted now, so that the maximum holds while it starts. The start takes too long to hold
+        // the lock.
         pool.count += 1;
         drop(pool);
         self.start().inspect_err(|_| {
@@ -291,6 +305,7 @@ impl Helper {
         })
     }
 
+    /// Changes the pool and wakes one thread that waits for a process.
     fn with_pool(&self, change: impl FnOnce(&mut Pool)) {
         change(&mut self.pool.lock());
         self.freed.notify_one();
@@ -304,9 +319,12 @@ impl Helper {
                 Err(StartError::Failed(why)) => return Err(SaltError::Absent(why)),
                 Err(StartError::Killed(why)) => {
                     tries += 1;
+                    // Memory may have run out for a moment, but a program that always dies must not
+                    // be started forever.
                     if tries >= limits::REACTOR_HELPER_TRIES {
                         return Err(SaltError::Absent(format!("{why} ({tries} times)")));
                     }
+
                     tracing::warn!(
                         why,
                         "process of Salt's Python died during its start, starting another one"
@@ -327,7 +345,9 @@ impl Salt for Helper {
         self.options.metrics.helper_renders.add(1);
         let request = of_file("render", file);
         let answer = self.ask_within(&request, self.options.time_limit(file.is_program))?;
+
         Ok(SaltRendered {
+            // Without an exception and without a result, Salt's compiler gave nothing.
             result: match answer.get("raised") {
                 Some(raised) => Some(Err(exception(raised))),
                 None => answer.get("result").map(|value| Ok(decode(value))),
@@ -349,6 +369,7 @@ impl Salt for Helper {
                 })
             }),
             notes: notes(&answer),
+            // Absent unless the file changed it.
             data: answer.get("data").map(decode),
         })
     }
@@ -359,16 +380,19 @@ impl Salt for Helper {
             members.insert("is_static".to_owned(), Json::Bool(is_static));
         }
         let answer = self.ask(&request)?;
+
         let cause = |raised: &Json| {
             let (kind, message) = exception(raised);
             format!("{kind}: {message}")
         };
+
         if let Some(raised) = answer.get("broken") {
             return Ok(SaltChecked::Broken(cause(raised)));
         }
         if let Some(raised) = answer.get("failed") {
             return Ok(SaltChecked::Fails(cause(raised)));
         }
+
         Ok(match answer.get("compiled").and_then(Json::as_str) {
             Some(why) => SaltChecked::Compiled(why.to_owned()),
             None => SaltChecked::Rendered,
@@ -389,6 +413,7 @@ impl Salt for Helper {
         if let Some(known) = self.signatures.get(&key) {
             return Ok(known);
         }
+
         let answer = self.ask(&json!({"op": "signature", "client": client.name(), "fun": fun}))?;
         let found = match answer.get("signature") {
             None | Some(Json::Null) => None,
@@ -396,12 +421,14 @@ impl Salt for Helper {
                 SaltError::Broken(format!("invalid signature of {key}: {found}"))
             })?),
         };
+
         // A missing function may be installed at any time.
         let valid = if found.is_some() {
             limits::REACTOR_SIGNATURES
         } else {
             limits::REACTOR_SIGNATURES / 60
         };
+
         self.signatures.put(key, found.clone(), valid);
         Ok(found)
     }
@@ -421,10 +448,12 @@ impl Salt for Helper {
         if let Some(path) = self.fetched.get(reference) {
             return Ok(Some(path));
         }
+
         let answer = self.ask(&json!({"op": "fetch", "reference": reference}))?;
         let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
             return Ok(None);
         };
+
         self.fetched.put(
             reference.to_owned(),
             path.clone(),
@@ -480,8 +509,10 @@ fn notes(answer: &Json) -> Vec<Note> {
             "WARNING" => NoteLevel::Warning,
             "INFO" => NoteLevel::Info,
             "DEBUG" => NoteLevel::Debug,
+            // Above ERROR there is only CRITICAL.
             _ => NoteLevel::Error,
         };
+
         let mut note = Note::new(
             level,
             logger(row.get("logger")?.as_str()?),

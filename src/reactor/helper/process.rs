@@ -68,37 +68,45 @@ impl Process {
     pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
+
         let salt_python = SaltPython::new(&options.python, options.user.as_deref())
             .map_err(StartError::Failed)?;
         let account = salt_python.account().cloned();
         let mut command = command(&salt_python);
+
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
         let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
+        // What the process wrote is read without waiting, see `last_words`.
         stderr
             .set_nonblocking(true)
             .map_err(|error| failed(&error))?;
+
         command
             .stdin(Stdio::from(
                 memory_file(PROGRAM.as_bytes()).map_err(|error| failed(&error))?,
             ))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
+
         let child = command.spawn().map_err(|error| failed(&error))?;
         options.metrics.helper_starts.add(1);
         // It holds the other ends of the sockets, and would hide the end of the child.
         drop(command);
+
         let mut process = Self {
             child,
             account,
             stream: ours,
             rest: Vec::new(),
         };
+
         match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
             Ok(answer) => match answer.get("error").and_then(Json::as_str) {
                 Some(error) => Err(failed(&error)),
                 None => Ok(process),
             },
             Err(fault) => {
+                // The end of the process first, so that all of its last words are there.
                 let status = process.end();
                 let words = last_words(stderr);
                 Err(match fault {
@@ -133,8 +141,10 @@ impl Process {
     ) -> Result<Json, Fault> {
         let until = Instant::now() + time;
         let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
+
         let mut line = request.to_string().into_bytes();
         line.push(b'\n');
+
         self.stream
             .set_write_timeout(Some(time))
             .map_err(|error| nonsense(&error))?;
@@ -145,13 +155,16 @@ impl Process {
                 _ => Fault::NotStarted(self.death()),
             });
         }
+
         let mut chunk = vec![0; 64 * 1024];
+        // Up to here no end of line was found; an answer can have megabytes.
         let mut looked = 0;
         loop {
             if let Some(end) = memchr::memchr(b'\n', self.rest.get(looked..).unwrap_or_default()) {
                 let answer: Vec<u8> = self.rest.drain(..=looked + end).collect();
                 return json::parse(&answer).map_err(|error| nonsense(&error));
             }
+
             looked = self.rest.len();
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
                 return Err(nonsense(&format!(
@@ -159,13 +172,16 @@ impl Process {
                     limits::REACTOR_HELPER_ANSWER_BYTES_MAX
                 )));
             }
+
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Fault::TooLong);
             }
+
             self.stream
                 .set_read_timeout(Some(left))
                 .map_err(|error| nonsense(&error))?;
+
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(Fault::Died(self.death())),
                 Ok(read) => self
@@ -191,9 +207,12 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+
+        // Without a status it could not be killed, and `end` has logged that.
         let Some(status) = self.end() else {
             return "it ended".to_owned();
         };
+
         match (status.signal(), status.code()) {
             (Some(9), _) => {
                 "it was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
@@ -204,7 +223,8 @@ impl Process {
         }
     }
 
-    /// Kills the process unless it has ended; returns its own status in that case.
+    /// Kills the process unless it has ended, and returns its exit status; `None` if it cannot be
+    /// killed.
     fn end(&mut self) -> Option<ExitStatus> {
         let killed = match (self.child.kill(), &self.account) {
             // The unit has no CAP_KILL: only that user may send a signal. The process is not reaped, so its id is not in use again.
@@ -213,6 +233,8 @@ impl Process {
             }
             (killed, _) => killed,
         };
+
+        // Waited for, or it would remain as a zombie.
         match killed.and_then(|()| self.child.wait()) {
             Ok(status) => Some(status),
             Err(error) => {
@@ -231,6 +253,7 @@ fn command(python: &SaltPython) -> Command {
     {
         command.env_remove(name);
     }
+
     command
         // No modules of the user's home, no bytecode files, no buffering; the last argument is for `ps`.
         .args(["-s", "-B", "-u", "-", "saltcellar-helper"])

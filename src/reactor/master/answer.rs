@@ -47,6 +47,7 @@ pub(super) fn read(
         place: at.clone(),
         why: why.to_owned(),
     };
+
     if let Some(text) = as_text(reply) {
         let why = format!("{text:?}");
         return Err(match text {
@@ -58,6 +59,7 @@ pub(super) fn read(
             _ => MasterError::NoAnswer { place: at, why },
         });
     }
+
     // A Salt master answers with exactly one map.
     let whole = {
         let mut reader = Reader::new(reply);
@@ -68,9 +70,11 @@ pub(super) fn read(
             "an answer that is neither a map nor text; is this a Salt master's ret_port?",
         ));
     }
+
     if let Some(error) = get(reply, "error").filter(|error| !is_nil(error)) {
         return Err(refusal(error, at, key));
     }
+
     let text = |map: &[u8], key: &str| get(map, key).and_then(as_text).map(str::to_owned);
     let names = |map: &[u8], key: &str| {
         let list = get(map, key).unwrap_or_default();
@@ -79,6 +83,7 @@ pub(super) fn read(
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
+
     match client {
         Client::Local => {
             let load =
@@ -90,6 +95,7 @@ pub(super) fn read(
                     missing: names(load, "missing"),
                 });
             }
+
             match get(load, "error").map(|error| {
                 as_text(error).map_or_else(
                     || refusal(error, at.clone(), key).to_string(),
@@ -115,6 +121,7 @@ pub(super) fn read(
             };
             Ok(Answer::Started { jid, tag })
         }
+        // `ask` rejects `caller` before it sends anything.
         Client::Wheel | Client::Caller => {
             let data =
                 get(reply, "data").ok_or_else(|| odd("an answer to `wheel` without `data`"))?;
@@ -133,17 +140,21 @@ fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
     let message = as_text(error)
         .or_else(|| get(error, "message").and_then(as_text))
         .unwrap_or("no reason");
+
     let why = if name.is_empty() {
         message.to_owned()
     } else {
         format!("{message} ({name})")
     };
+
+    // Only these two exceptions of Salt are about the key.
     match name {
         "AuthenticationError" | "UserAuthenticationError" => MasterError::Unauthenticated {
             place,
             path: key.display().to_string(),
             why,
         },
+        // The master's job cache was unreachable, so nothing was published.
         _ if why.contains("allocate a jid") => MasterError::Retry { place, why },
         _ => MasterError::Refused { place, why },
     }

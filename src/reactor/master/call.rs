@@ -127,12 +127,16 @@ impl Call {
 
     pub(super) fn request(&self, key: &str, user: &str, jid: &str) -> Vec<u8> {
         const OWN: [&str; 5] = ["cmd", "fun", "key", "user", "jid"];
+
+        // A reactor file must not set these fields, least of all the key.
         let theirs = || {
             self.load
                 .iter()
                 .filter(|(name, _)| name.as_str().is_none_or(|n| !OWN.contains(&n)))
         };
+
         let own = if self.client == Client::Local { 5 } else { 4 };
+
         let mut w = Writer::new();
         w.map(3)
             .str("enc")
@@ -149,9 +153,12 @@ impl Call {
             .str(key)
             .str("user")
             .str(user);
+
+        // The master itself chooses the jid of a runner or wheel function.
         if self.client == Client::Local {
             w.str("jid").str(jid);
         }
+
         for (name, value) in theirs() {
             put(&mut w, &name.0);
             put(&mut w, value);

@@ -31,6 +31,7 @@ impl MasterConnection {
     fn connect(place: &MasterAddress, until: Instant) -> Result<Self, Broken> {
         let mut last: Broken = "its name resolves to no address".into();
         for address in place.address().to_socket_addrs()? {
+            // `connect_timeout` rejects a timeout of zero.
             let left = until
                 .saturating_duration_since(Instant::now())
                 .max(Duration::from_millis(1));
@@ -42,6 +43,7 @@ impl MasterConnection {
                         splitter,
                         place: place.to_string(),
                     };
+                    // A failed handshake ends the search: the address answers, but is no master.
                     connection.handshake(until)?;
                     return Ok(connection);
                 }
@@ -52,6 +54,7 @@ impl MasterConnection {
     }
 
     fn handshake(&mut self, until: Instant) -> Result<(), Broken> {
+        // A request must not wait for the acknowledgement of the packet before it.
         self.stream.set_nodelay(true)?;
         self.write(&zmtp::greeting(), until)?;
         loop {
@@ -87,6 +90,8 @@ impl MasterConnection {
                 place: self.place.clone(),
                 why: why.to_string(),
             })?;
+
+        // From here on the master has the whole request.
         self.answer(until).map_err(|why| MasterError::NoAnswer {
             place: self.place.clone(),
             why: why.to_string(),
@@ -108,6 +113,7 @@ impl MasterConnection {
                 }
                 Some(ZmtpItem::Command(command)) => match zmtp::read_command(command) {
                     Some(Command::Ping(context)) => zmtp::pong(context),
+                    // Other commands need no response.
                     _ => continue,
                 },
                 None => {
@@ -115,6 +121,7 @@ impl MasterConnection {
                     continue;
                 }
             };
+
             self.write(&pong, until)?;
         }
     }

@@ -38,6 +38,9 @@ impl MasterKeyFile {
             path: self.path.display().to_string(),
             why,
         };
+
+        // The identity before the content: a file that is replaced in between is read again next
+        // time.
         let identity = FileIdentity::of(&self.path).map_err(|why| failed(why.to_string()))?;
         let mut read = self.read.lock();
         if let Some((known, key)) = &*read
@@ -46,11 +49,13 @@ impl MasterKeyFile {
         {
             return Ok(key.clone());
         }
+
         let key = read_key(&self.path).map_err(|why| failed(why.to_string()))?;
         let key = String::from_utf8(key).map_err(|why| failed(why.to_string()))?;
         if key.is_empty() {
             return Err(failed("it is empty, a key has 76 bytes".to_owned()));
         }
+
         *read = Some((identity, key.clone()));
         Ok(key)
     }

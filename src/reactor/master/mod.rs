@@ -51,7 +51,7 @@ pub(crate) struct MasterAddress {
 }
 
 impl MasterAddress {
-    /// That of a master with this configuration.
+    /// The address of a master with this configuration.
     pub(crate) fn of(master: &SaltMaster) -> Self {
         Self {
             host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
@@ -162,14 +162,18 @@ impl Master {
                 why,
             });
         }
+
         let until = Instant::now() + timeout;
+
         // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
         // `salt/auth`). Their events carry that name, so that reactors skip them.
         let may_be_reactor =
             call.client.is_of_master() && matches!(self.place.user.as_str(), "root" | "salt");
         let mut anew = false;
+
         // The key as it is on disk, under which the master rejected the reactor's name.
         let mut rejected: Option<String> = None;
+
         loop {
             let key = match &rejected {
                 Some(key) => key.clone(),
@@ -186,7 +190,9 @@ impl Master {
             let reply = self.exchange(&request, until);
             let outcome = reply
                 .and_then(|reply| answer::read(call.client, &reply, &self.place, self.key.path()));
+
             match outcome {
+                // The key may be new since it was read, and the request was not carried out.
                 Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
                 // Either the key is wrong or the name is; the master's own name shows which.
                 Err(MasterError::Unauthenticated { .. }) if as_reactor => rejected = Some(key),
@@ -251,13 +257,16 @@ impl Master {
         let kept = loop {
             // The most recently used one is the most likely to be alive.
             match self.idle.lock().pop() {
+                // A connection that was closed, or has data that nobody waits for, is dropped.
                 Some(connection) if !connection.is_quiet() => {}
                 kept => break kept,
             }
         };
+
         if let Some(connection) = kept {
             return Ok(connection);
         }
+
         let timeout = MASTER_CONNECT_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
         self.metrics.master_connects.add(1);
         MasterConnection::open(&self.place, Instant::now() + timeout)
