@@ -51,13 +51,16 @@ impl Environment {
     pub fn of_process() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
+
         // The XDG specification requires relative values to be ignored.
         let xdg = |name: &str| path(name).filter(|path| path.is_absolute());
+
         // systemd separates several directories by colons (systemd.exec(5)).
         let first = |name: &str| {
             let text = set(name)?.into_string().ok()?;
             absolute(text.split(':').next()?)
         };
+
         Self {
             service_state_dir: first("STATE_DIRECTORY"),
             service_runtime_dir: first("RUNTIME_DIRECTORY"),
@@ -74,9 +77,11 @@ impl Environment {
 
     /// The default configuration file, which may be missing.
     pub(super) fn default_config_file(&self) -> Option<PathBuf> {
+        // A service uses the system's file, whatever its user is.
         if self.root || self.service_state_dir.is_some() {
             return Some(PathBuf::from(SYSTEM_CONFIG));
         }
+
         let home = self
             .xdg_config_home
             .clone()
@@ -91,6 +96,7 @@ impl Environment {
         if self.root {
             return Ok(PathBuf::from(SYSTEM_STATE_DIR));
         }
+
         self.state_home().ok_or_else(|| {
             homeless(
                 "state_dir",
@@ -100,16 +106,19 @@ impl Environment {
     }
 
     pub(super) fn default_socket(&self) -> Result<PathBuf, ConfigError> {
+        // A service has a directory of its own, whatever its user is.
         if let Some(dir) = &self.service_runtime_dir {
             return Ok(dir.join("saltcellar.sock"));
         }
         if self.root {
             return Ok(PathBuf::from(SYSTEM_SOCKET));
         }
+
         let dir = match &self.xdg_runtime_dir {
             Some(dir) => Some(dir.join("saltcellar")),
             None => self.state_home(),
         };
+
         dir.map(|dir| dir.join("saltcellar.sock")).ok_or_else(|| {
             homeless(
                 "socket",

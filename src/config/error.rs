@@ -95,15 +95,19 @@ pub fn within<T: Word + PartialOrd>(
     if range.contains(value) {
         return Ok(());
     }
+
     let show = |value: &T| value.show().unwrap_or_default();
     let bound = |bound| match bound {
         Bound::Included(value) => Some(show(value)),
         _ => None,
     };
+
     let accepted = match (bound(range.start_bound()), bound(range.end_bound())) {
         (Some(least), Some(most)) => format!("from {least} to {most}"),
+        // Every range has a lower bound.
         (least, _) => format!("from {} on", least.unwrap_or_default()),
     };
+
     Err(Invalid::new(
         path,
         format!("{:?} is not accepted; give a value {accepted}", show(value)),

@@ -99,6 +99,7 @@ pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
         lines: Lines::default(),
     };
     let mut value = None;
+
     loop {
         let (event, line) = reader.next()?;
         match event {
@@ -115,6 +116,8 @@ pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
                 let (event, line) = reader.next()?;
                 value = Some(reader.node(event, line, "", 0)?);
             }
+
+            // The start of the stream, and the end of the document.
             _ => {}
         }
     }
@@ -141,10 +144,14 @@ impl<'a> Reader<'a> {
         path: &str,
         depth: usize,
     ) -> Result<Json, BadYaml> {
+        // Each level is a recursion of this function.
         if depth > limits::CONFIG_DEPTH_MAX {
             return bad(line, "nested too deeply");
         }
+
         match event {
+            // A value is what is written in its place: no tag changes it, and no alias refers to
+            // another.
             Event::Scalar(.., Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => bad(
@@ -164,6 +171,7 @@ impl<'a> Reader<'a> {
                 format!("{path}: {text:?} is not accepted; give a text without null characters"),
             ),
             Event::Scalar(text, ..) => Ok(Json::from(text)),
+            // No key has such a value.
             Event::SequenceStart(..) if path.ends_with(']') => {
                 bad(line, format!("{path}: a list within a list"))
             }
@@ -180,6 +188,7 @@ impl<'a> Reader<'a> {
             if event == Event::SequenceEnd {
                 return Ok(items);
             }
+
             let path = format!("{path}[{}]", items.len());
             items.push(self.node(event, line, &path, depth)?);
             self.lines.0.insert(path, line);
@@ -193,17 +202,21 @@ impl<'a> Reader<'a> {
             let name = match event {
                 Event::MappingEnd => return Ok(map),
                 Event::Scalar(name, _, 0, None) if !name.is_empty() => name.into_owned(),
+                // A list, a mapping, an anchor or a tag.
                 _ => return bad(line, "a key must be a name"),
             };
+
             let path = if path.is_empty() {
                 name.clone()
             } else {
                 format!("{path}.{name}")
             };
+
             // This also finds a key that is in its section and again by its dotted name.
             if self.lines.0.insert(path.clone(), line).is_some() {
                 return bad(line, format!("duplicate key {name:?}"));
             }
+
             let (event, line) = self.next()?;
             let value = self.node(event, line, &path, depth)?;
             map.insert(name, value);
@@ -217,6 +230,8 @@ fn plain(text: &str) -> Json {
         "true" => Json::Bool(true),
         "false" => Json::Bool(false),
         _ => match text.parse::<u64>() {
+            // Only the usual spelling is a number: `0660` stays a text, which may be a mode or a
+            // name.
             Ok(number) if number.to_string() == text => Json::from(number),
             _ => Json::from(text),
         },

@@ -77,10 +77,13 @@ impl SocketChoice {
         default_socket(&mut config, environment)?;
 
         let origin = config.origin("socket").clone();
+        // What cannot be looked at may exist: the directory of the system's socket is closed to
+        // others.
         let may_exist = |path: &Path| path.try_exists().unwrap_or(true);
         if origin == Origin::Default && !config.socket.exists() && may_exist(system) {
             system.clone_into(&mut config.socket);
         }
+
         Ok(Self {
             path: config.socket,
             origin,
@@ -97,8 +100,10 @@ fn lenient(
 ) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
     let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
+    // An unsafe directory is skipped here as well.
     let mut others = list(&dir, main).unwrap_or_default();
     others.sort_unstable();
+
     for path in std::iter::once(main.to_owned()).chain(others) {
         if let Ok(text) = read_text(&path)
             && let Some((line, socket)) = socket_line(&text)
@@ -106,6 +111,7 @@ fn lenient(
             settings.set("socket", socket, Origin::File { path, line });
         }
     }
+
     settings.add_overrides(given, environment);
     settings.config()
 }
@@ -120,6 +126,7 @@ fn socket_line(text: &str) -> Option<(usize, Json)> {
             .value
             .get("socket")?
             .clone();
+
         let socket = PathBuf::from(value.as_str()?);
         let is_usable = socket.is_absolute() && fits_a_socket("socket", &socket).is_ok();
         is_usable.then_some((number, value))
@@ -156,10 +163,12 @@ pub(super) fn config(
 ) -> Result<Config, ConfigError> {
     let file = MainFile::find(given, environment);
     let mut config = merged(file.as_ref(), given, environment)?;
+
     if *config.origin("state_dir") == Origin::Default {
         config.state_dir = environment.default_state_dir()?;
     }
     default_socket(&mut config, environment)?;
+
     config.given = given.clone();
     checked(config)
 }
@@ -167,24 +176,30 @@ pub(super) fn config(
 /// Checks what concerns several keys. A client needs only the socket, and does not check it.
 fn combined(config: &Config) -> Result<(), Invalid> {
     let https = &config.https;
+
+    // All that is missing is named in one message.
     let missing = match (&https.certificate, &https.key) {
         (Some(_), Some(_)) => None,
         (None, Some(_)) => Some("https.certificate"),
         (Some(_), None) => Some("https.key"),
         (None, None) => Some("https.certificate and https.key"),
     };
+
     if let (Some(_), Some(missing)) = (https.listen, missing) {
         let problem = format!("the HTTPS source needs a certificate and a key; give {missing} too");
         return Err(Invalid::new("https.listen", problem));
     }
+
     if https.listen.is_some() && config.http.minions {
         let problem = "https.listen serves minions, too; give only one of them";
         return Err(Invalid::new("http.minions", problem));
     }
+
     if config.reactor.master.is_some() && config.reactor.minion.is_some() {
         let problem = "reactor.master is also set; set only one of them; run a second daemon for the other reactor";
         return Err(Invalid::new("reactor.minion", problem));
     }
+
     Ok(())
 }
 
@@ -203,6 +218,7 @@ fn merged(
         }
         settings.read_directory(path, None)?;
     }
+
     settings.add_overrides(given, environment);
     settings.config()
 }
@@ -230,6 +246,7 @@ fn overrides(
             environment.log_level.clone().map(Json::from),
         ),
     ];
+
     let flags = [
         (
             "state_dir",
@@ -244,12 +261,16 @@ fn overrides(
             given.log_level.clone().map(Json::from),
         ),
     ];
+
+    // Absent settings are dropped below, so that they replace nothing.
     let environment = environment
         .into_iter()
         .map(|(key, name, value)| (key, Origin::Environment(name), value));
     let flags = flags
         .into_iter()
         .map(|(key, name, value)| (key, Origin::Flag(name), value));
+
+    // Flags come last, so that they win.
     environment
         .chain(flags)
         .filter_map(|(key, origin, value)| Some((key, origin, value?)))
@@ -325,6 +346,8 @@ impl Settings {
             ),
             None => (Some(&mut self.values), key),
         };
+
+        // Always a mapping: the files were checked for it, and flags set only known keys.
         if let Some(section) = section {
             section.insert(name.to_owned(), value);
         }
@@ -347,20 +370,27 @@ impl Settings {
     ) -> Result<(), ConfigError> {
         let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
         let mut files = list(&dir, main)?;
+        // Watched even while they are missing, because they may appear later.
         self.expected.extend([main.to_owned(), dir]);
+
+        // A file that does not exist yet is read in its place as well.
         if let Some((path, _)) = replaced
             && !files.iter().any(|file| file == path)
         {
             files.push(path.to_owned());
         }
+
         files.sort_unstable();
+
         for file in files {
             match replaced {
+                // Read as if it were removed.
                 Some((path, None)) if path == file => {}
                 Some((path, Some(text))) if path == file => self.read_text(&file, text)?,
                 _ => self.read_file(&file)?,
             }
         }
+
         Ok(())
     }
 
@@ -377,10 +407,13 @@ impl Settings {
 
     fn read_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
         let error = |line, key: &str, problem| in_file(path, line, key, problem);
+        // Listed even if it has no settings: it may get some later.
         self.files.push(path.to_owned());
         let document = file::parse(text).map_err(|bad| error(bad.line, "", bad.problem))?;
         let lines = document.lines;
+
         let entries = match document.value {
+            // An empty file, or one with comments only.
             Json::Null => return Ok(()),
             Json::Object(entries) => entries,
             Json::Array(_) => {
@@ -388,12 +421,15 @@ impl Settings {
             }
             other => return Err(error(1, "", format!("{other} where keys are expected"))),
         };
+
+        // The fields are the list of keys, so none has to be maintained.
         let known = names();
         let is_section = |name: &str| {
             known
                 .iter()
                 .any(|key| key.split_once('.').is_some_and(|(s, _)| s == name))
         };
+
         let mut keys = Vec::new();
         for (name, value) in entries {
             match value {
@@ -411,6 +447,7 @@ impl Settings {
                         .iter()
                         .filter(|key| key.starts_with(&format!("{name}.")))
                         .collect();
+
                     let keys = keys
                         .into_iter()
                         .map(String::as_str)
@@ -422,9 +459,12 @@ impl Settings {
                 value => keys.push((name, value)),
             }
         }
+
         let file = Arc::new(path.to_owned());
         for (key, value) in keys {
             let line = lines.of(&key);
+
+            // Checked before serde sees it, which knows neither the line nor a similar key.
             if !known.contains(&key) {
                 let problem = format!(
                     "unknown key; the nearest known key is {}",
@@ -432,8 +472,10 @@ impl Settings {
                 );
                 return Err(error(line, &key, problem));
             }
+
             self.add(&file, &lines, &key, value)?;
         }
+
         Ok(())
     }
 
@@ -451,14 +493,19 @@ impl Settings {
             places,
             ..
         } = self;
+
         if origins.contains_key(key) {
             let earlier = match key.split_once('.') {
                 Some((section, name)) => values.get_mut(section).and_then(|s| s.get_mut(name)),
                 None => values.get_mut(key),
             };
+
+            // Lists of directories and mappings of names grow from file to file. Any other key has
+            // one value.
             match (earlier, value) {
                 (Some(Json::Array(all)), Json::Array(more)) if ADDED_LISTS.contains(&key) => {
                     for (n, item) in more.into_iter().enumerate() {
+                        // Several files may name the same directory.
                         if !all.contains(&item) {
                             let to = format!("{key}[{}]", all.len());
                             places.add(file, lines, &format!("{key}[{n}]"), &to);
@@ -479,16 +526,21 @@ impl Settings {
                         }
                     }
                 }
+
+                // The same value again is no contradiction.
                 (Some(earlier), value) if *earlier == value => {}
                 _ => return Err(duplicate(file, lines, places, key)),
             }
+
             return Ok(());
         }
+
         places.add(file, lines, key, key);
         let origin = Origin::File {
             path: file.to_path_buf(),
             line: lines.of(key),
         };
+
         self.set(key, value, origin);
         Ok(())
     }
@@ -500,10 +552,12 @@ impl Settings {
         config
             .check()
             .map_err(|bad| invalid(&self.origins, &self.places, bad.path, bad.problem))?;
+
         config.origins = self.origins;
         config.files = self.files;
         config.expected = self.expected;
         config.places = self.places;
+
         Ok(config)
     }
 }
@@ -534,6 +588,7 @@ fn duplicate(file: &Path, lines: &Lines, places: &Places, key: &str) -> ConfigEr
 fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let error = |problem: String| in_file(dir, 1, "", problem);
     let cannot = |why: std::io::Error| error(format!("cannot read the directory: {why}"));
+
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(why)
@@ -546,10 +601,13 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         }
         Err(why) => return Err(cannot(why)),
     };
+
     // A configuration file may be in /tmp, where anyone can make a directory beside it.
     let found = std::fs::metadata(dir).map_err(cannot)?;
+    // Whoever owns the file can change the settings anyway.
     let main_owner = std::fs::metadata(main).ok().map(|main| main.uid());
     let own = rustix::process::geteuid().as_raw();
+
     let is_ours = [Some(0), Some(own), main_owner].contains(&Some(found.uid()));
     if !is_ours || found.mode() & 0o002 != 0 {
         let problem = format!(
@@ -560,6 +618,7 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         );
         return Err(error(problem));
     }
+
     let mut files = Vec::new();
     for entry in entries {
         let path = entry.map_err(cannot)?.path();
@@ -567,9 +626,12 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         let is_yaml = path
             .extension()
             .is_some_and(|extension| extension == "yaml");
+
         if is_yaml && name.is_some_and(|name| !name.starts_with('.')) {
             files.push(path);
         }
+
+        // A directory that was named by mistake could have any number of files.
         if files.len() > limits::CONFIG_FILES_MAX {
             return Err(error(format!(
                 "more than {} files with settings",
@@ -577,6 +639,7 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
             )));
         }
     }
+
     Ok(files)
 }
 
@@ -597,16 +660,19 @@ pub(super) fn invalid(
     path: String,
     problem: String,
 ) -> ConfigError {
+    // `bus` contains `bus[0]`, but not `buses`.
     let contains = |key: &&String| {
         path.strip_prefix(*key)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
+
     let origin = match origins
         .keys()
         .find(contains)
         .and_then(|key| origins.get(key))
     {
         Some(Origin::File { path: file, line }) => {
+            // Exact to the item, unlike the origin of its key.
             let (file, line) = places.of(&path).unwrap_or((file, *line));
             Origin::File {
                 path: file.to_owned(),
@@ -616,6 +682,7 @@ pub(super) fn invalid(
         Some(origin) => origin.clone(),
         None => Origin::Default,
     };
+
     ConfigError {
         origin,
         key: path,
@@ -625,6 +692,7 @@ pub(super) fn invalid(
 
 /// A message of serde in the words of this module.
 fn describe(message: &str) -> String {
+    // Only type errors use the terms of serde's data model.
     match message
         .strip_prefix("invalid type: ")
         .and_then(|rest| rest.split_once(", expected "))
@@ -636,6 +704,7 @@ fn describe(message: &str) -> String {
                 "null" => "nothing",
                 other => other,
             };
+
             format!(
                 "{found} is not accepted; give {}",
                 accepted.replace("a sequence", "a list")
@@ -665,16 +734,20 @@ fn nearest<'a>(name: &str, known: &'a [String]) -> &'a str {
 fn read_text(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot read the file: {error}");
     let file = File::open(path).map_err(cannot)?;
+
+    // One byte beyond the limit shows that the file is too long.
     let mut bytes = Vec::new();
     file.take(limits::CONFIG_FILE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(cannot)?;
+
     if bytes.len() as u64 > limits::CONFIG_FILE_BYTES_MAX {
         return Err(format!(
             "longer than {} bytes: not a configuration",
             limits::CONFIG_FILE_BYTES_MAX
         ));
     }
+
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
 }
 

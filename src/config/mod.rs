@@ -391,6 +391,8 @@ impl Config {
     /// Checks values against limits and other values of their section, and names rules without a name.
     fn check(&mut self) -> Result<(), Invalid> {
         fits_a_socket("socket", &self.socket)?;
+
+        // A path that is too long would fail only when the socket is bound.
         for (key, path) in [
             ("zeromq.pull", &self.zeromq.pull),
             ("zeromq.pub", &self.zeromq.publish),
@@ -398,10 +400,12 @@ impl Config {
             path.as_ref()
                 .map_or(Ok(()), |path| fits_a_socket(key, &path.0))?;
         }
+
         self.http
             .unix
             .as_ref()
             .map_or(Ok(()), |path| fits_a_socket("http.unix", path))?;
+
         self.http.check()?;
         self.ingest.check()?;
         self.reactor.check()?;
@@ -414,6 +418,7 @@ fn fits_a_socket(key: &str, path: &Path) -> Result<(), Invalid> {
     if bytes <= max {
         return Ok(());
     }
+
     let path = path.display();
     Err(Invalid::new(
         key,

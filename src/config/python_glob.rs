@@ -18,6 +18,7 @@ pub fn has_magic(text: &str) -> bool {
 pub fn glob(pattern: &str) -> Vec<String> {
     let (dir, name) = split(pattern);
     if !has_magic(pattern) {
+        // With a slash at the end only a directory matches.
         let there = if name.is_empty() {
             Path::new(dir).is_dir()
         } else {
@@ -29,15 +30,18 @@ pub fn glob(pattern: &str) -> Vec<String> {
             Vec::new()
         };
     }
+
     if dir.is_empty() {
         return names_in("", name);
     }
+
     // "/" is its own parent; a pattern in it would recurse forever.
     let dirs = if dir != pattern && has_magic(dir) {
         glob(dir)
     } else {
         vec![dir.to_owned()]
     };
+
     let mut found = Vec::new();
     for dir in dirs {
         found.extend(
@@ -46,6 +50,7 @@ pub fn glob(pattern: &str) -> Vec<String> {
                 .map(|name| join(&dir, &name)),
         );
     }
+
     found
 }
 
@@ -78,13 +83,17 @@ fn names_in(dir: &str, name: &str) -> Vec<String> {
             Vec::new()
         };
     }
+
     let pattern = Glob::new(name);
     let Ok(entries) = fs::read_dir(if dir.is_empty() { "." } else { dir }) else {
+        // A directory that cannot be read has no matches, as in Python.
         return Vec::new();
     };
+
     entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|found| {
+            // Hidden files are found only by a pattern that begins with a dot.
             (name.starts_with('.') || !found.starts_with('.')) && pattern.matches(found)
         })
         .collect()

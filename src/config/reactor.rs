@@ -156,6 +156,7 @@ pub struct ReactorConfig {
 
 impl Default for ReactorConfig {
     fn default() -> Self {
+        // Settings made without a configuration have the same defaults.
         let ReactorSettings {
             shadow,
             shadow_window,
@@ -163,9 +164,11 @@ impl Default for ReactorConfig {
             depth_max,
             ..
         } = ReactorSettings::default();
+
         let (master, minion, rules, options, allow, python) = Default::default();
         let (helper_memory, helper_timeout) = (Some(REACTOR_HELPER_MEMORY), REACTOR_HELPER_TIME);
         let program_timeout = REACTOR_PROGRAM_TIME;
+
         Self {
             master,
             minion,
@@ -227,10 +230,13 @@ impl ReactorConfig {
             allow: self.allow.clone(),
             ..RuleOptions::default()
         });
+
+        // A rule's own list replaces the general one.
         let mut rules = self.options.clone();
         for rule in rules.iter_mut().filter(|rule| rule.allow.is_empty()) {
             rule.allow.clone_from(&self.allow);
         }
+
         ReactorSettings {
             shadow: self.shadow,
             shadow_window: self.shadow_window,
@@ -246,9 +252,11 @@ impl ReactorConfig {
         within("reactor.depth_max", &self.depth_max, 1..=1000)?;
         let window = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
         within("reactor.shadow_window", &self.shadow_window, window)?;
+
         if let Some(bytes) = self.helper_memory {
             within("reactor.helper_memory", &bytes, REACTOR_HELPER_MEMORY_MIN..)?;
         }
+
         within(
             "reactor.helper_timeout",
             &self.helper_timeout,
@@ -259,16 +267,20 @@ impl ReactorConfig {
             &self.program_timeout,
             REACTOR_HELPER_TIME_MIN..=REACTOR_PROGRAM_TIME_MAX,
         )?;
+
         check_rules(self.rules.as_ref())?;
         check_allow("reactor.allow", &self.allow)?;
         at_most("reactor.options", self.options.len(), REACTOR_OPTIONS_MAX)?;
+
         for (n, options) in self.options.iter().enumerate() {
             let key = |name: &str| format!("reactor.options[{n}].{name}");
             if options.rule.is_empty() {
                 let problem = "missing; give the rule's pattern exactly as in the list of rules";
                 return Err(Invalid::new(key("rule"), problem));
             }
+
             within(key("tries"), &options.tries, 1..=REACTOR_TRIES_MAX)?;
+            // Without a value the default applies, which is within the range.
             within(
                 key("concurrency"),
                 &options.concurrency.unwrap_or(1),
@@ -276,17 +288,21 @@ impl ReactorConfig {
             )?;
             check_allow(&key("allow"), &options.allow)?;
         }
+
+        // Options are looked up by the pattern, so it must be unique.
         let rules: Vec<_> = self
             .options
             .iter()
             .map(|options| options.rule.to_string())
             .collect();
+
         unique("reactor.options", "rule", &rules)
     }
 }
 
 fn check_allow(key: &str, allow: &[Allow]) -> Result<(), Invalid> {
     at_most(key, allow.len(), REACTOR_OPTIONS_MAX)?;
+    // The clients of Salt's reactor.
     let clients = [
         None,
         Some("local"),
@@ -294,6 +310,7 @@ fn check_allow(key: &str, allow: &[Allow]) -> Result<(), Invalid> {
         Some("wheel"),
         Some("caller"),
     ];
+
     match allow
         .iter()
         .position(|allow| !clients.contains(&allow.client.as_deref()))
@@ -310,12 +327,14 @@ fn check_rules(rules: Option<&Json>) -> Result<(), Invalid> {
     const KEY: &str = "reactor.rules";
     match rules {
         None => Ok(()),
+        // Loading a configuration reads no other file, so the reactor checks this one.
         Some(Json::String(path)) if path.starts_with('/') => Ok(()),
         Some(Json::Array(items)) => {
             let is_rule = |item: &Json| item.as_object().is_some_and(|rule| rule.len() == 1);
             let Some(n) = items.iter().position(|item| !is_rule(item)) else {
                 return Ok(());
             };
+
             let problem = "it is not a rule; give one pattern with its file or list of files, such as \
                            'salt/minion/*/start': [/srv/reactor/start.sls]";
             Err(Invalid::new(format!("{KEY}[{n}]"), problem))

@@ -115,10 +115,12 @@ fn name_rules(key: &str, names: Vec<&mut String>) -> Result<(), Invalid> {
         if name.is_empty() {
             *name = (n + 1).to_string();
         }
+
         if name.len() > 64 {
             let problem = format!("{name:?} is not accepted; give a name of at most 64 bytes");
             return Err(Invalid::new(format!("{key}[{n}].name"), problem));
         }
+
         known.push(name.clone());
     }
     unique(key, "name", &known)

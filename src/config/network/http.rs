@@ -92,6 +92,7 @@ impl HttpConfig {
                 "signatures of minions cover the certificate; give http.listen and http.tls too";
             return Err(Invalid::new("http.minions", problem));
         }
+
         match self.listen {
             Some(address) if !address.ip().is_loopback() && self.tls.is_none() => {
                 Err(Invalid::new(

@@ -66,7 +66,9 @@ pub(super) fn yaml(config: &Config) -> String {
         "# saltcellar {}, effective configuration\n",
         env!("CARGO_PKG_VERSION")
     );
+
     for (name, value) in values(config) {
+        // Names of sinks are no keys, so the mapping as a whole has an origin.
         if MAPPINGS.contains(&name.as_str()) {
             yaml_key(&mut text, "", &name, &value, config.origin(&name));
         } else if let Json::Object(section) = value {
@@ -84,6 +86,7 @@ pub(super) fn yaml(config: &Config) -> String {
             yaml_key(&mut text, "", &name, &value, config.origin(&name));
         }
     }
+
     text
 }
 
@@ -91,12 +94,15 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
     match value {
         // A key without a value cannot be written, but is listed.
         Json::Null => line(text, format_args!("{indent}# {name}: not set  # {origin}")),
+
         Json::Array(items) if !items.is_empty() => {
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for item in items {
                 line(text, format_args!("{indent}  - {}", scalar(item)));
             }
         }
+
+        // A line for each name, as people write it.
         Json::Object(items) if !items.is_empty() => {
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for (item, value) in items {
@@ -106,6 +112,7 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
                 );
             }
         }
+
         _ => line(
             text,
             format_args!("{indent}{name}: {}  # {origin}", scalar(value)),
@@ -129,6 +136,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 /// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
+    // Lists and mappings within a value stay on its line, which has the origin as a comment.
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
         Json::Object(map) => {
@@ -147,15 +155,20 @@ fn scalar(value: &Json) -> String {
 }
 
 fn is_bare(text: &str) -> bool {
+    // In doubt a text is quoted: only what YAML cannot take for another type is bare.
     let first = text
         .chars()
         .next()
         .is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+
+    // Sizes and times, such as `10m`.
     let sized = text.chars().next().is_some_and(|c| c.is_ascii_digit())
         && text.ends_with(['B', 's', 'm', 'h', 'd']);
+
     let rest = text
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+
     (first || sized)
         && rest
         && !matches!(

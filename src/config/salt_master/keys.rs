@@ -11,9 +11,11 @@ use crate::base::limits::MASTER_KEY_BYTES_MAX;
 pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let items = match fs::read_dir(cachedir) {
+        // The master has not run yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         items => items?,
     };
+
     for item in items {
         let item = item?;
         let name = item.file_name();
@@ -24,6 +26,8 @@ pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
             found.push(item.path());
         }
     }
+
+    // A directory has no order of its own.
     found.sort_unstable();
     Ok(found)
 }
@@ -40,10 +44,12 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(odd("not a file".to_owned()));
     }
+
     let mut bytes = Vec::new();
     File::open(path)?
         .take(bytes_max + 1)
         .read_to_end(&mut bytes)?;
+
     if bytes.len() as u64 > bytes_max {
         return Err(odd(format!("longer than {bytes_max} bytes")));
     }

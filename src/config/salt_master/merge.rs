@@ -27,11 +27,14 @@ impl Reader {
     /// The main file with all its includes.
     pub(super) fn main_file(&mut self, path: &Path, default_include: &str) -> Map {
         let mut options = self.file(path).unwrap_or_default();
+
         let included = match options.get("default_include") {
             Some(given) => given.clone(),
             None => default_include.into(),
         };
         let include = options.get("include").cloned().unwrap_or(Value::Null);
+
+        // In Salt's order, so that `include` wins over `default_include`.
         options.extend(self.included(&included, path, false, 0));
         options.extend(self.included(&include, path, true, 0));
         options
@@ -45,8 +48,10 @@ impl Reader {
             Some((_, None)) => return None,
             None => fs::read(path),
         };
+
         let bytes = match read {
             Ok(bytes) => bytes,
+            // For Salt a missing file is not an error.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
                 self.note(
@@ -59,6 +64,8 @@ impl Reader {
                 return None;
             }
         };
+
+        // Even if it is invalid: callers watch these files for changes.
         self.files.push(path.to_owned());
         let Ok(text) = String::from_utf8(bytes) else {
             self.note(
@@ -70,8 +77,10 @@ impl Reader {
             );
             return None;
         };
+
         let mut options = match yaml::load(&text) {
             Ok(Value::Map(map)) => map,
+            // An empty file, for example.
             Ok(value) if !value.truthy() => Map::default(),
             Ok(_) => {
                 self.note(
@@ -94,11 +103,14 @@ impl Reader {
                 return None;
             }
         };
+
+        // Salt turns an id such as the number 42 into a text.
         if let Some(id) = options.get_mut("id")
             && !matches!(id, Value::Str(_))
         {
             *id = Value::Str(id.python_str());
         }
+
         Some(options)
     }
 
@@ -109,6 +121,7 @@ impl Reader {
             Value::List(many) => many.iter().filter_map(Value::as_str).collect(),
             _ => return Map::default(),
         };
+
         if depth >= INCLUDE_DEPTH_MAX {
             let message = format!(
                 "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, the rest is ignored",
@@ -117,10 +130,13 @@ impl Reader {
             self.note(NoteLevel::Error, message);
             return Map::default();
         }
+
         let mut merged = Map::default();
         for pattern in patterns {
             let pattern = relative_to(&expand_user(pattern), from);
             let mut found = glob(&pattern);
+
+            // A planned file may not exist yet.
             if let Some((path, Some(_))) = &self.overlay
                 && let Some(path) = path
                     .to_str()
@@ -129,6 +145,7 @@ impl Reader {
             {
                 found.push(path.to_owned());
             }
+
             if found.is_empty() && verbose {
                 self.note(
                     NoteLevel::Warning,
@@ -137,6 +154,8 @@ impl Reader {
                     ),
                 );
             }
+
+            // By name, as in Salt, because later files replace options of earlier ones.
             found.sort();
             for path in found {
                 let path = PathBuf::from(path);
@@ -148,6 +167,7 @@ impl Reader {
                 update(&mut merged, options);
             }
         }
+
         merged
     }
 
@@ -163,11 +183,13 @@ fn update(into: &mut Map, from: Map) {
             (Some(Value::Map(old)), Value::Map(new)) => update(old, new),
             (Some(Value::List(old)), Value::List(new)) => {
                 let fresh: Vec<Value> = new
+                    // Salt compares with Python's rules, by which 1 equals True.
                     .into_iter()
                     .filter(|item| !old.iter().any(|had| had.python_eq(item)))
                     .collect();
                 old.extend(fresh);
             }
+
             (Some(old), value) => *old = value,
             (None, value) => {
                 into.insert(key, value);

@@ -153,22 +153,29 @@ impl SaltMaster {
 
     /// Completes and checks options that are already merged with Salt's defaults.
     fn checked(conf_file: &Path, mut options: Map, mut reader: Reader, role: Role) -> Self {
+        // Salt adds this and `__role`, and templates can see them.
         options.insert("conf_file".into(), path_value(conf_file));
         let (word, id_ends) = match role {
             Role::Master => ("master", "_master"),
             Role::Minion => ("minion", ""),
         };
         options.insert("__role".into(), word.into());
+
+        // Salt's default is the user that starts it, which no file tells.
         if options.get("user").and_then(Value::as_str).is_none() {
             options.insert("user".into(), "root".into());
         }
+
         environment(&mut options, &mut reader);
+        // In Salt's order: before `root_dir` is prepended.
         shorten_sock_dir(&mut options);
+
         let root = text_of(&options, "root_dir", "/");
         if !options.get("id").is_some_and(Value::truthy) {
             let id = format!("{}{id_ends}", machine_id(&root));
             options.insert("id".into(), id.into());
         }
+
         for name in [
             "pki_dir",
             "cachedir",
@@ -177,6 +184,7 @@ impl SaltMaster {
             "token_dir",
             "log_file",
         ] {
+            // An address, such as that of a log server, is not a path.
             if let Some(path) = options.get(name).and_then(Value::as_str)
                 && !path.contains("://")
             {
@@ -184,6 +192,7 @@ impl SaltMaster {
                 options.insert(name.into(), path.into());
             }
         }
+
         for name in ["file_roots", "pillar_roots"] {
             let given = options.get(name).and_then(Value::as_map);
             if given.is_none() && options.contains_key(name) {
@@ -192,17 +201,22 @@ impl SaltMaster {
                     "The file_roots parameter is not properly formatted, using defaults".to_owned(),
                 );
             }
+
             let roots = given.map_or_else(|| normal_roots(&default_roots(name)), normal_roots);
             options.insert(name.into(), Value::Map(roots));
         }
+
+        // As Salt's loader does it.
         if let Some(Value::Str(hash)) = options.get_mut("hash_type") {
             *hash = hash.to_lowercase();
         }
+
         let nodegroups = options
             .get("nodegroups")
             .and_then(repack)
             .unwrap_or_default();
         options.insert("nodegroups".into(), Value::Map(nodegroups));
+
         Self {
             role,
             conf_file: conf_file.to_owned(),
@@ -246,6 +260,7 @@ impl SaltMaster {
         if driver != FILES_DRIVER {
             return AcceptedKeys::Driver(driver.to_owned());
         }
+
         let dir = set("cluster_id")
             .and_then(|_| set("cluster_pki_dir"))
             .map(PathBuf::from);
@@ -307,17 +322,22 @@ impl SaltMaster {
     /// with Python's `in`, so in a list a longer name such as `saltcellar_reactor` matches, too; engines that do not
     /// exist are ignored. A minion starts the engines in `engines`.
     pub fn runs_reactor(&self) -> bool {
+        // An engine can have any name and name its module by `engine_module`.
         let own = |name: &str, options: &Value| {
             let module = options
                 .as_map()
                 .and_then(|options| options.get("engine_module"));
             module.map_or(name, |module| module.as_str().unwrap_or_default()) == "reactor"
         };
+
         let started = |map: &Map| {
             map.iter()
                 .any(|(name, options)| own(&key_text(name), options))
         };
+
+        // The search for the name is looser than the start of an engine, so the two are separate.
         let adds = self.role == Role::Master && self.flag("reactor");
+
         match self.option("engines") {
             Some(Value::List(items)) => {
                 let named = items.iter().any(names_reactor);
@@ -373,6 +393,7 @@ fn defaults(role: Role) -> Map {
     options.extend(NUMBERS.map(|(name, number)| (Key::from(name), Value::Int(number))));
     options.insert("job_cache".into(), Value::Bool(true));
     options.insert("reactor".into(), Value::List(Vec::new()));
+
     if role == Role::Minion {
         options.extend(MINION.map(|(name, value)| (Key::from(name), value.into())));
     }
@@ -409,6 +430,9 @@ fn environment(options: &mut Map, reader: &mut Reader) {
     let Some(old) = options.get("environment").cloned() else {
         return;
     };
+
+    // Salt's messages are repeated word for word, so that they can be found in its documentation
+    // and logs.
     if options
         .get("saltenv")
         .is_some_and(|new| *new != Value::Null)
@@ -440,18 +464,22 @@ fn shorten_sock_dir(options: &mut Map) {
         text_of(options, "sock_dir", ""),
         text_of(options, "cachedir", ""),
     );
+
     if sock_dir.chars().count() > cachedir.chars().count() + 10 {
         options.insert(
             "sock_dir".into(),
             format!("{}/.salt-unix", cachedir.trim_end_matches('/')).into(),
         );
     }
+
+    // Salt derives these two from the final `cachedir`.
     if !options.get("extension_modules").is_some_and(Value::truthy) {
         options.insert(
             "extension_modules".into(),
             format!("{}/extmods", cachedir.trim_end_matches('/')).into(),
         );
     }
+
     options.insert(
         "token_dir".into(),
         format!("{}/tokens", cachedir.trim_end_matches('/')).into(),
@@ -475,10 +503,12 @@ fn below_root(path: &str, root: &str) -> String {
 fn normal_roots(roots: &Map) -> Map {
     let mut normal = Map::default();
     for (env, dirs) in roots {
+        // Salt takes anything else for an environment without directories.
         let dirs = match dirs {
             Value::List(dirs) | Value::Tuple(dirs) => dirs.as_slice(),
             _ => &[],
         };
+
         let mut spread = Vec::new();
         for dir in dirs {
             match dir {
@@ -488,8 +518,10 @@ fn normal_roots(roots: &Map) -> Map {
                 other => spread.push(other.clone()),
             }
         }
+
         normal.insert(key_text(env).into(), Value::List(spread));
     }
+
     normal
 }
 
@@ -516,7 +548,9 @@ fn machine_id(root: &str) -> String {
     let cached = cached
         .ok()
         .and_then(|text| Some(text.lines().next()?.trim().to_owned()));
+
     match cached {
+        // Salt ignores a cached `localhost` too.
         Some(id) if !id.is_empty() && id != "localhost" => id,
         _ => rustix::system::uname()
             .nodename()

@@ -48,11 +48,13 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
     BufReader::new(File::open(&program).ok()?.take(4096))
         .read_line(&mut line)
         .ok()?;
+
     let mut words = line.strip_prefix("#!")?.split_whitespace();
     let first = PathBuf::from(words.next()?);
     if first.file_name()?.to_str()?.starts_with("python") {
         return Some(first);
     }
+
     let beside = program.parent()?.join("bin/python3");
     beside.exists().then_some(beside)
 }
@@ -66,14 +68,18 @@ pub fn of_running_master(uid: Option<u32>) -> Option<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
     let trusted = [Some(0), Some(own), uid];
     let processes = fs::read_dir("/proc").ok()?;
+
     let processes = processes.filter_map(|process| {
         let process = process.ok()?;
         process.file_name().to_str()?.parse::<u32>().ok()?;
+
+        // A process that has ended meanwhile is skipped.
         Some(Process {
             status: fs::read_to_string(process.path().join("status")).ok()?,
             command_line: fs::read(process.path().join("cmdline")).ok()?,
         })
     });
+
     of_processes(processes, |uid| trusted.contains(&Some(uid)))
 }
 
@@ -105,8 +111,10 @@ fn of_processes(
         .filter(|process| process.belongs_to(&is_trusted))
         .filter_map(|process| started_with(&process.command_line))
         .collect();
+
     found.sort_unstable();
     found.dedup();
+
     match found.as_slice() {
         [only] => Some(only.clone()),
         _ => None,

@@ -130,16 +130,21 @@ impl StoreConfig {
             &self.segment_bytes_max,
             MIB..=64 * GIB,
         )?;
+
         let entry_bytes_max = self.entry_bytes_max as u64;
         within(
             "store.entry_bytes_max",
             &entry_bytes_max,
             64 * KIB..=ENTRY_BYTES_MAX as u64,
         )?;
+
         within("store.minion_share", &self.minion_share, 2..=100)?;
         at_most("store.classes", self.classes.len(), CLASSES_MAX)?;
+
         for (n, class) in self.classes.iter().enumerate() {
             let key = |name: &str| format!("store.classes[{n}].{name}");
+
+            // Without a pattern it is unclear whether an item means all entries or none.
             if let Some(n) = class
                 .rules
                 .iter()
@@ -148,6 +153,8 @@ impl StoreConfig {
                 let problem = "it matches nothing; give fun, tag, or both";
                 return Err(Invalid::new(key(&format!("match[{n}]")), problem));
             }
+
+            // The name of the overflow class has to fit as well.
             let name_bytes_max = CLASS_NAME_BYTES_MAX - OVERFLOW.len();
             if class.name.ends_with(OVERFLOW) || class.name.len() > name_bytes_max {
                 let problem = format!(
@@ -157,6 +164,8 @@ impl StoreConfig {
                 );
                 return Err(Invalid::new(key("name"), problem));
             }
+
+            // The fixed classes take what is left, so they need no items.
             let is_fixed = [JOBS, EVENTS].contains(&class.name.as_str());
             if !is_fixed && !(1..=CLASS_RULES_MAX).contains(&class.rules.len()) {
                 let problem = format!(
@@ -165,6 +174,8 @@ impl StoreConfig {
                 );
                 return Err(Invalid::new(key("match"), problem));
             }
+
+            // A class reaches its limits in steps of a segment, and segments have a minimum size.
             within(key("keep.bytes"), &class.keep.bytes.unwrap_or(MIB), MIB..)?;
             within(
                 key("keep.entries"),
@@ -172,18 +183,22 @@ impl StoreConfig {
                 1000..,
             )?;
         }
+
         let names: Vec<_> = self
             .classes
             .iter()
             .map(|class| class.name.clone())
             .collect();
         unique("store.classes", "name", &names)?;
+
+        // Behind all others, because these two take what is left.
         let missing = |fixed: &ClassRules| !names.contains(&fixed.name);
         self.classes.extend(
             [ClassRules::events(), ClassRules::jobs()]
                 .into_iter()
                 .filter(missing),
         );
+
         Ok(())
     }
 }
