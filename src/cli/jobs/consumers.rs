@@ -140,9 +140,12 @@ pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
     if text == "oldest" || text == "newest" {
         return Ok(Position::Name(text.to_owned()));
     }
+
+    // Before a time: a bare number is a sequence number, not a year.
     if let Ok(seq) = text.parse::<u64>() {
         return Ok(Position::Seq(seq));
     }
+
     match text.parse() {
         Ok(when) => Ok(Position::Time(when)),
         Err(error) => Err(format!(
@@ -168,6 +171,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
             )
         }
         Consumers::Seek(Seek { name, to }) => {
+            // The position is one of several arguments.
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
             ask::change(global, "consumer_seek", call, "move the consumer", |at| {
@@ -200,9 +204,12 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Delete(Name { name }) => {
             let call = json!({ "name": name });
             let answer = ask::answer(global, "consumer_delete", call, "delete the consumer")?;
+
             if answer == false {
                 bail!("delete the consumer: {name:?} does not exist");
             }
+
+            // The daemon only says whether there was one.
             let answer = json!({ "name": name, "deleted": true });
             show(global.output, &answer, |out| {
                 Ok(out.line(&format!("{name} is deleted"))?)
@@ -226,10 +233,13 @@ pub(in crate::cli) fn paused(state: api::Position) -> String {
 
 fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     let mut call = serde_json::to_value(&args.filter)?;
+
     ask::set(&mut call, "name", args.name.as_str().into());
+
     if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
         ask::set(&mut call, key, value);
     }
+
     ask::change(
         global,
         "consumer_create",
@@ -243,8 +253,10 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     let call = json!({
         "name": args.name, "holder": args.holder, "limit": args.limit, "wait_ms": args.wait * 1000,
     });
+
     let mut client = ask::connect(global)?;
     let answer = ask::call(&mut client, "consumer_next", call).context("take the next events")?;
+
     show_rows(global.output, &answer, "events", |out| {
         let rows: Vec<_> = answer
             .list("events")
@@ -258,6 +270,7 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
 fn list(global: &Global) -> anyhow::Result<()> {
     let (page, answer): (ConsumersPage, _) =
         ask::answer_as(global, "consumers_list", (), "list the consumers")?;
+
     show_rows(global.output, &answer, "consumers", |out| {
         let columns = [
             Column::left("NAME"),
@@ -268,10 +281,12 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::truncated("HOLDER").drop_order(2),
             Column::truncated("ERROR").drop_order(1),
         ];
+
         let cells = |row: Consumer| {
             let [cursor, lag, lag_s] =
                 [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
             let error = or_empty(row.error.as_ref().map(|error| &error.message));
+            // Cells have the order of the columns above.
             vec![
                 row.name.clone(),
                 cursor,
@@ -282,6 +297,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 error,
             ]
         };
+
         Ok(Table::new(columns).print(
             out,
             &page.consumers.into_iter().map(cells).collect::<Vec<_>>(),
@@ -295,7 +311,9 @@ fn state(row: &Consumer) -> String {
         row.pin.then_some("pinned"),
         row.lost.as_ref().map(|_| "gap"),
     ];
+
     let marks: Vec<&str> = marks.into_iter().flatten().collect();
+
     if marks.is_empty() {
         "active".to_owned()
     } else {
@@ -310,15 +328,20 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
         json!({ "name": name }),
         "show the consumer",
     )?;
+
+    // The typed row is printed as a table, the daemon's own JSON as JSON.
     let (Some(row), Some(shown)) = (page.consumers.first(), answer.list("consumers").first())
     else {
         bail!("show the consumer: {name:?} does not exist")
     };
+
     show(global.output, shown, |out| {
+        // Without scopes the consumer gets every event.
         let has_match = row
             .scopes
             .as_array()
             .is_some_and(|scopes| !scopes.is_empty());
+
         let lines = [
             ("name", Some(row.name.clone())),
             ("created", Some(short_at(row.time))),
@@ -354,7 +377,9 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
                     .map(|error| format!("{} {}", short_at(error.time), error.message)),
             ),
         ];
+
         for (name, text) in lines {
+            // Lines without a value are left out.
             text.map_or(Ok(()), |text| out.line(&format!("{name:<9} {text}")))?;
         }
         Ok(())

@@ -132,11 +132,14 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     let data = data(&event)
         .context("read the event's data")
         .map_err(BadData)?;
+
+    // Absolute, because the daemon has another working directory.
     let bus = event
         .bus
         .map(std::path::absolute)
         .transpose()
         .context("find the bus")?;
+
     let pairs = [
         ("tag", Value::from(event.tag.as_str())),
         ("data", data),
@@ -147,11 +150,15 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
             }),
         ),
     ];
+
     let answer = ask::connect(global)?
         .call("event_send", args(pairs))
         .context("fire the event")?;
+
+    // Printed as the daemon sent it, so JSON output has every field.
     let answer = to_json(&answer);
     let Fired { tag, socket, .. } = ask::typed(&answer).context("fire the event")?;
+
     show(global.output, &answer, |out| {
         Ok(out.line(&format!("fired {tag} at {socket}"))?)
     })
@@ -165,11 +172,13 @@ pub(in crate::cli) struct BadData(anyhow::Error);
 fn data(event: &Send) -> anyhow::Result<Value> {
     let read = |from: &mut dyn std::io::Read| -> anyhow::Result<String> {
         let mut text = String::new();
+        // One byte beyond the limit shows that there is more.
         if from.take(DATA_BYTES_MAX + 1).read_to_string(&mut text)? as u64 > DATA_BYTES_MAX {
             bail!("more than {DATA_BYTES_MAX} bytes");
         }
         Ok(text)
     };
+
     let file = event.data_file.as_deref();
     let text = match (event.data.as_deref(), file) {
         (Some("-"), _) => read(&mut std::io::stdin()).context("from standard input")?,
@@ -181,28 +190,37 @@ fn data(event: &Send) -> anyhow::Result<Value> {
             read(&mut std::fs::File::open(path).with_context(from)?).with_context(from)?
         }
         (Some(text), _) => text.to_owned(),
+        // Data is optional.
         (None, None) => return Ok(Value::Map(Vec::new())),
     };
+
     match yaml::value(&text)? {
         Value::Map(pairs) => Ok(Value::Map(pairs)),
+        // An empty text.
         Value::Nil => Ok(Value::Map(Vec::new())),
         other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
     }
 }
 
 fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
+    // An empty text, such as an unset variable of a script, is no filter.
     for text in [&mut filter.tag, &mut filter.jid, &mut filter.minion] {
         text.take_if(|text| text.is_empty());
     }
+
     if filter.all {
+        // The pages end with the archive.
         filter.limit = u64::MAX;
     }
+
     let mut table = Table::new(columns());
+    // All events can only be printed as they are read, and that is newest first.
     let order = if filter.all {
         Order::NewestFirst
     } else {
         Order::NewestLast
     };
+
     Pages::new(global, LIST_CALL, &filter)?
         .explained(filter.explain)
         .print(global.output, order, |out, events| {

@@ -44,16 +44,21 @@ fn serialize<S: Serializer>(
         .iter()
         .filter_map(|(key, value)| Some(((*key).to_owned(), json!((*value)?))))
         .collect();
+
     let mut map = to.serialize_map(None)?;
+
+    // Without a scope everything matches.
     if !scope.is_empty() {
         map.serialize_entry("match", &json!([scope]))?;
     }
+
     if let Some(search) = search {
         map.serialize_entry("search", search)?;
     }
     if let Some(condition) = condition {
         map.serialize_entry("where", condition)?;
     }
+
     map.end()
 }
 
@@ -77,6 +82,7 @@ impl Serialize for FilterFlags {
             search,
             condition,
         } = &self.more;
+
         let scope = [
             ("tag", self.tag.as_ref()),
             ("minion", self.minion.as_ref()),
@@ -84,6 +90,7 @@ impl Serialize for FilterFlags {
             ("retcode", retcode.as_ref()),
             ("class", class.as_ref()),
         ];
+
         serialize(&scope, search.as_ref(), condition.as_ref(), to)
     }
 }

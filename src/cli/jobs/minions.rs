@@ -66,13 +66,17 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut all = Json::Null;
     let mut call = json!({ "minion": args.minion, "limit": args.limit });
+
     loop {
         let mut answer = ask::call(&mut client, "minions_list", &call).context(operation)?;
         let (more, next) = (answer.is("more"), answer.of("next").clone());
+
         let rows = answer
             .get_mut("minions")
             .map(Json::take)
             .unwrap_or_default();
+
+        // The first page is kept as it is; later pages add their rows.
         match (all.get_mut("minions"), rows) {
             (Some(Json::Array(all)), Json::Array(mut rows)) => all.append(&mut rows),
             (_, rows) => {
@@ -80,15 +84,20 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
                 ask::set(&mut all, "minions", rows);
             }
         }
+
         let count = all.list("minions").len() as u64;
         let left = args.limit.map(|limit| limit.saturating_sub(count));
         if !more || next.is_null() || left == Some(0) {
             break;
         }
+
+        // A page ends before the limit if it was costly to collect.
         ask::set(&mut call, "after", next);
         ask::set(&mut call, "limit", left.into());
     }
+
     let page: MinionsPage = ask::typed(&all).context(operation)?;
+
     show_rows(global.output, &all, "minions", |out| {
         let columns = [
             Column::middle_truncated("MINION"),
@@ -99,7 +108,9 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             Column::truncated("LAST FUNCTION").min_chars(13),
             Column::left("JID").drop_order(1),
         ];
+
         let now = Clock::real().now();
+
         let cells = |row: MinionRow| {
             let states = row.highstate.as_ref().and_then(|run| run.states.as_ref());
             let last = row.last.unwrap_or_default();
@@ -115,6 +126,7 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
                 last.jid,
             ]
         };
+
         let rows: Vec<_> = page.minions.into_iter().map(cells).collect();
         Table::new(columns).print(out, &rows)?;
         skipped(out, &page.skipped)
@@ -139,6 +151,7 @@ fn highstate(run: &MinionRun, now: Micros) -> String {
 
 /// States what the answer does not cover.
 fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
+    // Filled only for what was skipped.
     let notes = [
         skipped.jobs_skipped.then(|| {
             format!(
@@ -152,6 +165,7 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
         (skipped.states_unread > 0)
             .then(|| format!("{} highstates without their states", skipped.states_unread)),
     ];
+
     let notes: Vec<String> = notes.into_iter().flatten().collect();
     if !notes.is_empty() {
         out.line(&format!("limited to: {}", notes.join("; ")))?;
@@ -162,41 +176,51 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
 fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let operation = "show the minion";
     let answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
+
     if answer.is_null() {
+        // An id from the command line may have any length.
         let shown: String = id.chars().take(64).collect();
         return Err(
             anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation),
         );
     }
+
     let minion: Minion = ask::typed(&answer).context(operation)?;
     show(global.output, &answer, |out| details(out, minion))
 }
 
 fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
+    // Single times are followed by their zone; columns have it in the heading.
     let in_zone = |at: Option<Time>| {
         at.map(|at| short_in_zone(&at.0.iso().into()))
             .unwrap_or_default()
     };
     let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
+
     let row = &minion.row;
     out.line(&format!("minion     {}", row.id))?;
     out.line(&format!(
         "last seen  {}",
         in_zone(row.last_seen.as_ref().map(|seen| seen.time))
     ))?;
+
     if let Some(last) = &row.last {
+        // A minion that was only seen in events has none.
         out.line(&format!("last job   {}", run(last)))?;
     }
+
     if let Some(last) = &row.highstate {
         let (result, counts) = (
             highstate(last, Clock::real().now()),
             last.states.clone().unwrap_or_default(),
         );
+
         let (total, failed, changed) = (counts.total, counts.failed, counts.changed);
         out.line(&format!("highstate  {}", run(last)))?;
         out.line(&format!(
             "           {result}: {total} states, {failed} failed, {changed} changed"
         ))?;
+
         for (title, states) in [
             ("failed", &minion.failed_states),
             ("changed", &minion.changed_states),
@@ -206,9 +230,11 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
             }
         }
     }
+
     let time = || Column::left(title("TIME", "TIME (UTC)"));
     let cells = |run: MinionRun| vec![run.time.map(short_at).unwrap_or_default(), run.fun, run.jid];
     let missing: Vec<_> = minion.missing_jobs.into_iter().map(cells).collect();
+
     if !missing.is_empty() {
         out.line("")?;
         Table::new([
@@ -218,7 +244,9 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
         ])
         .print(out, &missing)?;
     }
+
     out.line("")?;
+    // Printed even without rows, so that nothing looks missing.
     let functions: Vec<_> = minion.functions.into_iter().map(cells).collect();
     Table::new([
         time(),
@@ -226,6 +254,7 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
         Column::left("JID"),
     ])
     .print(out, &functions)?;
+
     if !minion.timeline.is_empty() {
         out.line("")?;
         let columns = [
@@ -240,5 +269,6 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
             &minion.timeline.into_iter().map(cells).collect::<Vec<_>>(),
         )?;
     }
+
     skipped(out, &minion.skipped)
 }

@@ -140,11 +140,13 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
 /// The error for an unknown job id, which may have any length.
 pub(super) fn unknown(jid: &str) -> anyhow::Error {
     let shown: String = jid.chars().take(64).collect();
+
     let rest = if shown.len() < jid.len() {
         format!("... ({} bytes)", jid.len())
     } else {
         String::new()
     };
+
     anyhow::anyhow!("unknown job {shown}{rest}")
 }
 
@@ -159,6 +161,7 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::right("FAILED"),
         Column::truncated("ARG").drop_order(1),
     ]);
+
     Pages::new(global, LIST_CALL, filter)?.print(global.output, Order::NewestFirst, |out, rows| {
         Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?)
     })
@@ -168,18 +171,22 @@ fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Res
     let operation = "list the missing minions";
     let job =
         ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(operation)?;
+
     if job.is_null() {
         return Err(unknown(jid).context(operation));
     }
+
     Ok(job)
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
     let job = missing_of(&mut ask::connect(global)?, jid)?;
+
     let answer: serde_json::Map<_, _> = ["jid", "expected", "returned", "missing"]
         .into_iter()
         .map(|name| (name.to_owned(), job.of(name).clone()))
         .collect();
+
     show_answer(global.output, &answer.into(), |out| {
         job.list("missing")
             .iter()
@@ -193,9 +200,11 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         result: Some("missing".to_owned()),
         ..filter
     };
+
     let mut pages = Pages::new(global, LIST_CALL, filter)?;
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
+
     let mut table = Table::new([
         Column::left("JID"),
         Column::left(title("TIME", "TIME (UTC)")).drop_order(3),
@@ -205,26 +214,35 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::right("MISSING"),
         Column::truncated("MINIONS"),
     ]);
+
     let mut first = true;
     loop {
         let rows = pages.next()?;
+
+        // The first page of a table prints the heading even without rows.
         if rows.is_empty() && !(first && out.format == Format::Table) {
             return Ok(out.finish()?);
         }
         first = false;
+
         let mut cells = Vec::new();
         for mut job in rows {
+            // The list has no names, so each job is read by itself.
             let missing = missing_of(&mut client, job.text("jid"))?
                 .of("missing")
                 .clone();
+
             if let Some(job) = job.as_object_mut() {
                 job.insert("missing".to_owned(), missing);
             }
+
             if out.format != Format::Table {
                 out.json(&job)?;
                 continue;
             }
+
             let mut row = row(&job);
+            // Up to the target; the other columns are this list's own.
             row.truncate(4);
             row.extend([
                 returned(&job),
@@ -233,6 +251,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
             ]);
             cells.push(row);
         }
+
         if out.format == Format::Table {
             table.print(&mut out, &cells)?;
         }
@@ -261,6 +280,7 @@ fn row(job: &Json) -> Vec<String> {
 
 fn arg(job: &Json) -> String {
     match job.of("arg") {
+        // The arguments as a shell would have them: separated, empty ones left out.
         Json::Array(items) => items
             .iter()
             .map(argument)
@@ -274,6 +294,7 @@ fn arg(job: &Json) -> String {
 /// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds internal keys of Salt.
 fn argument(arg: &Json) -> String {
     let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
+
     match arg.as_object() {
         Some(keywords) if keywords.keys().any(of_salt) => {
             let public = keywords.iter().filter(|(key, _)| !of_salt(key));

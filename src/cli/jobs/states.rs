@@ -45,6 +45,7 @@ pub(in crate::cli) struct Args {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
+
     let mut columns = vec![
         Column::middle_truncated("MINION").min_chars(9),
         Column::left("RESULT"),
@@ -54,22 +55,31 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Column::truncated("SLS").drop_order(3),
         Column::truncated("COMMENT").drop_order(1),
     ];
+
+    // A single job needs no column for its id.
     if args.jids.len() > 1 {
         columns.insert(0, Column::left("JID").drop_order(4));
     }
+
     let mut table = Table::new(columns);
+    // JSON is one document, so its rows are collected; the other formats are printed job by job.
     let mut all = Vec::new();
+
     for jid in &args.jids {
         let mut call_args = serde_json::to_value(args)?;
         ask::set(&mut call_args, "jid", jid.as_str().into());
+
         let operation = "list the states";
         let answer =
             ask::call_paged(&mut client, "job_states", "states", call_args).context(operation)?;
+
         if answer.is_null() {
             return Err(unknown(jid).context(operation));
         }
+
         let states = answer.list("states");
         let mut lines = states.iter().map(|state| ask::with_jid(jid, state));
+
         match out.format {
             Format::Table => {
                 let cells: Vec<_> = states
@@ -82,9 +92,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             Format::Jsonl => lines.try_for_each(|line| out.json(&line))?,
         }
     }
+
     if out.format == Format::Json {
         out.json(&json!({ "states": all }))?;
     }
+
     Ok(out.finish()?)
 }
 
@@ -93,8 +105,10 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
         .of("duration_ms")
         .as_f64()
         .map(|ms| format!("{ms:.1}"));
+
     let comment = match state.of("comment") {
         Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
+        // A row is one line, so the first line stands for a comment.
         comment => comment
             .as_str()
             .unwrap_or_default()
@@ -104,6 +118,7 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
             .unwrap_or_default()
             .to_owned(),
     };
+
     let mut cells = vec![
         state.leaf("minion"),
         result(state).to_owned(),
@@ -113,9 +128,11 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
         state.leaf("sls"),
         comment,
     ];
+
     if with_jid {
         cells.insert(0, jid.to_owned());
     }
+
     cells
 }
 

@@ -72,6 +72,7 @@ fn with_filter(filter: &FilterFlags, others: Json) -> anyhow::Result<Json> {
     if let (Json::Object(args), Json::Object(others)) = (&mut args, others) {
         args.extend(others);
     }
+
     Ok(args)
 }
 
@@ -81,27 +82,36 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
     let mut left = args.limit.unwrap_or(u64::MAX);
+
     // The first call does not wait: its answer has the position from which a later connection continues.
     let mut call_args = with_filter(&args.filter, json!({ "wait_ms": 0, "time": args.since }))?;
+
     let mut has_position = false;
+
     while left > 0 {
         ask::set(
             &mut call_args,
             "limit",
             left.min(crate::base::limits::CLI_PAGE_ROWS).into(),
         );
+
         let answer = match ask::call(&mut client, "events_follow", &call_args) {
+            // Before the first result there is no position from which to continue.
             Err(ClientError::Unreachable { .. } | ClientError::TimedOut(_)) if has_position => {
                 client = reconnected(global)?;
                 continue;
             }
             answer => answer.context(operation)?,
         };
+
         for event in answer.list("events") {
             print(&mut out, &mut table, event, args.data)?;
             left = left.saturating_sub(1);
         }
+
+        // Now, because the next call may wait, and a pipe would hold the lines back.
         out.flush()?;
+
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;
         ask::set(&mut call_args, "wait_ms", WAIT_MS.into());
@@ -116,11 +126,13 @@ fn reconnected(global: &Global) -> anyhow::Result<Client> {
     loop {
         std::thread::sleep(RECONNECT_PAUSE);
         match ask::connect(global) {
+            // A daemon that restarts is absent for some seconds.
             Err(error) if error.is::<NoDaemon>() => {
                 if !std::mem::replace(&mut is_reported, true) {
                     print_error(&format!("{error:#}; waiting for it"));
                 }
             }
+            // Any other error would not go away by waiting.
             result => return result,
         }
     }
@@ -130,15 +142,19 @@ fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> 
     if out.format != Format::Table {
         return Ok(out.json(event)?);
     }
+
     if out.is_csv() {
         return Ok(table.print(out, &[row(event)])?);
     }
+
+    // Not aligned, because the width of later events is unknown.
     let line = row(event)
         .into_iter()
         .filter(|cell| !cell.is_empty())
         .collect::<Vec<_>>()
         .join("  ");
     out.line(&line)?;
+
     if with_data {
         nested(event.of("data"), 4)
             .lines()
@@ -152,30 +168,43 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut call_args = with_filter(&args.filter, serde_json::to_value(&args.when)?)?;
     ask::set(&mut call_args, "by", args.by.clone().into());
+
     let (mut count, mut others) = (0, 0);
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
+
     loop {
         let (found, _): (EventCounts, _) =
             ask::call_as(&mut client, "events_count", &call_args).context(operation)?;
+
         count += found.count;
         others += found.others.unwrap_or(0);
+
+        // Groups continue from page to page.
         for EventGroup { key, count } in found.groups.into_iter().flatten() {
             *groups.entry(key).or_default() += count;
         }
+
+        // One call reads a bounded part of the log, and names where the next one begins.
         let Some(next) = found.next else { break };
         ask::set(&mut call_args, "from", next.into());
     }
+
     let Some(by) = &args.by else {
         return show(global.output, &json!({ "count": count }), |out| {
             Ok(out.line(&count.to_string())?)
         });
     };
+
     let is_hour = by == "hour";
     let mut groups: Vec<(String, u64)> = groups.into_iter().collect();
+
+    // Hours stay in the order of time; other groups begin with the largest.
     if !is_hour {
         groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     }
+
     let row = |(key, count): &(String, u64)| {
+        // The daemon sends an hour as its start in microseconds.
         let hour = key
             .parse()
             .ok()
@@ -183,28 +212,37 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
             .map(|at| Micros(at).iso());
         json!({ by.as_str(): hour.unwrap_or_else(|| key.clone()), "count": count })
     };
+
     let rows: Vec<Json> = groups.iter().map(row).collect();
     let document = json!({ "count": count, "others": others, "groups": rows });
+
     show_rows(global.output, &document, "groups", |out| {
         let key = |row: &Json| match row.text(by) {
+            // Minutes are enough for the start of an hour.
             hour if is_hour => short(&Json::from(hour)).chars().take(16).collect(),
+            // Events without a function or minion.
             "" => "(none)".to_owned(),
             key => key.to_owned(),
         };
+
         let cells: Vec<_> = rows
             .iter()
             .map(|row| vec![key(row), row.leaf("count")])
             .collect();
+
         let name = match by.as_str() {
             "function" => "FUNCTION",
             "minion" => "MINION",
             "class" => "CLASS",
             _ => title("HOUR", "HOUR (UTC)"),
         };
+
         Table::new([Column::middle_truncated(name), Column::right("EVENTS")]).print(out, &cells)?;
+        // Beyond the daemon's limit of groups.
         if others > 0 {
             out.line(&format!("{others} events of other groups"))?;
         }
+
         Ok(out.line(&format!("{count} events"))?)
     })
 }

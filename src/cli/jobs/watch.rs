@@ -84,48 +84,69 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let started = Instant::now();
     let mut job = JobState::default();
+
     let (mut known, mut from, mut step) = (false, 0, String::new());
+
     loop {
+        // An unknown job gets less time: its first entry may be on its way, or the id is wrong.
         let deadline = if known {
             args.timeout
         } else {
             args.timeout.min(KNOWN_WITHIN)
         };
+
         let left = deadline.saturating_sub(started.elapsed());
+
+        // A terminal shows the elapsed seconds, so calls wait for less.
         let wait = left.min(if out.width.is_some() {
             REDRAW
         } else {
             ONE_WAIT
         });
+
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
+
         let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
         let update = ask::call(&mut client, "job_watch", call_args).context(operation)?;
+
         from = update.of("next").as_u64().unwrap_or(from);
+
+        // Printed once, with the first entry that says what the job is.
         if update.is("known") && !known {
             known = true;
             print_heading(&mut out, &args.jid, &update)?;
         }
+
+        // More than one entry can name expected minions.
         if update.of("minions").is_array() {
             let expected = job.expected.get_or_insert_default();
             expected.extend(update.list("minions").iter().map(leaf));
         }
+
         job.ended |= update.is("ended");
         for one in update.list("steps") {
             step = step_line(&mut out, one)?;
         }
+
         let mut answers = update.list("answers").to_vec();
+        // In the order of the log, because the first return of a minion counts.
         answers.sort_by_key(|answer| answer.number("seq"));
         for answer in answers {
             print_return(&mut out, &mut job, answer)?;
         }
+
         if job.is_done() {
             break;
         }
+
         if started.elapsed() >= deadline {
+            // The line is cleared before anything else is printed.
             out.status("")?;
+
             if !known {
                 return Err(unknown(&args.jid).context(operation));
             }
+
             finish(&mut out, &args.jid, &job)?;
             let message = format!(
                 "timed out: {} returned within {} seconds",
@@ -138,10 +159,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             }
             .into());
         }
+
         status(&mut out, &job, started.elapsed(), &step)?;
     }
+
     out.status("")?;
     finish(&mut out, &args.jid, &job)?;
+
     match job.failed() {
         0 => Ok(()),
         failed => Err(finding(format!(
@@ -159,6 +183,7 @@ fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<(
         } else {
             format!(" on {tgt}")
         };
+
         out.status("")?;
         out.line(&format!("job {jid} {fun}{on}"))?;
         out.flush()?;
@@ -168,13 +193,16 @@ fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<(
 
 fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyhow::Result<()> {
     let (minion, failed) = (answer.leaf("minion"), answer.is("failed"));
+
     // The first return counts; `jobs show` lists the others.
     if job.returned.contains_key(&minion) {
         return Ok(());
     }
+
     job.returned.insert(minion.clone(), failed);
     match out.format {
         Format::Table => {
+            // A terminal counts successful returns in its status line.
             if out.width.is_none() || failed {
                 let mut marks = vec![if failed { "failed" } else { "ok" }.to_owned()];
                 marks.extend(
@@ -187,12 +215,15 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
                         .is("bus_only")
                         .then(|| "seen on the bus only".to_owned()),
                 );
+
                 let (time, marks) = (short(answer.of("time")), marks.join(", "));
+
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;
             }
         }
         Format::Jsonl => {
+            // The totals so far, as the status line of a terminal has them.
             ask::set(&mut answer, "returned", job.returned.len().into());
             ask::set(
                 &mut answer,
@@ -201,14 +232,17 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
             );
             out.json(&answer)?;
         }
+        // One document, printed at the end.
         Format::Json => {}
     }
+
     Ok(out.flush()?)
 }
 
 /// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
 fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
     let data = step.of("data");
+    // A state, else the progress of a runner, else whatever it sent.
     let text = match data.get("__id__").or_else(|| data.get("name")).map(leaf) {
         Some(id) => {
             let result = match data.of("result").as_bool() {
@@ -220,16 +254,21 @@ fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
         }
         None => leaf(data.get("message").unwrap_or(data)),
     };
+
+    // Runners have no minion.
     let minion = step.leaf("minion");
     let text = if minion.is_empty() {
         text
     } else {
         format!("{minion} {text}")
     };
+
+    // A terminal shows the latest step in its status line.
     if out.format == Format::Table && out.width.is_none() {
         out.line(&format!("{}             {text}", short(step.of("time"))))?;
         out.flush()?;
     }
+
     Ok(text)
 }
 
@@ -237,6 +276,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
     if out.format != Format::Table || out.width.is_none() {
         return Ok(());
     }
+
     let missing = job.missing();
     let mut parts = vec![
         format!("{} returned", job.share()),
@@ -246,25 +286,30 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
     if !step.is_empty() {
         parts.push(step.to_owned());
     } else if !missing.is_empty() {
+        // More names do not fit a line.
         let some: Vec<&str> = missing.into_iter().take(20).collect();
         parts.push(format!("waiting for {}", some.join(",")));
     }
+
     out.status(&parts.join("  "))?;
     Ok(())
 }
 
 fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
     let missing = job.missing();
+
     if out.format == Format::Table {
         out.line(&format!(
             "{} returned, {} failed",
             job.share(),
             job.failed()
         ))?;
+        // The names are enough for another run with `salt -L`.
         if !missing.is_empty() {
             out.line(&format!("missing: {}", missing.join(",")))?;
         }
     } else {
+        // The last line of JSON output says how the job ended.
         out.json(&json!({
             "jid": jid,
             "expected": job.expected.as_ref().map(BTreeSet::len),
@@ -274,5 +319,6 @@ fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
             "ended": job.is_done(),
         }))?;
     }
+
     Ok(out.flush()?)
 }

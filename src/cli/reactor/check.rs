@@ -80,11 +80,16 @@ impl Checked {
             salt,
             program_time,
         } = chosen;
+
         let pipeline = Pipeline::new(master, salt.clone());
+        // `reactor.rules` replace those of the master.
         if let Some(rules) = rules {
             pipeline.set_rules(rules);
         }
+
         let mut notes = master.notes.clone();
+
+        // Without its file a master has no rules, and no rules have no faults.
         if !master.files.contains(&master.conf_file) {
             let path = master.conf_file.display();
             notes.push(Note::error(
@@ -92,28 +97,37 @@ impl Checked {
                 format!("{path} does not exist: set the master's file"),
             ));
         }
+
         let mut files = Vec::new();
         let mut count = 0;
+
         match pipeline.rules() {
             Ok(rules) => {
                 notes.extend(rules.notes.iter().cloned());
                 count = rules.len();
+
+                // Other delimiters decide what counts as a template.
                 let has_usual_tags = master
                     .option("jinja_env")
                     .and_then(Value::as_map)
                     .is_none_or(Map::is_empty);
+
                 let mut checking = Checking {
                     pipeline: &pipeline,
+                    // Another pipeline, because each rendering replaces the rules of this one.
                     worker: Worker::new(static_pipeline(chosen)),
                     salt: &**salt,
                     has_salt: salt.grains().is_ok_and(|grains| grains.is_some()),
                     has_usual_tags,
                     notes: &mut notes,
                 };
+
                 files = checking.files(&rules);
             }
             Err(note) => notes.push(note),
         }
+
+        // A program has a time limit here, and none in Salt.
         let programs = files.iter().filter(|row| row.is_program).count();
         if programs > 0 {
             let message = format!(
@@ -123,6 +137,7 @@ impl Checked {
             );
             notes.push(Note::warning("saltcellar", message));
         }
+
         if let Some(beyond) = &pipeline.files().0.beyond_roots {
             let which = if beyond.roots_first {
                 "`salt://` files outside file_roots"
@@ -132,6 +147,7 @@ impl Checked {
             let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
             notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
         }
+
         Self {
             rules: count,
             notes,
@@ -146,10 +162,12 @@ impl Checked {
             .iter()
             .filter(|note| note.level == NoteLevel::Error)
             .map(ToString::to_string);
+
         let broken = self.files.iter().filter_map(|row| match &row.state {
             State::Broken(why) => Some(format!("{} ({}): {why}", row.file, row.rule)),
             State::Good | State::NotNative(_) => None,
         });
+
         notes.chain(broken).collect()
     }
 }
@@ -162,6 +180,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         notes,
         files: rows,
     } = checked;
+
     let named = |note: &Note| json!({"level": note.level.name(), "message": note.to_string()});
     let file = |row: &FileResult| {
         json!({
@@ -169,17 +188,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "why": row.state.why(),
         })
     };
+
     let document = json!({
         "rules": rules_count,
         "faults": faults,
         "files": rows.iter().map(file).collect::<Vec<_>>(),
         "notes": notes.iter().map(named).collect::<Vec<_>>(),
     });
+
     show(global.output, &document, |out| {
         for note in &notes {
             out.line(&format!("{}: {note}", note.level.name()))?;
         }
         for row in &rows {
+            // Only what is not good has a reason.
             let why = row.state.why();
             let tail = if why.is_empty() {
                 String::new()
@@ -198,6 +220,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             rows.len()
         ))?)
     })?;
+
+    // After the report, which explains the exit code.
     if faults > 0 {
         Err(finding(format!("{faults} faults found")))
     } else {
@@ -236,6 +260,7 @@ impl Checking<'_> {
                     state,
                     is_program: false,
                 };
+
                 let Value::Str(text) = reference else {
                     let shown = reference.python_repr();
                     let why = "a reference must be text; otherwise the reactor drops every event of this rule"
@@ -246,6 +271,7 @@ impl Checking<'_> {
 
                 let mut notes = Vec::new();
                 let found = resolve(text, "TAG", settings, self.salt, &mut notes);
+
                 if found.is_empty() {
                     let why = notes.iter().find_map(|note| note.cause.clone());
                     let problem = "file missing or not found";
@@ -258,6 +284,7 @@ impl Checking<'_> {
                     let template = templates.get(&file, &settings.renderers, self.salt);
                     let is_program = template.as_ref().is_ok_and(|one| one.is_program());
                     let state = match template {
+                        // Salt accepts an empty file.
                         Err(Unusable::Empty) => State::Good,
                         Err(Unusable::Reported(note)) => State::Broken(note.message),
                         Err(Unusable::Failed(why)) => State::Broken(why),
@@ -277,9 +304,12 @@ impl Checking<'_> {
         if let Some(fault) = template.fault() {
             return State::Broken(fault);
         }
+
         let is_static = template.is_static(self.has_usual_tags);
+
         let why = template.not_native(self.pipeline.files().2, &file.path);
         if why.is_empty() {
+            // Without an event, only a file that ignores its data can be rendered.
             let fault = is_static.then(|| self.render(file)).flatten();
             return fault.map_or(State::Good, State::Broken);
         }
@@ -290,7 +320,10 @@ impl Checking<'_> {
                 "{shown}: not native, and Salt's Python was not found: set reactor.python"
             ));
         }
+
         let (tag, data) = minimal_event(rule);
+
+        // With an event that has only what most events have.
         let checked = self.salt.check(
             &SaltFile {
                 path: &file.path,
@@ -306,9 +339,11 @@ impl Checking<'_> {
             },
             is_static,
         );
+
         match checked {
             Ok(SaltChecked::Rendered) => State::NotNative(why.to_vec()),
             Ok(SaltChecked::Compiled(what)) => State::NotNative([why, &[what]].concat()),
+            // Most events have more data, so this proves nothing.
             Ok(SaltChecked::Fails(cause)) => {
                 self.warn(format!(
                     "{} ({rule}): it is compiled, but does not render with a minimal event, which may be for the lack of \
@@ -318,6 +353,7 @@ impl Checking<'_> {
                 State::NotNative(why.to_vec())
             }
             Ok(SaltChecked::Broken(cause)) => State::Broken(cause),
+            // Nothing is known about the file, which is no fault of it.
             Err(SaltError::Absent(cause)) => {
                 self.warn(format!(
                     "{} ({rule}): not checked, because {shown} is not native: {cause}",
@@ -325,6 +361,7 @@ impl Checking<'_> {
                 ));
                 State::NotNative(why.to_vec())
             }
+            // The file ended the process or took too long, as it would for an event.
             Err(error) => State::Broken(format!("{shown}: {error}")),
         }
     }
@@ -339,12 +376,15 @@ impl Checking<'_> {
             .remote
             .as_ref()
             .map_or(&file.path, |(reference, _)| reference);
+
+        // A rule for every tag, so that only this file is rendered.
         let rule = Map::from_iter([("*".into(), Value::List(vec![reference.as_str().into()]))]);
         let rules = Value::List(vec![Value::Map(rule)]);
         self.worker.pipeline().set_rules(&rules);
 
         let (tag, data) = minimal_event("TAG");
         let outcome = self.worker.react(&tag, Body::Value(&data), Detail::Calls);
+
         // The pattern of a reference can name several files, so another one's error may be first.
         let error = outcome
             .notes

@@ -34,17 +34,21 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         salt_python: args.python.python(),
         ..ConformanceOptions::default()
     };
+
     let mut lines = Vec::new();
     let report = run_cases(&args.dirs, &options, |result| {
+        // Passed cases are only counted.
         if !result.passed() {
             lines.push(result.to_string());
         }
     })
     .context("read the cases")?;
+
     show(global.output, &report.to_json(), |out| {
         lines.iter().try_for_each(|line| out.line(line))?;
         Ok(out.line(&report.summary())?)
     })?;
+
     match report.failing().count() {
         0 => Ok(()),
         failed => Err(finding(format!("{failed} cases differ from Salt"))),

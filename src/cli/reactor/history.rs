@@ -76,16 +76,19 @@ pub(super) fn table() -> Table {
 
 /// The failures of a reaction, each with file, line and cause.
 pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
+    // Absent if the renderer does not say.
     record.list("failures").iter().map(|failure| {
         let line = failure
             .of("line")
             .as_u64()
             .and_then(|line| u32::try_from(line).ok());
+
         let at = Location {
             file: failure.text("file").to_owned(),
             line,
             rendered: failure.is("rendered"),
         };
+
         plain(
             &ReactionFailure {
                 at,
@@ -100,9 +103,11 @@ pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + 
 /// The outcome of a call, and whether its function failed.
 pub(super) fn outcome(call: &Json) -> String {
     let outcome = call.leaf("outcome");
+    // Absent while the result is unknown.
     if *call.of("success") != false {
         return outcome;
     }
+
     let retcode = if call.get("retcode").is_some() {
         ", retcode "
     } else {
@@ -113,16 +118,21 @@ pub(super) fn outcome(call: &Json) -> String {
 
 pub(super) fn row(reaction: &Json) -> Vec<String> {
     let record = reaction.of("reaction");
+
+    // In milliseconds. A reaction without an end has none.
     let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
     let took = took
         .map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3))
         .unwrap_or_default();
+
     let why = record.leaf("why");
+    // Only a skipped reaction has a reason.
     let state = if why.is_empty() {
         record.leaf("state")
     } else {
         format!("left: {why}")
     };
+
     let calls = record.list("calls").iter().map(|call| {
         let [client, fun, tgt] = ["client", "fun", "tgt"].map(|name| call.leaf(name));
         let on = if tgt.is_empty() {
@@ -132,9 +142,11 @@ pub(super) fn row(reaction: &Json) -> Vec<String> {
         };
         format!("{client}.{fun}{on}: {}", outcome(call))
     });
+
     let calls: Vec<_> = calls
         .chain(failures(record).map(|failure| format!("failed: {failure}")))
         .collect();
+
     let time = short(reaction.of("time"));
     vec![
         reaction.leaf("seq"),

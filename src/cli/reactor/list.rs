@@ -30,6 +30,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let (status, _): (Status, _) =
         ask::call_as(&mut client, "status", ()).context("query the status")?;
+
+    // Without a reactor in the daemon, Salt's rules are read here.
     let (state, answer) = if status.reactor {
         ask::call_as(&mut client, "reactor_list", ()).context("list the rules")?
     } else {
@@ -37,12 +39,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let answer = serde_json::to_value(&state)?;
         (state, answer)
     };
+
     show(global.output, &answer, |out| print(out, &state))
 }
 
 /// The rules of the master's configuration, if the daemon has no reactor.
 fn without(args: &Args) -> ReactorState {
     let salts = acting::of_master(&SaltMaster::read(&args.master_config));
+
     let no_reactor = "the daemon has no reactor: `reactor.master` is not set";
     let rules = acting::assign(Vec::new(), &salts, None, no_reactor);
     ReactorState {
@@ -55,6 +59,8 @@ fn without(args: &Args) -> ReactorState {
 
 fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
     let running = state.running.as_ref();
+
+    // A block is the stronger reason: nothing acts even if the master is reachable.
     let activity = match &state.blocked {
         Some(blocked) => format!("inactive: {blocked}"),
         None if running.is_some_and(|running| running.master_unreachable) => {
@@ -62,11 +68,15 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
         }
         None => "active".to_owned(),
     };
+
+    // Without a reactor there is nothing to count.
     let numbers = running.map_or_else(String::new, |running| {
         let RunningReactor { behind, unstored, waiting, open, .. } = running;
         format!("; {behind} events behind, {unstored} records not stored yet, {waiting} waiting, {open} open")
     });
+
     out.line(&format!("{activity}{numbers}"))?;
+
     if let Some(running) = running {
         let counts: Vec<_> = running
             .reactions
@@ -74,17 +84,21 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
             .map(|(state, count)| format!("{count} {state}"))
             .collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
+
         let iso = |time: i64| Micros(time).iso();
+        // The earlier configuration goes on, so this must not go unnoticed.
         if let Some(Refusal { time, why }) = &running.refused {
             out.line(&format!(
                 "new configuration invalid since {}, not in use: {why}",
                 iso(*time)
             ))?;
         }
+        // Two reactors that act would execute every reaction twice.
         if let Some(ForeignCall { time, fun }) = &running.foreign_call {
             out.line(&format!("another reactor called {fun} at {}", iso(*time)))?;
         }
     }
+
     let row = |rule: &RuleState| {
         vec![
             rule.rule.clone(),
@@ -93,12 +107,15 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
             rule.why.clone(),
         ]
     };
+
     let rows: Vec<_> = state.rules.iter().map(row).collect();
+
     let columns = [
         Column::left("RULE"),
         Column::left("ACTS"),
         Column::truncated("FILES"),
         Column::truncated("WHY"),
     ];
+
     Ok(Table::new(columns).print(out, &rows)?)
 }

@@ -98,20 +98,27 @@ impl SaltArgs {
             (Some(path), None) => Some((Role::Master, path.clone())),
             (None, None) => None,
         };
+
         let (role, path, config) = if let Some((role, path)) = named {
+            // A named file is checked on its own, without the settings of saltcellar's
+            // configuration.
             (role, path, ReactorConfig::default())
         } else {
             let config = Config::load(&global.overrides(), &Environment::of_process())
                 .context("read the configuration")?
                 .reactor;
+
             let of_whom = config
                 .of_whom()
                 .map(|(role, path, _)| (role, path.to_owned()));
+            // Salt's own file is the best guess without a configuration.
             let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
             (role, path, config)
         };
+
         let master = SaltMaster::read_as(&path, role);
         let salt = self.salt(&master, &config);
+
         Ok(Chosen {
             master,
             rules: config.rules(),
@@ -126,15 +133,20 @@ impl SaltArgs {
             .salt_python
             .as_deref()
             .or(config.python.as_deref());
+
         let Some(python) = python::find(configured) else {
+            // Files that need Salt's Python are reported instead.
             return Arc::new(NoSalt);
         };
+
         let mut options = HelperOptions::of_daemon(python, master);
         (options.time, options.program_time) = (config.helper_timeout, config.program_timeout);
+
         // Nothing is sent, so users other than root may render files as themselves.
         options.user = options
             .user
             .filter(|_| rustix::process::geteuid().is_root());
+
         Arc::new(Helper::new(options))
     }
 }
@@ -153,11 +165,14 @@ pub(super) fn faults(
     let python = PythonArgs {
         salt_python: python.map(Path::to_owned),
     };
+
     let args = SaltArgs {
         master_config: None,
         minion_config: None,
         python,
     };
+
+    // Not through `choose`: the caller has read the configuration.
     let chosen = Chosen {
         master: master.clone(),
         rules: config.rules(),

@@ -37,6 +37,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             } else {
                 "being repeated"
             };
+
             format!("{count} {what} of {seq} are {doing}")
         },
     )

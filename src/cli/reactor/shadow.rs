@@ -98,17 +98,21 @@ impl ShadowReport {
             }
             Comparison::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
             Comparison::Unattributed(_) => {
+                // Nobody knows whose call it was, so no rule counts it.
                 self.unattributed += 1;
                 return;
             }
         };
+
         *counter(&mut self.all) += 1;
         *counter(self.rules.entry(rule).or_default()) += 1;
+
         if let Comparison::OnlySalts(_, Some(ours)) = &comparison
             && !ours.throttle.is_empty()
         {
             *self.throttled.entry(ours.throttle.clone()).or_default() += 1;
         }
+
         match comparison {
             Comparison::Same(_, _, unseen) => {
                 for what in unseen {
@@ -116,6 +120,7 @@ impl ShadowReport {
                 }
             }
             Comparison::Unseen(_, why) => *self.unseen.entry(why.to_owned()).or_default() += 1,
+            // All are counted above, even if they are not kept.
             other if self.differences.len() < self.limit => self.differences.push(other),
             _ => {}
         }
@@ -125,15 +130,19 @@ impl ShadowReport {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let until = args.until.map_or(Micros(i64::MAX), When::micros);
+
     let mut report = ShadowReport {
         limit: args.limit,
         ..ShadowReport::default()
     };
+
     let read =
         read(&mut client, args.since.micros(), until, &mut report).context("read the reactions")?;
+
     show(global.output, &document(&report, &read, args), |out| {
         print(out, &report, &read)
     })?;
+
     match report.all.differences() {
         0 => Ok(()),
         count => Err(finding(format!(
@@ -157,25 +166,35 @@ fn read(
     report: &mut ShadowReport,
 ) -> Result<ReadState, ClientError> {
     let invalid = |what: &str| ClientError::Protocol(format!("reactor_shadow: {what}"));
+
+    // A quarter, so that the sums below cannot overflow.
     let micros =
         |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
+
     // Early enough to include a mode entry, and calls that started before the range and end within it.
     let begin = since
         .0
         .saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
+
     let mut position = ("since", Value::from(begin));
     let mut comparer: Option<Comparer> = None;
+
     loop {
         let page = client.call("reactor_shadow", args([position.clone()]))?;
+
         let window_s = page["window_s"]
             .as_u64()
             .ok_or_else(|| invalid("no window"))?;
         let window = std::time::Duration::from_secs(window_s);
+
         let workers = page["workers"]
             .as_u64()
             .and_then(|workers| usize::try_from(workers).ok());
         let workers = workers.ok_or_else(|| invalid("no workers"))?;
+
+        // The first page says how long calls wait for a counterpart.
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
+
         for item in page["items"]
             .as_array()
             .ok_or_else(|| invalid("no items"))?
@@ -187,14 +206,18 @@ fn read(
                 .into_iter()
                 .for_each(|comparison| report.note(comparison));
         }
+
         let reached = page["reached"].as_i64().ok_or_else(|| invalid("no time"))?;
         comparer
             .pass(Micros(reached))
             .into_iter()
             .for_each(|comparison| report.note(comparison));
+
         let more = page["more"].as_bool().unwrap_or(false);
+
         // Entries this much later do not belong to the range.
         let is_beyond = reached > until.0.saturating_add(8 * micros(window));
+
         if !more || is_beyond {
             let (waiting, compared_early, shadow) = (
                 comparer.waiting(),
@@ -208,17 +231,22 @@ fn read(
                 shadow,
             });
         }
+
         let next = page["next"]
             .as_u64()
             .ok_or_else(|| invalid("no next position"))?;
+
+        // A daemon that repeats a page would be read forever.
         if position == ("from", Value::from(next)) {
             return Err(invalid("the log does not advance"));
         }
+
         position = ("from", Value::from(next));
     }
 }
 
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
+    // An empty name stands for calls that no rule of ours made.
     let rules = report.rules.iter().map(|(rule, counts)| {
         let mut row = json!(counts);
         ask::set(
@@ -228,6 +256,7 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
         );
         row
     });
+
     json!({
         "since": args.since.micros().iso(),
         "until": args.until.map_or_else(|| Clock::real().now(), When::micros).iso(),
@@ -286,15 +315,18 @@ fn difference(comparison: &Comparison) -> Json {
                 "salts": salts.as_ref().map(|salts| of_salts(salts)),
             })
         }
+        // Counted, but not listed.
         Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => Json::Null,
     }
 }
 
 fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::Result<()> {
+    // Before the counts, so that the summary ends the output.
     for comparison in &report.differences {
         print_comparison(out, comparison)?;
         out.line("")?;
     }
+
     let columns = [
         Column::truncated("RULE"),
         Column::right("SAME"),
@@ -304,6 +336,7 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
         Column::right("OURS FAILED"),
         Column::right("UNSEEN"),
     ];
+
     let row = |name: &str, counts: &Counts| {
         let numbers = [
             counts.same,
@@ -317,42 +350,53 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
         row.extend(numbers.map(|count| count.to_string()));
         row
     };
+
     let named = |name: &str| {
+        // Calls of Salt that none of our rules explains.
         if name.is_empty() {
             "(none of ours)".to_owned()
         } else {
             name.to_owned()
         }
     };
+
     let rows: Vec<_> = report
         .rules
         .iter()
         .map(|(name, counts)| row(&named(name), counts))
         .collect();
+
     Table::new(columns).print(out, &rows)?;
+
     let hidden = report
         .all
         .differences()
         .saturating_sub(report.differences.len() as u64);
+    // Beyond `--limit`.
     if hidden > 0 {
         out.line(&format!(
             "{hidden} more differences are not shown (--limit)"
         ))?;
     }
+
     for (name, count) in &report.throttled {
         out.line(&format!(
             "{count} only Salt's because `{name}` of our rule prevented ours"
         ))?;
     }
+
     for (what, count) in &report.unseen {
         out.line(&plain(&format!("{count} without a trace: {what}")))?;
     }
+
     if report.unattributed > 0 {
         out.line(&format!(
             "{} jobs have no similar call of ours; their publisher is unknown",
             report.unattributed
         ))?;
     }
+
+    // Calls whose counterpart may still come are no differences yet.
     let (ours, salts) = read.waiting;
     if ours + salts > 0 {
         let due_s = read.window_s + REACTOR_SHADOW_LATE.as_secs();
@@ -362,19 +406,24 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
             2 * due_s
         ))?;
     }
+
     if !read.shadow {
         out.line("the reactor is not in shadow mode")?;
     }
+
     Ok(())
 }
 
 fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result<()> {
     let call = |call: &ObservedCall| {
+        // Names come from events, and therefore from minions.
         plain(&format!("{}.{} {}", call.client, call.fun, call.target()))
             .trim_end()
             .to_owned()
     };
+
     let time = |at: Micros| short(&Json::from(at.iso()));
+
     let by = |ours: &OurCall| {
         let (event, tag, rules, reaction) =
             (ours.event, &ours.tag, ours.rules.join(", "), ours.reaction);
@@ -384,6 +433,8 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
         ))
         .into_owned()
     };
+
+    // The chunk is known only from some of Salt's calls.
     let with = |salts: &SaltsCall| {
         let named = if salts.call.id.is_empty() {
             String::new()
@@ -397,16 +448,20 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
         ))
         .into_owned()
     };
+
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
             out.heading(&format!("differs: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
             out.line(&with(salts))?;
+
             let shown = |value: &Option<python::Value>| match value {
                 Some(value) => pack::to_json(value).to_string(),
                 None => "absent".to_owned(),
             };
+
             for one in fields {
+                // A field that only one side has is different, too.
                 let (ours, salts) = (shown(&one.ours), shown(&one.salts));
                 out.line(&plain(&format!(
                     "  {}: ours {ours}, Salt's {salts}",
@@ -422,6 +477,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
         Comparison::OnlySalts(salts, prevented_by) => {
             out.heading(&format!("only Salt's: {}", call(&salts.call)))?;
             out.line(&with(salts))?;
+            // A throttle, say, explains why only Salt made the call.
             if let Some(ours) = prevented_by {
                 out.line(&by(ours))?;
                 out.line(&plain(&format!("  ours was prevented: {}", ours.why())))?;
@@ -430,12 +486,14 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
         }
         Comparison::OursFailed(failed, salts) => {
             match salts {
+                // Without a visible call it stays open what Salt would have done.
                 Some(salts) => {
                     out.heading(&format!("ours failed: {}", call(&salts.call)))?;
                     out.line(&with(salts))?;
                 }
                 None => out.heading("ours failed, no call of Salt is visible")?,
             }
+
             let FailedReaction {
                 event,
                 tag,
@@ -443,14 +501,17 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
                 reaction,
                 ..
             } = failed;
+
             let (at, rules) = (time(failed.at), rules.join(", "));
             out.line(&plain(&format!(
                 "  event {event} {tag} of {at}, rule {rules}, reaction {reaction}"
             )))?;
+
             for failure in &failed.failures {
                 out.line(&plain(&format!("  our rendering failed: {failure}")))?;
             }
         }
+        // Never kept in `differences`.
         Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => {}
     }
     Ok(())

@@ -34,17 +34,22 @@ fn why(row: &Json) -> String {
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     let record = answer.of("reaction");
     let [seq, time, tag, minion] = ["seq", "time", "tag", "minion"].map(|name| answer.leaf(name));
+
     out.line(&format!(
         "reaction {seq}, {}{}, {time}",
         record.leaf("state"),
         why(record)
     ))?;
+
     out.line(&format!(
         "  event {}  {tag}  {minion}",
         record.leaf("event")
     ))?;
+
     let rules: Vec<_> = record.list("rules").iter().map(leaf).collect();
     out.line(&format!("  rules {}", rules.join(", ")))?;
+
+    // Files and notes are pairs of text.
     let part = |parts: &Json, n: usize| {
         parts
             .get(n)
@@ -52,8 +57,10 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
             .unwrap_or_default()
             .to_owned()
     };
+
     for file in record.list("files") {
         out.line("")?;
+        // A third element marks a text that was cut.
         out.heading(
             &(part(file, 0)
                 + if file.get(2).is_some() {
@@ -62,24 +69,33 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
                     ""
                 }),
         )?;
+
         part(file, 1)
             .lines()
             .try_for_each(|line| out.line(&format!("    {line}")))?;
     }
+
     for (n, call) in record.list("calls").iter().enumerate() {
         let [id, client, fun, tgt] = ["id", "client", "fun", "tgt"].map(|name| call.leaf(name));
+
         out.line("")?;
         out.heading(&format!("{id}: {client}.{fun} {tgt}"))?;
+
         let took = call
             .of("took_us")
+            // Zero for a call that was not made.
             .as_i64()
             .map_or(0.0, |us| us as f64 / 1e3);
+
         let (outcome, tries, jid) = (outcome(call), call.leaf("tries"), call.leaf("jid"));
         out.line(&format!(
             "    {outcome}{}, try {tries}, {took:.1} ms, jid {jid}",
             why(call)
         ))?;
+
         out.text(&nested(call.of("load"), 4))?;
+
+        // Only jobs and runners whose end is stored have a result.
         if let Some(result) = answer
             .list("results")
             .get(n)
@@ -89,16 +105,21 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
             out.text(&nested(result, 6))?;
         }
     }
+
+    // The headings of failures and notes appear only with something below them.
     let failures: Vec<_> = history::failures(record).collect();
     if !failures.is_empty() {
         out.line("")?;
         out.heading("failed:")?;
     }
+
     failures
         .iter()
         .try_for_each(|failure| out.line(&format!("    {failure}")))?;
+
     for note in record.list("notes") {
         out.line(&format!("  {}: {}", part(note, 0), part(note, 1)))?;
     }
+
     Ok(())
 }

@@ -37,22 +37,32 @@ pub(in crate::cli) struct Args {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let data: Json = serde_json::from_str(&args.data).context("read --data as JSON")?;
+    // JSON of events has marks for types that JSON lacks.
     let data = decode(&data);
+
     let Chosen { master, salt, .. } = args.salt.choose(global)?;
+
     let pipeline = Pipeline::new(&master, salt);
+
+    // One rule for every tag, so that exactly this file is rendered.
     let mut rule = Map::default();
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));
+
     let outcome =
         Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
+
     show(global.output, &to_json(&outcome), |out| {
         print(&outcome, out)
     })?;
+
+    // After the output, which has the notes.
     let errors = outcome
         .notes
         .iter()
         .filter(|note| note.level == NoteLevel::Error)
         .count();
+
     if errors == 0 {
         Ok(())
     } else {
@@ -63,6 +73,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     for render in &outcome.renders {
         out.heading(&plain(&render.file))?;
+        // No text: the file failed, and a note says why.
         match &render.text {
             Some(text) => {
                 for line in text.lines() {
@@ -72,26 +83,33 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
             None => out.line("  not rendered")?,
         }
     }
+
     for file in &outcome.not_native {
         out.line(&plain(&format!(
             "{}: rendered by Salt's own Python: {}",
             file.file, file.why
         )))?;
     }
+
     out.heading(if outcome.calls.is_empty() {
         "No calls"
     } else {
         "Calls"
     })?;
+
     for call in &outcome.calls {
+        // The old form of reactor files has an id for each chunk.
         let id = call
             .chunk
             .get("__id__")
             .map(Value::python_str)
             .unwrap_or_default();
+
         let line = format!("  {} {} ({id})", call.client.name(), call.fun.python_str());
         out.line(&plain(&line))?;
+
         let json = call.to_json();
+        // What a person needs; the JSON output has the whole call.
         let shown = match json.get("publish") {
             Some(publish) => json!({
                 "tgt": publish.get("tgt"), "tgt_type": publish.get("tgt_type"), "arg": publish.get("arg"),
@@ -102,11 +120,14 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
                 .cloned()
                 .unwrap_or_else(|| json!({"args": json.get("args"), "kwargs": json.get("kwargs")})),
         };
+
         out.line(&format!("    {}", plain(&shown.to_string())))?;
     }
+
     for note in &outcome.notes {
         out.line(&plain(&format!("{}: {note}", note.level.name())))?;
     }
+
     Ok(())
 }
 

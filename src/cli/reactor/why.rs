@@ -22,9 +22,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         } else {
             out.line(&format!("matched by {}", rules.join(", ")))?;
         }
+
+        // An event that the reactor does not handle explains why nothing happened.
         if answer.get("event").is_some() {
             let [event, time, source] = ["event", "time", "source"].map(|name| answer.leaf(name));
             out.line(&format!("latest event {event} of {time}, source {source}"))?;
+            // Salt's reactor ignores these events as well, against loops.
             if answer.text("user") == "Reactor" {
                 out.line("ignored: a reactor caused this event")?;
             }
@@ -35,13 +38,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             }
         } else {
             out.line("the archive has no event with this tag")?;
+
+            // Newest last, as in the history.
         }
+
         let rows: Vec<_> = answer
             .list("reactions")
             .iter()
             .rev()
             .map(history::row)
             .collect();
+
         if rows.is_empty() {
             return Ok(out.line("no reactions")?);
         }
