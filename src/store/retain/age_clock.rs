@@ -73,8 +73,12 @@ impl AgeClock {
         newest: impl FnOnce(Micros) -> Option<Micros>,
     ) -> Result<Self, StoreError> {
         let path = state_dir.join("CLOCK");
+
         let (wall, monotonic) = (clock.now(), clock.monotonic());
         let mut is_malformed = false;
+
+        // A damaged or malformed file must not prevent a start: the data itself bounds the time of
+        // the last run.
         let file = open_small(&*fs, &path)?.and_then(|content| {
             let read = parse(&String::from_utf8_lossy(&content.bytes));
             is_malformed = read.is_none();
@@ -83,8 +87,12 @@ impl AgeClock {
             }
             read
         });
+
         let saved = file.map(|_| monotonic);
         let (last, left) = file.unwrap_or_else(|| (newest(wall).unwrap_or(wall), None));
+
+        // The file has a line `wait` only during a step, which therefore continues: a restart
+        // neither ends it nor starts the wait over.
         let step = left.map(|left| {
             (
                 Step {
@@ -94,17 +102,21 @@ impl AgeClock {
                 monotonic,
             )
         });
+
+        // The expected time was saved during a step, so nothing is tolerated on top of it.
         let stopped = if step.is_some() {
             Duration::ZERO
         } else {
             CLOCK_OFF_MAX
         };
+
         let state = Mutex::new(ClockState {
             base: (last, monotonic),
             stopped,
             step,
             saved,
         });
+
         let this = Self {
             clock,
             fs,
@@ -112,6 +124,7 @@ impl AgeClock {
             state,
             was_malformed: is_malformed,
         };
+        // Before anything is deleted: the first round may follow at once.
         this.compare(&mut this.state.lock(), metrics);
         Ok(this)
     }
@@ -121,7 +134,10 @@ impl AgeClock {
         let mut state = self.state.lock();
         let before = state.step.is_some();
         let now = self.compare(&mut state, metrics);
+
         let passed = |saved| self.clock.monotonic().saturating_sub(saved);
+
+        // A step that begins or ends is saved at once, because a restart must find it.
         if state
             .saved
             .is_none_or(|saved| passed(saved) >= CLOCK_SAVE_INTERVAL)
@@ -129,6 +145,7 @@ impl AgeClock {
         {
             self.save(&mut state);
         }
+
         now
     }
 
@@ -137,6 +154,7 @@ impl AgeClock {
         let before = state.step.map(|(step, _)| step);
         let now = state.update(wall, monotonic);
         let after = state.step.map(|(step, _)| step);
+
         match (before, after) {
             (None, Some(Step { ahead, left })) => {
                 metrics.clock_steps.add(1);
@@ -158,6 +176,7 @@ impl AgeClock {
             }
             _ => {}
         }
+
         now
     }
 
@@ -165,6 +184,7 @@ impl AgeClock {
     pub(in crate::store) fn confirm(&self) {
         let mut state = self.state.lock();
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
+        // Also without a step: the time before is then the current one.
         if state.step.is_some() {
             tracing::info!(wall_clock = %wall.iso(), "wall clock confirmed, trusted again for deletion by age");
         }
@@ -190,15 +210,20 @@ impl AgeClock {
     fn save(&self, state: &mut ClockState) {
         let monotonic = self.clock.monotonic();
         state.saved = Some(monotonic);
+
         let wait = state.step.map(|(step, since)| {
             let left = step.left.saturating_sub(monotonic.saturating_sub(since));
             format!("wait {}\n", left.as_secs())
         });
+
+        // The expected time, not the wall clock: the next start compares with the last time that
+        // was trusted.
         let text = format!(
             "{}\n{}",
             state.expected(monotonic).0,
             wait.unwrap_or_default()
         );
+        // Not an error of the caller: the file only shortens the wait after the next start.
         if let Err(error) = self.fs.write_whole(&self.path, text.as_bytes()) {
             tracing::warn!(path = %self.path.display(), %error, "cannot save the time, the next start compares with an earlier one");
         }
@@ -220,8 +245,11 @@ impl ClockState {
 
     fn update(&mut self, wall: Micros, monotonic: Duration) -> Micros {
         let expected = self.expected(monotonic);
+
         let ahead = wall.0.saturating_sub(expected.0);
         let tolerance = micros(CLOCK_STEP);
+
+        // Without a step there is nothing to wait for.
         let wait_is_over = match self.step {
             // A further step restarts the wait.
             Some((step, _)) if ahead.saturating_sub(step.ahead).saturating_abs() > tolerance => {
@@ -237,11 +265,17 @@ impl ClockState {
             Some((step, since)) => monotonic.saturating_sub(since) >= step.left,
             None => false,
         };
+
+        // Downtime can only make the clock appear ahead, so it is tolerated in one direction.
         let agrees = ahead >= -tolerance && ahead <= tolerance.saturating_add(micros(self.stopped));
+        // After a day of running with it the clock is believed: a store that was off for long has a
+        // correct clock, and nobody may be there to confirm it.
         if agrees || wait_is_over {
             self.reset(wall, monotonic);
             return wall;
         }
+
+        // The first comparison that does not agree begins the wait.
         self.step.get_or_insert((
             Step {
                 ahead,
@@ -249,6 +283,7 @@ impl ClockState {
             },
             monotonic,
         ));
+        // The earlier of both, so nothing is deleted before either clock would.
         wall.min(expected)
     }
 }
@@ -260,13 +295,17 @@ pub(in crate::store) fn is_malformed(bytes: &[u8]) -> bool {
 
 fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
     let mut lines = text.lines();
+
     let at = Micros(lines.next()?.parse().ok()?);
     let left = match lines.next() {
+        // A longer wait than this release makes is not taken from a file.
         Some(line) => {
             Some(Duration::from_secs(line.strip_prefix("wait ")?.parse().ok()?).min(CLOCK_WAIT))
         }
         None => None,
     };
+
+    // Further lines belong to another format.
     lines.next().is_none().then_some((at, left))
 }
 
@@ -279,6 +318,8 @@ impl StoreInner {
     /// Opens the age clock; without its file, the newest data not in the future supplies the time.
     pub(in crate::store) fn open_age_clock(&self) -> Result<(), StoreError> {
         let newest = |wall: Micros| {
+            // Both are times of this machine's clock, and an entry may come from a caller. Times in
+            // the future are no evidence.
             let times = |segment: Arc<Segment>| [segment.totals().at_max, segment.log().created()];
             self.all_segments()
                 .into_iter()
@@ -286,8 +327,10 @@ impl StoreInner {
                 .filter(|at| *at <= wall)
                 .max()
         };
+
         let (clock, fs) = (self.clock.clone(), self.fs.clone());
         let opened = AgeClock::open(clock, fs, &self.dir, &self.metrics, newest)?;
+
         if opened.was_malformed {
             self.report_file(
                 "CLOCK",

@@ -82,6 +82,7 @@ pub(crate) struct FreeSpaceGuard {
 impl FreeSpaceGuard {
     /// Starts with a first check.
     pub(crate) fn new(dir: &Path, fs: Arc<dyn Fs>, clock: Clock, configured: FreeSpace) -> Self {
+        // As if there were enough: a file system that cannot be asked must not stop the intake.
         let guard = Self {
             dir: dir.to_owned(),
             fs,
@@ -93,6 +94,7 @@ impl FreeSpaceGuard {
             checked_at: AtomicI64::new(0),
             logged_at: AtomicI64::new(i64::MIN),
         };
+
         guard.check();
         guard
     }
@@ -100,9 +102,11 @@ impl FreeSpaceGuard {
     /// Checks if the last check is [`GUARD_POLL`] ago, or if a single commit may change the level. Returns the level.
     pub(crate) fn check_if_due(&self) -> SpaceLevel {
         let SpaceStatus { free, low, .. } = self.last();
+        // A fast writer fills this margin within one interval.
         if free < low.saturating_add(GUARD_NEAR) {
             return self.check().room;
         }
+
         let now = self.clock.now().0;
         let due = i64::try_from(GUARD_POLL.as_micros()).unwrap_or(i64::MAX);
         let last = self.checked_at.load(Ordering::Relaxed);
@@ -117,7 +121,9 @@ impl FreeSpaceGuard {
     /// Checks now and logs a change of the level.
     pub(crate) fn check(&self) -> SpaceStatus {
         self.checked_at.store(self.clock.now().0, Ordering::Relaxed);
+
         let before = self.room();
+
         match self.fs.space(&self.dir) {
             Ok(space) => {
                 self.free.store(space.available, Ordering::Relaxed);
@@ -129,6 +135,7 @@ impl FreeSpaceGuard {
                 return self.last();
             }
         }
+
         let status = self.last();
         let room = if status.free < status.min {
             SpaceLevel::Full
@@ -137,17 +144,25 @@ impl FreeSpaceGuard {
         } else {
             SpaceLevel::Ample
         };
+
+        // Released after the figures, so that a thread that sees a level also finds the figures for
+        // it.
         self.room.store(room as u8, Ordering::Release);
         let (dir, free, low, min) = (self.dir.display(), status.free, status.low, status.min);
+
         let now = self.clock.now().0;
         let pause = i64::try_from(GUARD_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
         let logged_at = self.logged_at.load(Ordering::Relaxed);
+
+        // What concerns the intake is logged each time. Otherwise the level changes with every
+        // segment near the limit.
         let concerns_intake = before == SpaceLevel::Full || room == SpaceLevel::Full;
         if before == room
             || (!concerns_intake && (logged_at..logged_at.saturating_add(pause)).contains(&now))
         {
             return SpaceStatus { room, ..status };
         }
+
         self.logged_at.store(now, Ordering::Relaxed);
         match (before, room) {
             (_, SpaceLevel::Full) => {
@@ -169,12 +184,17 @@ impl FreeSpaceGuard {
             self.free.load(Ordering::Relaxed),
             self.total.load(Ordering::Relaxed),
         );
+        // A tenth of a small partition and a few gigabytes of a large one, as in the systemd
+        // journal.
         let auto = |(part, most): (u64, u64)| (total / part).min(most);
         let min = self.configured.min.unwrap_or_else(|| auto(FREE_BYTES_MIN));
+
+        // `low` is never below `min`: retention must begin before writes are rejected.
         let low = self
             .configured
             .low
             .unwrap_or_else(|| auto(FREE_BYTES_LOW).max(min));
+
         SpaceStatus {
             room: self.room(),
             free,

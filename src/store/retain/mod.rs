@@ -10,9 +10,10 @@
 //! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the configured list, each from
 //!   its oldest segment; `events` and then `jobs` come last unless the list places them elsewhere
 //!
-//! Never dropped: the active segment, the segment with the last saved register of Thorium, and a segment with entries of a
-//! held job, which stays whole and is reported. A pinned consumer keeps what it has not processed, up to a limit and except for space. A job with entries in several segments remains visible until the last of
-//! them is dropped.
+//! Never dropped: the active segment, the segment with the last saved register of Thorium, and a
+//! segment with entries of a held job, which stays whole and is reported. A pinned consumer keeps
+//! what it has not processed, up to a limit and except for space. A job with entries in several
+//! segments remains visible until the last of them is dropped.
 //!
 //! No limit becomes shorter by itself: a shorter `keep_jobs_seconds` of Salt waits for an administrator (see `salt_keep`), a clock
 //! that was set ahead for a day or an administrator (see `age_clock`). Only the configuration shortens one directly.
@@ -155,8 +156,10 @@ impl Retention {
     /// Waits for at most `pause`, or until a round or the end is requested.
     fn wait(&self, pause: Duration) -> Wakeup {
         let mut signals = self.signals.lock();
+
         let idle = |signals: &mut Signals| !signals.round && !signals.stop;
         self.wakeup.wait_while_for(&mut signals, idle, pause);
+
         let requested = std::mem::take(&mut signals.round);
         match signals.stop {
             true => Wakeup::Stop,
@@ -174,30 +177,38 @@ pub struct Retainer {
 impl Retainer {
     /// Runs rounds periodically and on request until the sealer has ended.
     pub fn run(self) {
+        // What an earlier process left is removed before new drops, under the lock of a round.
         let shared = self.shared;
         {
             let _one = shared.retention.round.lock();
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
+
         let mut last = shared.clock.monotonic();
         loop {
             let due_in = |last: Duration| {
                 RETENTION_ROUND.saturating_sub(shared.clock.monotonic().saturating_sub(last))
             };
+
+            // Other programs fill the disk, too; near the limit they are noticed sooner.
             let look = if shared.guard.room() == SpaceLevel::Ample {
                 GUARD_POLL_IDLE
             } else {
                 GUARD_POLL
             };
             let wakeup = shared.retention.wait(due_in(last).min(look));
+
             if wakeup == Wakeup::Stop {
+                // Saved at the end, so that the next start knows how long the daemon was down.
                 shared.age_clock().close();
                 return;
             }
+
             if wakeup == Wakeup::RoundRequested || due_in(last).is_zero() {
                 shared.round();
                 last = shared.clock.monotonic();
             } else if shared.guard.check().room != SpaceLevel::Ample {
+                // Between rounds only space is urgent.
                 let _one = shared.retention.round.lock();
                 let gone = shared.free_disk_space();
                 shared.report(&gone);
@@ -223,21 +234,27 @@ impl StoreInner {
     /// The limits of a class in effect: a class and its overflow share those that are configured.
     pub(super) fn keep_of(&self, class: Class) -> Keep {
         let keep = self.classes.keep(class);
+        // Only limits by bytes or entries are divided.
         let Some((proper, overflow)) = self.classes.pair_of(class) else {
             return keep;
         };
+
         let other = if class == overflow { proper } else { overflow };
+
+        // What the other class really uses, so that a share that nobody needs is not lost.
         let mut used = (0_u64, 0_u64);
         for segment in self.segments(other) {
             let usage = segment.usage();
             used.0 = used.0.saturating_add(usage.disk_bytes);
             used.1 = used.1.saturating_add(usage.entries);
         }
+
         divided(keep, self.classes.share_percent(), class == overflow, used)
     }
 
     /// Tells the appender how well the classes are compressed, in which shares of minions are counted.
     pub(super) fn sample_compression(&self) {
+        // Shares are counted in bytes as received, limits in bytes on disk.
         for (proper, _) in self.classes.overflows() {
             let (mut raw, mut disk) = (0_u64, 0_u64);
             for segment in self.segments(proper) {
@@ -253,15 +270,18 @@ impl StoreInner {
     /// these closely.
     pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
         let keep = self.classes.keep(class);
+
         let part = |bound: Option<u64>, least: u64, most: u64| {
             bound.map_or(most, |bound| {
                 (bound / SEGMENTS_PER_BOUND).max(least).min(most)
             })
         };
+
         let age = self.age_of(keep).map(|age| {
             let part = age / u32::try_from(SEGMENTS_PER_BOUND).unwrap_or(1);
             micros(part.clamp(SEGMENT_AGE_MIN, SEGMENT_AGE_MAX))
         });
+
         SegmentBounds {
             bytes: part(keep.bytes, SEGMENT_BYTES_MIN, limits.segment_bytes_max),
             entries: part(
@@ -277,31 +297,43 @@ impl StoreInner {
     pub(super) fn is_full(&self, segment: &Segment, end: u64, limits: &super::Limits) -> bool {
         let bounds = self.segment_bounds(segment.class, limits);
         let entries = segment.totals().entries;
+        // An empty segment costs nothing, and finishing it would only make another one.
         if entries == 0 {
             return false;
         }
+
         // The age of the log, not of its entries: an entry from a spool may be days old.
         let age = self.clock.now().0.saturating_sub(segment.log().created().0);
+
         // The clock was set back: without this check, the segment would be finished late.
         let of_the_future = age < -micros(CLOCK_STEP);
         let aged = bounds.age.is_some_and(|most| age >= most || of_the_future);
+
         end >= bounds.bytes || entries >= bounds.entries || aged
     }
 
     /// Runs one round over all classes; returns the drops, including the failed ones.
     pub(super) fn round(&self) -> Vec<PlannedDrop> {
+        // Before the lock: samples change nothing that a round decides on.
         self.sample_rates();
         self.sample_compression();
+
         let _one = self.retention.round.lock();
+
         self.clear_trash(&left_in_trash(&self.dir));
+        // Once for all classes: they are compared with the same time.
         let now = self.age_clock().update(&self.metrics);
+
         let mut all = Vec::new();
         for class in self.classes.all() {
+            // One class that cannot be planned must not stop the others.
             match self.plan(class, self.keep_of(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
                 Err(error) => tracing::error!(%error, "cannot plan retention of a class"),
             }
         }
+
+        // After the limits, which may already have made room.
         all.extend(self.free_disk_space());
         self.report(&all);
         all
@@ -314,14 +346,17 @@ impl StoreInner {
         keep: Keep,
         now: Micros,
     ) -> Result<Vec<(Arc<Segment>, PlannedDrop)>, StoreError> {
+        // From one list, so that sums and arrivals belong to the same segments.
         let mut usages = Vec::new();
         for segment in self.segments(class) {
             let segment_usage = segment.usage();
             usages.push((segment, segment_usage));
         }
+
         let oldest = self
             .age_of(keep)
             .map(|age| now.0.saturating_sub(micros(age)));
+
         let mut bytes: u64 = usages
             .iter()
             .map(|(_, segment_usage)| segment_usage.disk_bytes)
@@ -330,9 +365,14 @@ impl StoreInner {
             .iter()
             .map(|(_, segment_usage)| segment_usage.entries)
             .sum();
+
         let newest = arrivals(&usages, now);
+
         let mut plan = Vec::new();
+
+        // Oldest first, so a limit of bytes or entries is met by the oldest segments.
         for ((segment, segment_usage), newest) in usages.into_iter().zip(newest) {
+            // Counted above, but the committer still writes to it.
             if !segment.is_finished() {
                 continue;
             }
@@ -345,6 +385,7 @@ impl StoreInner {
             } else {
                 continue;
             };
+
             let planned = self.plan_drop(segment, segment_usage, reason)?;
             // A held segment stays, so newer ones must make up for it.
             if planned.1.outcome == DropOutcome::Planned {
@@ -353,6 +394,7 @@ impl StoreInner {
             }
             plan.push(planned);
         }
+
         self.limit_pins(&mut plan);
         Ok(plan)
     }
@@ -364,11 +406,14 @@ impl StoreInner {
         reason: Reason,
     ) -> Result<(Arc<Segment>, PlannedDrop), StoreError> {
         let held = self.held_in(&segment)?;
+        // Asked last: the answer of the consumers is needed only for a segment that would otherwise
+        // go.
         let pinned = || {
             // A full disk would stop all consumers.
             let last = (reason != Reason::Space).then(|| segment.totals().last_seq)?;
             self.consumers.pinned(&segment.class_name, last)
         };
+
         let outcome = if held > 0 {
             DropOutcome::Held(held)
         } else if self.has_newest_register(&segment) {
@@ -378,6 +423,7 @@ impl StoreInner {
         } else {
             DropOutcome::Planned
         };
+
         let class = segment.class_name.clone();
         let planned = PlannedDrop {
             class,
@@ -391,6 +437,7 @@ impl StoreInner {
 
     /// Gives up the oldest of the segments that pinned consumers keep, beyond the limit of bytes.
     fn limit_pins(&self, plan: &mut [(Arc<Segment>, PlannedDrop)]) {
+        // From the newest to the oldest, so it is the oldest that exceed the limit.
         let mut kept: u64 = 0;
         for (_, planned) in plan.iter_mut().rev() {
             if matches!(planned.outcome, DropOutcome::Pinned(_)) {
@@ -410,12 +457,17 @@ impl StoreInner {
     /// Carries out the plan of one class.
     fn carry_out(&self, plan: Vec<(Arc<Segment>, PlannedDrop)>) -> Vec<PlannedDrop> {
         let mut done: Vec<PlannedDrop> = Vec::new();
+
         let mut trash = Vec::new();
         for (segment, mut planned) in plan {
+            // Newer segments wait: without them, the older one would stand behind a gap.
             if done.last().is_some_and(PlannedDrop::blocks_newer) {
                 break;
             }
+
             if planned.outcome == DropOutcome::Planned {
+                // Gaps of consumers are recorded before the entries are gone, and taken back if
+                // they stay.
                 let noted = self.note_lost(&segment);
                 let dropped = self.drop_segment(&segment);
                 self.settle_lost(noted, matches!(dropped, Ok(Some(_))));
@@ -430,6 +482,8 @@ impl StoreInner {
             }
             done.push(planned);
         }
+
+        // Together: the state database is synced once for all of them.
         self.clear_trash(&trash);
         done
     }
@@ -437,6 +491,7 @@ impl StoreInner {
     /// Checks the free space after a commit and wakes the retainer when it becomes short.
     pub(super) fn check_free_space(&self) {
         let before = self.guard.room();
+        // Once per change: the retainer polls until there is space again.
         if self.guard.check_if_due() != SpaceLevel::Ample && before == SpaceLevel::Ample {
             self.retention.request_round();
         }
@@ -445,10 +500,13 @@ impl StoreInner {
     /// Drops segments while the disk is nearly full, in the configured order of classes.
     pub(super) fn free_disk_space(&self) -> Vec<PlannedDrop> {
         let mut done: Vec<PlannedDrop> = Vec::new();
+
         let status = self.guard.check();
+        // The usual answer.
         if status.room == SpaceLevel::Ample {
             return done;
         }
+
         // File systems may report freed space late; do not drop more because of that.
         let mut expected = status.free;
         for class in self.classes.drop_order() {
@@ -457,6 +515,7 @@ impl StoreInner {
                     continue;
                 }
                 let segment_usage = segment.usage();
+
                 // Pass on the only reference: an open file would keep its bytes allocated.
                 let drops = match self.plan_drop(segment, segment_usage, Reason::Space) {
                     Ok(planned) => self.carry_out(vec![planned]),
@@ -465,17 +524,20 @@ impl StoreInner {
                         continue;
                     }
                 };
+
                 if drops
                     .iter()
                     .any(|planned| planned.outcome == DropOutcome::Dropped)
                 {
                     expected = expected.saturating_add(segment_usage.disk_bytes);
                 }
+
                 let stuck = drops.iter().any(PlannedDrop::blocks_newer);
                 done.extend(drops);
                 if stuck {
                     break;
                 }
+                // Checked after every segment, so no more is dropped than needed.
                 if self.guard.check().free.max(expected) >= status.low {
                     return done;
                 }
@@ -499,9 +561,11 @@ impl StoreInner {
 
     /// The number of held jobs with entries in the segment.
     pub(super) fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
+        // Any job may be in the unreadable part.
         if self.holds.is_unreadable() {
             return Ok(1);
         }
+
         let mut held = 0;
         for (key, jid) in self.holds.jids() {
             held += usize::from(self.has_entries_of(segment, key, &jid)?);
@@ -511,6 +575,8 @@ impl StoreInner {
 
     fn report(&self, all: &[PlannedDrop]) {
         let metrics = &self.metrics;
+
+        // One line per class and reason, not one per segment.
         let mut dropped: HashMap<(Arc<str>, &str), (u64, u64, u64)> = HashMap::new();
         for planned in all {
             match &planned.outcome {
@@ -537,6 +603,7 @@ impl StoreInner {
                 | DropOutcome::Busy => {}
             }
         }
+
         for ((class, reason), (segments, entries, bytes)) in dropped {
             tracing::info!(%class, reason, segments, entries, bytes, "segments dropped");
         }
@@ -558,6 +625,7 @@ pub(crate) struct PruneOptions {
 impl Store {
     /// Takes Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
     pub(crate) fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
+        // A class may follow it, so a round applies it at once.
         if let Some(seconds) = keep_jobs_seconds {
             self.0.salt_keeps.report(seconds, self.0.clock.monotonic());
         }
@@ -582,28 +650,35 @@ impl Store {
             })?],
             None => shared.classes.all().collect(),
         };
+
         let _one = shared.retention.round.lock();
+
+        // From here on as in a round, which would otherwise decide about the same segments.
         if !options.dry_run {
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
-        // The administrator vouches for the wall clock.
+        // The administrator vouches for the wall clock. A run with other limits, or for one class,
+        // does not vouch for what a round deletes.
         let now = shared.clock.now();
         if !options.dry_run && options.class.is_none() && options.keep.is_none() {
             shared.age_clock().confirm();
         }
+
         if !options.dry_run && options.accept_salt {
             shared.salt_keeps.accept();
         }
+
         let mut all = Vec::new();
         for class in classes {
             let mut keep = options.keep.unwrap_or_else(|| shared.keep_of(class));
-            // A real run has accepted it above.
+            // A dry run shows what accepting would do. A real run has accepted it above.
             if let Some(age) = shared
                 .shorter_age_of(keep)
                 .filter(|_| options.dry_run && options.accept_salt)
             {
                 keep.age = Age::For(age);
             }
+
             let plan = shared.plan(class, keep, now)?;
             if options.dry_run {
                 all.extend(plan.into_iter().map(|(_, planned)| planned));
@@ -611,10 +686,12 @@ impl Store {
                 all.extend(shared.carry_out(plan));
             }
         }
+
         if !options.dry_run {
             shared.report(&all);
             shared.guard.check();
         }
+
         Ok(all)
     }
 
@@ -643,12 +720,15 @@ impl StoreInner {
         key: JidKey,
         jid: &str,
     ) -> Result<bool, StoreError> {
+        // Jids that the segment cannot hold need no look at its index.
         if segment
             .metadata()
             .is_some_and(|metadata| !metadata.may_hold(key))
         {
             return Ok(false);
         }
+
+        // Keys of jids without a time may collide, so the texts are compared.
         for place in self.query_index(
             segment,
             |index| index.positions(key),
@@ -661,6 +741,7 @@ impl StoreInner {
                 }
             }
         }
+
         Ok(false)
     }
 

@@ -105,11 +105,14 @@ struct State {
 impl SaltKeeps {
     pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join(KEEP_JOBS);
+        // Nothing is in effect, so there is nothing to save.
         let mut state = State {
             is_saved: true,
             ..State::default()
         };
+
         if let Some(content) = open_small(&*fs, &path)? {
+            // A malformed file must not delete anything: `Forever` until an administrator decides.
             let read = SaltKeep::parse(&String::from_utf8_lossy(&content.bytes));
             if read.is_none() {
                 tracing::error!(
@@ -120,6 +123,7 @@ impl SaltKeeps {
             state.is_malformed = read.is_none();
             state.in_effect = Some(read.unwrap_or(SaltKeep::Forever));
         }
+
         Ok(Self {
             path,
             fs,
@@ -132,6 +136,7 @@ impl SaltKeeps {
         let seconds = SaltKeep::reported(seconds);
         let mut state = self.state.lock();
 
+        // // Of two masters the longer one counts, for as long as it may still be reporting.
         let longer_counts = state
             .reported
             .is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
@@ -168,9 +173,12 @@ impl SaltKeeps {
     pub(in crate::store) fn accept(&self) {
         let mut state = self.state.lock();
         let Some((reported, _)) = state.reported else {
+            // Nothing was reported since the start.
             return;
         };
+
         tracing::info!(keep_jobs_seconds = %reported.text().trim_end(), "the time for which Salt keeps jobs was accepted");
+
         state.in_effect = Some(reported);
         state.is_malformed = false;
         self.save(&mut state);
@@ -191,7 +199,9 @@ impl SaltKeeps {
         let Some(in_effect) = state.in_effect else {
             return;
         };
+
         let saved = self.fs.write_whole(&self.path, in_effect.text().as_bytes());
+        // The time applies in any case; only a restart would forget it.
         state.is_saved = saved.is_ok();
         if let Err(error) = saved {
             tracing::warn!(

@@ -58,10 +58,13 @@ struct List {
 impl Holds {
     pub(crate) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join("HOLDS");
+
         let content = open_small(&*fs, &path)?.unwrap_or_default();
         let text = String::from_utf8_lossy(&content.bytes);
         let mut list = List::default();
         let mut malformed = Vec::new();
+
+        // Lines are kept in one of two forms, because a change writes the whole file again.
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
             if let Some(hold) = read_line(text) {
                 list.holds.insert(hold.jid.clone(), hold);
@@ -73,6 +76,7 @@ impl Holds {
                 malformed.push(line);
             }
         }
+
         let is_unreadable = content.is_damaged();
         if is_unreadable {
             tracing::error!(
@@ -80,6 +84,7 @@ impl Holds {
                 "{UNREADABLE}"
             );
         }
+
         Ok(Self {
             path,
             fs,
@@ -92,6 +97,7 @@ impl Holds {
     /// The lines of the file that are no holds.
     pub(in crate::store) fn fault(&self) -> Option<FileFault> {
         if self.is_unreadable {
+            // Worse than malformed lines, and has another remedy.
             return Some(FileFault::new(&self.path, UNREADABLE));
         }
         let meaning =
@@ -113,31 +119,39 @@ impl Holds {
     pub(crate) fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
         let refused =
             |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
+        // They separate the fields and lines of the file.
         if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
             return Err(refused(
                 "a jid must not be empty or contain tabs or line breaks".to_owned(),
             ));
         }
+
+        // A reason is text for people, so it is adjusted instead of refused.
         let reason: String = reason
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
+
         if reason.len() > HOLD_REASON_BYTES_MAX {
             return Err(refused(format!(
                 "a reason has at most {HOLD_REASON_BYTES_MAX} bytes"
             )));
         }
+
         self.change(|list| {
+            // A held job may change its reason at the limit.
             if list.holds.len() >= HOLDS_MAX && !list.holds.contains_key(jid) {
                 return Err(refused(format!(
                     "the limit of {HOLDS_MAX} holds is reached; use a class with longer retention"
                 )));
             }
+
             let fresh = || Hold {
                 jid: jid.to_owned(),
                 since: now,
                 reason: String::new(),
             };
+
             let hold = list.holds.entry(jid.to_owned()).or_insert_with(fresh);
             hold.reason = reason;
             Ok(hold.clone())
@@ -164,26 +178,34 @@ impl Holds {
         &self,
         change: impl FnOnce(&mut List) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        // A new file would lose what the unreadable part held.
         if self.is_unreadable {
             return Err(StoreError::Refused(format!(
                 "cannot change holds: {}: {UNREADABLE}",
                 self.path.display()
             )));
         }
+
+        // Locked until the file is written: two changes of the same list would lose one.
         let mut list = self.list.write();
+
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
+
         let lines = fresh
             .holds
             .values()
             .map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
+
         let text: String = lines
             .chain(fresh.malformed.iter().map(|line| format!("{line}\n")))
             .collect();
+
         self.fs
             .write_whole(&self.path, text.as_bytes())
             .map_err(io_at("write", &self.path))?;
         *list = fresh;
+        // In memory only after the disk: a hold that is answered survives a crash.
         Ok(outcome)
     }
 }
@@ -203,8 +225,10 @@ pub(crate) fn hold_faults(bytes: &[u8]) -> Vec<Fault> {
 
 fn read_line(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, '\t');
+    // A line without a valid time is not a hold: it may be any text.
     let jid = parts.next().filter(|jid| !jid.is_empty())?.to_owned();
     let since = Micros(parts.next()?.parse().ok()?);
+
     Some(Hold {
         jid,
         since,
