@@ -61,6 +61,8 @@ impl ClassWriter {
         first_seq: SeqNo,
         count: u64,
     ) -> Result<(), StoreError> {
+        // The limits of a running daemon: a larger segment would have an index that does not fit
+        // memory.
         let is_full = |out: &LogWriter| {
             out.end() >= SEGMENT_BYTES
                 || self.in_segment >= SEGMENT_ENTRIES_MAX
@@ -69,7 +71,9 @@ impl ClassWriter {
         if self.out.as_ref().is_some_and(is_full) {
             self.close()?;
         }
+
         if self.out.is_none() {
+            // A segment is named after its first entry.
             let dir =
                 format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
             files::make_dir(&dir)?;
@@ -78,9 +82,11 @@ impl ClassWriter {
             out.append(&file_header(&self.class_name, self.id, self.now))?;
             self.out = Some(out);
         }
+
         if let Some(out) = &mut self.out {
             out.append_frame(frame)?;
         }
+
         self.in_segment += count;
         self.entries += count;
         Ok(())
@@ -111,6 +117,7 @@ impl ClassWriter {
     }
 
     pub(super) fn flush_block(&mut self) -> Result<(), StoreError> {
+        // A frame cannot be empty.
         if self.builder.is_empty() {
             return Ok(());
         }
@@ -123,9 +130,11 @@ impl ClassWriter {
         if let Some(out) = self.out.take() {
             let dir = format::class_dir(&self.to, &self.class_name)
                 .join(format::segment_name(self.id.first_seq));
+            // The log, then its name.
             out.finish()?;
             files::sync_dir(&dir)?;
         }
+
         self.in_segment = 0;
         Ok(())
     }

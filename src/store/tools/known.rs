@@ -36,13 +36,17 @@ impl KnownSegment {
     /// How many of its entries were found nowhere. `known` are all known segments: a class without one has entries of others, such as
     /// a directory that was renamed.
     pub(crate) fn missing(&self, found: &FoundNumbers, known: &[KnownSegment]) -> u64 {
+        // A directory that was renamed to another class has the entries, and its new name has no
+        // known segment.
         let is_of = |class: &str| {
             class == self.class_name || known.iter().all(|other| other.class_name != class)
         };
+
         let found = found.0.iter().filter(|(class, _)| is_of(class));
         let found: u64 = found
             .map(|(_, numbers)| numbers.count_between(self.first_seq, self.last_seq))
             .sum();
+
         self.entries.saturating_sub(found)
     }
 }
@@ -68,6 +72,7 @@ pub(crate) fn known_segments(
     // A number is used once, so a segment with the same first one in another class is the same, in a directory that was renamed.
     let mut known: BTreeMap<SeqNo, KnownSegment> = BTreeMap::new();
     let mut add = |class_name: &str, first_seq, entries, last_seq| {
+        // The sources below overlap.
         let row = known.entry(first_seq).or_insert(KnownSegment {
             class_name: String::new(),
             first_seq,
@@ -80,20 +85,26 @@ pub(crate) fn known_segments(
         row.entries = row.entries.max(entries);
         row.last_seq = row.last_seq.max(last_seq);
     };
+
     for segment in segments.iter().filter(|segment| segment.is_sealed) {
         if let Some(totals) = totals(&segment.dir.join("index"), databases) {
             let (class, first) = (&segment.class_name, segment.first_seq);
             add(class, first, totals.entries, totals.last_seq);
         }
     }
+
     for log in stopped.map_or(&[][..], |stopped| &stopped.logs) {
         add(&log.class_name, log.first_seq, log.entries, log.last_seq);
     }
+
     let state = dir.join("state");
+    // With a running daemon sled's files are locked, and change while they are copied.
     if databases && state.join("db").is_file() {
         let rows = DatabaseCopy::of(&state, &std::env::temp_dir())
             .and_then(|copy| StateDatabase::open(&copy.0)?.segments());
         let dropped = left_in_trash(dir);
+
+        // A segment in the trash was dropped on purpose; the row is deleted later.
         for (class_name, first_seq, metadata) in rows.unwrap_or_default() {
             if !was_dropped(&dropped, &class_name, first_seq) {
                 let totals = metadata.totals;
@@ -101,17 +112,21 @@ pub(crate) fn known_segments(
             }
         }
     }
+
     known.into_values().collect()
 }
 
 /// The totals in an index, from its table, or from its database.
 fn totals(index: &Path, databases: bool) -> Option<Totals> {
+    // A table needs no copy: reading it changes nothing.
     if let Ok(Some(table)) = SealedIndex::open_table(&Disk, index) {
         return Some(table.metadata().totals);
     }
+
     if !databases || !index.join("db").is_file() {
         return None;
     }
+    // sled writes to a database on opening, and a tool changes nothing that it reads.
     let copy = DatabaseCopy::of(index, &std::env::temp_dir()).ok()?;
     let database = SealedIndex::open_database(&copy.0).ok()?;
     Some(database.metadata().totals)

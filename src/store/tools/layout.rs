@@ -102,6 +102,7 @@ pub(crate) fn copy_name(name: &str) -> String {
 
 /// The small file whose copies in a backup have this name, see [`copy_name`].
 pub(crate) fn name_of_copy(copy: &str) -> Option<String> {
+    // A name without a directory first: `-` is allowed in it.
     [copy.to_owned(), copy.replacen('-', "/", 1)]
         .into_iter()
         .find(|name| is_small_file(name))
@@ -112,6 +113,7 @@ pub(crate) fn salvaged_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names = small_files(dir)?;
     let present = ITEMS.iter().filter(|(_, role)| *role == Role::Present);
     names.extend(present.map(|(name, _)| (*name).to_owned()));
+    // The spill is copied as a tree: it has files of any name.
     names.retain(|name| name != SPILL_DIR);
     Ok(names)
 }
@@ -128,6 +130,7 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
             found.push((name, true));
         }
     }
+    // One directory per bus.
     for bus in files::list(&dir.join(SPILL_DIR))? {
         if !bus.is_dir() {
             continue;
@@ -145,6 +148,7 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
 pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     let fixed = ITEMS.iter().map(|(name, _)| (*name).to_owned());
     let mut names: Vec<String> = fixed.filter(|name| is_small_file(name)).collect();
+
     let found = files::list(&dir.join(SINKS_DIR))?;
     let letters = found
         .iter()
@@ -182,6 +186,7 @@ impl SegmentFiles {
     /// form meanwhile (`rewrite`); for a moment only a directory with the suffix `.sealed` exists. Afterwards `dir` is where
     /// the log was found.
     pub(crate) fn open_log(&mut self) -> Result<Option<File>, StoreError> {
+        // The directory may have had the suffix when it was listed.
         let segment = self.dir.with_extension("");
         // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order misses nothing.
         for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
@@ -228,6 +233,7 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
         wanted,
         why: why.to_owned(),
     };
+    // From the plainest mistake to the damage that needs another tool.
     if !dir.is_dir() {
         return Err(not(if dir.exists() {
             "not a directory"
@@ -235,6 +241,7 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
             "no such directory"
         }));
     }
+
     let missing = || {
         if dir.join("MANIFEST").is_file() {
             return not("it is a backup; `saltcellar store restore` restores it");
@@ -246,8 +253,10 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
         }
         not("the file FORMAT is missing")
     };
+
     match format::find_store_id(&Disk, dir) {
         Ok(FoundId::Stored(store_id) | FoundId::InLogs(store_id)) => Ok(store_id),
+        // Not guessed from the logs: a restore that was interrupted looks the same.
         Ok(FoundId::Missing) => Err(missing()),
         Err(StoreError::FormatLost { .. }) => Err(not(
             "the file FORMAT is damaged; `saltcellar store salvage` copies the readable entries to a new store",
@@ -259,13 +268,17 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
 /// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not locked.
 pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     let path = dir.join("LOCK");
+    // Never opened by a daemon, as after a restore.
     let file = match File::open(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(crate::store::error::io_at("open", &path))?,
     };
+
+    // Shared and not waited for: the lock is held only for this look.
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return Ok(None);
     }
+
     // Only for the message.
     let text = std::io::read_to_string(file).unwrap_or_default();
     Ok(Some(
@@ -282,6 +295,8 @@ pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
 pub(crate) fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     // A daemon may rename directories meanwhile; two equal listings are consistent.
     let mut before = list_segments(dir)?;
+    // Bounded: a busy store must not keep a tool here forever. The last listing is then as good as
+    // any.
     for _ in 0..100 {
         let now = list_segments(dir)?;
         if now == before {
@@ -303,9 +318,12 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 .strip_suffix(SEALED)
                 .and_then(|name| name.strip_suffix('.'))
                 .unwrap_or(name);
+            // Names of other files: `foreign` lists them.
             let Some(first_seq) = format::segment_seq(name) else {
                 continue;
             };
+            // The plain name comes first in the listing. Both exist while the sealed form replaces
+            // the segment.
             if of_class
                 .last()
                 .is_some_and(|segment| segment.first_seq == first_seq)
@@ -313,6 +331,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
             {
                 continue;
             }
+
             let is_sealed = path.join("index").is_dir();
             of_class.push(SegmentFiles {
                 class_name: class_name.clone(),
@@ -322,6 +341,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 is_newest: false,
             });
         }
+
         if let Some(newest) = of_class.last_mut() {
             newest.is_newest = true;
         }
@@ -338,11 +358,13 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
             let first_seq = path
                 .file_name()
                 .and_then(|name| format::segment_seq(name.to_str()?));
+            // Without a log, but perhaps with one that was moved a moment ago.
             let Some(first_seq) =
                 first_seq.filter(|_| path.is_dir() && !path.join("log").is_file())
             else {
                 continue;
             };
+
             let is_sealed = path.join("index").is_dir();
             let class_name = class_name.clone();
             let mut segment = SegmentFiles {
@@ -374,15 +396,18 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
         .into_iter()
         .filter(|path| !known(path))
         .collect();
+
     let sinks = files::list(&dir.join(SINKS_DIR))?;
     let is_letters = |path: &PathBuf| sink_of(name_of(path)).is_some() || is_incomplete(path);
     found.extend(sinks.into_iter().filter(|path| !is_letters(path)));
+
     for class_dir in files::list(&dir.join("log"))? {
         let name = name_of(&class_dir);
         if !class_dir.is_dir() || !is_class_name(name) {
             found.push(class_dir);
             continue;
         }
+
         for segment in files::list(&class_dir)? {
             let name = name_of(&segment);
             if format::segment_seq(name.split('.').next().unwrap_or_default()).is_none() {

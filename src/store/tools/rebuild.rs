@@ -45,20 +45,26 @@ pub(crate) fn rebuild(
 ) -> Result<RebuildReport, ToolError> {
     let dir = &options.dir;
     layout::check_store(dir)?;
+    // Held while indexes are put aside; opening the store takes it again.
     let lock = format::Lock::take(dir, &options.holder)?;
+
     let segments: Vec<_> = layout::segments(dir)?
         .into_iter()
         .filter(|segment| which.is_none_or(|which| which.is(segment)))
         .collect();
+
     if let Some(which) = which.filter(|_| segments.is_empty()) {
         return Err(ToolError::NoSegment {
             name: which.name.clone(),
             path: dir.clone(),
         });
     }
+
+    // The state database has rows of all segments, so it is kept if only some indexes are rebuilt.
     if which.is_none() {
         removal::discard(&Disk, dir, &dir.join("state"))?;
     }
+
     let sealed: Vec<_> = segments
         .iter()
         .filter(|segment| segment.is_sealed)
@@ -67,15 +73,21 @@ pub(crate) fn rebuild(
         .iter()
         .map(|segment| (segment.dir.join("index"), segment.dir.join(INDEX_ASIDE)))
         .collect();
+
     for (index, aside) in &asides {
+        // Left by an interrupted run; it must not be put back instead of this one.
         remove_dir(&Disk, aside)?;
         Disk.rename(index, aside).map_err(io_at("rename", index))?;
     }
+
+    // Released for `Store::open`. A daemon that starts in between finds indexes missing, and
+    // rebuilds them as well.
     drop(lock);
     let indexes = sealed
         .iter()
         .map(|segment| (segment.name(), segment.dir.join("index")))
         .collect::<Vec<_>>();
+
     let opened = open_watched(options, &indexes, watch);
     // A segment whose blocks were merged has a new directory; one that could not be sealed still needs its old index.
     for (index, aside) in asides {
@@ -87,6 +99,7 @@ pub(crate) fn rebuild(
         }
     }
     let opened = opened?;
+
     let mut report = RebuildReport {
         segments: sealed.len() as u64,
         entries: 0,
@@ -110,11 +123,14 @@ pub(crate) fn open_watched(
     watch: &mut dyn Watch,
 ) -> Result<Opened, StoreError> {
     let total = indexes.len() as u64;
+
     std::thread::scope(|scope| {
         let opening = std::thread::Builder::new()
             .name("sc-rebuild".to_owned())
             .spawn_scoped(scope, || Store::open(options))
             .map_err(io_at("start a thread for", &options.dir))?;
+
+        // The progress is what can be seen from outside: opening a store does not report any.
         while !opening.is_finished() {
             let done = indexes.iter().filter(|(_, index)| index.is_dir()).count() as u64;
             let next = indexes.iter().find(|(_, index)| !index.is_dir());
@@ -125,10 +141,13 @@ pub(crate) fn open_watched(
             );
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
+
         watch.step(total, total, "");
+        // A panic ends the thread only. The old indexes are put back by the caller.
         let opened = opening
             .join()
             .unwrap_or_else(|_| Err(StoreError::Failed("opening the store panicked".to_owned())));
+        // Also after a failure: what was written until then belongs to the daemon.
         super::files::inherit_owner(&options.dir)?;
         opened
     })

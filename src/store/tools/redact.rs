@@ -54,6 +54,7 @@ pub(crate) fn dry_run(
 ) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let mut report = RedactReport::default();
+    // Nothing is locked: a running daemon may drop a segment meanwhile.
     each_segment(dir, watch, |segment| {
         let found = search(segment, store_id, clean)?;
         report.add(segment, &found);
@@ -72,10 +73,14 @@ pub(crate) fn redact(
 ) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let _lock = format::Lock::take(dir, holder)?;
+    // Logs change without the daemon, so what the last stop recorded is no longer true.
     crate::store::stopped::forget(&Disk, dir)?;
+
+    // A crash in an earlier run may have left a segment under another name.
     for class_name in format::class_names(dir)? {
         rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
     }
+
     let mut report = RedactReport::default();
     let mut affected = BTreeSet::new();
     for &clean in passes {
@@ -87,8 +92,11 @@ pub(crate) fn redact(
             ..pass
         };
     }
+
     report.segments_affected = affected.len() as u64;
+    // The trash has the old forms of what was replaced.
     remove_dir(&Disk, &dir.join("trash"))?;
+
     report.unsearchable.extend(others(dir)?);
     files::inherit_owner(dir)?;
     Ok(report)
@@ -105,6 +113,7 @@ fn redact_once(
     each_segment(dir, watch, |segment| {
         let found = search(segment, store_id, clean)?;
         report.add(segment, &found);
+
         if found.entries > 0 || found.texts {
             let size = fs::metadata(segment.log())
                 .map_err(io_at("read the metadata of", &segment.log()))?
@@ -115,6 +124,7 @@ fn redact_once(
                 removal::discard(&Disk, dir, &derived)?;
             }
             rewrite_segment(segment, segment.id(store_id), clean)?;
+            // By the log, because several passes may change one segment.
             affected.insert(segment.log());
         }
         Ok(())
@@ -139,6 +149,7 @@ fn each_segment(
 ) -> Result<(), ToolError> {
     let segments = layout::segments(dir)?;
     let total = segments.len() as u64;
+
     for (done, segment) in (0..).zip(&segments) {
         watch.step(done, total, &segment.name());
         match each(segment) {
@@ -176,7 +187,9 @@ fn search(
         }
         Ok(())
     })?;
+
     found.damaged = damaged;
+    // Bytes that recovery once cut off may contain anything, keys included.
     for path in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&path).map_err(io_at("read", &path))?;
         found.texts |= clean.bytes(&mut bytes) > 0;
@@ -200,20 +213,24 @@ fn pieces(
 ) -> Result<bool, StoreError> {
     let log = LogFile::bare(&Disk, path, id)?;
     let size = log.size()?;
+
     let between = |from: u64, to: u64| -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX)];
         log.read(&mut bytes, from)?;
         Ok(bytes)
     };
+    // `each` of the walk cannot fail, so the first error is kept and the rest passed over.
     let (mut at, mut failed) = (0, None);
     let scanned = walk::walk(&log, Bounds::of_log(size), true, |meta, view| {
         if failed.is_some() {
             return None;
         }
+        // A body that cannot be decompressed makes the frame one that cannot be searched.
         if let Err(what) = view.rows().body(0) {
             return Some(what);
         }
         let end = meta.end().min(size);
+
         let mut hand_out = || {
             if meta.offset > at {
                 each(Piece::Other(between(at, meta.offset)?))?;
@@ -224,14 +241,17 @@ fn pieces(
         at = end;
         None
     })?;
+
     if let Some(error) = failed {
         return Err(error);
     }
+
     // Zero bytes after the last frame are preallocated space.
     let end = log.used_end(at, size)?;
     if end > at {
         each(Piece::Other(between(at, end)?))?;
     }
+
     Ok(!scanned.finished().damaged.is_empty() || end > at)
 }
 
@@ -263,14 +283,17 @@ fn rewrite_segment(
     id: LogId,
     clean: &dyn Redact,
 ) -> Result<(), StoreError> {
+    // The name of an interrupted seal: a start removes an incomplete copy, and completes a complete
+    // one.
     let new = segment.dir.with_extension(rewrite::SEALING);
     remove_dir(&Disk, &new)?;
     files::make_dir(&new)?;
+
     let path = new.join("log");
     let mut out = LogWriter::create(&Disk, &path, id)?;
     let mut packer = Packer::new().map_err(io_at("start zstd for", &path))?;
     let (mut builder, mut entries) = (BlockBuilder::default(), 0_u64);
-    // Offset of the piece in the old log.
+    // Offset of the piece in the old log: frames are recognized by it.
     let mut old_at = 0_u64;
     pieces(&segment.log(), id, |piece| {
         let (view, bytes) = match piece {
@@ -290,12 +313,16 @@ fn rewrite_segment(
             }
             Piece::Frame(view, bytes) => (view, bytes),
         };
+
         entries += view.len() as u64;
         old_at += bytes.len() as u64;
         let changes = changes(view, clean)?;
+        // Copied without unpacking. Most blocks have nothing to replace.
         if changes.iter().all(Option::is_none) {
             return out.append_frame(bytes);
         }
+
+        // Rebuilt as one block, so that entries keep their order and numbers.
         for (at, change) in changes.iter().enumerate() {
             let names = (view.rows().tag(at), view.rows().jid(at));
             let entry = entry(view, at, &names)?;
@@ -306,7 +333,10 @@ fn rewrite_segment(
         }
         out.append_block(&mut builder, &mut packer).map(drop)
     })?;
+
     out.finish()?;
+
+    // Side files are part of the segment, and would come back with the exchange.
     for old in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&old).map_err(io_at("read", &old))?;
         clean.bytes(&mut bytes);
@@ -314,6 +344,8 @@ fn rewrite_segment(
         fs::write(&copy, &bytes).map_err(io_at("write", &copy))?;
         files::sync_file(&copy)?;
     }
+
+    // Durable, then checked, before the old segment is replaced: it is the only other copy.
     files::sync_dir(&new)?;
     check(&path, id, entries, clean)?;
     rewrite::swap(&Disk, &segment.dir)
@@ -332,6 +364,7 @@ fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Redact) -> Result<(),
     if found == entries && left == 0 {
         return Ok(());
     }
+
     let what = format!(
         "verification after write failed: {found} of {entries} entries found, {left} not redacted"
     );

@@ -50,15 +50,19 @@ impl Renumbering {
         since: Micros,
         now: Micros,
     ) -> Result<Self, ToolError> {
+        // A clock that is behind the newest data counts as no time at all; the fixed part is large
+        // enough for days.
         let seconds = u64::try_from(now.0.saturating_sub(since.0) / 1_000_000).unwrap_or(0);
         let ahead = seconds
             .checked_mul(RENUMBER_PER_SECOND)
             .and_then(|ahead| ahead.checked_add(RENUMBER_AHEAD));
+
         let end = ahead.and_then(|ahead| used.0.checked_add(ahead));
         // The last number cannot be assigned.
         let end = end
             .filter(|end| *end < u64::MAX)
             .ok_or(StoreError::Broken("sequence numbers are exhausted"))?;
+
         let skipped = SkippedNumbers {
             first: used,
             end: SeqNo(end),
@@ -78,9 +82,12 @@ impl Renumbering {
         store_id: u64,
         before: &[SkippedNumbers],
     ) -> Result<(), StoreError> {
+        // In a segment of its own, so that no segment of the backup is written to again.
         let mut writer = ClassWriter::new(to, CLASS, store_id, self.now)?;
+
         let (tag, body) = (format!("{GAP_TAG}/{}", self.cause), self.body());
-        // Not the present time: a clock that was set ahead must not become the time of the newest entry.
+        // Not the present time: a clock that was set ahead must not become the time of the newest
+        // entry.
         let entry = Entry {
             flags: Flags::ON_BUS,
             tag: tag.as_bytes(),
@@ -88,6 +95,9 @@ impl Renumbering {
         };
         writer.push(self.skipped.end, &entry)?;
         writer.finish()?;
+
+        // The reserved numbers of the predecessor end below, so the file has to know that none is
+        // missing.
         let mut file = SequenceFile {
             end: self.skipped.end.next(),
             skipped: before.to_vec(),

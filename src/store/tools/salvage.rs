@@ -98,6 +98,7 @@ pub(crate) fn salvage(
     check_file: &CheckFile<'_>,
     watch: &mut dyn Watch,
 ) -> Result<SalvageReport, ToolError> {
+    // In this order: nothing is created before everything is known to be possible.
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     if !from.is_dir() {
         let why = if from.exists() {
@@ -111,7 +112,9 @@ pub(crate) fn salvage(
             why: why.to_owned(),
         });
     }
+
     files::check_disjoint(from, to)?;
+    // A daemon would write while files are read, and everything unfinished would count as damage.
     if let Some(holder) = layout::holder(from)? {
         return Err(StoreError::Locked {
             path: from.to_owned(),
@@ -119,10 +122,14 @@ pub(crate) fn salvage(
         }
         .into());
     }
+
     files::make_empty(to)?;
+
+    // Sorted by rank: of several copies of an entry the one in the best place is kept.
     let mut sources = Vec::new();
     collect(from, from, &mut sources)?;
     sources.sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+
     let mut sizes = Vec::new();
     for source in &sources {
         sizes.push(
@@ -131,13 +138,16 @@ pub(crate) fn salvage(
                 .len(),
         );
     }
+
     let total = sizes.iter().sum::<u64>();
     files::check_free_space(to, total)?;
+
     let smalls = small_files(from)?;
     let format_text = match smalls.get("FORMAT") {
         Some(path) => files::text(path)?,
         None => None,
     };
+    // An intact file of another format is not damage.
     let store_id = match format_text.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(found)) if !found.contains("damaged") => {
@@ -149,9 +159,11 @@ pub(crate) fn salvage(
             }
             .into());
         }
-        // Without a valid FORMAT the log headers supply the id.
+        // Without a valid FORMAT the log headers supply the id. Without any header there are no
+        // frames of this store either.
         _ => named_most(&sources)?.unwrap_or_else(crate::model::secret_seed),
     };
+
     let numbers = numbers_of(from)?;
     let stopped = Stopped::read(from)?;
     let segments = layout::segments(from)?;
@@ -161,6 +173,7 @@ pub(crate) fn salvage(
         true,
         stopped.as_ref().and_then(Option::as_ref),
     );
+
     let mut work = Salvager {
         store_id,
         found: FoundNumbers::default(),
@@ -173,16 +186,20 @@ pub(crate) fn salvage(
         now,
         report: SalvageReport::default(),
     };
+
     let mut done = 0;
     for (file, size) in sizes.iter().enumerate() {
         work.read(file, *size, (done, total * 2), watch)?;
         done += size;
     }
+
     work.count_losses();
     work.count_known(from, &known);
+
     work.report.faults = small_files::check(from, stopped.as_ref(), check_file)?;
     work.report.faults.retain(|fault| !fault.is_note);
     work.report.faults.extend(lost_smalls(from, &smalls)?);
+
     let mut by_class = std::mem::take(&mut work.by_class);
     by_class.sort_by(|a, b| a.0.cmp(&b.0));
     let mut made = total;
@@ -195,13 +212,17 @@ pub(crate) fn salvage(
         )?;
         work.report.classes.push((class_name, entries));
     }
+
+    // Behind every number that is known from anywhere.
     let used = work.seqs.last().unwrap_or_default().next().max(numbers.end);
     // Without an entry nobody can remember a number.
     let since = work.newest.unwrap_or(now);
     let renumbering = Renumbering::new("salvage", used, since, now)?;
     renumbering.write(to, store_id, &numbers.skipped)?;
     work.report.skipped = Some(renumbering.skipped);
+
     copy_tree(&from.join(layout::SPILL_DIR), &to.join(layout::SPILL_DIR))?;
+    // Writes FORMAT, which makes the directory a store.
     finish(&smalls, to, store_id)?;
     files::inherit_owner(to)?;
     watch.step(total * 2, total * 2, "");
@@ -210,6 +231,7 @@ pub(crate) fn salvage(
 
 /// Whether a name is that of a small file of a store or a backup, or of a copy of one.
 fn is_small(name: &str) -> bool {
+    // `HOLDS-3` of a backup, `CONSUMERS.tmp` of an interrupted write.
     let name = name.split(['-', '.']).next().unwrap_or_default();
     matches!(name, "MANIFEST" | "UNFINISHED") || layout::is_known(name)
 }
@@ -218,12 +240,15 @@ fn is_small(name: &str) -> bool {
 /// highest is the newest.
 fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
     let mut found = BTreeMap::new();
+
     for name in layout::salvaged_files(from)? {
         let path = from.join(&name);
         if path.is_file() {
             found.insert(name, path);
         }
     }
+
+    // In a backup, or in a backup and a store that were mixed.
     let mut copies: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
     for path in files::list(from)? {
         let copy = name_of(&path)
@@ -236,6 +261,8 @@ fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
             copies.insert(name, (number, path));
         }
     }
+
+    // The file of a store is newer than any copy of it.
     for (name, (_, path)) in copies {
         found.entry(name).or_insert(path);
     }
@@ -246,6 +273,7 @@ fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
 fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
     let of_store = SequenceFile::read(&Disk, from)?.flatten();
     let of_backup = || {
+        // A damaged manifest is no reason to give up: the numbers in the logs count in any case.
         let manifest = Manifest::read(from).ok().flatten()?;
         let (end, skipped) = (SeqNo(manifest.sequence), manifest.skipped);
         Some(SequenceFile { end, skipped })
@@ -263,6 +291,7 @@ fn lost_smalls(
         what: what.to_owned(),
         is_note: false,
     };
+
     let mut found = Vec::new();
     match smalls.get("FORMAT") {
         None => found.push(fault("FORMAT", "missing: the store id is that of the logs")),
@@ -273,7 +302,9 @@ fn lost_smalls(
             }
         }
     }
+
     // A backup has its number in the manifest.
+    // Whatever the manifest says: its numbers were used above.
     let is_backup = Manifest::read(from).ok().flatten().is_some();
     match SequenceFile::read(&Disk, from)? {
         Some(Some(_)) => {}
@@ -287,11 +318,13 @@ fn lost_smalls(
 
 /// Copies the files of a directory, if it exists, and of those in it.
 fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
+    // As in the store: the files of a bus have a directory of their own.
     for path in files::list(from)? {
         let target = to.join(path.file_name().unwrap_or_default());
         let kind = std::fs::symlink_metadata(&path)
             .map_err(io_at("read the metadata of", &path))?
             .file_type();
+        // Links are not followed: they may lead anywhere.
         if kind.is_dir() {
             copy_tree(&path, &target)?;
         } else if kind.is_file() {
@@ -316,23 +349,30 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .map_err(io_at("read the metadata of", &path))?
             .file_type();
         if kind.is_dir() {
+            // By their names, or by the files that every database has.
             let is_sled = matches!(name, "index" | "index.tmp" | INDEX_ASIDE)
                 || path.join("conf").is_file() && path.join("db").is_file();
+            // Copied whole, not searched.
             let is_copied = dir == root && matches!(name, layout::SINKS_DIR | layout::SPILL_DIR);
             if !is_sled && name != "trash" && !is_copied {
                 collect(root, &path, found)?;
             }
             continue;
         }
+        // Devices and links have no data of a log.
         if !kind.is_file() || dir == root && is_small(name) {
             continue;
         }
+
         let inside: Vec<_> = path
             .strip_prefix(root)
             .unwrap_or(&path)
             .iter()
             .filter_map(|part| part.to_str())
             .collect();
+
+        // The place tells how likely a file is whole: a segment, its sealed form before the
+        // exchange, anything else beside logs, anything else.
         let (rank, class) = match inside.as_slice() {
             ["log", class, segment, "log"] if format::segment_seq(segment).is_some() => {
                 (0, Some(class))
@@ -344,9 +384,12 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
         let class = class
             .filter(|class| is_class_name(class))
             .map(|class| (*class).to_owned());
+
+        // The plain number, or that of a copy in a backup (`<first-seq>-<n>`).
         let first_seq = inside.get(2).and_then(|name| {
             format::segment_seq(name.split(['.', '-']).next().unwrap_or_default())
         });
+
         found.push(InputFile {
             rank,
             path,
@@ -360,7 +403,9 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
 /// The most frequent store id in log headers.
 fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+
     for source in sources {
+        // The header does not depend on the identity that the file is opened with.
         if let Some(header) = source
             .open(LogId {
                 store_id: 0,
@@ -371,6 +416,7 @@ fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
             *counts.entry(header.id().store_id).or_default() += 1;
         }
     }
+
     Ok(counts
         .into_iter()
         .max_by_key(|(_, count)| *count)
@@ -380,6 +426,8 @@ fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
 impl InputFile {
     /// Opens the file as a part of a log.
     fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
+        // The name of a side file has its offset in the log, on which the validity of its frames
+        // depends.
         Ok(LogFile::bare(&Disk, &self.path, id)?.with_base(cut_offset(&self.path).unwrap_or(0)))
     }
 }
@@ -408,14 +456,19 @@ impl Salvager {
         at: (u64, u64),
         watch: &mut dyn Watch,
     ) -> Result<(), StoreError> {
+        // Only a bug could ask for another one.
         let Some(source) = self.sources.get(file) else {
             return Ok(());
         };
+
         let (path, is_in_place) = (source.path.clone(), source.rank == 0);
         let unknown = LogId {
             store_id: self.store_id,
             first_seq: source.first_seq.unwrap_or_default(),
         };
+
+        // The header knows which log it was, even if the file was renamed. The frames are those of
+        // this store in any case.
         let header = source.open(unknown)?.header()?;
         let id = header.as_ref().map_or(unknown, Header::id);
         let log = source.open(LogId {
@@ -423,6 +476,8 @@ impl Salvager {
             ..id
         })?;
         let first_seq = id.first_seq;
+
+        // The next segment of the class bounds the numbers that can be lost at the end of this one.
         let of_class = |other: &&InputFile| other.rank == 0 && other.class == source.class;
         let later = self
             .sources
@@ -433,6 +488,7 @@ impl Salvager {
             .filter(|seq| *seq > first_seq)
             .min()
             .filter(|_| source.rank == 0);
+
         let class = header
             .as_ref()
             .and_then(|header| header.class_name())
@@ -443,10 +499,12 @@ impl Salvager {
         let name = path
             .file_name()
             .map_or(String::new(), |name| name.to_string_lossy().into_owned());
+
         let (mut found, mut doubles) = (Vec::new(), 0);
         let (seqs, store_id) = (&mut self.seqs, self.store_id);
         let (now, mut newest) = (self.now, self.newest);
         let (mut class_of_rows, mut of_file) = (None, Vec::new());
+
         let mut scanned = walk::walk(
             &log,
             Bounds {
@@ -462,6 +520,8 @@ impl Salvager {
                 if let Err(what) = rows.body(0) {
                     return Some(what);
                 }
+
+                // Without a name of a class anywhere, the first entry decides.
                 class_of_rows.get_or_insert_with(|| {
                     if rows.jid(0).is_empty() {
                         "events"
@@ -469,10 +529,13 @@ impl Salvager {
                         "jobs"
                     }
                 });
+
                 let all = (0..rows.len()).map(|at| rows.seq(at));
                 of_file.extend(all.clone());
+                // Already found in a file of a better rank.
                 let known: Vec<_> = all.filter(|seq| !seqs.insert(*seq)).collect();
                 doubles += known.len() as u64;
+                // A frame without new entries is not needed.
                 if known.len() < rows.len() {
                     found.push(FoundFrame {
                         file,
@@ -485,21 +548,28 @@ impl Salvager {
             },
         )?
         .finished();
+
+        // Frames of another store are not recognized; the message tells why.
         if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
             range.what = format!("belongs to the store {}", format::public_id(id.store_id));
         }
+
         self.newest = newest;
         self.report.files += 1;
         self.report.doubles += doubles;
+
         let is_log = header.is_some() || scanned.frames > 0 || !scanned.damaged.is_empty();
+        // In the place of a log even a file without a frame is one, and what it lost counts.
         if !is_log && self.sources.get(file).is_some_and(|source| source.rank > 1) {
             self.report.foreign.push(path);
             return Ok(());
         }
+
         let is_known = self.known.contains(&path);
         // The end of another log without a next one may be an unfinished write.
         let is_finished = path.with_file_name("index").is_dir() || header.is_none();
         let before = next.or(self.end.filter(|_| is_in_place && is_finished));
+
         if let Some(tail) = &mut scanned.tail {
             tail.before = before;
             if is_in_place && !is_known && before.is_some() {
@@ -520,11 +590,13 @@ impl Salvager {
             );
             scanned.damaged.push(cut);
         }
+
         // A damaged header appears as the first damaged range; it contains no entries.
         let ranges = scanned.damaged.into_iter().chain(scanned.tail);
         let is_header = |range: &DamagedRange| {
             header.is_none() && range.offset == 0 && (1..=FRAMES_FROM).contains(&range.bytes)
         };
+        // Counted once all files are read: another file may have the entries.
         let lost = ranges.filter(|range| !is_header(range));
         self.report.losses.extend(lost.map(|range| Loss {
             path: path.clone(),
@@ -532,9 +604,13 @@ impl Salvager {
             entries: 0,
             exact: true,
         }));
+
         let class = class
             .or(class_of_rows.map(str::to_owned))
             .unwrap_or_default();
+
+        // // Duplicates count for the class of each file, because a known segment is compared with
+        // its own class.
         let numbers = self.found.of_class(&class);
         for seq in of_file {
             numbers.insert(seq);
@@ -551,6 +627,7 @@ impl Salvager {
     fn count_losses(&mut self) {
         for loss in &mut self.report.losses {
             let range = &loss.range;
+            // A header was readable: it names the numbers of its entries.
             (loss.entries, loss.exact) = match (range.entries, range.before) {
                 (Some((first, last, count)), _) => {
                     let missing = self
@@ -558,6 +635,7 @@ impl Salvager {
                         .missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
                     (missing.min(count), true)
                 }
+                // Numbers that no log has are an upper bound: some may never have been assigned.
                 (None, Some(before)) => {
                     let most = self.seqs.missing_between(range.after, before);
                     (most, most == 0)
@@ -565,6 +643,7 @@ impl Salvager {
                 (None, None) => (0, false),
             };
         }
+
         self.report
             .losses
             .retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
@@ -574,9 +653,12 @@ impl Salvager {
     fn count_known(&mut self, from: &Path, known: &[KnownSegment]) {
         for segment in known {
             let (missing, log) = (segment.missing(&self.found, known), segment.log(from));
+            // More may be known of other segments.
             if missing == 0 {
                 continue;
             }
+
+            // The loss in a single range is now exact: it is what is missing.
             let of_log = self.report.losses.iter_mut();
             let mut ranges: Vec<_> = of_log
                 .filter(|loss| loss.path == log && loss.entries > 0)
@@ -587,6 +669,8 @@ impl Salvager {
                 (range.entries, range.exact) = (missing, true);
             }
             let counted: u64 = ranges.iter().map(|range| range.entries).sum();
+            // Entries are missing that no damaged range accounts for: the log is shorter than it
+            // was.
             if counted < missing {
                 for range in ranges {
                     range.exact = true;
@@ -598,11 +682,13 @@ impl Salvager {
                 self.report.losses.push(Loss {
                     path: log,
                     range: DamagedRange::missing(size, after, last.next(), &what),
+                    // At the end of the log, wherever they were.
                     entries: missing - counted,
                     exact: true,
                 });
             }
         }
+
         // Where nothing is known to be missing, damage at the end is an unfinished write.
         self.report
             .losses
@@ -617,8 +703,10 @@ impl Salvager {
         (done, total): (&mut u64, u64),
         watch: &mut dyn Watch,
     ) -> Result<u64, StoreError> {
+        // Segments must ascend, and the frames of a class come from several files.
         found.sort_by_key(|found| found.meta.first_seq);
         let mut rest = found.as_slice();
+
         while let Some(first) = rest.first() {
             // Blocks with overlapping sequence numbers are merged.
             let mut last_seq = first.meta.last_seq;
@@ -630,12 +718,16 @@ impl Salvager {
                 last_seq = last_seq.max(next.meta.last_seq);
                 count += 1;
             }
+
             let (group, others) = rest.split_at(count);
             rest = others;
             for found in group {
                 *done += u64::from(found.meta.len);
             }
+
             watch.step((*done).min(total), total, &writer.class_name);
+
+            // Copied with its checksums, if nothing has to be left out.
             if count == 1 && first.known.is_empty() {
                 let frame = self.log(first)?.frame(&first.meta)?;
                 let frame = frame.ok_or_else(|| {
@@ -651,16 +743,19 @@ impl Salvager {
 
     /// Writes the entries of several blocks by ascending sequence number, without duplicates.
     fn merge(&self, group: &[FoundFrame], writer: &mut ClassWriter) -> Result<(), StoreError> {
+        // In memory together: a group is a few blocks that were written twice.
         let mut views = Vec::new();
         for found in group {
             views.push(self.log(found)?.block(&found.meta)?);
         }
+
         let mut positions: Vec<(SeqNo, usize, usize)> = Vec::new();
         for (n, (view, found)) in views.iter().zip(group).enumerate() {
             let rows = view.rows();
             let all = (0..rows.len()).map(|at| (rows.seq(at), n, at));
             positions.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
         }
+
         positions.sort_unstable();
         for (seq, n, at) in positions {
             if let Some(view) = views.get(n) {
@@ -671,6 +766,7 @@ impl Salvager {
     }
 
     fn log(&self, found: &FoundFrame) -> Result<LogFile, StoreError> {
+        // Frames refer to sources by their index.
         let source = self
             .sources
             .get(found.file)

@@ -129,11 +129,15 @@ impl Manifest {
 
     /// Parses a manifest; the error describes the defect.
     pub fn parse(text: &str) -> Result<Self, String> {
+        // The last line has the checksum of all lines before it, so it is taken off first.
         let (body, end) = text
             .trim_end_matches('\n')
             .rsplit_once('\n')
             .map(|(body, end)| (text.get(..=body.len()).unwrap_or_default(), end))
             .ok_or("not a manifest")?;
+
+        // Three different errors, because each calls for something else: another directory, another
+        // release, another backup.
         if !text.starts_with("saltcellar backup, format ") {
             return Err("not a manifest".to_owned());
         }
@@ -143,6 +147,7 @@ impl Manifest {
                 "the manifest has `{found}`, this release reads `{TITLE}`"
             ));
         }
+
         let expected = format!(
             "end {} {:032x}",
             body.lines().count(),
@@ -151,6 +156,7 @@ impl Manifest {
         if end != expected {
             return Err("checksum mismatch: the manifest is damaged".to_owned());
         }
+
         let mut manifest = Manifest::default();
         for line in body.lines().skip(1) {
             read_line(line, &mut manifest).ok_or_else(|| format!("unknown line `{line}`"))?;
@@ -182,6 +188,7 @@ impl Manifest {
         for range in &self.skipped {
             let _ = writeln!(text, "skipped {} {}", range.first.0, range.end.0);
         }
+
         for log in &self.logs {
             let FileVersion {
                 size,
@@ -200,6 +207,7 @@ impl Manifest {
                 log.state.word()
             );
         }
+
         for small in &self.smalls {
             let _ = writeln!(
                 text,
@@ -207,6 +215,7 @@ impl Manifest {
                 small.name, small.file, small.bytes, small.hash
             );
         }
+
         let (lines, hash) = (text.lines().count(), xxh3_128(text.as_bytes()));
         let _ = writeln!(text, "end {lines} {hash:032x}");
         text
@@ -216,6 +225,7 @@ impl Manifest {
 fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
     let fields: Vec<&str> = line.split(' ').collect();
     let hash = |hex: &str| Hash::from_str_radix(hex, 16).ok();
+    // `store format` before `store`: both begin with the same word.
     match fields.as_slice() {
         ["store", "format", version] => manifest.store_format = version.parse().ok()?,
         ["store", id] => (*id).clone_into(&mut manifest.store),
@@ -265,6 +275,7 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
         }),
         _ => return None,
     }
+
     // Checked despite the checksum: no name may lead out of the directory.
     let log = manifest.logs.last();
     let log_is_fine = log.is_none_or(|log| is_class_name(&log.class_name) && is_inside(&log.file));

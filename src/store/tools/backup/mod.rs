@@ -87,9 +87,12 @@ pub(crate) fn backup(
     now: Micros,
     watch: &mut dyn Watch,
 ) -> Result<BackupReport, ToolError> {
+    // Made absolute before anything depends on it: hard links and messages use the path.
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
+
     let store_id = layout::check_store(from)?;
     let store_format = format::FORMAT_VERSION;
+
     files::check_disjoint(from, to)?;
     if to.exists() && !to.is_dir() {
         let why = "it is a file".to_owned();
@@ -99,24 +102,32 @@ pub(crate) fn backup(
             why,
         });
     }
+
     let before = Manifest::read(to)?;
+    // A directory with other files is probably a mistake, and `remove_unnamed` would work in it.
     if before.is_none() && !is_empty_or_unfinished(to)? {
         return Err(ToolError::NotEmpty {
             path: to.to_owned(),
         });
     }
+
+    // Without the file, the last numbers of finished logs are read, too: they alone tell a later
+    // state of the store from an earlier one.
     let has_numbers = SequenceFile::read(&Disk, from)?.flatten().is_some();
     let sources = measure(from, store_id, !has_numbers)?;
+
     // Read after the logs are measured, so it is above every number in them.
     let numbers = SequenceFile::read(&Disk, from)?
         .flatten()
         .unwrap_or_default();
+
     let store = format::public_id(store_id);
     if let Some(before) = &before {
         let logged = sources.iter().map(|source| source.last_seq.next()).max();
         let end = numbers.end.max(logged.unwrap_or_default());
         check_store(before, to, (&store, end), from)?;
     }
+
     let before = before.unwrap_or_default();
     let known = |source: &SourceLog| {
         before
@@ -125,15 +136,19 @@ pub(crate) fn backup(
             .find(|log| is_of(log, &source.segment) && is_unchanged(log, source))
             .cloned()
     };
+
+    // Only what will be copied needs space: unchanged logs stay.
     let new: u64 = sources
         .iter()
         .filter(|s| known(s).is_none())
         .map(|s| s.version.size)
         .sum();
     files::check_free_space(to, new)?;
+
     let tree = Tree::root(to)?;
     // Check for symbolic links before anything is copied.
     dirs(&tree)?;
+
     let mut report = BackupReport::default();
     let mut manifest = Manifest {
         store_format,
@@ -143,16 +158,21 @@ pub(crate) fn backup(
         skipped: numbers.skipped,
         ..Manifest::default()
     };
+
     let mut done = 0;
     for source in sources {
+        // Unchanged since the copy that the last manifest names. It may have been removed by hand.
         if let Some(log) = known(&source).filter(|log| to.join(&log.file).is_file()) {
             manifest.logs.push(log);
             continue;
         }
+
         let name = source.segment.name();
         watch.step(done, new, &name);
         let size = source.version.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
+        // `None`: retention was faster. The next backup lists the segment as dropped, if an earlier
+        // one had it.
         if let Some(log) = take(
             (source, store_id),
             &tree,
@@ -166,8 +186,10 @@ pub(crate) fn backup(
         }
         done += size;
     }
+
     watch.step(new, new, "");
     for old in &before.logs {
+        // Still in the store.
         if manifest
             .logs
             .iter()
@@ -175,6 +197,8 @@ pub(crate) fn backup(
         {
             continue;
         }
+
+        // Kept by default: a backup is often the only place where old entries survive retention.
         if options.delete {
             report.segments_deleted += 1;
         } else {
@@ -185,20 +209,27 @@ pub(crate) fn backup(
             });
         }
     }
+
     manifest
         .logs
         .sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
+
     for name in layout::small_files(from)? {
         manifest
             .smalls
             .extend(small((from, store_id), to, &name, &before)?);
     }
+
+    // Everything that the manifest names is durable before it replaces the old one.
     for dir in dirs(&tree)? {
         tree.sync(&dir)
             .map_err(io_at("sync the directory", &tree.path(&dir)))?;
     }
     manifest.write(to)?;
+
+    // Only now: the old manifest named these files.
     remove_unnamed(&tree, &manifest)?;
+
     report.segments = manifest.logs.len() as u64;
     report.bytes = manifest.logs.iter().map(|log| log.bytes).sum();
     Ok(report)
@@ -211,6 +242,7 @@ fn check_store(
     (store, end): (&str, SeqNo),
     from: &Path,
 ) -> Result<(), ToolError> {
+    // Another store first: numbers of different stores cannot be compared.
     let made = Micros(before.made).iso();
     let (theirs, last) = (&before.store, before.last_seq().0);
     let found = if theirs != store {
@@ -228,6 +260,7 @@ fn check_store(
     } else {
         return Ok(());
     };
+
     Err(ToolError::OtherStore {
         path: to.to_owned(),
         found,
@@ -239,11 +272,14 @@ fn is_of(log: &LogCopy, segment: &SegmentFiles) -> bool {
 }
 
 fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
+    // A segment that was sealed meanwhile is copied once more, because its log may have been
+    // merged.
     log.version == source.version && (log.state == SegmentState::Sealed) == source.segment.is_sealed
 }
 
 /// Whether a directory is empty or has only files of an interrupted first backup.
 fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
+    // One leftover is enough: an interrupted first backup left copies beside it.
     let is_leftover = |path: &PathBuf| {
         let name = name_of(path);
         name == "MANIFEST.tmp" || name == UNFINISHED
@@ -263,9 +299,13 @@ fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, 
         let Some(file) = segment.open_log()? else {
             continue;
         };
+
         let path = segment.log();
         let mut version = file_version(&file, &path)?;
         let mut last_seq = SeqNo(segment.first_seq.0.saturating_sub(1));
+
+        // An active log is copied up to its last whole frame, which must be known before the copies
+        // begin: everything acknowledged until now is in them.
         if !segment.is_sealed || numbers {
             let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
             let (end, last) = walk::end(&LogFile::of(&path, same, segment.id(store_id)))?;
@@ -274,6 +314,7 @@ fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, 
                 version.size = end;
             }
         }
+        // A finished log is immutable and is opened again, which limits the open files.
         let file = (!segment.is_sealed).then_some(file);
         sources.push(SourceLog {
             segment,
@@ -289,6 +330,8 @@ fn file_version(file: &File, path: &Path) -> Result<FileVersion, StoreError> {
     let meta = file
         .metadata()
         .map_err(io_at("read the metadata of", path))?;
+    // 128 bits: nanoseconds since 1970 leave 64 bits after 2262, and the file system may say
+    // anything.
     let mtime_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
     Ok(FileVersion {
         size: meta.len(),
@@ -315,23 +358,28 @@ fn take(
     let Some(file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
     };
+
     let path = segment.log();
     if segment.is_sealed {
         // Reopened: it may be the rewritten file, with the same entries.
         version = self::file_version(&file, &path)?;
     }
+
     let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
     let log = LogFile::of(&path, same, segment.id(store_id));
     let mut scanned = walk::walk(&log, Bounds::of_log(version.size), true, |_, _| None)?;
+    // In an active log of the moment, an unfinished end is expected.
     if !segment.grows() {
         scanned = scanned.finished();
     }
+
     report.damaged.extend(
         scanned
             .damaged
             .iter()
             .map(|bad| (path.clone(), bad.offset, bad.bytes)),
     );
+
     let mut bytes = version.size;
     if segment.is_sealed {
         report.damaged.extend(
@@ -344,6 +392,7 @@ fn take(
         // Bytes after the last complete frame are being written, or were never completed.
         bytes = scanned.end.min(version.size);
     }
+
     let root = tree.path(Path::new(""));
     let base = format!(
         "log/{}/{}",
@@ -352,12 +401,18 @@ fn take(
     );
     let name = new_name(&root, &base, before);
     let target = root.join(&name);
+
+    // Before the first copy: an interrupted first backup must not look like a directory of someone
+    // else.
     if before.made == 0 {
         mark_unfinished(&root)?;
     }
+
+    // A hard link fails across file systems, and then the log is copied.
     let linked = options.link && segment.is_sealed && tree.link(&path, &name).is_ok();
     let mut copied = 0;
     let hash = if linked {
+        // Hashed all the same: the manifest must be able to prove the content.
         let file = tree.open_file(&name).map_err(io_at("open", &target))?;
         files::hashed(&file, &target, bytes, |_| Ok(()))?
     } else {
@@ -367,12 +422,14 @@ fn take(
             each(copied);
         })?
     };
+
     report.bytes_copied += copied;
     let state = if segment.is_sealed {
         SegmentState::Sealed
     } else {
         SegmentState::Growing
     };
+
     let SegmentFiles {
         class_name,
         first_seq,
@@ -393,6 +450,7 @@ fn take(
 /// A name that is free in the manifest and in the directory.
 fn new_name(to: &Path, base: &str, before: &Manifest) -> String {
     let mut names = (0_u64..).map(|n| format!("{base}-{n}"));
+    // Also in the directory: copies of an interrupted backup have names that no manifest has.
     let is_free = |name: &String| {
         let named = before
             .logs
@@ -406,6 +464,7 @@ fn new_name(to: &Path, base: &str, before: &Manifest) -> String {
 
 fn mark_unfinished(to: &Path) -> Result<(), StoreError> {
     let path = to.join(UNFINISHED);
+    // Written once; it stays until the first manifest is complete.
     if path.exists() {
         return Ok(());
     }
@@ -424,17 +483,23 @@ fn small(
         "FORMAT" => format::format_text(store_id).into_bytes(),
         _ => match format::read_small(&Disk, &path)? {
             Some(content) => content.bytes,
+            // Not in this store.
             None => return Ok(None),
         },
     };
+
     let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
     let known = before
         .smalls
         .iter()
         .find(|small| small.name == name && small.hash == hash);
+
+    // The copy that the last manifest names is kept if its content is the same, whatever the times
+    // of the file say.
     if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
         return Ok(Some(known.clone()));
     }
+
     let file = new_name(to, &layout::copy_name(name), before);
     files::write_small(&to.join(&file), &bytes)?;
     Ok(Some(SmallFile {
@@ -449,6 +514,7 @@ fn small(
 fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
     let mut dirs = vec![PathBuf::new()];
     let log = PathBuf::from("log");
+    // Before the first backup there is only the root.
     if tree
         .file_type(&log)
         .map_err(io_at("read the metadata of", &tree.path(&log)))?
@@ -471,6 +537,8 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         .chain(manifest.smalls.iter().map(|small| &small.file))
         .map(Path::new)
         .collect();
+
+    // Files of others stay, even in the directory of a backup.
     let is_copy = |name: &str| {
         let Some((base, n)) = name.rsplit_once('-') else {
             return name == UNFINISHED;
@@ -478,6 +546,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         let ours = format::segment_seq(base).is_some() || layout::name_of_copy(base).is_some();
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
+
     for dir in dirs(tree)? {
         let names = tree.list(&dir).map_err(io_at("list", &tree.path(&dir)))?;
         let mut left = names.len();
@@ -490,11 +559,14 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
             let found = tree
                 .file_type(&path)
                 .map_err(io_at("read the metadata of", &shown))?;
+            // Neither directories nor symbolic links: this program made neither with such a name.
             if found.is_some_and(FileType::is_file) && !named.contains(path.as_path()) {
                 tree.remove(&path).map_err(io_at("remove", &shown))?;
                 left -= 1;
             }
         }
+
+        // A class without logs, after its last segment was removed.
         if left == 0 && dir.parent() == Some(Path::new("log")) {
             tree.remove_dir(&dir)
                 .map_err(io_at("remove", &tree.path(&dir)))?;

@@ -39,6 +39,7 @@ pub(crate) fn restore(
         wanted: "backup",
         why: why.to_owned(),
     };
+
     if !from.is_dir() {
         return Err(not(if from.exists() {
             "not a directory"
@@ -46,7 +47,9 @@ pub(crate) fn restore(
             "no such directory"
         }));
     }
+
     let Some(manifest) = Manifest::read(from)? else {
+        // Most likely a copied store directory, which needs no restore.
         let why = if from.join("FORMAT").is_file() {
             "it is a store; stop its daemon and copy the directory, or create a backup of it"
         } else {
@@ -54,7 +57,9 @@ pub(crate) fn restore(
         };
         return Err(not(why));
     };
+
     if manifest.store_format != format::FORMAT_VERSION {
+        // Logs are copied as they are, so another format would not become readable.
         let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
         return Err(StoreError::Version {
             path: from.to_owned(),
@@ -64,6 +69,8 @@ pub(crate) fn restore(
         .into());
     }
     files::check_disjoint(from, to)?;
+
+    // The greater one counts: a manifest of a store without `SEQUENCE` has no number.
     let used = SeqNo(manifest.sequence).max(manifest.last_seq().next());
     let renumbering = Renumbering::new("restore", used, Micros(manifest.made), now)?;
     // Check that all files exist before writing any.
@@ -77,14 +84,18 @@ pub(crate) fn restore(
             return Err(ToolError::Damaged { path, what });
         }
     }
+
     let total = manifest.logs.iter().map(|log| log.bytes).sum();
     files::check_free_space(to, total)?;
+    // Created last: all checks above leave the target untouched.
     files::make_empty(to)?;
+
     let mut done = 0;
     for log in &manifest.logs {
         let source = from.join(&log.file);
         let dir = format::class_dir(to, &log.class_name).join(format::segment_name(log.first_seq));
         files::make_dir(&dir)?;
+
         let file = File::open(&source).map_err(io_at("open", &source))?;
         let target = dir.join("log");
         let out = File::create_new(&target).map_err(io_at("create", &target))?;
@@ -92,9 +103,12 @@ pub(crate) fn restore(
             done += bytes;
             watch.step(done, total, &log.file);
         })?;
+        // After the copy, because reading a large file twice would take twice as long. A damaged
+        // one fails the restore before the directory is a store.
         check(&source, hash, log.hash)?;
         files::sync_dir(&dir)?;
     }
+
     let (last, others): (Vec<_>, Vec<_>) = manifest
         .smalls
         .iter()
@@ -104,6 +118,7 @@ pub(crate) fn restore(
         let bytes = checked(from, small)?;
         layout::write_small_file(to, &small.name, &bytes)?;
     }
+
     let store_format = last
         .first()
         .ok_or_else(|| not("it has no copy of FORMAT"))?;
@@ -112,9 +127,12 @@ pub(crate) fn restore(
         let path = from.join(&store_format.file);
         ToolError::Damaged { path, what: found }
     })?;
+
+    // Before FORMAT, too: a store without its numbers would assign those of the backup again.
     renumbering.write(to, store_id, &manifest.skipped)?;
     layout::write_small_file(to, &store_format.name, &text)?;
     files::inherit_owner(to)?;
+
     Ok(RestoreReport {
         segments: manifest.logs.len() as u64,
         bytes: total,
@@ -139,6 +157,7 @@ fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
 /// The content of a small file of the backup.
 fn checked(from: &Path, small: &SmallFile) -> Result<Vec<u8>, ToolError> {
     let source = from.join(&small.file);
+    // A missing file is empty, and fails the checksum.
     let bytes = format::read_small(&Disk, &source)?
         .unwrap_or_default()
         .bytes;

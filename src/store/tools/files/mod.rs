@@ -38,6 +38,7 @@ pub(crate) fn copy(
         each(part.len() as u64);
         out.write_all(part).map_err(io_at("write", to))
     })?;
+    // Durable before its name is used anywhere.
     out.sync_all().map_err(io_at("sync", to))?;
     Ok(hash)
 }
@@ -51,6 +52,7 @@ pub(crate) fn hashed(
 ) -> Result<Hash, StoreError> {
     let mut hash = Xxh3::new();
     let mut buffer = vec![0; TOOL_COPY_BYTES];
+
     let (mut at, mut left) = (0, len);
     while left > 0 {
         let want = buffer
@@ -59,6 +61,9 @@ pub(crate) fn hashed(
         let Some(part) = buffer.get_mut(..want) else {
             break;
         };
+
+        // Read errors of the disk are not errors of the copy: the rest of the file is worth
+        // keeping.
         match read_at(from, part, at).map_err(io_at("read", source))? {
             Outcome::Whole => {}
             Outcome::End => {
@@ -74,8 +79,10 @@ pub(crate) fn hashed(
                 }
             }
         }
+
         hash.update(part);
         each(part)?;
+
         at += want as u64;
         left -= want as u64;
     }
@@ -85,6 +92,7 @@ pub(crate) fn hashed(
 /// Fails if the file system of `to` lacks space for `bytes`.
 pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
+    // The target may not exist yet.
     let there = absolute
         .ancestors()
         .find(|path| path.exists())
@@ -92,6 +100,7 @@ pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let space = Disk
         .space(there)
         .map_err(io_at("query the free space of", there))?;
+
     let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
     if free < needed {
         return Err(ToolError::NoSpace {
@@ -106,6 +115,7 @@ pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
 /// Fails if one directory is inside the other, or both are the same.
 pub(crate) fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
     let (a_real, b_real) = (real(a)?, real(b)?);
+    // Both directions: the copy would include itself, or the target would be inside the source.
     for ((inner, real_inner), (outer, real_outer)) in
         [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
     {
@@ -122,6 +132,7 @@ pub(crate) fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
 /// Resolves symbolic links in the existing part of a path.
 fn real(path: &Path) -> Result<PathBuf, StoreError> {
     let path = std::path::absolute(path).map_err(io_at("find", path))?;
+    // The target of a copy usually does not exist, but a part of its path may be a symbolic link.
     for there in path.ancestors() {
         if let Ok(real) = there.canonicalize() {
             return Ok(real.join(path.strip_prefix(there).unwrap_or(Path::new(""))));
@@ -177,8 +188,11 @@ pub(crate) fn write_small(path: &Path, content: impl AsRef<[u8]>) -> Result<(), 
 /// Gives all files in a directory the owner and group of the directory, for tools that run as root.
 pub(crate) fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::{MetadataExt as _, lchown};
+    // Tools are often run as root, and the daemon must be able to write to what they made.
     let owner = fs::metadata(dir).map_err(io_at("read the metadata of", dir))?;
     let mut waiting = vec![dir.to_owned()];
+
+    // Symbolic links are changed themselves, not followed.
     while let Some(dir) = waiting.pop() {
         for path in list(&dir)? {
             let meta = fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?;

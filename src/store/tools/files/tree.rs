@@ -57,16 +57,21 @@ impl Tree {
             directory: self.directory.try_clone()?,
             path: self.path.clone(),
         };
+
         for part in name.components() {
+            // `..` would lead out of the tree, whatever the parts before it are.
             let Component::Normal(part) = part else {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
+
+            // A directory that exists is opened below, and refused there if it is a link.
             if create {
                 match rustix::fs::mkdirat(&at.directory, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
+
             let opened = rustix::fs::openat(&at.directory, part, DIRECTORY, Mode::empty());
             at = Self {
                 directory: opened.map_err(|error| at.refusal(part, error))?,
@@ -78,6 +83,7 @@ impl Tree {
 
     /// Explains why a name could not be opened. For a symbolic link the system reports only ENOTDIR or ELOOP.
     fn refusal(&self, name: &OsStr, error: rustix::io::Errno) -> io::Error {
+        // Looked at after the failure, so it only explains it.
         let found = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink()) {
             let link = self.path.join(name);
@@ -91,6 +97,7 @@ impl Tree {
 
     /// The directory that contains a name, and its last component.
     fn resolve(&self, name: &Path, create: bool) -> io::Result<(Self, OsString)> {
+        // A path that ends in `..` has no last component.
         let Some(last) = name.file_name() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -114,6 +121,7 @@ impl Tree {
 
     fn open(&self, name: &Path, flags: OFlags) -> io::Result<File> {
         let (dir, name) = self.resolve(name, flags.contains(OFlags::CREATE))?;
+        // Refuses a symbolic link in the last component, which `walk` does not resolve.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&dir.directory, &name, flags, Mode::from_raw_mode(0o666));
         Ok(opened.map_err(|error| dir.refusal(&name, error))?.into())
@@ -128,6 +136,7 @@ impl Tree {
                 AtFlags::SYMLINK_NOFOLLOW,
             )?)
         });
+
         match found {
             Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -138,6 +147,7 @@ impl Tree {
     /// The names in a subdirectory, sorted.
     pub(crate) fn list(&self, name: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
+
         for item in rustix::fs::Dir::read_from(&self.dir(name)?.directory)? {
             let item = item?;
             let name = OsStr::from_bytes(item.file_name().to_bytes());
@@ -145,6 +155,7 @@ impl Tree {
                 names.push(name.to_owned());
             }
         }
+
         names.sort_unstable();
         Ok(names)
     }
@@ -163,16 +174,19 @@ impl Tree {
     /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         use rustix::io::Errno;
+
         let (dir, name) = match self.resolve(name.as_ref(), false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             resolved => resolved?,
         };
+        // Most names are files, so the type is not asked for first.
         match rustix::fs::unlinkat(&dir.directory, &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             // The error for a directory depends on the file system.
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
+
         let inside = dir.dir(&name)?;
         for item in inside.list("")? {
             inside.remove(&item)?;

@@ -119,7 +119,7 @@ fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Prob
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct VerifyOptions {
-    /// Verifier only the heads of frames: no bodies, no indexes.
+    /// Verify only the heads of frames: no bodies, no indexes.
     pub(crate) quick: bool,
 }
 
@@ -130,10 +130,13 @@ pub(crate) fn verify(
     check_file: &CheckFile<'_>,
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport, ToolError> {
+    // `FORMAT` first: without the store id no frame can be recognized.
     let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
+
     let segments = layout::segments(dir)?;
     let stopped = Stopped::read(dir)?;
+    // Derived data is compared only if it does not change meanwhile.
     let databases = holder.is_none() && !options.quick;
     let known = known_segments(
         dir,
@@ -141,6 +144,7 @@ pub(crate) fn verify(
         databases,
         stopped.as_ref().and_then(Option::as_ref),
     );
+
     let mut total = 0;
     let mut opened = Vec::new();
     for mut segment in segments {
@@ -148,17 +152,20 @@ pub(crate) fn verify(
         let Some(file) = segment.open_log()? else {
             continue;
         };
+
         let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
         let size = if segment.is_sealed {
             log.size()?
         } else {
             walk::end(&log)?.0
         };
+
         total += size;
         // Keep only active logs open, to limit open files; finished ones can be reopened.
         let log = (!segment.is_sealed).then_some(log);
         opened.push((segment, log, size));
     }
+
     let mut report = VerifyReport {
         format: FORMAT_VERSION,
         holder,
@@ -171,6 +178,7 @@ pub(crate) fn verify(
         problems_more: 0,
         notes: Vec::new(),
     };
+
     for path in layout::foreign(dir)? {
         report
             .notes
@@ -180,8 +188,10 @@ pub(crate) fn verify(
         let means = "all its entries are lost: restore it from a backup";
         report.damage(about(&segment.log(), "log of a segment missing", means));
     }
+
     for fault in small_files::check(dir, stopped.as_ref(), check_file)? {
         match fault {
+            // A running daemon may be in the middle of that write.
             FileFault { is_note: true, .. } if report.holder.is_some() => {}
             FileFault {
                 is_note: true,
@@ -197,6 +207,7 @@ pub(crate) fn verify(
     }
     // After the logs are measured: their numbers were reserved before they were written.
     let numbers = SequenceFile::read(&Disk, dir)?.flatten();
+
     let mut check = Verifier {
         options,
         store_id,
@@ -212,12 +223,15 @@ pub(crate) fn verify(
         done: 0,
         total,
     };
+
     let mut class_name = String::new();
     let mut scans = Vec::new();
+    // Reversed, so that the name after the current segment is at the end.
     let mut names: Vec<_> = opened
         .iter()
         .map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq))
         .collect();
+
     names.reverse();
     for (mut segment, log, size) in opened {
         names.pop();
@@ -225,16 +239,20 @@ pub(crate) fn verify(
             .last()
             .filter(|(class_name, _)| *class_name == segment.class_name)
             .map(|(_, seq)| *seq);
+        // Numbers ascend within a class, not between classes.
         if class_name != segment.class_name {
             class_name.clone_from(&segment.class_name);
             check.last_seq = SeqNo::default();
         }
+
         let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else {
             continue;
         };
         let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
         scans.push((segment, scanned));
     }
+
+    // After all logs: what is missing in one may be in another.
     check.count_gaps(&mut report.problems);
     check.count_known(dir, &known, &mut report);
     sequence(dir, check.seqs.last(), &mut report)?;
@@ -249,12 +267,15 @@ fn reopened(
     log: Option<LogFile>,
     size: u64,
 ) -> Result<Option<(LogFile, u64)>, StoreError> {
+    // An active log, whose size was measured at the start.
     if let Some(log) = log {
         return Ok(Some((log, size)));
     }
+
     let Some(file) = segment.open_log()? else {
         return Ok(None);
     };
+
     let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
     let size = log.size()?;
     Ok(Some((log, size)))
@@ -290,6 +311,7 @@ impl Verifier {
     ) -> Result<Walked, ToolError> {
         let name = segment.name();
         let has_header = header(segment, log, segment.id(self.store_id), report)?;
+
         let found = self.found.of_class(&segment.class_name);
         let (mut last_seq, before) = (self.last_seq, self.done);
         let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
@@ -310,18 +332,23 @@ impl Verifier {
                 fault
             },
         )?;
+
         self.last_seq = last_seq;
         self.done += size;
         watch.step(self.done, self.total, &name);
+        // Where no daemon continues to write, an unfinished write is damage.
         if !segment.grows() {
             scanned = scanned.finished();
         }
+
         for unfinished in std::mem::take(&mut scanned.unfinished) {
             Self::tail(segment, log.path(), &unfinished, report);
         }
         for range in std::mem::take(&mut scanned.damaged) {
             report.damage(lost(log.path(), &range));
         }
+
+        // The next segment of the class, or the end of all numbers, bounds what can be lost.
         let before = next.or(self.end);
         let is_known = self
             .known
@@ -335,6 +362,7 @@ impl Verifier {
             }
             Self::tail(segment, log.path(), &tail, report);
         }
+
         // Without its header, or without an index that can be read, a log may have lost any number of entries at its end.
         let is_cut = !is_known && (!has_header || segment.is_sealed);
         if is_cut && (!has_tail || segment.grows()) {
@@ -343,12 +371,14 @@ impl Verifier {
             } else {
                 "the end of the log is unknown"
             };
+            // An empty range: nothing is damaged, but numbers may be missing.
             let mut problem = about(log.path(), what, UNKNOWN_END);
             problem.offset = Some(scanned.end.min(size));
             problem.exact = false;
             problem.gap = before.map(|before| (scanned.last_seq, before));
             report.damage(problem);
         }
+
         report.segments += 1;
         report.frames += scanned.frames;
         report.entries += scanned.entries;
@@ -357,10 +387,13 @@ impl Verifier {
     }
 
     fn tail(segment: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
+        // A finished log ends with a whole frame.
         if !segment.grows() {
             return report.damage(lost(path, tail));
         }
+
         if report.holder.is_none() {
+            // With a running daemon, an unfinished end is being written.
             let what = format!("unfinished write of {} bytes", tail.bytes);
             let means = "it was never acknowledged; the next start removes it and keeps a copy";
             report.notes.push(Problem {
@@ -385,14 +418,17 @@ fn header(
     let path = log.path();
     let at_0 = |what: &str, means: &str| Problem {
         offset: Some(0),
+
         bytes: None,
         ..about(path, what, means)
     };
+    // Not fatal: class and number follow from the path, and frames have their own checksums.
     let Some(header) = log.header()? else {
         let means = "frames are read without the header";
         report.damage(at_0("log header damaged", means));
         return Ok(false);
     };
+
     if let Some(what) = header.mismatch(&segment.class_name, id) {
         let means = "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
         report.damage(at_0(&what, means));
@@ -410,6 +446,7 @@ fn block(
     seqs: &mut SeqSet,
 ) -> Option<String> {
     let rows = view.rows();
+    // In the order of the log, then within the block.
     if meta.first_seq <= *last_seq {
         return Some(format!(
             "its first entry has sequence number {}, after {} before it",
@@ -422,6 +459,7 @@ fn block(
             meta.first_seq.0
         ));
     }
+
     let mut before = None;
     for at in 0..rows.len() {
         let seq = rows.seq(at);
@@ -429,9 +467,11 @@ fn block(
             return Some(format!("its sequence numbers do not ascend at {}", seq.0));
         }
         before = Some(seq);
+        // The set is that of all logs, so this also finds entries that are in two of them.
         if !seqs.insert(seq) {
             return Some(format!("duplicate sequence number {}", seq.0));
         }
+        // Decompresses once per block.
         if !quick && let Err(what) = rows.body(at) {
             return Some(format!("entry {}: {what}", seq.0));
         }
@@ -444,6 +484,7 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
     let mut problem = about(path, range.what.clone(), "");
     (problem.offset, problem.bytes) = (Some(range.offset), Some(range.bytes));
     match (range.entries, range.before) {
+        // A readable header names the numbers.
         (Some((first, last, count)), _) => {
             problem.entries_lost = count;
             problem.exact = true;
@@ -456,6 +497,7 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
             problem.exact = false;
             problem.gap = Some((range.after, before));
         }
+        // Nothing follows, so there is no upper bound.
         (None, None) => {
             problem.exact = false;
             problem.means = format!(
@@ -464,12 +506,14 @@ fn lost(path: &Path, range: &DamagedRange) -> Problem {
             );
         }
     }
+
     problem
 }
 
 impl Verifier {
     /// The numbers between two that may belong to entries and are in no log.
     fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
+        // Numbers that were left out on purpose are not lost entries.
         let skipped = self.skipped.iter();
         let skipped: u64 = skipped
             .map(|range| range.count_between(after.next(), before))
@@ -483,9 +527,11 @@ impl Verifier {
     fn count_gaps(&self, problems: &mut Vec<Problem>) {
         for problem in problems.iter_mut() {
             let Some((after, before)) = problem.gap else {
+                // Not a gap.
                 continue;
             };
             problem.entries_lost = self.missing_between(after, before);
+
             problem.means = match problem.entries_lost {
                 0 => "no entry is lost".to_owned(),
                 most => format!(
@@ -496,6 +542,7 @@ impl Verifier {
             };
             problem.exact = problem.entries_lost == 0;
         }
+
         // An end of a log behind which no number is missing.
         let is_end = |problem: &Problem| problem.gap.is_some() && problem.bytes.is_none();
         problems.retain(|problem| !is_end(problem) || problem.entries_lost > 0);
@@ -508,11 +555,14 @@ impl Verifier {
             let log = segment.log(dir);
             let is_there = log.is_file() || log.with_file_name("").with_extension(SEALED).is_dir();
             // With a running daemon, retention has dropped it meanwhile.
+            // With a running daemon, retention has dropped it meanwhile.
             if missing == 0 || !is_there && report.holder.is_some() {
                 continue;
             }
+
             let (first, last) = (segment.first_seq.0, segment.last_seq.0);
             let numbers = format!("sequence numbers {first} to {last}: restore it from a backup");
+
             // Not an unfinished write: the last stop was clean.
             report.notes.retain(|note| note.path != log);
             if !is_there {
@@ -525,6 +575,7 @@ impl Verifier {
                 });
                 continue;
             }
+
             let ranges = report
                 .problems
                 .iter_mut()
@@ -537,6 +588,7 @@ impl Verifier {
                     (range.entries_lost, range.exact) = (missing, true);
                 }
             }
+
             let counted: u64 = ranges.iter().map(|range| range.entries_lost).sum();
             if counted < missing {
                 let rest = missing - counted;
@@ -565,15 +617,19 @@ impl Verifier {
 fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
     let path = dir.join(SEQUENCE);
     let Some(file) = SequenceFile::read(&Disk, dir)? else {
+        // An empty store may never have reserved a number.
         if last.is_some() {
             let means = "the next start skips numbers after the last one in the log; those of lost entries may be assigned again";
             report.damage(about(&path, "missing", means));
         }
         return Ok(());
     };
+
     let last = last.unwrap_or_default();
     match file {
+        // The usual case: numbers are reserved in advance.
         Some(file) if file.end > last => {}
+        // The last update was lost; a start reads the logs, too.
         Some(file) => {
             let what = format!("the file has {}, the log has entry {}", file.end.0, last.0);
             report
@@ -599,29 +655,35 @@ fn indexes(
     report: &mut VerifyReport,
     watch: &mut dyn Watch,
 ) -> Result<IndexCheck, ToolError> {
+    // Comparing needs the bodies: job summaries are made of them.
     if options.quick {
         return Ok(IndexCheck::Skipped(
             "--quick reads only the heads of frames".to_owned(),
         ));
     }
+
     if let Some(holder) = &report.holder {
         return Ok(IndexCheck::Skipped(format!(
             "{holder} has them open and checks each on opening; stop it to compare them with the logs"
         )));
     }
+
     let total = scans
         .iter()
         .filter(|(segment, _)| segment.is_sealed)
         .map(|(_, scanned)| scanned.end)
         .sum();
+
     let (mut done, mut compared) = (0, 0);
     let mut metadata = Vec::new();
     for (segment, scanned) in scans {
         let name = (segment.class_name.clone(), segment.first_seq);
+        // Its index is made from the log at each start.
         if !segment.is_sealed {
             metadata.push((name.0, name.1, None));
             continue;
         }
+
         watch.step(done, total, &format!("index of {}", segment.name()));
         done += scanned.end;
         compared += 1;
@@ -630,12 +692,14 @@ fn indexes(
         let path = segment.dir.join("index");
         let known = match compare(dir, store_id, segment) {
             Ok((known, None)) => Some(known),
+            // A damaged index and one that differs are repaired in the same way.
             Ok((_, Some(what))) | Err(StoreError::Index { what, .. }) => {
                 report.damage(about(&path, what, means));
                 None
             }
             Err(error) => return Err(error.into()),
         };
+
         metadata.push((name.0, name.1, known));
     }
     catalogue(dir, &metadata, report)?;
@@ -654,13 +718,16 @@ fn catalogue(
         if metadata.iter().all(|(.., known)| known.is_none()) {
             return Ok(());
         }
+
         let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
         report
             .notes
             .push(about(&path, "state database missing", means));
         return Ok(());
     }
+
     let copy = DatabaseCopy::of(&path, &std::env::temp_dir())?;
+    // Reported, and the rest of the report stands.
     let differences = match compare::catalogue(&copy.0, metadata) {
         Err(StoreError::Index { what, .. }) => {
             let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
@@ -669,11 +736,14 @@ fn catalogue(
         }
         differences => differences?,
     };
+
     let dropped = left_in_trash(dir);
     for (class_name, first_seq, difference) in differences {
+        // The drop is not finished, and the next start continues it.
         if was_dropped(&dropped, &class_name, first_seq) {
             continue;
         }
+
         let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
         match difference {
             CatalogueDifference::Unknown => {
@@ -702,6 +772,7 @@ fn compare(
     segment: &SegmentFiles,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let copy = DatabaseCopy::of(&segment.dir.join("index"), &std::env::temp_dir())?;
+    // The class number does not matter: nothing is written.
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
     let segment = Segment::open(
@@ -711,6 +782,7 @@ fn compare(
         segment.id(store_id),
         Index::Closed,
     )?;
+
     let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
     compare::difference(&copy.0, &expected)
 }

@@ -18,15 +18,19 @@ pub(crate) struct SeqSet(BTreeMap<u64, Page>);
 impl SeqSet {
     /// Inserts a number; false if it is present already.
     pub(crate) fn insert(&mut self, seq: SeqNo) -> bool {
+        // A store of a hundred million entries needs 12 MB as bits, and almost nothing once pages
+        // are full.
         let words = usize::try_from(PAGE_BITS / 64).unwrap_or(0);
         let empty = || Page::Part {
             bits: vec![0; words].into_boxed_slice(),
             count: 0,
         };
         let page = self.0.entry(seq.0 / PAGE_BITS).or_insert_with(empty);
+        // All of its numbers are present.
         let Page::Part { bits, count } = page else {
             return false;
         };
+
         let at = seq.0 % PAGE_BITS;
         let Some(word) = usize::try_from(at / 64)
             .ok()
@@ -34,9 +38,11 @@ impl SeqSet {
         else {
             return false;
         };
+
         let is_new = *word & (1 << (at % 64)) == 0;
         *word |= 1 << (at % 64);
         *count += u64::from(is_new);
+        // The bits are not needed any more.
         if *count == PAGE_BITS {
             *page = Page::Full;
         }
@@ -59,6 +65,7 @@ impl SeqSet {
     pub(crate) fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
         let mut missing = 0;
         let mut at = after.0.saturating_add(1);
+        // A page at a time: gaps after a restore span billions of numbers.
         while at < before.0 {
             let page_end = (at / PAGE_BITS + 1).saturating_mul(PAGE_BITS).min(before.0);
             match self.0.get(&(at / PAGE_BITS)) {
@@ -78,6 +85,7 @@ impl SeqSet {
         let pages = self
             .0
             .range(first.0 / PAGE_BITS..=last.0.max(first.0) / PAGE_BITS);
+
         let count = |(page, _): (&u64, &Page)| {
             let from = first.0.max(page * PAGE_BITS);
             let to = last.0.min(page * PAGE_BITS + (PAGE_BITS - 1));

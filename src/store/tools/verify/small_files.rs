@@ -73,7 +73,10 @@ pub(crate) fn check(
             is_note,
         });
     };
+
     let changed = match stopped {
+        // Without what the last stop recorded, a file that is missing cannot be told from one that
+        // never was.
         Some(Some(stopped)) => stopped.changed_files(dir)?,
         Some(None) => {
             let what = "malformed, or its checksum does not match: what is missing since the last stop is not detected";
@@ -82,6 +85,7 @@ pub(crate) fn check(
         }
         None => Vec::new(),
     };
+
     for (name, is_text) in layout::irreplaceable(dir)? {
         let path = dir.join(&name);
         // A large file is read by its own check.
@@ -97,11 +101,14 @@ pub(crate) fn check(
         } else {
             Vec::new()
         };
+
         let own = match name.as_str() {
             "HOLDS" => hold_faults(&bytes),
             "CONSUMERS" => consumer_faults(&bytes),
             "CLOCK" if age_clock::is_malformed(&bytes) => vec![Fault::of_file("malformed")],
             "CLOCK" | "FORMAT" | "SEQUENCE" => Vec::new(),
+            // Files of modules above the store are checked by their own code, which the caller
+            // passes.
             _ => of_others(&name, &path, &bytes),
         };
         for fault in own {
@@ -112,6 +119,9 @@ pub(crate) fn check(
             add(path.clone(), what, fault.is_unfinished);
         }
     }
+
+    // After the content of the files: what changed since the stop explains nothing about a
+    // malformed line.
     for (name, what) in changed {
         add(dir.join(name), what, false);
     }

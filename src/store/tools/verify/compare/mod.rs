@@ -21,14 +21,18 @@ pub(crate) fn difference(
     index: &Path,
     log: &MemIndex,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
+    // Both forms: readers use the table, and a new table would be made from the database.
     let mut difference = None;
     if let Some(table) = SealedIndex::open_table(&Disk, index)? {
         difference = first_difference(&table, log)?;
     }
+
     let database = SealedIndex::open_database(index)?;
+    // The first difference is enough for a report.
     if difference.is_none() {
         difference = first_difference(&database, log)?;
     }
+
     Ok((database.metadata().clone(), difference))
 }
 
@@ -40,6 +44,7 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             "the index has {found} blocks, the log has {expected}"
         )));
     }
+
     let known: HashMap<&[u8], u64> = sealed.templates().each().collect();
     for (n, (a, b)) in found.metas().iter().zip(expected.metas()).enumerate() {
         if a != b {
@@ -51,6 +56,7 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             return Ok(Some(format!("the index lacks tags of block {n}")));
         }
     }
+
     let jobs = log.jobs();
     let metadata = log.metadata(&jobs);
     if *sealed.metadata() != metadata {
@@ -60,8 +66,11 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             metadata.totals
         )));
     }
+
     let mut n = 0;
     let mut first = None;
+
+    // The closure cannot end the walk, so the first difference is kept and the rest passed over.
     sealed.each_job(|key, row, positions| {
         if first.is_none() && jobs.key(n) != Some(key) {
             first = Some(format!(
@@ -89,6 +98,7 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
         }
         n += 1;
     })?;
+
     if first.is_some() || n != jobs.len() {
         return Ok(first.or_else(|| {
             Some(format!(
@@ -97,7 +107,10 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             ))
         }));
     }
+
     let hasher = BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default();
+    // By groups of minions: one selection per minion would read all pages again for each, and a
+    // table of all minions and blocks would be large.
     for group in 0..MINION_GROUPS {
         let of_group = |name: &[u8]| hasher.hash_one(name) % MINION_GROUPS == group;
         let selection = MinionSelection::Passing(&of_group);
@@ -107,6 +120,7 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             ));
         }
     }
+
     let expected = log.latest();
     let found = sealed.latest()?;
     let same = found.len() == expected.len()
@@ -137,6 +151,7 @@ fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, blo
         .each()
         .take(OWN_BITS as usize)
         .filter(|(_, bit)| expected & bit != 0);
+    // Templates beyond the list mark blocks instead of naming tags, so such a block lacks none.
     found & UNLISTED != 0
         || own
             .into_iter()
@@ -149,7 +164,9 @@ pub(crate) fn catalogue(
     segments: &[(String, SeqNo, Option<SegmentMetadata>)],
 ) -> Result<Vec<(String, SeqNo, CatalogueDifference)>, StoreError> {
     let mut found = Vec::new();
+
     let rows = StateDatabase::open(state)?.segments()?;
+    // A segment that is not sealed has no row.
     for (class_name, first_seq, _) in segments.iter().filter(|(.., known)| known.is_some()) {
         let is_row = |(class, seq, _): &(String, SeqNo, SegmentMetadata)| {
             class == class_name && seq == first_seq
@@ -158,6 +175,7 @@ pub(crate) fn catalogue(
             found.push((class_name.clone(), *first_seq, CatalogueDifference::Unknown));
         }
     }
+
     for (class_name, first_seq, metadata) in rows {
         let segment = segments
             .iter()
