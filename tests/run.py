@@ -41,6 +41,8 @@ class Stage:
     process = None
     started = ended = None
     code = None
+    #: Seconds of processor time of the stage's processes: what a faster run has to save, where all processors are busy.
+    cpu = 0
 
     @property
     def log(self):
@@ -155,6 +157,14 @@ class Run:
                 stage.process = process
             procs.spawn(command, note, cwd=salt_lab.REPO, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
+    def has_ended(self, stage):
+        """Whether the process has ended, of which it takes the exit code and the processor time."""
+        pid, status, usage = os.wait4(stage.process.pid, os.WNOHANG)
+        if pid:
+            stage.process.returncode = os.waitstatus_to_exitcode(status)
+            stage.cpu = round(usage.ru_utime + usage.ru_stime)
+        return bool(pid)
+
     def finish(self, stage):
         stage.ended, stage.code = time.monotonic(), stage.process.returncode
         result = "FAILED" if stage.code else "done" if stage.prepares else "passed"
@@ -168,7 +178,7 @@ class Run:
     def step(self):
         """Starts and finishes what it can; whether something is left to wait for."""
         for stage in self.stages:
-            if stage.process and stage.code is None and stage.process.poll() is not None:
+            if stage.process and stage.code is None and self.has_ended(stage):
                 self.finish(stage)
         used = sum(stage.room for stage in self.stages if stage.process and stage.code is None)
         for stage in self.stages:
@@ -178,7 +188,7 @@ class Run:
         return used > 0
 
     def table(self):
-        rows = [("stage", "passed", "failed", "skipped", "seconds", "")]
+        rows = [("stage", "passed", "failed", "skipped", "seconds", "CPU s", "")]
         failures = []
         for stage in self.stages:
             counts = Counts.of(read(stage.log)) if stage.process else Counts()
@@ -189,8 +199,8 @@ class Run:
             elif stage.code:
                 note = f"FAILED, see {os.path.relpath(stage.log, salt_lab.REPO)}"
             numbers = ("", "", "") if stage.prepares else (counts.passed, counts.failed, counts.skipped)
-            rows.append((stage.name, *numbers, stage.seconds, note))
-        widths = [max(len(str(row[n])) for row in rows) for n in range(5)]
+            rows.append((stage.name, *numbers, stage.seconds, stage.cpu, note))
+        widths = [max(len(str(row[n])) for row in rows) for n in range(6)]
         width_max = max(40, shutil.get_terminal_size((160, 24)).columns - sum(widths) - 10)
         print()
         for name, *numbers, note in rows:
