@@ -22,47 +22,64 @@ use crate::wire::json::{from_json, parse, to_json};
 pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut bar = Bar::new("export", Unit::Rows);
+
+    // What was written to a pipe cannot be read back, so this cannot be resumed.
     if file.as_os_str() == "-" {
         let mut out = BufWriter::with_capacity(256 * 1024, io::stdout().lock());
         write_head(&mut out, events).map_err(OutputError::from)?;
         let entries = entries(&mut client, events, 1, &mut out, &mut bar)?;
         out.flush().map_err(OutputError::from)?;
         drop(bar);
+
         return print_summary(&format!("{entries} entries exported"));
     }
+
     if file.symlink_metadata().is_ok() {
         bail!(
             "export to {}: the file exists; remove it or choose another",
             file.display()
         );
     }
+
+    // The file gets its name when it is complete.
     let part = PathBuf::from({
         let mut name = file.as_os_str().to_owned();
         name.push(".part");
         name
     });
+
     let writing = || format!("write {}", part.display());
+
     let from = resume(&part, events)?;
+
     let mut out =
         open(&part, OpenOptions::new().append(true).create(true)).with_context(writing)?;
+
     if from.is_none() {
         out.set_len(0).with_context(writing)?;
         write_head(&mut out, events).with_context(writing)?;
     }
+
     let mut out = BufWriter::with_capacity(256 * 1024, out);
     let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)?;
+
     let out = out
         .into_inner()
         .map_err(io::IntoInnerError::into_error)
         .with_context(writing)?;
+
+    // On disk before the name says that it is complete.
     out.sync_all().with_context(writing)?;
     fs::rename(&part, file).with_context(|| format!("rename the file to {}", file.display()))?;
+
     drop(bar);
+
     let resumed = if from.is_some() {
         ", resuming an interrupted export"
     } else {
         ""
     };
+
     print_summary(&format!(
         "{entries} entries exported to {}{resumed}",
         file.display()
@@ -87,12 +104,15 @@ fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(part)?;
+
     let found = file.metadata()?;
+    // Its owner, or another name of the file, would show the export to others.
     if found.uid() != rustix::process::geteuid().as_raw() || found.nlink() > 1 || !found.is_file() {
         return Err(io::Error::other(
             "not a regular file owned only by this user; remove it",
         ));
     }
+
     // Earlier releases created it with access for others.
     file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o700))?;
     Ok(file)
@@ -102,43 +122,57 @@ fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// complete line.
 fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
     let reading = || format!("resume {}", part.display());
+
     let file = match open(part, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.with_context(reading)?,
     };
+
     let mut lines = BufReader::with_capacity(1024 * 1024, file);
     let mut line = Vec::new();
     let (mut end, mut last, mut number) = (0, None, 0_u64);
+
     loop {
         line.clear();
         let count = lines.read_until(b'\n', &mut line).with_context(reading)?;
+        // The end, or a line whose write was interrupted.
         if line.last() != Some(&b'\n') {
             break;
         }
+
         number += 1;
+
         let json = parse(&line).unwrap_or_default();
         let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
             && json.get("version").and_then(Json::as_u64) == Some(JSONL_VERSION)
             && json.get("events").and_then(Json::as_bool) == Some(events);
+
         if number == 1 && !is_head {
             bail!(
                 "resume {}: not an export of this kind and version; remove it",
                 part.display()
             );
         }
+
         if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
             last = Some(seq);
         } else if number > 1 {
+            // A damaged line: everything from it on is exported again.
             break;
         }
+
         end += count as u64;
     }
+
     if number == 0 {
         return Ok(None);
     }
+
+    // Appending must begin after the last complete line.
     let mut file = open(part, OpenOptions::new().write(true)).with_context(reading)?;
     file.set_len(end).with_context(reading)?;
     file.seek(SeekFrom::End(0)).with_context(reading)?;
+
     Ok(Some(last.map_or(1, |seq| seq + 1)))
 }
 
@@ -164,11 +198,14 @@ fn entries(
                 },
             ),
         ];
+
         let answer = client
             .call("entries", args(pairs))
             .context("read the log")?;
+
         // The end is fixed by the first call.
         let end = *until.get_or_insert(answer["durable"].as_u64().unwrap_or(0));
+
         for entry in answer["entries"]
             .as_array()
             .map(Vec::as_slice)
@@ -177,9 +214,12 @@ fn entries(
             writeln!(out, "{}", line(entry)).map_err(OutputError::from)?;
             count += 1;
         }
+
+        // Without progress the log is at its end.
         let Some(more) = answer["next"].as_u64().filter(|more| *more > next) else {
             return Ok(count);
         };
+
         next = more;
         bar.step(next, end, "");
     }
@@ -191,18 +231,23 @@ fn line(entry: &Value) -> Json {
     let mut put = |key: &str, value: Json| {
         line.insert(key.to_owned(), value);
     };
+
     put("seq", to_json(&entry["seq"]));
     put("kind", Json::from(kind));
+
     let at = Micros(entry["time"].as_i64().unwrap_or(0));
     put(
         "time",
+        // A time beyond the calendar stays a number.
         if at.utc().is_some() {
             Json::from(at.iso())
         } else {
             Json::from(at.0)
         },
     );
+
     let on_bus = entry["on_bus"].as_bool() == Some(true);
+    // Gap records have tag and data like an event.
     if on_bus || kind == "gap" {
         put("on_bus", Json::from(true));
         let tag = entry["tag"].as_slice().unwrap_or_default();
@@ -212,25 +257,32 @@ fn line(entry: &Value) -> Json {
                 .map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
         );
     }
+
     if let Some(confirmed) = entry["confirmed"].as_bool() {
         put("confirmed", Json::from(confirmed));
     }
+
     for key in ["jid", "minion"] {
         if let Some(text) = entry[key].as_str() {
             put(key, Json::from(text));
         }
     }
+
     let body = entry["body"].as_slice().unwrap_or_default();
     let mut rest = body;
     let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
     let value = value.ok().filter(|_| rest.is_empty());
+
     // Wide integers, repeated keys and data that is no msgpack have no form in JSON of their own.
     if !value.as_ref().is_some_and(|value| is_exact(value, body)) {
         put("raw", Json::from(BASE64.encode(body)));
     }
+
     let Some(value) = value else {
+        // Not msgpack: `raw` has all there is.
         return Json::Object(line);
     };
+
     match kind {
         "load" | "return_load" if !on_bus => {
             put("load", to_json(&value[0]));
@@ -244,6 +296,7 @@ fn line(entry: &Value) -> Json {
         "nocache" => {}
         _ => put("data", to_json(&value)),
     }
+
     Json::Object(line)
 }
 

@@ -92,22 +92,29 @@ impl Feed {
             .reads
             .call("store_stats", Value::Map(Vec::new()))
             .context("query the retention of jobs")?;
+
         let classes = stats["classes"]
             .as_array()
             .map(Vec::as_slice)
             .unwrap_or_default();
+
         let jobs = classes
             .iter()
             .find(|class| class["class"].as_str() == Some("jobs"));
+
         let keep_age_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
+
+        // A time before 1970 is harmless: nothing is older.
         self.retained_since =
             keep_age_s.map(|s| self.now.saturating_sub(s.saturating_mul(1_000_000)));
         Ok(())
     }
 
     /// Adds an item to the current chunk, and stores the chunk once it is full.
+
     pub(super) fn push(&mut self, mut item: ImportItem) -> anyhow::Result<()> {
         let bytes = item.payload.bytes();
+        // The daemon would reject the whole batch with it.
         if bytes > ENTRY_BYTES_MAX {
             self.skip(
                 &item.origin,
@@ -115,6 +122,7 @@ impl Feed {
             );
             return Ok(());
         }
+
         if item.payload.kind == Kind::Event
             && !(1..=TAG_BYTES_MAX).contains(&item.payload.tag.len())
         {
@@ -124,11 +132,14 @@ impl Feed {
             );
             return Ok(());
         }
+
         // A time in the future would keep its segment forever.
         item.at = item.at.min(self.now);
         self.stats.too_old += u64::from(self.retained_since.is_some_and(|since| item.at < since));
+
         self.chunk_bytes += bytes;
         self.chunk.push(item);
+
         if self.chunk.len() >= IMPORT_CHUNK_ITEMS || self.chunk_bytes >= IMPORT_CHUNK_BYTES {
             self.store_chunk()?;
         }
@@ -136,8 +147,10 @@ impl Feed {
     }
 
     /// Reports and counts an item that cannot be imported.
+
     pub(super) fn skip(&mut self, origin: &str, why: &str) {
         self.stats.skipped += 1;
+
         let mut err = std::io::stderr();
         // A failed write is ignored: the number of skipped items is reported at the end.
         let _ = match self.stats.skipped {
@@ -160,25 +173,33 @@ impl Feed {
     fn store_chunk(&mut self) -> anyhow::Result<()> {
         let chunk = std::mem::take(&mut self.chunk);
         self.chunk_bytes = 0;
+
         self.look_up(&chunk).context("look up stored jobs")?;
+
         let times = chunk
             .iter()
             .filter(|item| item.payload.kind == Kind::Event)
             .map(|item| item.at);
+
         if let (Some(first), Some(last)) = (times.clone().min(), times.max()) {
             self.window
                 .cover(&mut self.reads, first, last)
                 .context("look up stored events")?;
         }
+
         if self.recent.len() > IMPORT_CHUNK_ITEMS {
+            // Only equal events close to each other can have equal times.
             self.recent.clear();
         }
+
         let mut events: Vec<ImportItem> = Vec::new();
+
         for mut item in chunk {
             let Payload {
                 kind, tag, body, ..
             } = &item.payload;
             let kind = *kind;
+
             let is_new = if kind == Kind::Event {
                 // The daemon distinguishes equal events of an import by their times.
                 let fingerprint = fingerprint::of(body) ^ xxh3_64(tag);
@@ -186,14 +207,18 @@ impl Feed {
                     item.at += 1;
                 }
                 !self.window.has(tag, body)
+            // Items without a job, such as registers, are always sent.
             } else {
                 let job = self.jobs.get_mut(&item.payload.jid);
                 job.is_none_or(|job| job.add_new(&mut item.payload))
             };
+
             if !is_new {
+                // Known already: the import was interrupted, or the daemon has seen the job itself.
                 self.stats.by_kind.entry(kind).or_default().1 += 1;
                 continue;
             }
+
             let Some((call, args)) = item.payload.call(item.at) else {
                 events.push(item);
                 let bytes: usize = events.iter().map(|event| event.payload.bytes()).sum();
@@ -202,8 +227,10 @@ impl Feed {
                 }
                 continue;
             };
+
             // Preserves the order of items.
             self.store_events(std::mem::take(&mut events))?;
+
             let (origin, bytes) = (item.origin, args.len());
             self.post(
                 call,
@@ -217,6 +244,7 @@ impl Feed {
                 },
             )?;
         }
+
         self.store_events(events)
     }
 
@@ -224,6 +252,7 @@ impl Feed {
         if events.is_empty() {
             return Ok(());
         }
+
         self.make_room(events.iter().map(|event| event.payload.bytes()).sum())?;
         self.send_events(events)
     }
@@ -233,7 +262,9 @@ impl Feed {
             .first()
             .map(|event| event.origin.clone())
             .unwrap_or_default();
+
         let items = events.len();
+
         let mut w = Writer::new();
         w.map(3)
             .str("replay")
@@ -242,6 +273,7 @@ impl Feed {
             .bool(true)
             .str("events")
             .array(items);
+
         for event in &events {
             let Payload { tag, body, .. } = &event.payload;
             w.map(3)
@@ -252,7 +284,9 @@ impl Feed {
                 .str("at")
                 .int(event.at);
         }
+
         let args = w.into_bytes();
+
         let pending = PendingCall {
             origin,
             kind: Kind::Event,
@@ -267,27 +301,36 @@ impl Feed {
     fn look_up(&mut self, chunk: &[ImportItem]) -> Result<(), ClientError> {
         let jids = chunk.iter().map(|item| item.payload.jid.as_str());
         let wanted: HashSet<&str> = jids.filter(|jid| !jid.is_empty()).collect();
+
         let cached: usize = self.jobs.values().map(StoredJob::size).sum();
+        // The jobs of this chunk stay, because their entries are still compared.
         if cached > IMPORT_FACTS_REMEMBERED {
             self.jobs.retain(|jid, _| wanted.contains(jid.as_str()));
         }
+
         let mut wanted: Vec<&str> = wanted
             .into_iter()
             .filter(|jid| !self.jobs.contains_key(*jid))
             .collect();
+
+        // A stable order, so that two runs read the log in the same way.
         wanted.sort_unstable();
+
         let mut open: HashMap<u64, &str> = HashMap::new();
         let mut rest = wanted.into_iter();
         loop {
+            // Several at once, because the time of a look-up is mostly waiting.
             while open.len() < IMPORT_QUESTIONS
                 && let Some(jid) = rest.next()
             {
                 open.insert(self.reads.post("entries", &entries_args(jid, None))?, jid);
+                // Known from now on, even if nothing is stored for it.
                 self.jobs.insert(jid.to_owned(), StoredJob::default());
             }
             if open.is_empty() {
                 return Ok(());
             }
+
             let (id, answer) = self.reads.next_answer()?;
             let answer = answer?;
             let Some(jid) = open.remove(&id) else {
@@ -295,6 +338,7 @@ impl Feed {
                     "an answer to unknown call {id}"
                 )));
             };
+
             if let Some(job) = self.jobs.get_mut(jid) {
                 let entries = answer["entries"]
                     .as_array()
@@ -304,6 +348,7 @@ impl Feed {
                     job.add_stored(entry);
                 }
             }
+            // A long job takes several pages.
             if let Some(next) = answer["next"].as_u64() {
                 open.insert(
                     self.reads.post("entries", &entries_args(jid, Some(next)))?,
@@ -320,6 +365,7 @@ impl Feed {
 
     fn make_room(&mut self, bytes: usize) -> anyhow::Result<()> {
         if self.pending.len() >= IMPORT_CALLS || self.pending_bytes + bytes > IMPORT_BYTES {
+            // Half of the calls stay in flight, so that the daemon always has work.
             self.take_answers(IMPORT_CALLS / 2, IMPORT_BYTES / 2)?;
         }
         Ok(())
@@ -342,7 +388,9 @@ impl Feed {
                 )))
                 .context("store");
             };
+
             self.pending_bytes -= pending.bytes;
+
             match answer {
                 Ok(value) => {
                     // For a batch, the answer is the number of accepted events.
@@ -357,15 +405,18 @@ impl Feed {
                     }
                 }
                 Err(ClientError::Refused { code, .. })
+                    // Halved until it fits, or a single event remains.
                     if code == "too_large" && pending.events.len() > 1 =>
                 {
                     let half = pending.events.split_off(pending.events.len() / 2);
                     self.send_events(pending.events)?;
                     self.send_events(half)?;
                 }
+
                 Err(ClientError::Refused { code, message })
                     if matches!(code.as_str(), "refused" | "bad_args" | "too_large") =>
                 {
+                    // Rejected for good; the import goes on with the next item.
                     self.skip(&pending.origin, &format!("{message} ({code})"));
                     for event in pending.events.iter().skip(1) {
                         self.skip(
@@ -375,6 +426,8 @@ impl Feed {
                     }
                 }
                 Err(error) => {
+                    // The daemon is gone or cannot store: a repeated import continues from what it
+                    // has.
                     return Err(error).with_context(|| format!("store {}", pending.origin));
                 }
             }

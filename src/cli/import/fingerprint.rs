@@ -9,6 +9,7 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
     let mut rest = bytes;
     match rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX) {
         Ok(value) if rest.is_empty() => of_value(&value),
+        // Not one msgpack value: compared as bytes.
         _ => xxh3_64(bytes),
     }
 }
@@ -20,15 +21,18 @@ pub(super) fn of_value(value: &Value) -> u64 {
 }
 
 fn fold(value: &Value, hash: &mut Xxh3) {
+    // Kind and length keep neighboring values apart.
     let mut update = |kind: u8, bytes: &[u8]| {
         hash.update(&[kind]);
         hash.update(&(bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
+
     match value {
         Value::Nil => update(b'0', b""),
         Value::Boolean(flag) => update(b'b', &[u8::from(*flag)]),
         Value::Integer(number) => update(b'i', number.to_string().as_bytes()),
+        // Equal numbers are equal whatever their width.
         Value::F32(number) => fold(&Value::F64(f64::from(*number)), hash),
         Value::F64(number) => update(b'f', &number.to_bits().to_le_bytes()),
         Value::String(text) => update(b's', text.as_bytes()),
@@ -41,12 +45,14 @@ fn fold(value: &Value, hash: &mut Xxh3) {
             }
         }
         Value::Map(pairs) => {
+            // A sum does not depend on the order of the pairs.
             let sum = pairs.iter().fold(0_u64, |sum, (key, value)| {
                 let mut pair = Xxh3::new();
                 fold(key, &mut pair);
                 fold(value, &mut pair);
                 sum.wrapping_add(pair.digest())
             });
+
             update(
                 b'm',
                 &[(pairs.len() as u64).to_le_bytes(), sum.to_le_bytes()].concat(),

@@ -66,31 +66,37 @@ impl Payload {
             Kind::Register => ("save_reg", "", "data"),
             _ => return None,
         };
+
         let text = |text: &str| {
             let mut w = Writer::new();
             w.str(text);
+            // Left out below.
             if text.is_empty() {
                 Vec::new()
             } else {
                 w.into_bytes()
             }
         };
+
         // The id of a return is in its body.
         let syndic = if self.kind == Kind::Minions {
             &self.id
         } else {
             ""
         };
+
         let fields = [
             (jid, &text(&self.jid)),
             (body, &self.body),
             ("minions", &self.minions),
             ("syndic_id", &text(syndic)),
         ];
+
         let set: Vec<_> = fields
             .into_iter()
             .filter(|(_, value)| !value.is_empty())
             .collect();
+
         let mut w = Writer::new();
         w.map(set.len() + 3)
             .str("at")
@@ -99,9 +105,11 @@ impl Payload {
             .bool(true)
             .str("import")
             .bool(true);
+
         for (key, value) in set {
             w.str(key).raw(value);
         }
+
         Some((call, w.into_bytes()))
     }
 }

@@ -31,36 +31,48 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
     } else {
         file.display().to_string()
     };
+
     let reading = || format!("read {name}");
+
     let (from, total): (Box<dyn Read>, u64) = if file.as_os_str() == "-" {
+        // The size of standard input is unknown.
         (Box::new(io::stdin()), 0)
     } else {
         let file = File::open(file).with_context(reading)?;
         let total = file.metadata().with_context(reading)?.len();
         (Box::new(file), total)
     };
+
     let mut from = BufReader::with_capacity(1024 * 1024, from);
     let (mut done, mut number) = (0, 0_u64);
     let mut line = Vec::new();
+
     loop {
         line.clear();
         number += 1;
+
         let count = from
             .by_ref()
             .take(JSON_LINE_BYTES_MAX)
             .read_until(b'\n', &mut line)
             .with_context(reading)?;
+
         if count == 0 {
             return feed.finish();
         }
+
         done += count as u64;
         watch.step(done.min(total), total, &format!("line {number}"));
+
         let origin = format!("{name}, line {number}");
+
+        // Not kept in memory: the rest of the line is read over.
         if line.last() != Some(&b'\n') && count as u64 == JSON_LINE_BYTES_MAX {
             feed.skip(&origin, &format!("longer than {JSON_LINE_BYTES_MAX} bytes"));
             done += skip_line(&mut from).with_context(reading)?;
             continue;
         }
+
         match item(line.trim_ascii()) {
             Ok(JsonLine::Item(at, payload)) => feed.push(ImportItem {
                 at,
@@ -68,6 +80,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
                 payload,
             })?,
             Ok(JsonLine::Head(version)) if version > VERSION => {
+                // The fields of a later version may mean something else.
                 bail!(
                     "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
                 );
@@ -104,6 +117,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     if line.is_empty() {
         return Ok(JsonLine::Empty);
     }
+
     let mut json = parse(line).map_err(|error| format!("invalid JSON: {error}"))?;
     let name = json
         .get("kind")
@@ -111,25 +125,32 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         .ok_or("expected an object with `kind`")?
         .to_owned();
     if name == "saltcellar" {
+        // A missing version counts as one that is too new.
         return Ok(JsonLine::Head(
             json.get("version")
                 .and_then(Json::as_u64)
                 .unwrap_or(u64::MAX),
         ));
     }
+
     let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
+    // They say what another daemon saw or did, which is not true of this one.
     if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
         return Err(format!(
             "{name} entries of another daemon cannot be imported"
         ));
     }
+
     let at = match json.get("time") {
         Some(Json::String(text)) => when::date_micros(text),
         Some(time) => time.as_i64(),
         None => None,
     };
+
     let at = at.ok_or("expected `time`, as 2026-11-21T05:47:28.123456Z or in microseconds")?;
+
     let raw = json.get("raw").map(raw_body).transpose()?;
+
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),
@@ -138,6 +159,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
                 .map_err(|error| format!("`{key}`: {error}")),
         }
     };
+
     let needs =
         |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} requires `{key}`"));
     let text = |key: &str, value: Option<Value>| -> Result<String, String> {
@@ -147,6 +169,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             .map(str::to_owned)
             .ok_or_else(|| format!("`{key}` must be text"))
     };
+
     // The bytes of a value: those of the body if the line has it, of one of its elements if it is a list of several fields.
     let bytes = |value: Option<Value>, element: Option<usize>| match (&raw, element) {
         (Some(raw), None) => Ok(Some(raw.clone())),
@@ -156,12 +179,14 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             .map(<[u8]>::to_vec)),
         (None, _) => value.as_ref().map(packed).transpose(),
     };
+
     let list = |key: &str, value: Option<Value>, element: usize| match bytes(value, Some(element))?
     {
         None => Ok(Vec::new()),
         Some(list) if Reader::new(&list).array().is_ok() => Ok(list),
         Some(_) => Err(format!("`{key}` must be a list")),
     };
+
     let map = |key: &str, value: Option<Value>, element: Option<usize>| {
         let found = bytes(value, element)?.ok_or_else(|| format!("{name} requires `{key}`"))?;
         if Reader::new(&found).map().is_err() {
@@ -169,17 +194,23 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         }
         Ok(found)
     };
+
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
+
     // Exports of releases up to 0.1 lack it.
     let confirmed = value("confirmed")?.and_then(|flag| flag.as_bool()) != Some(false);
+
     let payload = match kind {
         _ if on_bus => {
             let tag = match needs("tag", value("tag")?)? {
+                // Nil in msgpack.
                 Value::String(tag) => tag.into_bytes(),
                 Value::Binary(tag) => tag,
                 _ => return Err("`tag` must be text".to_owned()),
             };
             let data = bytes(value("data")?, None)?.unwrap_or_else(|| vec![0xc0]);
+
+            // A return event becomes a return, which the daemon lists as an event, too.
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
                 Some((jid, id)) => Payload {
                     id,
@@ -223,10 +254,12 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             let data = bytes(value("data")?, None)?;
             Payload::new(kind, "", data.unwrap_or_else(|| vec![0xc0]))
         }
+        // These exist only as events of a bus.
         Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
             return Err(format!("{name} requires `on_bus`"));
         }
     };
+
     Ok(JsonLine::Item(at, payload))
 }
 
@@ -234,6 +267,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
 fn raw_body(text: &Json) -> Result<Vec<u8>, String> {
     let body = text.as_str().and_then(|text| BASE64.decode(text).ok());
     let body = body.ok_or("`raw` must be base64")?;
+
     let mut reader = Reader::new(&body);
     if reader.value().is_err() || !reader.rest().is_empty() {
         return Err("data other than msgpack cannot be imported".to_owned());
@@ -247,6 +281,7 @@ fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
     let seen = peek(data);
     let text = |key| msgpack::get(data, key).and_then(id_text);
     let (jid, minion) = (text("jid")?, text("id")?);
+
     let fired = seen.stamp.is_some() && seen.cmd == Some("_return");
     (fired && tag == format!("salt/job/{jid}/ret/{minion}").as_bytes()).then_some((jid, minion))
 }

@@ -33,9 +33,11 @@ impl StoredJob {
     /// Adds an entry of the call `entries`.
     pub(super) fn add_stored(&mut self, entry: &Value) {
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
+
         let Value::Binary(body) = &entry["body"] else {
             return;
         };
+
         match text("kind") {
             "load" | "return_load" => {
                 let mut parts = msgpack::elements(body);
@@ -67,10 +69,12 @@ impl StoredJob {
             Kind::Load => {
                 let is_new = self.loads.insert(fingerprint::of(&payload.body));
                 let more = self.add_minions(&payload.minions);
+                // The load is known, so only its minions are sent.
                 if !is_new && more {
                     payload.kind = Kind::Minions;
                     payload.body.clear();
                 }
+
                 is_new || more
             }
             Kind::Minions => self.add_minions(&payload.minions),
@@ -102,6 +106,9 @@ fn answer(load: &[u8]) -> u64 {
         } else {
             fingerprint::of(part)
         };
+
+        // The factor, 2^64 divided by the golden ratio, spreads the bits; the rotation makes the
+        // order of parts count.
         hash.rotate_left(21).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ own
     })
 }
@@ -141,11 +148,15 @@ impl Window {
     ) -> Result<(), ClientError> {
         let wanted =
             first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
+
+        // Items are almost in the order of time, so that the range normally moves forwards.
         if wanted.start < self.span.start || wanted.start > self.span.end || self.span.is_empty() {
             self.by_time.clear();
             self.left.clear();
             self.span = wanted.start..wanted.start;
         }
+
+        // Earlier events cannot match the items that follow.
         while let Some(old) = self
             .by_time
             .first_entry()
@@ -156,16 +167,20 @@ impl Window {
                 self.forget(fingerprint, |left| *left == at);
             }
         }
+
         self.span.start = wanted.start;
+
         if wanted.end > self.span.end {
             self.read(client, self.span.end, wanted.end)?;
             self.span.end = wanted.end;
         }
+
         Ok(())
     }
 
     fn read(&mut self, client: &mut Client, since: i64, until: i64) -> Result<(), ClientError> {
         let mut before = Value::Nil;
+
         loop {
             let pairs = [
                 ("since", Value::from(since)),
@@ -173,24 +188,30 @@ impl Window {
                 ("limit", Value::from(LIST_ROWS_MAX as u64)),
                 ("before", before.clone()),
             ];
+
             let answer = client.call("events_list", args(pairs))?;
+
             let events = answer["events"]
                 .as_array()
                 .map(Vec::as_slice)
                 .unwrap_or_default();
+
             for event in events {
                 let tag = event["tag"].as_str().unwrap_or_default();
                 let fingerprint = event_fingerprint(tag, fingerprint::of_value(&event["data"]));
+                // A stored event has a time; the bound only replaces a missing field.
                 let at = event["time"].as_i64().unwrap_or(since);
                 self.by_time.entry(at).or_default().push(fingerprint);
                 self.left.entry(fingerprint).or_default().push(at);
             }
+
             let Some(last) = events
                 .last()
                 .filter(|_| answer["more"].as_bool() == Some(true))
             else {
                 return Ok(());
             };
+            // Pages go from the newest event to the oldest.
             before = last["seq"].clone();
         }
     }
@@ -205,9 +226,11 @@ impl Window {
         let Some(times) = self.left.get_mut(&fingerprint) else {
             return false;
         };
+
         let Some(at) = times.iter().position(is_it) else {
             return false;
         };
+
         times.swap_remove(at);
         if times.is_empty() {
             self.left.remove(&fingerprint);

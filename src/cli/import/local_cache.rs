@@ -45,20 +45,27 @@ pub(super) fn import(
     watch: &mut dyn Watch,
 ) -> anyhow::Result<u64> {
     let root = root(dir)?;
+
     let (mut done, mut total) = (0, None);
+
     let mut walk = Walk {
         root: &root,
         since,
         jobs_max: IMPORT_JOBS_SORTED,
         after: None,
     };
+
     loop {
         let JobChunk { jobs, all, more } = walk.next(watch, &mut |path, why| {
             feed.skip(&path.display().to_string(), why);
         })?;
+        // Later walks count only the jobs that are left.
         let total = *total.get_or_insert(all);
+
         for (key, place) in jobs {
             let path = root.join(place);
+
+            // The key has the text of jids in Salt's form; any other jid is read again.
             let jid = match key.text() {
                 Some(jid) => Some(jid),
                 None => jid_of(&path).unwrap_or_else(|why| {
@@ -66,6 +73,7 @@ pub(super) fn import(
                     None
                 }),
             };
+
             if let Some(jid) = jid {
                 watch.step(done, total, &jid);
                 Reading {
@@ -78,10 +86,12 @@ pub(super) fn import(
                 done += 1;
             }
         }
+
         if !more {
             break;
         }
     }
+
     feed.finish()?;
     Ok(done)
 }
@@ -92,14 +102,19 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
         Ok(fs::read_dir(dir)?
             .any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
     };
+
     let reading = || format!("read {}", dir.display());
+
     if has_tops(dir).with_context(reading)? {
         return Ok(dir.to_owned());
     }
+
     let below = dir.join("jobs");
     if below.is_dir() {
         return Ok(below);
     }
+
+    // An empty directory is a cache without jobs.
     if fs::read_dir(dir).with_context(reading)?.next().is_some() {
         bail!(
             "find Salt's job cache in {}: no directories named by two hexadecimal digits; the default is \
@@ -107,6 +122,7 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
             dir.display()
         );
     }
+
     Ok(dir.to_owned())
 }
 
@@ -152,21 +168,25 @@ impl Walk<'_> {
         watch: &mut dyn Watch,
         skip: &mut dyn FnMut(&Path, &str),
     ) -> anyhow::Result<JobChunk> {
+        // Later walks would report the same entries again.
         let first = self.after.is_none();
         let mut skip = |path: &Path, why: &str| {
             if first {
                 skip(path, why);
             }
         };
+
         // The largest is at the top.
         let mut jobs: BinaryHeap<FoundJob> = BinaryHeap::new();
         let mut all = 0;
+
         for top in list(self.root).with_context(|| format!("read {}", self.root.display()))? {
             let name = top
                 .file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
+
             if !is_top(&name) {
                 // Hidden directories include the scratch directory of an interrupted export.
                 if !name.starts_with('.') {
@@ -174,7 +194,9 @@ impl Walk<'_> {
                 }
                 continue;
             }
+
             watch.step(0, 0, &format!("looking for jobs: {all} so far"));
+
             let dirs = match list(&top) {
                 Ok(dirs) => dirs,
                 Err(error) => {
@@ -182,6 +204,7 @@ impl Walk<'_> {
                     continue;
                 }
             };
+
             for dir in dirs {
                 match jid_of(&dir) {
                     Ok(Some(jid)) => {
@@ -191,6 +214,7 @@ impl Walk<'_> {
                             all += 1;
                             jobs.push(job);
                         }
+                        // Only the lowest ones are kept, which bounds the memory.
                         if jobs.len() > self.jobs_max {
                             jobs.pop();
                         }
@@ -200,9 +224,12 @@ impl Walk<'_> {
                 }
             }
         }
+
         let more = all > jobs.len() as u64;
         let jobs = jobs.into_sorted_vec();
+        // A part without jobs is the last one.
         self.after = jobs.last().cloned().or(self.after.take());
+
         Ok(JobChunk { jobs, all, more })
     }
 
@@ -220,12 +247,15 @@ fn jid_of(dir: &Path) -> Result<Option<String>, String> {
         Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is not text".to_owned())?),
         None => None,
     };
+
     if let Some(jid) = text
         .map(|jid| jid.trim().to_owned())
         .filter(|jid| !jid.is_empty())
     {
         return Ok(Some(jid));
     }
+
+    // The load also names its job.
     if let Some(load) = read(&dir.join(".load.p"), ENTRY_BYTES_MAX)? {
         let jid = msgpack::get(&load, "jid")
             .and_then(msgpack::as_text)
@@ -234,6 +264,7 @@ fn jid_of(dir: &Path) -> Result<Option<String>, String> {
             .map(|jid| Some(jid.to_owned()))
             .ok_or_else(|| "neither `jid` nor `.load.p` contains a jid".to_owned());
     }
+
     match list(dir) {
         Ok(items) if items.is_empty() => Ok(None),
         Ok(_) => Err("a job without `jid` and without `.load.p`".to_owned()),
@@ -248,20 +279,27 @@ fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         meta => meta.map_err(|error| error.to_string())?,
     };
+
     if !meta.is_file() {
         return Err("not a file".to_owned());
     }
+
     let file = match fs::File::open(path) {
+        // Deleted since: the tree may be in use.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| error.to_string())?,
     };
+
     let mut bytes = Vec::new();
+    // One byte beyond the limit shows that there are more.
     file.take(bytes_max as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
+
     if bytes.len() > bytes_max {
         return Err(format!("more than {bytes_max} bytes"));
     }
+
     Ok(Some(bytes))
 }
 
@@ -270,10 +308,12 @@ fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let Some(bytes) = read(path, ENTRY_BYTES_MAX)? else {
         return Ok(None);
     };
+
     match Reader::new(&bytes).value() {
         _ if bytes.is_empty() => Err("empty: Salt was stopped during the write".to_owned()),
         Ok(value) if value.len() < bytes.len() => Err("trailing bytes after the value".to_owned()),
         Ok(_) => {
+            // Values nested too deeply could not be read again.
             match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
                 Ok(_) => Ok(Some(bytes)),
                 Err(error) => Err(error.to_string()),
@@ -307,21 +347,28 @@ impl Reading<'_> {
                 return Ok(());
             }
         };
+
         let name = |path: &Path| {
             path.file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned()
         };
+
+        // In the order in which Salt makes the calls: `prep_jid`, the load, the returns, the end.
         if items.iter().any(|path| name(path) == "nocache") {
             self.push(&dir.join("nocache"), Payload::nocache(self.jid))?;
         }
+
         self.load(dir)?;
+
         let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
+
         for path in items {
             let name = name(&path);
             match name.as_str() {
                 "jid" | "nocache" | "endtime" | ".load.p" | ".minions.p" => {}
+                // Hidden files are Salt's scratch files, apart from the minions of syndics.
                 other if other.starts_with('.') => {
                     let syndic = other
                         .strip_prefix(".minions.")
@@ -330,16 +377,20 @@ impl Reading<'_> {
                         self.minions(&path, syndic)?;
                     }
                 }
+
                 _ if path.is_dir() => answers.push((mtime(&path.join("return.p")), path)),
                 _ => self
                     .feed
                     .skip(&path.display().to_string(), "not a part of a job"),
             }
         }
+
+        // In the order in which the returns were stored.
         answers.sort();
         for (_, path) in answers {
             self.answer(&path)?;
         }
+
         let path = dir.join("endtime");
         match read(&path, NAME_BYTES_MAX).map(|text| text.map(String::from_utf8)) {
             Ok(None) => {}
@@ -349,6 +400,7 @@ impl Reading<'_> {
             Ok(Some(Err(_))) => self.feed.skip(&path.display().to_string(), "not text"),
             Err(why) => self.feed.skip(&path.display().to_string(), &why),
         }
+
         Ok(())
     }
 
@@ -356,10 +408,13 @@ impl Reading<'_> {
         let of_jid = self
             .started
             .filter(|_| matches!(payload.kind, Kind::Load | Kind::NoCache));
+
         let at = of_jid
             .or_else(|| mtime(path))
             .or(self.started)
+            // `Feed::push` reduces this to the present.
             .unwrap_or(i64::MAX);
+
         self.feed.push(ImportItem {
             at,
             origin: path.display().to_string(),
@@ -390,12 +445,16 @@ impl Reading<'_> {
 
     fn load(&mut self, dir: &Path) -> anyhow::Result<()> {
         let (path, minions_path) = (dir.join(".load.p"), dir.join(".minions.p"));
+
         let is_map = |value: &[u8]| Reader::new(value).map().is_ok();
         let Some(load) = self.value(&path, "the load is not a map", is_map) else {
+            // A job without its load may still have its minions.
             return self.minions(&minions_path, None);
         };
+
         self.fun = peek(&load).fun.map(str::to_owned);
         let minions = self.names(&minions_path).unwrap_or_default();
+
         self.push(
             &path,
             Payload {
@@ -429,6 +488,7 @@ impl Reading<'_> {
 
     fn answer(&mut self, dir: &Path) -> anyhow::Result<()> {
         let path = dir.join("return.p");
+
         let Some(minion) = dir
             .file_name()
             .and_then(|name| name.to_str())
@@ -438,10 +498,14 @@ impl Reading<'_> {
                 .skip(&dir.display().to_string(), "the minion id is not text");
             return Ok(());
         };
+
         let Some(value) = self.value(&path, "", |_| true) else {
+            // Salt makes the directory before it writes the return.
             return Ok(());
         };
+
         let out = self.value(&dir.join("out.p"), "", |_| true);
+
         let load = return_of(
             self.jid,
             &minion,
@@ -449,6 +513,7 @@ impl Reading<'_> {
             &value,
             out.as_deref(),
         );
+
         self.push(
             &path,
             Payload {
@@ -467,25 +532,33 @@ fn return_of(
     value: &[u8],
     out: Option<&[u8]>,
 ) -> Vec<u8> {
+    // Written below, whatever the file says.
     let of_job = |key: &[u8]| matches!(msgpack::as_text(key), Some("jid" | "id" | "fun" | "out"));
+
     let mut pairs: Vec<(&[u8], &[u8])> = msgpack::pairs(value)
         .filter(|(key, _)| !of_job(key))
         .collect();
+
+    // A bare return, as before 2015.
     if msgpack::get(value, "return").is_none() {
         pairs = vec![(b"\xa6return", value)];
     }
+
     let mut w = Writer::new();
     w.map(pairs.len() + 2 + usize::from(fun.is_some()) + usize::from(out.is_some()));
     w.str("jid").str(jid).str("id").str(minion);
     if let Some(fun) = fun {
         w.str("fun").str(fun);
     }
+
     for (key, value) in pairs {
         w.raw(key).raw(value);
     }
+
     if let Some(out) = out {
         w.str("out").raw(out);
     }
+
     w.into_bytes()
 }
 

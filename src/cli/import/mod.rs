@@ -78,14 +78,18 @@ fn skipped(count: u64) -> anyhow::Error {
 pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
     // Two connections, so that large answers of look-ups do not delay those of writes.
     let (reads, writes) = (ask::connect(global)?, ask::connect(global)?);
+
     let now = Clock::real().now().0;
     let mut feed = Feed::new(reads, writes, now);
     feed.query_retention()?;
+
     let unit = match import {
         Import::LocalCache { .. } => Unit::Jobs,
         Import::Jsonl { .. } => Unit::Bytes,
     };
+
     let mut bar = Bar::new("import", unit);
+
     match import {
         Import::LocalCache { dir, since } => {
             local_cache::import(
@@ -97,9 +101,13 @@ pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
         }
         Import::Jsonl { file } => jsonl::import(&mut feed, file, &mut bar)?,
     }
+
     let seconds = bar.seconds();
     drop(bar);
+
+    // Printed first, because the items that were not skipped are stored.
     report(global, &feed.stats, seconds)?;
+
     match feed.stats.skipped {
         0 => Ok(()),
         count => Err(skipped(count)),
@@ -119,6 +127,7 @@ const KINDS: [(Kind, &str); 7] = [
 fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<()> {
     let (stored, known) = stats.totals();
     let of = |kind: &Kind| stats.by_kind.get(kind).copied().unwrap_or_default();
+
     let counts = |(kind, name): &(Kind, &str)| {
         let (stored, known) = of(kind);
         (
@@ -126,10 +135,12 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
             json!({ "stored": stored, "known": known }),
         )
     };
+
     let document = json!({
         "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
         "seconds": seconds, "kinds": KINDS.iter().map(counts).collect::<Map<_, _>>(),
     });
+
     show(global.output, &document, |out| {
         for (kind, name) in KINDS {
             let (new, known) = of(&kind);
@@ -137,17 +148,22 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
                 out.line(&format!("{name:<10} {new} stored, {known} known already"))?;
             }
         }
+
+        // An empty import takes no measurable time.
         let rate = (stored + known) as f64 / seconds.max(0.001);
+
         out.line(&format!(
             "{:<10} {stored} stored, {known} known already, {} skipped, in {seconds:.1} s ({rate:.0}/s)",
             "all", stats.skipped
         ))?;
+
         if stats.too_old > 0 {
             out.line(&format!(
                 "{:<10} {} are beyond the age limit of the class `jobs`: retention will drop them (docs/STORE.md)",
                 "old", stats.too_old
             ))?;
         }
+
         Ok(())
     })
 }

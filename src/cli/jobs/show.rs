@@ -64,7 +64,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Form::Nested | Form::Highstate => {
             let returns = returns(&job)?;
             // Salt's outputters take the whole map, and colour it by the job's success.
-
             let text = if out.form == Form::Highstate {
                 outputter::highstate(&returns, out.colours())
             } else {

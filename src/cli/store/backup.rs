@@ -35,18 +35,27 @@ Examples:
   saltcellar store restore /backup/saltcellar /srv/saltcellar-new";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    // Of the daemon: a backup of another directory would be noticed too late.
     let dir = state_dir_of_daemon(global)?;
+
     let mut bar = Bar::new("backup", Unit::Bytes);
     let options = BackupOptions {
         delete: args.delete,
         link: args.link,
     };
+
+    // The manifest records the time, from which a restore knows how far numbers may have gone on.
     let now = Clock::real().now();
     let report =
         backup::backup(&dir, &args.to, options, now, &mut bar).context("back up the store")?;
+
     let seconds = bar.seconds();
+
+    // Ends the progress line before the report is printed.
     drop(bar);
+
     let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
+
     let document = json!({
         "state_dir": dir.to_string_lossy(),
         "backup": args.to.to_string_lossy(),
@@ -58,11 +67,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "segments_deleted": report.segments_deleted,
         "damaged": report.damaged.iter().map(damaged).collect::<Json>(),
     });
+
     show(global.output, &document, |out| {
         let segments = |n: u64| count(n, "segment", "segments");
         field(out, "state dir", &dir.to_string_lossy())?;
+
         let all = format!("{}, {}", segments(report.segments), bytes(report.bytes));
         field(out, "backup", &format!("{}: {all}", args.to.display()))?;
+
+        // How much was new shows that the backup is incremental.
         let copied = bytes(report.bytes_copied);
         field(
             out,
@@ -72,6 +85,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 segments(report.segments_copied)
             ),
         )?;
+
+        // Kept by default: the backup may be the only place where they are left.
         if report.segments_dropped > 0 {
             let words = "that the store has dropped; --delete deletes them";
             field(
@@ -80,9 +95,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 &format!("{} {words}", segments(report.segments_dropped)),
             )?;
         }
+
         if report.segments_deleted > 0 {
             field(out, "deleted", &segments(report.segments_deleted))?;
         }
+
+        // Every range, because only a person can say what it was.
         for (path, offset, bytes) in &report.damaged {
             let bytes = count(*bytes, "byte", "bytes");
             field(
@@ -93,6 +111,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
+
+    // The damage is in the backup, too, so a script must notice.
     if !report.damaged.is_empty() {
         let damaged = count(
             report.damaged.len() as u64,
@@ -103,5 +123,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "backup made, but the store has {damaged}, copied as is; see `saltcellar store verify`"
         )));
     }
+
     Ok(())
 }

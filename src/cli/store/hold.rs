@@ -35,23 +35,29 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let Some(jid) = &args.jid else {
         return list(global);
     };
+
     let operation = if args.release {
         "release the job"
     } else {
         "hold the job"
     };
+
     let mut answer = ask::answer(global, "store_hold", args, operation)?;
+    // The call only says whether the job was held.
     if args.release && answer == false {
         bail!("release the job: {jid} is not held");
     }
+
     if args.release {
         answer = json!({ "jid": jid, "released": true });
     }
+
     let state = if args.release {
         "is released"
     } else {
         "is held"
     };
+
     show(global.output, &answer, |out| {
         Ok(out.line(&format!("{jid} {state}"))?)
     })
@@ -59,15 +65,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 fn list(global: &Global) -> anyhow::Result<()> {
     let (Holds { holds }, answer) = ask::answer_as(global, "store_holds", (), "list the holds")?;
+
+    // JSON output is the list itself, not an object with a list.
     if global.output == Form::Json {
         return show(global.output, answer.of("holds"), |_| Ok(()));
     }
+
     show_rows(global.output, &answer, "holds", |out| {
         let columns = [
             Column::left("JID"),
             Column::left(title("SINCE", "SINCE (UTC)")),
             Column::truncated("REASON"),
         ];
+
         let cells = |hold: HeldJob| vec![hold.jid, short_at(hold.time), hold.reason];
         Ok(Table::new(columns).print(out, &holds.into_iter().map(cells).collect::<Vec<_>>())?)
     })

@@ -71,22 +71,33 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "class": args.class, "age_s": args.age.map(|age| age.as_secs()), "bytes": args.bytes,
         "entries": args.entries, "accept_salt": args.accept_salt, "dry_run": args.dry_run,
     });
+
     let operation = "prune the store";
+
+    // The daemon holds the lock of the store, so it does the work if it runs.
     let answer = match ask::answer(global, "store_prune", call_args, operation) {
         Err(error) if error.is::<NoDaemon>() => {
             if args.accept_salt {
                 // Only a running daemon has received a report.
                 return Err(error.context("accept the keep_jobs_seconds that Salt reported"));
             }
+
+            // Without a daemon the store is free, and opened here.
             let pruned = encode(&offline(global, args)?)?;
+
+            // Through the same form, so that the output does not depend on who did it.
             to_json(&rmpv::decode::read_value(&mut pruned.as_slice())?)
         }
         answer => answer?,
     };
+
     let Pruned { segments } = ask::typed(&answer).context(operation)?;
+
     show_rows(global.output, &answer, "segments", |out| {
         table(out, &segments, args.dry_run)
     })?;
+
+    // Printed first: other segments may have been dropped in spite of the error.
     match segments.into_iter().find_map(|row| row.error) {
         Some(error) => Err(anyhow!("prune the store: {error}")),
         None => Ok(()),
@@ -97,36 +108,47 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     let config = Config::load(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
+
+    // Opening the store would create a missing one.
     if !config.state_dir.join("FORMAT").exists() {
         return Err(anyhow!(
             "prune the store: the daemon is unreachable, and {} contains no store",
             config.state_dir.display()
         ));
     }
+
     print_error(&format!(
         "daemon unreachable, opening the store in {}",
         config.state_dir.display()
     ));
+
     let options = store_options(&config, "saltcellar store prune".to_owned(), Clock::real());
     let opened = Store::open(&options).context("open the store")?;
+
     let own = args.age.is_some() || args.bytes.is_some() || args.entries.is_some();
+
+    // One limit given replaces all limits of the class.
     let keep = own.then(|| Keep {
         age: args.age.map_or(Age::Forever, Age::For),
         bytes: args.bytes,
         entries: args.entries,
     });
+
     let options = PruneOptions {
         class: args.class.clone(),
         keep,
+        // `run` rejects it without a daemon.
         accept_salt: false,
         dry_run: args.dry_run,
     };
+
     let all = opened.store.prune(&options).context("prune the store")?;
     Ok(pruned(&all))
 }
 
 fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Result<()> {
     let now = Clock::real().now();
+
     let cells = |row: &PrunedSegment| {
         vec![
             row.class.clone(),
@@ -140,6 +162,8 @@ fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Res
             row.outcome.clone(),
         ]
     };
+
+    // Nothing to drop is a result, not an empty table.
     if !rows.is_empty() {
         let mut table = Table::new([
             Column::truncated("CLASS"),
@@ -154,14 +178,18 @@ fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Res
         ]);
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
+
+    // Segments that stay because of held jobs or an error are listed, but not counted.
     let (outcome, verb) = if dry_run {
         ("planned", "would be dropped")
     } else {
         ("dropped", "dropped")
     };
+
     let dropped: Vec<_> = rows.iter().filter(|row| row.outcome == outcome).collect();
     let entries: u64 = dropped.iter().map(|row| row.entries).sum();
     let size = bytes(dropped.iter().map(|row| row.disk_bytes).sum());
+
     Ok(out.line(&format!(
         "{} segments {verb}: {entries} entries, {size} on disk",
         dropped.len()

@@ -52,13 +52,16 @@ impl Redact for Collector {
     fn entry(&self, entry: &Entry<'_>) -> Option<Replaced> {
         let key = is_manage_tag(entry.tag)
             .then(|| msgpack::get(entry.body, "key").and_then(msgpack::as_text))??;
+
         let mut found = self.0.borrow_mut();
+        // Shorter texts would match in ordinary data.
         if key != REDACTED
             && key.len() >= KEY_BYTES_MIN
             && !found.iter().any(|known| known == key.as_bytes())
         {
             found.push(key.as_bytes().to_vec());
         }
+        // Nothing is replaced while keys are collected.
         None
     }
 
@@ -88,44 +91,62 @@ impl Redact for ExceptRequests<'_> {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     let dir = &config.state_dir;
+
     let collector = Collector::default();
+
+    // First, because the requests that show a key are themselves redacted below.
     let mut bar = Bar::new("search for keys", Unit::Segments);
     redact::dry_run(dir, &collector, &mut bar).context("search the store for keys")?;
     drop(bar);
+
+    // All sources together: a master that changed its key is known only by its old requests.
     let mut keys = collector.0.into_inner();
     let reactor = config.reactor.of_whom().map(|(role, path, _)| (role, path));
     keys.extend(MasterKeys::new(&config.ingest.masters, reactor).keys());
+
     for path in &args.key_file {
         keys.push(read_key(path).with_context(|| format!("read the key {}", path.display()))?);
     }
+
     let keys = MasterKeys::fixed(KeyTexts::new(keys));
     let known = keys.counts().0 as u64;
+
     // The spill comes before the requests in the store, see `ExceptRequests`.
     let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
         .context("redact keys in the spill")?;
+
     let mut bar = Bar::new("redact keys", Unit::Segments);
     let report = if args.dry_run {
         redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?
     } else {
+        // The requests come last: see `ExceptRequests`.
         let holder = format!("pid {}, redacting keys", std::process::id());
         redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar)
             .context("redact keys")?
     };
+
     drop(bar);
+
+    // Redacted entries have other positions, so the indexes of their segments are gone.
     if !args.dry_run && report.segments_affected > 0 {
         let holder = format!("pid {}, rebuilding indexes", std::process::id());
         let options = crate::cli::serve::store_options(&config, holder, Clock::real());
+        // Opening builds missing indexes.
         drop(Store::open(&options).context("rebuild the indexes")?);
+        // The files belong to root now, if root runs this; the daemon has to open them.
         crate::store::tools::files::inherit_owner(dir)?;
     }
+
     let found = report.entries + spilled;
     let document = json!({
         "state_dir": dir.to_string_lossy(), "dry_run": args.dry_run, "keys_known": known, "segments": report.segments,
         "segments_affected": report.segments_affected, "entries": report.entries, "spilled_events": spilled,
         "unsearchable": report.unsearchable.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
     });
+
     show(global.output, &document, |out| {
         field(out, "state dir", &dir.to_string_lossy())?;
+
         let (segments, affected) = (
             count(report.segments, "segment", "segments"),
             report.segments_affected,
@@ -138,11 +159,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 count(known, "known key", "known keys")
             ),
         )?;
+
         let what = if args.dry_run {
             "with a key in plain text"
         } else {
             "redacted"
         };
+
         let words = format!(
             "{} {what}, in {}",
             count(report.entries, "entry", "entries"),
@@ -154,6 +177,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "spill",
             &format!("{} {what}", count(spilled, "event", "events")),
         )?;
+
         for path in &report.unsearchable {
             field(
                 out,
@@ -164,6 +188,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 ),
             )?;
         }
+
         if found > 0 {
             field(
                 out,
@@ -173,6 +198,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
+
     if args.dry_run && found > 0 {
         let text = format!(
             "{} a key in plain text",
@@ -180,9 +206,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         );
         return Err(finding(text));
     }
+
     if !report.unsearchable.is_empty() {
         let files = count(report.unsearchable.len() as u64, "file", "files");
         return Err(finding(format!("{files} could not be searched")));
     }
+
     Ok(())
 }

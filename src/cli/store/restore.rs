@@ -39,22 +39,35 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("restore", Unit::Bytes);
     let report = restore::restore(&args.from, &args.to, Clock::real().now(), &mut bar)
         .context("restore the backup")?;
+
+    // Ends the progress line before anything else is printed.
     let mut seconds = bar.seconds();
     drop(bar);
+
+    // A daemon could build them, but would be slow to start.
     if !args.no_index {
         let mut bar = Bar::new("index", Unit::Segments);
+
         let holder = format!("pid {}, restoring a backup", std::process::id());
         let mut options = crate::cli::serve::store_options(&config(global)?, holder, Clock::real());
+        // Everything else is as the daemon of this configuration would have it.
         options.dir.clone_from(&args.to);
+
         let segments = layout::segments(&args.to).context("build the indexes")?;
+
+        // The newest segment of a class has its index in memory.
         let finished = segments.iter().filter(|segment| !segment.is_newest);
         let indexes = finished
             .map(|segment| (segment.name(), segment.dir.join("index")))
             .collect::<Vec<_>>();
+
+        // The store is closed again: building was the purpose of opening it.
         drop(rebuild::open_watched(&options, &indexes, &mut bar).context("build the indexes")?);
         seconds += bar.seconds();
     }
+
     let (segments, made) = (report.segments, Micros(report.made).iso());
+
     let document = json!({
         "backup": args.from.to_string_lossy(),
         "made": made,
@@ -63,12 +76,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "bytes": report.bytes,
         "next_seq": report.skipped.end.0,
     });
+
     show(global.output, &document, |out| {
         field(
             out,
             "backup",
             &format!("{}, made {made}", args.from.display()),
         )?;
+
         let all = format!(
             "{}, {}",
             count(segments, "segment", "segments"),
@@ -79,6 +94,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "store",
             &format!("{}: {all} in {seconds:.1} s", args.to.display()),
         )?;
+
         Ok(field(out, "numbers", &numbers(report.skipped))?)
     })
 }

@@ -38,19 +38,27 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("salvage", Unit::Bytes);
+
     let now = Clock::real().now();
     let report = salvage::salvage(&args.from, &args.to, now, &state_files::check, &mut bar)
         .context("salvage the store")?;
+
+    // Ends the progress line before the report is printed.
     let seconds = bar.seconds();
     drop(bar);
+
     show(global.output, &document(args, &report), |out| {
         Ok(table(out, args, &report, seconds)?)
     })?;
+
+    // The report comes first, because the exit code only says that something is missing.
     if report.losses.is_empty() && report.faults.is_empty() {
         return Ok(());
     }
+
     let losses = count(report.losses.len() as u64, "range", "ranges");
     let entries = count(report.entries_lost(), "entry", "entries");
+    // Without the numbers around a range the loss is only bounded.
     let most = if report.is_exact() { "" } else { "at most " };
     let files = match report.faults.len() as u64 {
         0 => String::new(),
@@ -59,6 +67,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             count(faults, "defect", "defects")
         ),
     };
+
     Err(finding(format!(
         "{losses} of the logs could not be read, {most}{entries} lost{files}"
     )))
@@ -72,9 +81,12 @@ fn document(args: &Args, report: &SalvageReport) -> Json {
             "after_seq": loss.range.after.0, "before_seq": loss.range.before.map(|seq| seq.0),
         })
     };
+
     let fault =
         |fault: &FileFault| json!({ "path": fault.path.to_string_lossy(), "what": fault.what });
+
     let class = |(class, entries): &(String, u64)| json!({ "class": class, "entries": entries });
+
     json!({
         "from": args.from.to_string_lossy(),
         "to": args.to.to_string_lossy(),
@@ -106,6 +118,7 @@ fn table(
             count(report.files, "file", "files")
         ),
     )?;
+
     field(out, "to", &args.to.to_string_lossy())?;
     field(
         out,
@@ -115,6 +128,8 @@ fn table(
             count(report.entries(), "entry", "entries")
         ),
     )?;
+
+    // By class, because the classes matter in different ways.
     for (class, entries) in &report.classes {
         field(
             out,
@@ -122,6 +137,7 @@ fn table(
             &format!("{class}: {}", count(*entries, "entry", "entries")),
         )?;
     }
+
     if report.doubles > 0 {
         field(
             out,
@@ -132,15 +148,18 @@ fn table(
             ),
         )?;
     }
+
     if let Some(skipped) = report.skipped {
         field(out, "numbers", &numbers(skipped))?;
     }
+
     if report.losses.is_empty() {
         field(out, "lost", "nothing")?;
     } else {
         out.line("")?;
         out.heading("lost:")?;
     }
+
     for loss in &report.losses {
         out.line(&plain(&loss.path.to_string_lossy()))?;
         let bytes = count(loss.range.bytes, "byte", "bytes");
@@ -149,8 +168,10 @@ fn table(
             "",
             &format!("byte {}, {bytes}: {}", loss.range.offset, loss.range.what),
         )?;
+
         let after = loss.range.after.0.saturating_add(1);
         let most = count(loss.entries, "entry", "entries");
+
         let range = match loss.range.before {
             Some(before) => {
                 let bound = if loss.exact { "" } else { "at most " };
@@ -159,12 +180,15 @@ fn table(
                     before.0.saturating_sub(1)
                 )
             }
+            // Nothing after it is known, so the loss cannot be counted.
             None => format!(
                 "the end of its class: an unfinished write, or entries from sequence number {after} on"
             ),
         };
+
         field(out, "", &range)?;
     }
+
     if !report.faults.is_empty() {
         out.line("")?;
         out.heading("files that cannot be rebuilt, copied as they are:")?;
@@ -173,6 +197,7 @@ fn table(
             field(out, "", &fault.what)?;
         }
     }
+
     if !report.foreign.is_empty() {
         out.line("")?;
         out.heading("files without data of saltcellar:")?;
@@ -180,5 +205,6 @@ fn table(
             out.line(&plain(&path.to_string_lossy()))?;
         }
     }
+
     Ok(())
 }

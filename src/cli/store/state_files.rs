@@ -13,6 +13,7 @@ use crate::store::tools::verify::small_files::Fault;
 /// Checks a file by its name within the state directory; its path and its content follow.
 pub(super) fn check(name: &str, path: &Path, bytes: &[u8]) -> Vec<Fault> {
     match name.split('/').next().unwrap_or_default() {
+        // Reading them as their owners do finds what their owners would reject.
         TOKENS_FILE => match tokens::parse(bytes) {
             Ok(_) => Vec::new(),
             Err(what) => vec![Fault::of_file(format!("no token is valid: {what}"))],
@@ -20,6 +21,7 @@ pub(super) fn check(name: &str, path: &Path, bytes: &[u8]) -> Vec<Fault> {
         "REACTOR" => match checkpoint::parse(bytes, SeqNo(u64::MAX)) {
             Err(what) => vec![Fault::of_file(what)],
             Ok((_, 0)) => Vec::new(),
+            // An interrupted write; the daemon reads the log instead.
             Ok((_, ignored)) => {
                 let what =
                     format!("{ignored} bytes at the end are ignored, and the log is read instead");

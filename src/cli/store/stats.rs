@@ -21,6 +21,7 @@ pub(super) fn run(global: &Global) -> anyhow::Result<()> {
 
 fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
     let space = &stats.space;
+
     let [free, total, low, min] = [
         space.free_bytes,
         space.total_bytes,
@@ -28,11 +29,16 @@ fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
         space.min_bytes,
     ]
     .map(bytes);
+
+    // Whether entries are accepted comes first.
     let state = &space.state;
     out.line(&format!(
         "disk      {free} free of {total}: {state} (low below {low}, full below {min})"
     ))?;
+
+    // A store without consumers has no checkpoint.
     let checkpoint = or_dash(stats.checkpoint, |seq| seq.to_string());
+
     let StoreState {
         head,
         durable,
@@ -44,8 +50,10 @@ fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
         "seq       head {head}, durable {durable}, checkpoint {checkpoint}"
     ))?;
     out.line(&format!("held      {holds} jobs"))?;
+
     let now = Clock::real().now();
     out.line("")?;
+
     let mut table = Table::new([
         Column::truncated("CLASS"),
         Column::right("SEGS"),
@@ -57,9 +65,13 @@ fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
         Column::right("NEWEST"),
         Column::right("PER S"),
     ]);
+
     let rows: Vec<_> = classes.iter().map(|class| statistics(class, now)).collect();
     table.print(out, &rows)?;
+
     out.line("")?;
+
+    // A second table: together the columns would not fit 80 characters.
     let mut table = Table::new([
         Column::truncated("CLASS"),
         Column::left("KEEPS"),
@@ -67,6 +79,7 @@ fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
         Column::right("ENTRIES"),
         Column::right("HELD"),
     ]);
+
     let rows: Vec<_> = classes.iter().map(limits).collect();
     Ok(table.print(out, &rows)?)
 }
@@ -77,9 +90,11 @@ fn or_dash(value: Option<u64>, show: fn(u64) -> String) -> String {
 
 fn statistics(class: &StoreClass, now: Micros) -> Vec<String> {
     let (raw, disk, rate) = (class.raw_bytes, class.disk_bytes, class.entries_per_1000_s);
+    // In hundredths, and none for an empty class.
     let ratio = or_dash((disk * 100).checked_div(raw), |percent| {
         format!("{}.{:02}", percent / 100, percent % 100)
     });
+
     vec![
         class.class.clone(),
         class.segments.to_string(),
@@ -95,20 +110,27 @@ fn statistics(class: &StoreClass, now: Micros) -> Vec<String> {
 
 fn limits(class: &StoreClass) -> Vec<String> {
     let in_effect = class.keep_age_s.map_or("forever".to_owned(), span);
+
+    // The configured form explains an age that Salt decides.
     let age = if class.keep_age.contains("salt") {
         format!("{in_effect} ({})", class.keep_age)
     } else {
         in_effect
     };
+
+    // Salt's shorter limit has no effect before it is accepted (`store prune --accept-salt`).
     let age = match class.shorter_age_s {
         Some(shorter) => format!("{age}, Salt now {}", span(shorter)),
         None => age,
     };
+
+    // A class that left the configuration still has segments.
     let age = if class.configured {
         age
     } else {
         format!("{age} (not configured)")
     };
+
     vec![
         class.class.clone(),
         age,

@@ -20,13 +20,18 @@ pub(super) fn state_dir(global: &Global) -> anyhow::Result<PathBuf> {
 /// The configured state directory, or by default that of the running daemon, if any.
 pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
     let config = config(global)?;
+
     if *config.origin("state_dir") != Origin::Default {
+        // A directory that somebody named is meant, whatever the daemon uses.
         return Ok(config.state_dir);
     }
+
     let mut client = match ask::connect(global) {
+        // Without a daemon the default is the best guess.
         Err(error) if error.is::<NoDaemon>() => return Ok(config.state_dir),
         client => client?,
     };
+
     let (status, _): (Status, _) =
         ask::call_as(&mut client, "status", ()).context("query the daemon's state directory")?;
     Ok(status.state_dir.into())
@@ -48,8 +53,11 @@ const COLUMNS: usize = 80;
 /// Prints a name with its value, wrapped to the line width.
 pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), OutputError> {
     const NAME_CHARS: usize = 11;
+
     let width = out.width.unwrap_or(COLUMNS).max(40);
+
     let mut name = name;
+
     for line in wrapped(text, width - NAME_CHARS) {
         out.line(format!("{name:<NAME_CHARS$}{line}").trim_end())?;
         name = "";
@@ -60,6 +68,7 @@ pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), Outp
 /// Wraps text at `width` characters; a longer word gets its own line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
+
     for word in plain(text).split(' ') {
         let Some(line) = lines.last_mut() else { break };
         if line.is_empty() {
@@ -78,6 +87,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 pub(super) fn count(n: u64, one: &str, many: &str) -> String {
     let digits = n.to_string();
     let mut text = String::new();
+
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');

@@ -33,6 +33,7 @@ See also: saltcellar store rebuild, saltcellar store salvage";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = state_dir(global)?;
+
     let mut bar = Bar::new("verify", Unit::Bytes);
     let report = verify::verify(
         &dir,
@@ -41,14 +42,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         &mut bar,
     )
     .context("verify the store")?;
+
+    // Ends the progress line before the report is printed.
     let seconds = bar.seconds();
     drop(bar);
+
     show(global.output, &document(&dir, &report), |out| {
         Ok(table(out, &dir, &report, seconds)?)
     })?;
+
+    // The list of problems is bounded, their number is not.
     let problems = report.problems.len() as u64 + report.problems_more;
     if problems > 0 {
         let lost = count(report.entries_lost(), "entry", "entries");
+        // Without an index, sequence numbers only bound the loss.
         let most = if report.is_exact() { "" } else { "at most " };
         let text = format!(
             "{} found, {most}{lost} lost",
@@ -56,6 +63,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         );
         return Err(finding(text));
     }
+
     Ok(())
 }
 
@@ -67,10 +75,12 @@ fn document(dir: &std::path::Path, report: &VerifyReport) -> Json {
             "exact": problem.exact,
         })
     };
+
     let indexes = match &report.indexes {
         IndexCheck::Compared(compared) => json!({ "compared": compared, "skipped": null }),
         IndexCheck::Skipped(why) => json!({ "compared": 0, "skipped": why }),
     };
+
     json!({
         "state_dir": dir.to_string_lossy(),
         "format": report.format,
@@ -99,18 +109,24 @@ fn table(
         "state dir",
         &format!("{}, format {}", dir.display(), report.format),
     )?;
+
+    // A daemon explains why only a part of the store was verified.
     if let Some(holder) = &report.holder {
         field(out, "daemon", holder)?;
     }
+
     let segments = count(report.segments, "segment", "segments");
     let entries = count(report.entries, "entry", "entries");
     let frames = count(report.frames, "block", "blocks");
     let log = bytes(report.log_bytes);
+
     field(
         out,
         "read",
         &format!("{segments}, {frames}, {entries}, {log} of log in {seconds:.1} s"),
     )?;
+
+    // Indexes that were not compared must not look intact.
     match &report.indexes {
         IndexCheck::Compared(0) => field(out, "indexes", "none: no segment is finished")?,
         IndexCheck::Compared(n) => {
@@ -122,10 +138,12 @@ fn table(
         }
         IndexCheck::Skipped(why) => field(out, "indexes", &format!("not compared: {why}"))?,
     }
+
     if report.problems.is_empty() {
         field(out, "damage", "none")?;
     }
     list(out, "damage", &report.problems)?;
+
     if report.problems_more > 0 {
         field(
             out,
@@ -133,6 +151,7 @@ fn table(
             &format!("and {}", count(report.problems_more, "more", "more")),
         )?;
     }
+
     list(out, "notes", &report.notes)
 }
 
@@ -140,10 +159,13 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     if problems.is_empty() {
         return Ok(());
     }
+
     out.line("")?;
     out.heading(&format!("{heading}:"))?;
+
     for problem in problems {
         out.line(&plain(&problem.path.to_string_lossy()))?;
+
         let location = match (problem.offset, problem.bytes) {
             (Some(offset), Some(bytes)) => {
                 format!("byte {offset}, {}: ", count(bytes, "byte", "bytes"))
@@ -151,6 +173,7 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
             (Some(offset), None) => format!("byte {offset}: "),
             _ => String::new(),
         };
+
         field(out, "", &format!("{location}{}", problem.what))?;
         field(out, "", &problem.means)?;
     }
