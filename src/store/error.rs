@@ -130,6 +130,7 @@ pub(crate) fn derived_at<'a>(
     action: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    // An index is rebuilt instead of repaired, so the kind of damage does not matter.
     move |why| {
         let error = io_at(action, path)(why);
         if error.is_damage() {

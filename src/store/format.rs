@@ -6,7 +6,7 @@
 //! state-dir/
 //!   FORMAT                    "saltcellar store, format <version>\nstore id <16 hexadecimal digits>-<8 of their crc32>\n"
 //!   LOCK                      flock(2); text: the holder
-//!   state/                    sled: jobs, latest, minions, segments (see `state`)
+//!   state/                    sled: data across segments (see `index::state`)
 //!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
 //!     log                     frames (see `log` and `frame`)
 //!     index/                  sled: the index of a sealed segment (see `index`)
@@ -43,12 +43,15 @@ pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
 
 /// The entries of a directory, sorted; empty if it does not exist.
 pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    // Many directories exist only if they were ever needed.
     let items = match fs::read_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         items => items.map_err(io_at("list", path))?,
     };
+
     let found: io::Result<Vec<PathBuf>> = items.map(|item| Ok(item?.path())).collect();
     let mut found = found.map_err(io_at("list", path))?;
+    // Sorted, so that segments are in the order of their numbers on every file system.
     found.sort_unstable();
     Ok(found)
 }
@@ -62,7 +65,9 @@ pub(crate) fn name_of(path: &Path) -> &str {
 
 /// The content of a small file; `None` if it does not exist. Unreadable parts are logged, and read as zero bytes.
 pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
+    // An error to try again is returned; only what the disk cannot read is replaced.
     let content = read_whole(fs, path).map_err(io_at("read", path))?;
+
     for range in content.iter().flat_map(|content| &content.unreadable) {
         tracing::error!(
             path = %path.display(), offset = range.start, bytes = range.end - range.start,
@@ -80,11 +85,14 @@ pub(crate) fn open_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, St
         let mut aside = path.as_os_str().to_owned();
         aside.push(DAMAGED);
         let aside = Path::new(&aside);
+        // A link, not a copy: a copy would need another read of the sectors.
         match fs::hard_link(path, aside) {
             Ok(()) => {
                 tracing::warn!(path = %path.display(), copy = %aside.display(), "file with unreadable parts kept");
             }
+            // From an earlier start, with the same or older content.
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+            // Only the evidence is lost. The readable part is used in any case.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "file with unreadable parts not kept");
             }
@@ -132,24 +140,31 @@ pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
 /// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an existing directory
 /// is synced, too: its creator may have died before the sync, or the sync failed.
 pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+    // The root always exists.
     let Some(parent) = path.parent() else {
         return Ok(());
     };
+
     let parent = if parent.as_os_str().is_empty() {
         Path::new(".")
     } else {
         parent
     };
+
     let was_there = path.is_dir();
     if !was_there {
+        // One at a time, so that every name on the way is synced.
         if !parent.is_dir() {
             make_dir(fs, parent)?;
         }
         match fs.make_dir(path) {
+            // Another process made it in between.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             made => made.map_err(io_at("create the directory", path)),
         }?;
     }
+
+    // Also for an existing directory; see above.
     match fs.sync_dir(parent) {
         // An ancestor of the state directory that belongs to another user.
         Err(e) if was_there && e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -172,6 +187,8 @@ impl Lock {
     /// Takes the lock and records `holder` for the error message of later attempts.
     pub(crate) fn take(state_dir: &Path, holder: &str) -> Result<Self, StoreError> {
         let path = state_dir.join("LOCK");
+
+        // Not truncated: the text belongs to the holder until the lock is taken.
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -179,7 +196,9 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(io_at("open", &path))?;
+
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            // Only for the message.
             let mut text = String::new();
             let _ = file.read_to_string(&mut text);
             let holder = if text.trim().is_empty() {
@@ -188,6 +207,7 @@ impl Lock {
                 text.trim()
             }
             .to_owned();
+
             return Err(StoreError::Locked {
                 path: state_dir.to_owned(),
                 holder,
@@ -200,6 +220,7 @@ impl Lock {
             .and_then(|()| file.set_len(text.len() as u64))
         {
             tracing::warn!(path = %path.display(), %error, "cannot write the holder to the lock file");
+            // A wrong holder is worse than none.
             let _ = file.set_len(0);
         }
         Ok(Self { _file: file })
@@ -221,6 +242,8 @@ pub(crate) fn without_sum(bytes: &[u8]) -> Option<&str> {
         .rfind('\n')
         .map_or(0, |at| at + 1);
     let body = text.get(..at)?;
+    // The whole text is compared, so a second line of checksums or bytes behind it do not pass
+    // either.
     (with_sum(body) == text).then_some(body)
 }
 
@@ -250,14 +273,18 @@ pub(crate) fn read_format(text: &str) -> Result<u64, String> {
         .next()
         .and_then(|line| line.strip_prefix(FORMAT_WORDS))
         .ok_or("unknown (FORMAT is damaged)")?;
+    // Not damage: the text is that of another release.
     if version != FORMAT_VERSION.to_string() {
         return Err(version.to_owned());
     }
+
     let line = lines.next().unwrap_or_default();
     let digits = line
         .strip_prefix(STORE_ID_WORDS)
         .and_then(|id| id.get(..16))
         .unwrap_or_default();
+
+    // The digits alone would accept a changed digit.
     let store_id = u64::from_str_radix(digits, 16)
         .ok()
         .filter(|store_id| store_id_line(*store_id) == line);
@@ -281,10 +308,13 @@ pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreE
             write(store_id)?;
             Ok(store_id)
         }
+        // Never made up in a store with data: frames of the true id would then be invalid. An
+        // interrupted restore looks the same.
         FoundId::Missing if state_dir.join("log").exists() => Err(other_format(
             state_dir,
             "unknown (the file FORMAT is missing)".to_owned(),
         )),
+        // An empty directory becomes a store here.
         FoundId::Missing => {
             let store_id = crate::model::secret_seed();
             write(store_id)?;
@@ -306,12 +336,13 @@ pub(crate) enum FoundId {
 
 /// Reads the store id. Another format is an error; so is a damaged `FORMAT` whose store id the logs do not tell.
 pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, StoreError> {
+    // Nothing is derived from the logs without a file: see `check_version`.
     let Some(content) = read_small(fs, &state_dir.join("FORMAT"))? else {
         return Ok(FoundId::Missing);
     };
     match read_format(&String::from_utf8_lossy(&content.bytes)) {
-        Ok(store_id) => Ok(FoundId::Stored(store_id)),
         // A header is valid for this format only.
+        Ok(store_id) => Ok(FoundId::Stored(store_id)),
         Err(found) if found.contains("damaged") => match store_ids(fs, state_dir).as_slice() {
             [store_id] => Ok(FoundId::InLogs(*store_id)),
             _ => Err(other_format(state_dir, found)),
@@ -323,6 +354,7 @@ pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, St
 /// The error for another format, or for a missing or damaged `FORMAT`.
 fn other_format(state_dir: &Path, found: String) -> StoreError {
     let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
+    // Decided by the text, which names the file if its version is not known.
     if found.contains("FORMAT") {
         StoreError::FormatLost {
             path,
@@ -340,6 +372,7 @@ fn other_format(state_dir: &Path, found: String) -> StoreError {
 
 /// The store ids in valid log headers, most frequent first.
 pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
+    // What cannot be read does not vote.
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for class_name in class_names(state_dir).unwrap_or_default() {
         let class_dir = class_dir(state_dir, &class_name);
@@ -355,6 +388,7 @@ pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
             }
         }
     }
+
     let mut ids: Vec<_> = counts.into_iter().collect();
     ids.sort_by_key(|(store_id, count)| (std::cmp::Reverse(*count), *store_id));
     ids.into_iter().map(|(store_id, _)| store_id).collect()
@@ -368,6 +402,7 @@ pub(crate) fn public_id(store_id: u64) -> String {
         &store_id.to_le_bytes(),
     ]
     .concat();
+
     let digest = sha256(&input);
     let first = digest.first_chunk().copied().unwrap_or_default();
     format!("{:016x}", u64::from_be_bytes(first))

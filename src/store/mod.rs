@@ -181,18 +181,22 @@ impl Opened {
             sealer,
             retainer,
         } = self;
+
         let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(work)
                 .expect("start a thread")
         };
+
+        // In the order in which they end.
         let threads = vec![
             thread("sc-append", Box::new(|| appender.run())),
             thread("sc-commit", Box::new(|| committer.run())),
             thread("sc-seal", Box::new(|| sealer.run())),
             thread("sc-retain", Box::new(|| retainer.run())),
         ];
+
         (store, intake, threads)
     }
 }
@@ -274,6 +278,7 @@ impl StoreInner {
     fn replace_segment(&self, old: &Arc<segment::Segment>, new: Arc<segment::Segment>) {
         if let Some(list) = self.segments.get(new.class.index()) {
             let mut list = list.write();
+            // By identity: retention may have removed it, and then nothing is shown again.
             if let Some(place) = list.iter_mut().find(|segment| Arc::ptr_eq(segment, old)) {
                 *place = new;
             }
@@ -287,6 +292,7 @@ impl StoreInner {
             .iter()
             .map(|range| range.count_between(from, to))
             .sum();
+        // Numbers that were left out after a restore were never assigned.
         to.0.saturating_sub(from.0).saturating_sub(skipped)
     }
 
@@ -299,6 +305,7 @@ impl StoreInner {
     /// Numbers of stored entries are below. A finished segment has only durable entries.
     fn believed_below(&self) -> SeqNo {
         let durable = SeqNo(self.durable.load(Ordering::Acquire));
+        // Until the first commit the watermark may be lower than what the logs have.
         self.reserved_at_start.max(durable)
     }
 
@@ -328,6 +335,7 @@ impl Store {
             shared.salt_keeps.fault(),
             shared.consumers.fault(),
         ];
+
         let at_start = shared.faults_at_start.lock().clone();
         present.into_iter().flatten().chain(at_start).collect()
     }
@@ -364,23 +372,29 @@ impl Store {
     /// Opens a state directory, creates it if missing, and recovers from a crash.
     pub fn open(options: &Options) -> Result<Opened, StoreError> {
         let (dir, fs) = (&options.dir, &options.fs);
+        // Before the lock file, which is in it.
         format::make_dir(&**fs, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
+        // Locked first: nothing is read that another process may change.
         let store_id = format::check_version(&**fs, dir)?;
         // Before anything changes.
         let (stopped, changed) = stopped::take(&**fs, dir)?;
         options.metrics.files_changed_while_stopped.add(changed);
+
         // Before any log: a number that was never reserved is not believed.
         let reserved = write::seqno::SequenceFile::read(&**fs, dir)?.flatten();
         let reserved_at_start = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
+
         format::make_dir(&**fs, &dir.join("log"))?;
         match format::make_dir(&**fs, &segment::removal::trash_dir(dir)) {
             // The next drop of a segment creates it in the space of that segment.
             Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
             made => made?,
         }
+
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
+
         let shared = Arc::new(StoreInner {
             fs: fs.clone(),
             dir: dir.clone(),
@@ -425,13 +439,17 @@ impl Store {
             faults_at_start: Mutex::default(),
             _lock: lock,
         });
+
+        // What the catalogue knows and no directory has is missing.
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
+        // Kept, to notice below whether it was replaced.
         let state = shared.state();
         for (name, first_seq, metadata) in
             shared.with_state(index::state::StateDatabase::segments)?
         {
             known.insert((name, first_seq), metadata);
         }
+
         let mut backlog = Vec::new();
         let mut next_seq = SeqNo::FIRST;
         let mut tails = Vec::new();
@@ -444,11 +462,13 @@ impl Store {
                     report_missing_log(dir, &name, first_seq, &options.metrics);
                 }
             })?;
+
             let newest = found.last().copied();
             if newest.is_some() {
                 // The sync after the creation of a segment may have failed.
                 format::sync_dir(&**fs, &format::class_dir(dir, &name))?;
             }
+
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
@@ -456,6 +476,7 @@ impl Store {
                     store_id,
                     first_seq,
                 };
+
                 let opened = segment::Segment::open(fs, dir, (class, name.clone()), id, index);
                 let segment = match opened {
                     // Its directory stays: a later start may read it.
@@ -468,6 +489,7 @@ impl Store {
                     }
                     opened => Arc::new(opened?),
                 };
+
                 // The active segment has no index. In a class that was removed from the configuration for a while,
                 // the newest segment is sealed, too.
                 let metadata = known.remove(&(name.to_string(), first_seq));
@@ -477,8 +499,10 @@ impl Store {
                     shared.add_segment(segment);
                     continue;
                 }
+
                 // The sync of the log's directory entry may have failed.
                 format::sync_dir(&**fs, segment.dir())?;
+
                 let (index, mut walked) = segment.walk(reserved_at_start)?;
                 if let Some((offset, version)) = walked.unknown_version {
                     let what = format!(
@@ -486,8 +510,10 @@ impl Store {
                     );
                     return Err(segment.log().corrupt(offset, what));
                 }
+
                 // An old index would lack the entries appended from here on.
                 segment.remove_index()?;
+
                 let grows = grows && !walked.is_closed;
                 let is_newest = Some(first_seq) == newest && !walked.is_closed;
                 if walked.is_closed {
@@ -495,9 +521,12 @@ impl Store {
                     next_seq = next_seq.max(first_seq.next());
                 }
                 if !is_newest {
+                    // Nothing is appended to it again, so an unfinished write in it would stay
+                    // forever.
                     walked = walked.finished();
                 }
                 shared.report_damage(&segment, &walked, is_newest);
+
                 if let Some(last) = walked.unbelieved {
                     // The disk may have lost the last update of SEQUENCE: numbers just above it are not assigned again.
                     let skipped = options.limits.numbers_ahead.saturating_mul(2);
@@ -505,18 +534,22 @@ impl Store {
                         next_seq = next_seq.max(last.next());
                     }
                 }
+
                 next_seq = index
                     .blocks()
                     .metas()
                     .iter()
                     .fold(next_seq, |next, b| next.max(b.last_seq.next()));
+
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if is_newest && grows {
+                    // Opened for writing below, once all classes are read.
                     tails.push((class, segment, walked));
                     continue;
                 }
                 log::recovery::make_durable(&segment, &walked, is_newest, &options.metrics)?;
+
                 if is_newest && segment.totals().entries == 0 {
                     // Keep it as the active segment of the class if that is configured again.
                     continue;
@@ -530,6 +563,8 @@ impl Store {
                 }
             }
         }
+
+        // Missing segments count, too: their numbers were assigned.
         for metadata in known.values() {
             next_seq = next_seq.max(metadata.totals.last_seq.next());
         }
@@ -538,11 +573,14 @@ impl Store {
         known.retain(|(name, first_seq), _| {
             !segment::removal::was_dropped(&dropped, name, *first_seq)
         });
+
         let mut lost = Vec::new();
         for ((name, first_seq), metadata) in known {
             report_missing_log(dir, &name, first_seq, &options.metrics);
             lost.push(first_seq..=metadata.totals.last_seq);
         }
+
+        // Active logs have no row in the catalogue. Their ends are known only from the last stop.
         let missing = shared.report_missing_since(&stopped);
         options.metrics.entries_missing_at_start.add(missing);
         let state_now = shared.state();
@@ -550,9 +588,14 @@ impl Store {
             // It proved damaged and was rebuilt before all segments were known.
             shared.refill(&state_now)?;
         }
+
         drop((state, state_now));
         shared.open_age_clock()?;
+
         let mut active = Vec::new();
+
+        // After all segments are known, and before anything is written: each active log is made
+        // durable.
         for class in shared.classes.configured() {
             let tail = tails
                 .iter()
@@ -564,6 +607,7 @@ impl Store {
             });
             active.push(opened.transpose()?);
         }
+
         if !lost.is_empty() {
             match shared.forget_last_jobs(&lost) {
                 Err(error) if error.is_no_space() => {
@@ -572,25 +616,33 @@ impl Store {
                 forgotten => forgotten?,
             }
         }
+
+        // All numbers of the logs are known by now, so none is assigned twice.
         let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
         let skipped = || seqnos.skipped().to_vec();
         shared.skipped.get_or_init(skipped);
         if let Some(problem) = seqnos.problem_at_start() {
             shared.report_file("SEQUENCE", problem);
         }
+
+        // Everything found counts as acknowledged: it was made durable above.
         shared.set_durable(seqnos.next());
         shared.consumers.limit_to(seqnos.next());
+
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = write::class::Classifier::new(&shared.classes);
         let mut shares = write::shares::Shares::new(&shared.classes);
         shared.sample_compression();
+        // Never fails: what it cannot read only means fewer recognized duplicates.
         write::refill::refill(
             &shared,
             options.limits.dedupe_window,
             &mut dedupe,
             (&mut classifier, &mut shares),
         );
+
         let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
+        // Bounded, because the index of each waiting segment is in memory.
         let (seals_tx, seals) = bounded(SEALS_WAITING);
         let writer = write::committer::SegmentWriter {
             shared: shared.clone(),
@@ -606,6 +658,7 @@ impl Store {
             unsynced_since: None,
             in_use: false,
         };
+
         let (intake, appender, committer) = Appender::new(
             shared.clone(),
             writer,
@@ -614,6 +667,7 @@ impl Store {
             packer,
             seqnos,
         );
+
         let sealer = Sealer {
             shared: shared.clone(),
             seals,
@@ -640,6 +694,7 @@ fn heartbeat_of(clock: &Clock) -> u64 {
 /// The configured classes, and those that exist only on disk.
 fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> {
     let mut classes = configured.clone();
+
     for name in format::class_names(dir)? {
         if classes.find(&name).is_some() {
             continue;
@@ -655,6 +710,7 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
 }
 
 fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
+    // `offset` as in other reports of damage, so that one search finds all of them.
     let path = format::class_dir(dir, class_name)
         .join(format::segment_name(first_seq))
         .join("log");
@@ -671,7 +727,9 @@ fn segments_on_disk(
     mut missing: impl FnMut(SeqNo),
 ) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
+    // The directory may not exist yet.
     format::make_dir(fs, &class_dir)?;
+    // Before the listing: it renames directories.
     segment::rewrite::recover(fs, &class_dir)?;
     let mut found = Vec::new();
     for path in format::list(&class_dir)? {
@@ -682,6 +740,7 @@ fn segments_on_disk(
                 .map_err(error::io_at("remove", &path))?;
             continue;
         }
+        // Not a segment: `verify` names files that saltcellar does not know.
         let Some(seq) = format::segment_seq(name) else {
             continue;
         };

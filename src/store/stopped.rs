@@ -71,7 +71,9 @@ impl Stopped {
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = without_sum(bytes)?.lines();
+
         let mut stopped = Self::default();
+        // Another format than this release writes. Nothing can be concluded from it.
         if lines.next()? != TITLE {
             return None;
         }
@@ -90,6 +92,7 @@ impl Stopped {
                     });
                 }
                 "file" => {
+                    // The name is last, because only it may contain spaces.
                     let mut words = rest.splitn(3, ' ');
                     let bytes = words.next()?.parse().ok()?;
                     let hash = match words.next()? {
@@ -116,6 +119,7 @@ impl Stopped {
                 .map_or("-".to_owned(), |hash| format!("{hash:032x}"));
             format!("file {} {hash} {}\n", file.bytes, file.name)
         });
+
         let lines: String = logs.chain(files).collect();
         with_sum(&format!("{TITLE}\n{lines}"))
     }
@@ -126,6 +130,7 @@ impl Stopped {
         state_dir: &Path,
     ) -> Result<Vec<(String, String)>, StoreError> {
         let mut changed = Vec::new();
+
         for file in &self.files {
             let found = describe(state_dir, &file.name, file.hash.is_some())?;
             let what = match found {
@@ -147,6 +152,7 @@ impl Stopped {
 
 fn describe(state_dir: &Path, name: &str, hashed: bool) -> Result<Option<StoppedFile>, StoreError> {
     let path = state_dir.join(name);
+    // Read as a whole: these files are small.
     let (bytes, hash) = if hashed {
         let Some(content) = read_small(&Disk, &path)? else {
             return Ok(None);
@@ -161,6 +167,7 @@ fn describe(state_dir: &Path, name: &str, hashed: bool) -> Result<Option<Stopped
             ),
         }
     };
+
     let name = name.to_owned();
     Ok(Some(StoppedFile { name, bytes, hash }))
 }
@@ -172,6 +179,7 @@ pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), Stor
         None => return Ok((Stopped::default(), 0)),
         Some(Some(stopped)) => stopped,
         Some(None) => {
+            // Nothing is known, but the start must go on.
             tracing::error!(path = %path.display(), "file damaged, cannot tell what is missing since the last stop");
             Stopped::default()
         }
@@ -180,6 +188,8 @@ pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), Stor
     for (name, what) in &changed {
         tracing::error!(path = %state_dir.join(name).display(), "file {what}");
     }
+
+    // Before anything changes, so that a crash leaves no statement that is no longer true.
     forget(fs, state_dir)?;
     Ok((stopped, changed.len() as u64))
 }
@@ -187,6 +197,7 @@ pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), Stor
 /// Removes the file, if it exists, because something is about to change. Durable on return.
 pub(crate) fn forget(fs: &dyn Fs, state_dir: &Path) -> Result<(), StoreError> {
     let path = state_dir.join(STOPPED);
+    // Absent after a crash.
     match fs.remove_file(&path) {
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(()),
         removed => {
@@ -200,6 +211,7 @@ impl StoreInner {
     /// Reports entries that active logs had at the last stop and do not have now; returns their number.
     pub(super) fn report_missing_since(&self, stopped: &Stopped) -> u64 {
         let mut missing = 0;
+        // A class that was removed from the configuration is known from its directory.
         for log in &stopped.logs {
             let class = self.classes.find(&log.class_name);
             let segment = class
@@ -208,6 +220,7 @@ impl StoreInner {
                 .into_iter()
                 .find(|segment| segment.first_seq == log.first_seq);
             let found = segment.map_or(0, |segment| segment.totals().entries);
+
             let entries = log.entries.saturating_sub(found);
             if entries > 0 {
                 tracing::error!(
@@ -228,6 +241,7 @@ impl Store {
     pub(crate) fn note_stop(&self) -> Result<(), StoreError> {
         let shared = &self.0;
         let mut stopped = Stopped::default();
+        // The index of an active log is in memory. Sealed ones have a row in the catalogue.
         for segment in shared.all_segments() {
             let totals = segment.totals();
             if matches!(&*segment.index(), Index::Memory(_)) && totals.entries > 0 {
@@ -242,6 +256,7 @@ impl Store {
         for (name, hashed) in layout::irreplaceable(&shared.dir)? {
             stopped.files.extend(describe(&shared.dir, &name, hashed)?);
         }
+
         let path = shared.dir.join(STOPPED);
         shared
             .fs

@@ -107,9 +107,11 @@ impl Fault {
 
 impl Fault {
     fn parse(act: Act, text: &str) -> Option<Self> {
+        // From the end of the word to its beginning, because each part is optional.
         let (text, within) = text.split_once(':').unwrap_or((text, ""));
         let (text, part) = text.split_once('/').unwrap_or((text, "0"));
         let (errno, from) = text.split_once('@').unwrap_or((text, "1"));
+
         let errno = match errno {
             "ENOSPC" => Errno::NOSPC,
             "EIO" => Errno::IO,
@@ -117,8 +119,10 @@ impl Fault {
             "ENOMEM" => Errno::NOMEM,
             _ => return None,
         };
+
         let number = from.strip_suffix('+').unwrap_or(from);
         let (from, lasting) = (number.parse().ok()?, number.len() < from.len());
+
         Some(Self {
             act,
             errno,
@@ -226,10 +230,13 @@ impl Plan {
 
     /// Called before every operation; `bytes` is the length of a write.
     pub(crate) fn check(&self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
+        // Counted whether the operation fails or not.
         if let Some(count) = self.done.get(act as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+
         let (failure, delay) = {
+            // Under the lock only as long as needed: other operations continue during a delay.
             let mut now = self.now();
             let delay = match act {
                 Act::Sync => now.sync_delay,
@@ -238,6 +245,7 @@ impl Plan {
             };
             (now.failure_of(act, path, bytes), delay)
         };
+
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
@@ -246,11 +254,14 @@ impl Plan {
 
     /// Called before every read of `len` bytes.
     pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+        // A plan may let every read fail, besides those of single sectors.
         self.check(Act::Read, path, 0)
             .map_err(|failure| failure.why)?;
+
         let path = path.to_string_lossy();
         let meets =
             |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
+
         if self
             .now()
             .bad_sectors
@@ -305,6 +316,7 @@ impl Now {
                     total: total.parse().ok()?,
                 });
             }
+            // Any other word names an operation.
             name => {
                 let (act, _) = Act::ALL.into_iter().find(|(_, word)| *word == name)?;
                 self.faults.push((Fault::parse(act, value)?, 0));
@@ -320,16 +332,21 @@ impl Now {
         let version = std::fs::metadata(&*path)
             .ok()
             .map(|m| (m.ino(), m.mtime(), m.mtime_nsec()));
+        // The usual case.
         if version == *read {
             return;
         }
+
         *read = version;
+
+        // The whole plan is replaced: a word that the file no longer has must end.
         let text = std::fs::read_to_string(&*path).unwrap_or_default();
         let file = self.file.take();
         *self = Self {
             file,
             ..Self::default()
         };
+
         if let Err(word) = self.apply(&text) {
             tracing::error!(word, "invalid word in the fault plan");
         }
@@ -341,27 +358,34 @@ impl Now {
             why: errno.into(),
             part: part.min(bytes),
         };
+
         let mut failure = None;
         for (fault, seen) in &mut self.faults {
+            // Each fault counts the operations that it matches.
             if fault.act != act || !path.contains(&fault.within) {
                 continue;
             }
             *seen += 1;
+            // The first fault in the plan decides, but all of them count.
             if *seen == fault.from || (fault.lasting && *seen > fault.from) {
                 failure.get_or_insert_with(|| failed(fault.errno, fault.part));
             }
         }
+
         if let Some(failure) = failure {
             return Err(failure);
         }
+
         // A full disk has no space for bytes or names.
         let wanted = match act {
             Act::Write => bytes as u64,
             Act::Create | Act::MakeDir => 1,
             _ => 0,
         };
+
         if let Some(room) = &mut self.room {
             if wanted > *room {
+                // The bytes that still fit are written, as by a real disk.
                 let part = usize::try_from(std::mem::take(room)).unwrap_or(usize::MAX);
                 return Err(failed(Errno::NOSPC, part));
             }
@@ -475,6 +499,8 @@ impl FsFile for FaultyFile {
         let Err(failure) = self.plan.check(Act::Write, &self.path, bytes.len()) else {
             return self.file.write_all_at(bytes, offset);
         };
+
+        // A part may have been written before the failure, as in reality.
         let part = bytes.get(..failure.part).unwrap_or_default();
         if !part.is_empty() {
             self.file.write_all_at(part, offset)?;

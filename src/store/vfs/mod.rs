@@ -80,18 +80,25 @@ pub trait Fs: Debug + Send + Sync {
     /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has either the old or the new content.
     /// Durable on return.
     fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
+        // Beside the file: a rename is atomic within one file system only.
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".tmp");
         let temporary = Path::new(&temporary);
+
+        // Synced before the rename, or the new name could refer to an empty file after a power
+        // loss.
         let written = self.create(temporary).and_then(|file| {
             write(&*file)?;
             file.sync_all()
         });
+
         if let Err(why) = written.and_then(|()| self.rename(temporary, path)) {
             // An incomplete file occupies space, which may be short.
             let _ = self.remove_file(temporary);
             return Err(why);
         }
+
+        // The rename itself is durable only with its directory.
         path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
     }
 }
@@ -120,6 +127,7 @@ pub trait FsFile: Debug + Send + Sync {
 /// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
 pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
+    // A fault plan that cannot be read must not run as a disk without faults.
     if let Ok(text) = std::env::var(faults::VARIABLE) {
         let faults = faults::Faults::parse(&text);
         return Ok(Arc::new(faults.map_err(|word| {
@@ -133,7 +141,9 @@ pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
 /// is reported as not found.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
+    // Not waited for: retention holds its lock while it truncates the log away.
     match file.try_lock_shared() {
+        // The bytes are going, so the caller treats the file as gone.
         Err(TryLockError::WouldBlock) => Err(io::Error::new(
             io::ErrorKind::NotFound,
             "the file is being removed",
@@ -151,6 +161,7 @@ impl Fs for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
         // A user with write access to a backup directory may have created a symbolic link there.
         let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -197,7 +208,9 @@ impl Fs for Disk {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
+        // Blocks that only root may use (`f_bfree`) do not count: the daemon is not root.
         let found = rustix::fs::statvfs(path)?;
+        // `f_frsize`, not `f_bsize`: the counts are in units of fragments.
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Space {
             available: bytes(found.f_bavail),

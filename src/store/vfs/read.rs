@@ -47,6 +47,7 @@ pub(crate) fn read_at(file: &dyn FsFile, buffer: &mut [u8], offset: u64) -> io::
     match file.read_exact_at(buffer, offset) {
         Ok(()) => Ok(Outcome::Whole),
         Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => Ok(Outcome::End),
+        // Only now in parts: a single read is the usual case, and each part costs a request.
         Err(why) if is_damage(&why) => {
             let mut unreadable = Vec::new();
             Ok(if halve(file, buffer, offset, &mut unreadable)? {
@@ -67,17 +68,22 @@ fn halve(
     unreadable: &mut Vec<Range<u64>>,
 ) -> io::Result<bool> {
     let end = offset + buffer.len() as u64;
+    // One sector, or a part of one: this is what is lost.
     let Some(middle) = middle(offset, end) else {
         buffer.fill(0);
+
+        // Adjacent sectors are one range for the caller.
         match unreadable.last_mut() {
             Some(before) if before.end == offset => before.end = end,
             _ => unreadable.push(offset..end),
         }
+
         return Ok(true);
     };
 
     let (left, right) = buffer.split_at_mut(usize::try_from(middle - offset).unwrap_or(0));
     for (half, at) in [(left, offset), (right, middle)] {
+        // This half is whole: the bad sector is in the other one.
         match file.read_exact_at(half, at) {
             Ok(()) => {}
             Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
@@ -94,6 +100,7 @@ fn halve(
 
 /// The boundary between sectors nearest to the middle of a range; `None` within one sector.
 fn middle(from: u64, to: u64) -> Option<u64> {
+    // Boundaries of sectors within the range, as sector numbers.
     let sector = SECTOR_BYTES as u64;
     let (first, last) = (from / sector + 1, to.div_ceil(sector).saturating_sub(1));
     (first <= last).then(|| first.midpoint(last) * sector)
@@ -118,6 +125,7 @@ impl Content {
 pub(crate) fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>> {
     let file = match fs.open(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // The inode itself is unreadable, so the length is unknown.
         Err(why) if is_damage(&why) => {
             return Ok(Some(Content {
                 bytes: Vec::new(),
@@ -128,9 +136,11 @@ pub(crate) fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>
     };
 
     loop {
+        // The size first: a small file is read in one piece.
         let size = file.size()?;
         let len = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut bytes = vec![0; len];
+
         match read_at(&*file, &mut bytes, 0)? {
             Outcome::Whole => {
                 return Ok(Some(Content {

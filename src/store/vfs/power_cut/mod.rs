@@ -144,7 +144,9 @@ impl PowerCut {
             blocks_max: None,
             lie: None,
         };
+
         state.adopt(root);
+
         Self {
             state: Arc::new(Mutex::new(state)),
             plan,
@@ -189,6 +191,7 @@ impl PowerCut {
     /// Creates in `to` the state that the next start finds.
     pub(in crate::store) fn cut(&self, to: &Path, survives: Survives, rng: &mut Rng) {
         let mut state = self.state.lock();
+        // Names first: content is written only where a name survives.
         state.acts_left = Some(0);
         let names = state.names_after_cut(survives, rng);
         state.write_dir(0, to, &names, survives, rng);
@@ -238,8 +241,10 @@ impl DiskState {
                 lost: Vec::new(),
                 space,
             });
+
             return id;
         }
+
         self.nodes.push(DiskNode::Dir {
             now: Names::new(),
             synced: Names::new(),
@@ -249,8 +254,10 @@ impl DiskState {
             .unwrap()
             .map(|item| item.unwrap().file_name())
             .collect();
+        // sled bypasses the simulated disk, so its directories are not part of it.
         items.retain(|name| id == 0 || !is_sled(name));
         items.sort();
+
         for name in items {
             let child = self.adopt(&path.join(&name));
             if let DiskNode::Dir { now, synced, .. } = &mut self.nodes[id] {
@@ -269,6 +276,7 @@ impl DiskState {
             };
             id = *now.get(part.as_os_str())?;
         }
+
         Some(id)
     }
 
@@ -286,8 +294,10 @@ impl DiskState {
 
     fn put(&mut self, path: &Path, node: DiskNode) -> Option<Id> {
         let (dir, name) = self.target(path)?;
+
         let id = self.nodes.len();
         self.nodes.push(node);
+
         self.now(dir).insert(name.clone(), id);
         self.changes.push(Change::Put {
             dir,
@@ -302,7 +312,9 @@ impl DiskState {
         let (Some(from), Some(to)) = (self.target(from), self.target(to)) else {
             return;
         };
+
         self.now(from.0).remove(&from.1);
+        // A rename over an existing file removes that one.
         if let Some(replaced) = self
             .now(to.0)
             .insert(to.1.clone(), node)
@@ -310,6 +322,8 @@ impl DiskState {
         {
             self.unlink(replaced);
         }
+        // Within one directory a rename is a single change, so it survives as a whole or not at
+        // all.
         if from.0 == to.0 {
             self.changes.push(Change::Move {
                 dir: from.0,
@@ -319,6 +333,8 @@ impl DiskState {
             });
             return;
         }
+
+        // Between directories it is two changes, of which either may survive.
         self.changes.push(Change::Put {
             dir: to.0,
             name: to.1,
@@ -336,8 +352,10 @@ impl DiskState {
         assert_eq!(dir, same, "the names are in one directory");
         let names = self.now(dir);
         let (first, second) = (*names.get(&one)?, *names.get(&other)?);
+
         names.insert(one.clone(), second);
         names.insert(other.clone(), first);
+
         self.changes.push(Change::Exchange {
             dir,
             one: (one, first),
@@ -350,25 +368,31 @@ impl DiskState {
         let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else {
             return;
         };
+
         // A directory is emptied first, name by name; any part of that may survive.
         if let DiskNode::Dir { now, .. } = &self.nodes[node] {
             for child in now.keys().cloned().collect::<Vec<_>>() {
                 self.remove(&path.join(child));
             }
         }
+
         self.now(dir).remove(&name);
         self.unlink(node);
+
         self.changes.push(Change::Remove { dir, name, node });
     }
 
     fn sync_dir(&mut self, id: Id) {
+        // Reports success and does nothing, as a disk with a volatile cache.
         if self.lie == Some(Act::SyncDir) {
             return;
         }
+
         let (done, rest): (Vec<_>, _) = std::mem::take(&mut self.changes)
             .into_iter()
             .partition(|change| change.dir() == id);
         self.changes = rest;
+
         if let DiskNode::Dir { synced, .. } = &mut self.nodes[id] {
             for change in done {
                 change.apply(synced);
@@ -383,9 +407,11 @@ impl DiskState {
     }
 
     fn sync_file(&mut self, id: Option<Id>, good: bool) {
+        // As `sync_dir`.
         if self.lie == Some(Act::Sync) {
             return;
         }
+
         let Some(DiskNode::File {
             synced,
             unsynced,
@@ -395,10 +421,13 @@ impl DiskState {
         else {
             return;
         };
+        // The kernel may mark the pages clean: a later sync does not write them.
         if !good {
             lost.append(unsynced);
             return;
         }
+
+        // Writes that an earlier failed sync dropped do not reach the disk with this one either.
         lost.clear();
         for write in unsynced.drain(..) {
             apply(synced, &write, |_| true);
@@ -415,6 +444,7 @@ impl DiskState {
                 DiskNode::File { .. } => Names::new(),
             });
         }
+        // Nothing random in the other two cases.
         if survives != Survives::Some {
             return names;
         }
@@ -429,6 +459,7 @@ impl DiskState {
         {
             change.clone().apply(&mut names[change.dir()]);
         }
+
         names
     }
 
@@ -454,6 +485,7 @@ impl DiskState {
                 }
             }
         }
+
         // sled's directories exist only in the real directory.
         let Some(real) = self.path_of(id) else { return };
         for item in fs::read_dir(real)
@@ -485,11 +517,14 @@ impl DiskState {
 impl Fs for PowerCut {
     fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
         let mut state = self.begin(Act::Create, path)?;
+        // A file that exists is truncated and needs no other name.
         let known = state.find(path);
         if known.is_none() {
             state.has_room(path, 0)?;
         }
+
         let file = Disk.create(path)?;
+
         let id = known.or_else(|| {
             let (synced, space) = (Vec::new(), FileSpace::default());
             state.put(
@@ -502,6 +537,7 @@ impl Fs for PowerCut {
                 },
             )
         });
+
         if known.is_some() {
             state.write(id, Write::Size(0));
             state
@@ -509,6 +545,7 @@ impl Fs for PowerCut {
                 .into_iter()
                 .for_each(|space| space.blocks.clear());
         }
+
         drop(state);
         Ok(self.file(path, id, file))
     }
@@ -526,6 +563,7 @@ impl Fs for PowerCut {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.begin(Act::MakeDir, path)?;
         state.has_room(path, 1)?;
+
         Disk.make_dir(path)?;
         state.put(
             path,
@@ -548,6 +586,7 @@ impl Fs for PowerCut {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.begin(Act::Rename, to)?;
+        // A longer directory may need a block.
         state.has_room(to, 0)?;
         Disk.rename(from, to)?;
         state.rename(from, to);
@@ -577,6 +616,7 @@ impl Fs for PowerCut {
 
     fn space(&self, path: &Path) -> io::Result<Space> {
         let state = self.state.lock();
+
         match state.blocks_max {
             Some(most) => Ok(Space {
                 available: state.blocks_free() * BLOCK,
@@ -594,6 +634,7 @@ impl PowerCut {
             .space_of(id)
             .into_iter()
             .for_each(|space| space.open += 1);
+
         Box::new(CuttableFile {
             disk: self.clone(),
             path: path.to_owned(),
@@ -624,6 +665,7 @@ impl Drop for CuttableFile {
 
 impl CuttableFile {
     fn sync(&self) -> io::Result<()> {
+        // Before the lock: the plan may delay the operation.
         let planned = self.disk.plan.check(Act::Sync, &self.path, 0);
         let mut state = self.disk.state.lock().count_operation()?;
         // The real file is the page cache and needs no sync.
@@ -634,14 +676,18 @@ impl CuttableFile {
 
 impl FsFile for CuttableFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        // As in `sync`.
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
         let mut state = self.disk.state.lock().count_operation()?;
+
         let part = planned
             .as_ref()
             .map_or_else(|failure| &bytes[..failure.part], |()| bytes);
+        // As much as the free blocks hold is written, and the rest fails.
         let fits = state.allocate(self.id, offset, part.len());
         let is_full = fits < part.len();
         let part = &part[..fits];
+        // The real file first, because a failure there must leave no record.
         self.real.write_all_at(part, offset)?;
         if !part.is_empty() {
             let offset = usize::try_from(offset).unwrap();
@@ -653,6 +699,7 @@ impl FsFile for CuttableFile {
                 },
             );
         }
+
         if is_full {
             return Err(rustix::io::Errno::NOSPC.into());
         }
@@ -677,7 +724,10 @@ impl FsFile for CuttableFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.begin(Act::SetLen, &self.path)?;
         self.real.set_len(len)?;
+
         state.write(self.id, Write::Size(usize::try_from(len).unwrap()));
+
+        // Blocks behind the new end are free again.
         let blocks = len.div_ceil(BLOCK);
         state
             .space_of(self.id)

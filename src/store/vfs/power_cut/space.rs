@@ -67,6 +67,7 @@ impl DiskState {
 
     /// Fails with ENOSPC unless there is space for another name in the path's directory, and for `blocks` blocks.
     pub(super) fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
+        // A name that exists is replaced and needs no room.
         let names = match path
             .parent()
             .and_then(|dir| self.find(dir))
@@ -79,6 +80,7 @@ impl DiskState {
             }
             _ => 1,
         };
+
         let wanted = blocks + u64::from(names % NAMES_OF_A_BLOCK == 0);
         if wanted > self.blocks_free() {
             Err(rustix::io::Errno::NOSPC.into())
@@ -89,14 +91,18 @@ impl DiskState {
 
     /// Allocates the blocks of a write; returns the number of bytes that fit.
     pub(super) fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
+        // Counted before the file is borrowed.
         let mut free = self.blocks_free();
         let Some(DiskNode::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else {
             return len;
         };
+
         let end = offset + len as u64;
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            // Blocks are allocated when they are first written, so a preallocated log needs none.
             if !space.blocks.contains(&block) {
                 if free == 0 {
+                    // A partial write ends at the last block that is free.
                     return usize::try_from((block * BLOCK).saturating_sub(offset))
                         .unwrap()
                         .min(len);

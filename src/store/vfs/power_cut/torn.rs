@@ -53,6 +53,7 @@ pub(super) fn apply(content: &mut Vec<u8>, write: &Write, mut kept: impl FnMut(u
             }
         }
         Write::Bytes { offset, bytes } => {
+            // Sector by sector, at the boundaries of the disk, not of the write.
             let mut at = *offset;
             let end = offset + bytes.len();
             while at < end {
@@ -84,12 +85,15 @@ pub(super) fn content_after_cut(
         Survives::Some if rng.coin() => unsynced.len(),
         Survives::Some => rng.below(unsynced.len() + 1),
     };
+
+    // Without gaps, all writes but the last one survive whole.
     let (gaps, last) = (rng.coin(), upto.saturating_sub(1));
     for (number, write) in unsynced.iter().take(upto).enumerate() {
         if survives == Survives::All || (number < last && !gaps) {
             apply(&mut content, write, |_| true);
             continue;
         }
+
         // Keep all sectors, those up to a random one, all but one, or a random set.
         let sectors = match write {
             Write::Bytes { offset, bytes } => {
@@ -97,6 +101,7 @@ pub(super) fn content_after_cut(
             }
             Write::Size(_) => 0..1,
         };
+
         let (torn_at, how) = (sectors.start + rng.below(sectors.len() + 1), rng.below(4));
         apply(&mut content, write, |sector| match how {
             0 => true,
@@ -118,18 +123,22 @@ pub(super) fn content_after_cut(
 /// Copies a directory of sled, omits it, or damages the copy.
 pub(super) fn copy_sled(from: &Path, to: &Path, survives: Survives, rng: &mut Rng) {
     let how = if survives == Survives::All {
+        // Without damage: a process that dies leaves sled's files as they are.
         9
     } else {
         rng.below(10)
     };
+    // The directory was never written.
     if how == 0 {
         return;
     }
+
     fs::create_dir(to).unwrap();
     for item in fs::read_dir(from).unwrap() {
         let item = item.unwrap();
         let target = to.join(item.file_name());
         if item.path().is_dir() {
+            // Damage is chosen once, for the directory itself.
             copy_sled(&item.path(), &target, Survives::All, rng);
             continue;
         }
@@ -137,6 +146,8 @@ pub(super) fn copy_sled(from: &Path, to: &Path, survives: Survives, rng: &mut Rn
         let Ok(mut bytes) = fs::read(item.path()) else {
             continue;
         };
+
+        // Lost at the end, or a sector of zero bytes: sled opens the former without an error.
         match how {
             1 => bytes.truncate(rng.below(bytes.len() + 1)),
             2 if !bytes.is_empty() => {
