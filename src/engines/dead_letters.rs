@@ -144,10 +144,13 @@ impl DeadLetters {
         let path = state_dir.join("sinks").join(format!("{name}.dead"));
         // A line with an unreadable part is damaged, and the file is kept under a second name.
         let content = open_small(&*fs, &path)?;
+
         let bytes = content.unwrap_or_default().bytes;
         let mut state = State::default();
+        // A line without its line break was not synced, and its event not acknowledged.
         let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
         let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+
         for (number, line) in (1..).zip(text.lines()) {
             if let Some(letter) = parse(line) {
                 state.letters.insert(letter.key(), letter);
@@ -157,6 +160,7 @@ impl DeadLetters {
                 state.damaged_lines.push(number);
             }
         }
+
         state.bytes = whole as u64;
         Ok(Self {
             fs,
@@ -192,12 +196,17 @@ impl DeadLetters {
         now: Micros,
     ) -> Result<(), DeadLetterError> {
         let mut state = self.state.lock();
+
         let key = (event.seq.0, event.id.clone());
         let known = state.letters.get(&key).map(|letter| letter.attempts);
         let letter = DeadLetter::new(event, reason, known.unwrap_or(0).saturating_add(1), now);
         let line = line(&letter);
+
         let count = state.letters.len() + state.damaged.len();
         let bytes = state.bytes.saturating_add(line.len() as u64);
+
+        // A known letter takes no further place, and the first one is accepted whatever its size: a
+        // sink must not stop for one event.
         if known.is_none()
             && count > 0
             && (count >= DEAD_LETTERS_MAX || bytes > DEAD_LETTERS_BYTES_MAX)
@@ -207,8 +216,10 @@ impl DeadLetters {
                 bytes: state.bytes,
             });
         }
+
         let offset = state.bytes;
         let before = state.letters.insert(key.clone(), letter);
+
         let saved = match &state.file {
             // The lines of earlier attempts are dropped when the file is rewritten.
             Some(file) if known.is_none() => {
@@ -224,21 +235,26 @@ impl DeadLetters {
             }
             _ => self.rewrite(&mut state),
         };
+
         if saved.is_err() {
-            // The content of the file is unknown.
+            // What is on disk after a failed write or sync is unknown, so the next change rewrites
+            // the file.
             state.file = None;
             match before {
                 Some(before) => _ = state.letters.insert(key, before),
                 None => _ = state.letters.remove(&key),
             }
         }
+
         saved
     }
 
     /// Removes these, or all without a list, damaged ones too; returns their number. Durable on return.
     pub(crate) fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let mut state = self.state.lock();
+        // Copies, so that memory still agrees with the file if the rewrite fails.
         let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
+
         if let Some(ids) = ids {
             state
                 .letters
@@ -247,6 +263,7 @@ impl DeadLetters {
             state.letters.clear();
             state.damaged.clear();
         }
+
         let removed = letters.len() + damaged.len() - state.letters.len() - state.damaged.len();
         if removed > 0
             && let Err(error) = self.rewrite(&mut state)
@@ -254,6 +271,7 @@ impl DeadLetters {
             (state.letters, state.damaged, state.file) = (letters, damaged, None);
             return Err(error);
         }
+
         Ok(removed)
     }
 
@@ -266,9 +284,12 @@ impl DeadLetters {
                 why,
             }
         };
+
+        // The directory exists once any sink has had a dead letter. Its own name must be durable
+        // before that of a file in it.
         if let Some(dir) = self.path.parent().filter(|dir| !dir.is_dir()) {
             match self.fs.make_dir(dir) {
-                // Another sink has created it.
+                // The thread of another sink has created it.
                 Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
                 made => made.map_err(failed("create the directory of"))?,
             }
@@ -276,17 +297,21 @@ impl DeadLetters {
                 .map_or(Ok(()), |above| self.fs.sync_dir(above))
                 .map_err(failed("create the directory of"))?;
         }
+
         let mut text: String = state
             .damaged
             .iter()
             .flat_map(|line| [line.as_str(), "\n"])
             .collect();
         text.extend(state.letters.values().map(line));
+
+        // The open file is the old one as soon as the new one has its name.
         state.file = None;
         self.fs
             .write_whole(&self.path, text.as_bytes())
             .map_err(failed("write"))?;
         state.file = Some(self.fs.open_to_write(&self.path).map_err(failed("open"))?);
+
         state.bytes = text.len() as u64;
         Ok(())
     }
@@ -298,17 +323,20 @@ pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
     let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
     let lines = (1..).zip(text.lines());
     let damaged = lines.filter(|(_, line)| parse(line).is_none());
+
     let mut found: Vec<_> = damaged
         .map(|(line, _)| Fault::at(line, "damaged dead letter: its event cannot be delivered"))
         .collect();
+
     if whole < bytes.len() {
         found.push(Fault::unfinished("an incomplete last line"));
     }
+
     found
 }
 
 fn line(letter: &DeadLetter) -> String {
-    // A struct of texts and numbers can always be written.
+    // A struct of strings and numbers can always be written.
     let json = serde_json::to_string(letter).unwrap_or_default();
     format!("{:016x} {json}\n", xxh3_64(json.as_bytes()))
 }

@@ -70,12 +70,15 @@ impl Event {
             body,
             ..
         } = entry;
+
         let of_event = get(&body, "master_id")
             .and_then(as_text)
             .filter(|id| !id.is_empty());
         let master_id = of_event.map_or_else(|| master_id.clone(), Arc::from);
+
         let tag = String::from_utf8(tag)
             .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
+
         Self {
             id,
             seq,
@@ -94,11 +97,14 @@ impl Event {
         if !self.tag.starts_with(HOOK_TAG) {
             return 0;
         }
+
         let is_hops = |key: &[u8]| as_text(key).is_some_and(|key| key.eq_ignore_ascii_case(HOPS));
         let given = get(&self.body, "headers")
             .into_iter()
             .flat_map(pairs)
             .find(|(key, _)| is_hops(key));
+
+        // The event has passed through this hook, whatever its sender states.
         let before = given.and_then(|(_, value)| as_text(value)?.parse::<u32>().ok());
         before.unwrap_or(0).saturating_add(1)
     }
@@ -139,6 +145,7 @@ impl Event {
         let mut text = Vec::with_capacity(self.body.len() + 400);
         serde_json::to_writer(&mut text, &self.head())
             .map_err(|error| Unreadable(error.to_string()))?;
+
         // `data` is the last key.
         text.pop();
         text.extend_from_slice(b",\"data\":");
@@ -146,6 +153,7 @@ impl Event {
             text.extend_from_slice(self.data()?.to_string().as_bytes());
         }
         text.push(b'}');
+
         Ok(text)
     }
 

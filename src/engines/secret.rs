@@ -77,6 +77,7 @@ impl Secret {
             secret: self.clone(),
             why,
         };
+
         let path = match self {
             Self::File(path) => path.clone(),
             Self::Credential(name) => {
@@ -86,20 +87,26 @@ impl Secret {
                 Path::new(&dir).join(name)
             }
         };
+
         let mut text = String::new();
+        // One byte more than allowed shows that the file is longer.
         let file = File::open(path).map_err(failed)?;
         file.take(SINK_SECRET_BYTES_MAX + 1)
             .read_to_string(&mut text)
             .map_err(failed)?;
+
+        // An editor ends a file with a line break, which is no part of the secret.
         text.truncate(text.trim_end().len());
         if text.is_empty() {
             return Err(failed(io::Error::other("it is empty")));
         }
+
         if text.len() as u64 > SINK_SECRET_BYTES_MAX {
             return Err(failed(io::Error::other(format!(
                 "longer than {SINK_SECRET_BYTES_MAX} bytes"
             ))));
         }
+
         Ok(text)
     }
 }
@@ -157,7 +164,9 @@ impl Revealed {
     /// Hides a value, its parts, and other spellings of them.
     pub(crate) fn hide(&self, value: &str) {
         self.add(value);
+
         let parts = UrlParts::of(value);
+        // The words after a scheme, such as `Bearer`.
         let words = value.split_whitespace().skip(1);
         let parts = parts.login.into_iter().chain(parts.path).chain(parts.query);
         for part in parts.chain(words) {
@@ -171,11 +180,13 @@ impl Revealed {
         if value.is_empty() {
             return;
         }
+
         let mut spellings = vec![value.to_owned()];
         if value.len() >= ENCODED_BYTES_MIN {
             spellings.extend(in_base64(value.as_bytes()));
             spellings.push(in_hex(value.as_bytes(), ""));
         }
+
         let mut known = self.0.lock();
         for spelling in spellings {
             let spelling: Vec<char> = spelling.chars().collect();
@@ -191,20 +202,25 @@ impl Revealed {
         let text = text
             .get(..text.floor_char_boundary(SCRUBBED_BYTES_MAX))
             .unwrap_or_default();
+
         let mut ranges = Vec::new();
+        // Each value is searched in the original text: a placeholder must not make or hide a match.
         for value in self.0.lock().iter() {
             find(text, value, &mut ranges);
         }
+
         ranges.sort_unstable();
+
         let (mut clean, mut done) = (String::with_capacity(text.len()), 0);
         for (from, to) in ranges {
-            // A value within another one, or next to it.
+            // A value within another one, or next to it, is a part of what is replaced already.
             if from >= done {
                 clean.push_str(text.get(done..from).unwrap_or_default());
                 clean.push_str(REDACTED);
             }
             done = done.max(to);
         }
+
         clean.push_str(text.get(done..).unwrap_or_default());
         clean
     }
@@ -224,8 +240,11 @@ fn is_secret_name(name: &str) -> bool {
         "accesskey",
         "privatekey",
     ];
+
     let mut name = name.to_ascii_lowercase();
     name.retain(|c| c.is_ascii_alphanumeric());
+    // A name that is taken for a secret by mistake hides a harmless text; the opposite would show a
+    // secret.
     WORDS.iter().any(|word| name.contains(word)) || name.ends_with("key")
 }
 
@@ -246,15 +265,19 @@ impl<'a> UrlParts<'a> {
         let Some((_, rest)) = text.split_once("://") else {
             return parts;
         };
+
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+
         if let Some((login, _)) = authority.rsplit_once('@') {
             parts.login.push(login);
             parts.login.extend(login.split_once(':').map(|(_, of)| of));
         }
+
         parts.path.push(path);
         parts.path.extend(path.split('/'));
         parts.query.push(query);
+
         let value = |pair: &'a str| pair.split_once('=').map_or(pair, |(_, value)| value);
         parts.query.extend(query.split(['&', ';']).map(value));
         parts
@@ -297,9 +320,11 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
     let mut buffer = [0; 4];
     let own = first.encode_utf8(&mut buffer).as_bytes();
     let own = own.first().copied().unwrap_or_default();
+
     let mut from = 0;
+
     while from < bytes.len() {
-        // Most characters begin no spelling.
+        // Most characters begin no spelling, and the search for one is costly.
         let begins = bytes.get(from).is_some_and(|byte| {
             byte.eq_ignore_ascii_case(&own) || matches!(byte, b'%' | b'\\' | b'&' | b'+')
         });
@@ -307,6 +332,7 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
         match end {
             Some(to) => {
                 ranges.push((from, to));
+                // Spellings of one value do not overlap.
                 from = to;
             }
             None => from += 1,
@@ -322,13 +348,18 @@ fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize>
         for &at in &now {
             spellings(text, at, want, &mut next);
         }
+
         if next.is_empty() {
             return None;
         }
+        // Escapes of different lengths can end at the same place; without this each character could
+        // double the list.
         next.sort_unstable();
         next.dedup();
         std::mem::swap(&mut now, &mut next);
     }
+
+    // The longest spelling, so that no part of the value is left.
     now.last().copied()
 }
 
@@ -337,13 +368,16 @@ fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
     let rest = text.get(at..).unwrap_or_default();
     let mut buffer = [0; 4];
     let own = want.encode_utf8(&mut buffer).as_bytes();
+
     let begins = |rest: &[u8]| {
         rest.get(..own.len())
             .is_some_and(|part| part.eq_ignore_ascii_case(own))
     };
+
     if begins(rest) {
         ends.push(at + own.len());
     }
+
     match rest.first() {
         Some(b'+') if want == ' ' => ends.push(at + 1),
         Some(b'%') => ends.extend(percent(rest, own).map(|len| at + len)),
@@ -401,6 +435,7 @@ fn escape(text: &[u8], want: char) -> Option<usize> {
 fn entity(text: &[u8], want: char) -> Option<usize> {
     let len = memchr::memchr(b';', text.get(..12).unwrap_or(text))?;
     let name = text.get(1..len)?;
+
     let found = match name {
         b"amp" => u32::from('&'),
         b"lt" => u32::from('<'),
@@ -411,6 +446,7 @@ fn entity(text: &[u8], want: char) -> Option<usize> {
         [b'#', digits @ ..] => std::str::from_utf8(digits).ok()?.parse().ok()?,
         _ => return None,
     };
+
     (found == u32::from(want)).then_some(len + 1)
 }
 

@@ -43,8 +43,9 @@ impl Template {
                 minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string())
             })
         });
-        // With the limits of `wire::jinja`, these two bound the nesting of values that a template makes, and so the recursion of
-        // their destructor: an object that outlives an iteration could nest them once per iteration.
+        // With the limits of `wire::jinja`, these two bound the nesting of values that a template
+        // makes, and so the recursion of their destructor: an object that outlives an iteration
+        // could nest them once per iteration.
         env.set_recursion_limit(SINK_TEMPLATE_RECURSION_MAX);
         env.remove_global("namespace");
 
@@ -54,20 +55,26 @@ impl Template {
                 .unwrap_or_default();
             Invalid::new(key, format!("the template is not valid: {line}{problem}"))
         };
+
         let source =
             BoundedSource::template(text, SyntaxConfig::default()).map_err(|too_deep| {
                 let before = text.get(..too_deep.offset).unwrap_or_default();
                 invalid(Some(before.matches('\n').count() + 1), &too_deep.what)
             })?;
+        // Each of them can nest a value once more, also in a loop.
         if source.assigned_depth() > SINK_TEMPLATE_ASSIGNED_MAX {
             let problem = format!(
                 "more than {SINK_TEMPLATE_ASSIGNED_MAX} operations in its `set` tags together"
             );
             return Err(invalid(None, &problem));
         }
+
         source
             .add_to(&mut env, NAME)
             .map_err(|error| invalid(error.line(), &message(&error)))?;
+
+        // Without the global the name would only be undefined, and the template would fail at each
+        // event instead of at the start.
         let uses_namespace = env
             .get_template(NAME)
             .is_ok_and(|template| template.undeclared_variables(false).contains("namespace"));
@@ -102,16 +109,20 @@ impl Template {
                 .unwrap_or_default();
             RenderError(format!("{line}{}", message(&error)))
         };
+
         let text = self
             .0
             .get_template(NAME)
             .and_then(|template| template.render(minijinja::value::Serde(context)))
             .map_err(failed)?;
+
+        // The fuel bounds the number of operations, not the size of the text that they copy.
         if text.len() > SINK_ITEM_BYTES_MAX {
             return Err(RenderError(format!(
                 "its text has more than {SINK_ITEM_BYTES_MAX} bytes"
             )));
         }
+
         Ok(text)
     }
 }

@@ -103,6 +103,7 @@ impl Measurements {
 
     /// The measurements of an event; `None` if it is not of a known beacon.
     pub(super) fn of(&self, event: &Event) -> Result<Option<Measured>, EncodeError> {
+        // `salt/beacon/<minion>/<beacon>/...`
         let Some(("salt/beacon", rest)) = event.tag.split_at_checked(11) else {
             return Ok(None);
         };
@@ -110,15 +111,19 @@ impl Measurements {
         else {
             return Ok(None);
         };
+
         let beacon = rest.split('/').next().unwrap_or_default();
+        // Rules of the configuration come first, so they can replace those for Salt's own beacons.
         let mut rules = self.rules.iter().chain(RULES.iter());
         let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else {
             return Ok(None);
         };
+
         let mut data = event.data()?;
         if let Some(fields) = data.as_object_mut() {
             fields.retain(|key, _| !ENVELOPE.contains(&key.as_str()));
         }
+
         let mut tags = Map::from_iter([("minion".to_owned(), Json::from(minion))]);
         tags.extend(
             self.tags
@@ -128,18 +133,22 @@ impl Measurements {
         for (name, path) in &rule.tags {
             tags.extend(at_path(&data, path).map(|value| (name.clone(), value.clone())));
         }
+
         let mut numbers = Vec::new();
         if let Some(values) = at_path(&data, &rule.at) {
             collect(values, "", &mut numbers);
         }
+        // A number that is a tag would otherwise also be a measurement of itself.
         let is_tag = |path: &str| rule.at.is_empty() && rule.tags.values().any(|tag| tag == path);
         numbers
             .retain(|(path, _)| !is_tag(path) && !rule.skip.iter().any(|glob| glob.matches(path)));
+
         let named = |(path, value): (String, Json)| Measurement {
             name: metric(&rule.prefix, &path),
             value,
         };
         let list = numbers.into_iter().map(named).collect();
+
         Ok(Some(Measured {
             minion: minion.to_owned(),
             beacon: beacon.to_owned(),
@@ -211,6 +220,7 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
             format!("{path}.{key}")
         }
     };
+
     match value {
         Json::Number(_) => found.push((path.to_owned(), value.clone())),
         Json::Bool(flag) => found.push((path.to_owned(), Json::from(u8::from(*flag)))),
@@ -219,6 +229,7 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
                 number(text.strip_suffix('%').unwrap_or(text)).map(|n| (path.to_owned(), n)),
             );
         }
+        // As in `/proc/meminfo`.
         Json::Object(map) => match (map.get("value"), map.get("unit").and_then(Json::as_str)) {
             (Some(Json::String(text)), Some(unit)) => {
                 let factor = if unit.eq_ignore_ascii_case("kb") {
@@ -233,6 +244,7 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
                 .iter()
                 .for_each(|(key, value)| collect(value, &below(key), found)),
         },
+
         Json::Array(list) => {
             list.iter()
                 .enumerate()
@@ -264,6 +276,7 @@ fn metric(prefix: &str, path: &str) -> String {
             '_'
         }
     };
+
     [prefix, path]
         .iter()
         .filter(|part| !part.is_empty())

@@ -86,12 +86,14 @@ fn salt() -> String {
 impl Encoder for LogsEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let data = event.data()?;
+        // From the return itself and not from the event's columns, which dead letters do not keep.
         let has_failed = event.outcome().failed();
         let severity = if has_failed {
             SeverityNumber::Error
         } else {
             SeverityNumber::Info
         };
+
         let fields = [
             ("salt.id", event.id.as_str()),
             ("salt.tag", &event.tag),
@@ -99,6 +101,7 @@ impl Encoder for LogsEncoder {
             ("salt.jid", &event.jid),
             ("salt.master_id", &event.master_id),
         ];
+
         let record = LogRecord {
             time_unix_nano: nanoseconds(event),
             observed_time_unix_nano: nanoseconds(event),
@@ -110,17 +113,20 @@ impl Encoder for LogsEncoder {
             attributes: texts(&fields),
             ..LogRecord::default()
         };
+
         let scope_logs = ScopeLogs {
             scope: Some(scope()),
             log_records: vec![record],
             ..ScopeLogs::default()
         };
+
         let resource = Some(resource(&self.service, &event.minion));
         let logs = ResourceLogs {
             resource,
             scope_logs: vec![scope_logs],
             ..ResourceLogs::default()
         };
+
         items.push(
             ExportLogsServiceRequest {
                 resource_logs: vec![logs],
@@ -136,25 +142,30 @@ impl Encoder for MetricsEncoder {
         let Some(found) = self.measurements.of(event)? else {
             return Ok(());
         };
+
         let metrics: Vec<_> = found
             .list
             .into_iter()
             .map(|one| metric(event, one, &found.tags))
             .collect();
+        // A request without data points is an error to some receivers.
         if metrics.is_empty() {
             return Ok(());
         }
+
         let scope_metrics = ScopeMetrics {
             scope: Some(scope()),
             metrics,
             ..ScopeMetrics::default()
         };
+
         let resource = Some(resource(&self.service, &found.minion));
         let metrics = ResourceMetrics {
             resource,
             scope_metrics: vec![scope_metrics],
             ..ResourceMetrics::default()
         };
+
         items.push(
             ExportMetricsServiceRequest {
                 resource_metrics: vec![metrics],
@@ -170,15 +181,18 @@ fn metric(
     Measurement { name, value }: Measurement,
     tags: &serde_json::Map<String, Json>,
 ) -> Metric {
+    // With the event's id a receiver can tell a repeated delivery from a new value.
     let mut attributes = texts(&[("salt.id", event.id.as_str())]);
     attributes.extend(
         tags.iter()
             .map(|(name, value)| attribute(name, kind(value))),
     );
+
     let value = match value.as_i64() {
         Some(whole) => Number::AsInt(whole),
         None => Number::AsDouble(value.as_f64().unwrap_or_default()),
     };
+
     let time_unix_nano = nanoseconds(event);
     let point = NumberDataPoint {
         attributes,
@@ -186,6 +200,7 @@ fn metric(
         value: Some(value),
         ..NumberDataPoint::default()
     };
+
     Metric {
         name,
         data: Some(Data::Gauge(Gauge {

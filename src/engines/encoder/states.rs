@@ -28,9 +28,12 @@ impl Encoder for StatesEncoder {
         if states.is_empty() {
             return Ok(());
         }
+
         let header = event.header()?;
         // A list of reasons why nothing ran is no state.
         for (n, state) in states.iter().filter(|row| !row.key.is_empty()).enumerate() {
+            // The number is that of the state within its event, so a repeated delivery has the same
+            // ids.
             let mut record = header.clone();
             record.insert("id".to_owned(), format!("{}:{n}", event.id).into());
             // In an orchestration, the master's id that Salt gives with its states.

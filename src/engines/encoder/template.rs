@@ -43,10 +43,12 @@ impl Encoder for TemplateEncoder {
 
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let mut names = context(event)?;
+        // Costly for a large event, and rarely used.
         if self.uses_json {
             let json = Json::Object(event.to_json()?).to_string();
             names.insert("json".to_owned(), json.into());
         }
+
         let text = self.template.render(names)?;
         let text = text.trim();
         if !text.is_empty() {

@@ -42,9 +42,12 @@ impl Feed for ConsumerFeed {
         let limits = BatchLimits { events, bytes };
         let until = Instant::now() + wait;
         loop {
+            // The longest lease: the sink ends it itself when it stops, and a consumer of this name
+            // has no other holder.
             let batch = self
                 .store
                 .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
+
             let left = until.saturating_duration_since(Instant::now());
             if batch.paused || !batch.events.is_empty() || left.is_zero() {
                 return Ok(Fetched {
@@ -53,6 +56,9 @@ impl Feed for ConsumerFeed {
                     is_paused: batch.paused,
                 });
             }
+
+            // Without new events, and not at the end: the search has stopped at its limit of work
+            // and continues.
             if batch.is_end {
                 self.store.wait_for(batch.next, left);
             }

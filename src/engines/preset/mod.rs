@@ -83,7 +83,9 @@ pub(super) fn settings(
             format!("{name:?} is not accepted; give {names}"),
         ));
     };
+
     let preset = read(yaml);
+    // A misspelled parameter would otherwise silently have its default.
     if let Some(unknown) = given
         .keys()
         .find(|key| !preset.parameters.contains_key(*key))
@@ -97,6 +99,7 @@ pub(super) fn settings(
         let problem = format!("unknown parameter of the preset {name}; give {names}");
         return Err(Invalid::new(format!("with.{unknown}"), problem));
     }
+
     let mut values = BTreeMap::new();
     for (
         parameter,
@@ -109,10 +112,12 @@ pub(super) fn settings(
     ) in &preset.parameters
     {
         let path = format!("with.{parameter}");
+
         let value = given
             .get(parameter)
             .filter(|value| !value.is_null())
             .or(default.as_ref());
+
         let Some(value) = value else {
             if *optional {
                 values.insert(parameter.as_str(), Json::Null);
@@ -123,6 +128,8 @@ pub(super) fn settings(
                 format!("the preset {name} needs {parameter}: {doc}"),
             ));
         };
+        // The configuration is shown by commands and copied into backups, so it may only name the
+        // place of a secret.
         if *secret
             && value
                 .as_str()
@@ -130,13 +137,16 @@ pub(super) fn settings(
         {
             return Err(Invalid::new(path, format!("give {}", Secret::ACCEPTS)));
         }
+
         values.insert(parameter.as_str(), value.clone());
     }
+
     // A default may use other parameters.
     let known = values.clone();
     for value in values.values_mut() {
         substitute(value, &known);
     }
+
     let mut sink = Json::Object(preset.sink);
     substitute(&mut sink, &values);
     match sink {
@@ -152,6 +162,7 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
             for value in map.values_mut() {
                 substitute(value, values);
             }
+            // A mapping is left out as a whole.
             if map.shift_remove("if") == Some(Json::Null) {
                 *value = Json::Null;
                 return;
@@ -164,29 +175,35 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
             }
             list.retain(|value| !value.is_null());
         }
+
         Json::String(text) => {
             let whole = text
                 .strip_prefix("${")
                 .and_then(|rest| rest.strip_suffix('}'));
+            // The value keeps its type: a number stays a number.
             if let Some(found) = whole.and_then(|name| values.get(name)) {
                 *value = found.clone();
                 return;
             }
+
             let mut made = text.clone();
             for (name, found) in values {
                 let place = format!("${{{name}}}");
                 if !made.contains(&place) {
                     continue;
                 }
+                // A text with a part missing, such as a URL, is of no use.
                 if found.is_null() {
                     *value = Json::Null;
                     return;
                 }
+
                 let found = found
                     .as_str()
                     .map_or_else(|| found.to_string(), ToOwned::to_owned);
                 made = made.replace(&place, &found);
             }
+
             *text = made;
         }
         _ => {}

@@ -46,20 +46,26 @@ pub(super) fn start(
     revealed: &Revealed,
 ) -> Result<Child, String> {
     let (program, arguments) = command.split_first().ok_or("no command")?;
+
     let mut command = Command::new(program);
+    // The environment is empty, because the daemon's own may have secrets. A process group, so that
+    // its children end with it.
     command
         .args(arguments)
         .env_clear()
         .process_group(0)
         .current_dir("/");
+
     command
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+
     command.env(
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     );
+
     for (name, Variable(value)) in variables {
         command.env(
             name,
@@ -68,6 +74,7 @@ pub(super) fn start(
                 .map_err(|error| error.to_string())?,
         );
     }
+
     command
         .spawn()
         .map_err(|why| format!("cannot start {program}: {why}"))
@@ -75,11 +82,14 @@ pub(super) fn start(
 
 /// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its process group.
 pub(super) fn end(child: &mut Child, is_patient: impl Fn() -> bool) {
+    // Polled: the standard library has no wait with a timeout.
     let until = Instant::now() + SINK_EXEC_STOP;
     while is_patient() && matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
     }
+    // Even if the program has ended: its children may be left in the group.
     signal(child, Signal::KILL);
+    // Otherwise it would stay a zombie.
     let _ = child.wait();
 }
 
@@ -104,6 +114,7 @@ pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) 
     let mut from = BufReader::new(from);
     loop {
         let mut line = Vec::new();
+        // The limit keeps a program without line breaks from filling memory.
         match from
             .by_ref()
             .take(SINK_REASON_BYTES_MAX as u64)

@@ -84,7 +84,9 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigEr
         checked.map_err(|bad| bad.below(&format!("scripts.{name}")))
     };
     let all: Result<Vec<_>, Invalid> = config.scripts.iter().map(one).collect();
+
     let count = config.scripts.len();
+
     let checked = all.and_then(|all| match count {
         0..=SCRIPTS_MAX => Ok(all),
         _ => Err(Invalid::new(
@@ -92,6 +94,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigEr
             format!("{count} scripts; give at most {SCRIPTS_MAX}"),
         )),
     });
+
     checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
 }
 
@@ -100,6 +103,7 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
     check_command(&options.command)?;
     check_retry(options.retry)?;
     within("interval", &options.interval, Duration::from_secs(1)..)?;
+
     match (&options.bus, buses) {
         (_, []) => {
             return Err(Invalid::new(
@@ -121,6 +125,7 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
         }
         _ => {}
     }
+
     Ok(ScriptSettings {
         name: name.to_owned(),
         options,
@@ -188,7 +193,9 @@ impl Scripts {
     /// Starts new scripts, starts changed ones again, and stops removed ones.
     pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
         let mut state = self.running.lock();
+
         let mut before = std::mem::take(&mut state.list);
+
         for settings in settings {
             let name = settings.name.clone();
             let previous = match before.remove(&name) {
@@ -196,20 +203,24 @@ impl Scripts {
                     state.list.insert(name, same);
                     continue;
                 }
+                // Dropping the sender is the request to stop.
                 Some(Running { stop, thread, .. }) => {
                     drop(stop);
                     Some(thread)
                 }
                 None => None,
             };
+
             state.started += 1;
             // The kernel cuts longer names off.
             let thread_name = format!("sc-script-{}", (state.started - 1) % 1_000);
+
             match self.start_one(settings, previous, thread_name) {
                 Ok(running) => _ = state.list.insert(name, running),
                 Err(error) => tracing::error!(script = name, %error, "script not started"),
             }
         }
+
         for (name, removed) in before {
             drop(removed.stop);
             tracing::info!(script = name, "script removed");
@@ -225,11 +236,13 @@ impl Scripts {
     ) -> std::io::Result<Running> {
         let (sender, stop) = bounded(0);
         let source = settings.source.clone();
+
         let script = Script {
             settings,
             deps: self.deps.clone(),
             stop,
         };
+
         let work = move || {
             if let Some(previous) = previous {
                 // Its panic, if any, was logged.
@@ -237,6 +250,7 @@ impl Scripts {
             }
             script.run();
         };
+
         let thread = thread::Builder::new().name(thread_name).spawn(work)?;
         Ok(Running {
             source,
@@ -252,6 +266,7 @@ impl Scripts {
             .into_iter()
             .map(|(name, Running { thread, .. })| (name, thread))
             .collect();
+
         let until = Instant::now() + SINK_STOP_TIMEOUT;
         for (name, thread) in threads {
             while !thread.is_finished() && Instant::now() < until {
@@ -294,18 +309,22 @@ impl Script {
             rate,
             ..
         } = self.settings.options;
+
         let name = self.settings.name.as_str();
         let mut backoff = Backoff::new(retry);
         let mut output = Output {
             throttle: Throttle::new(rate),
             logged: None,
         };
+
         loop {
             let started = self.deps.clock.monotonic();
             let ended = self.follow(&mut output);
+            // A program that ran longer than the longest pause did not fail at its start.
             if self.deps.clock.monotonic().saturating_sub(started) > retry.max {
                 backoff.reset();
             }
+
             let pause = match ended {
                 Ended::Stop => return,
                 Ended::Success => {
@@ -324,6 +343,7 @@ impl Script {
                     pause
                 }
             };
+
             if self.is_stopped_within(pause) {
                 return;
             }
@@ -342,18 +362,23 @@ impl Script {
             environment,
             ..
         } = &self.settings.options;
+
         let revealed = Revealed::default();
+
         let mut child = match start(command, environment, Stdio::null(), &revealed) {
             Ok(child) => child,
             Err(reason) => return Ended::Failure(revealed.scrub(&reason)),
         };
+
         let ended = self.read(&mut child, revealed, output);
         match ended {
             Err(reason) => {
+                // It may still run, and nobody reads its output.
                 end(&mut child, || false);
                 Ended::Failure(reason)
             }
             Ok(false) => {
+                // A chance to end by itself, before its group is killed.
                 signal(&child, Signal::TERM);
                 end(&mut child, || true);
                 Ended::Stop
@@ -361,6 +386,7 @@ impl Script {
             Ok(true) => {
                 // It has closed its output, and gets time to end.
                 end(&mut child, || true);
+
                 match child.wait() {
                     Ok(status) if status.success() => Ended::Success,
                     Ok(status) => Ended::Failure(format!("the program has ended: {status}")),
@@ -378,7 +404,9 @@ impl Script {
         output: &mut Output,
     ) -> Result<bool, String> {
         let (sender, lines) = bounded(SCRIPT_LINES_WAITING);
+
         let cannot = |why: std::io::Error| format!("cannot start a thread for a program: {why}");
+        // The threads end with the pipes, which the end of the process group closes.
         if let Some(from) = child.stdout.take() {
             let work = move || {
                 let mut from = BufReader::new(from);
@@ -390,6 +418,7 @@ impl Script {
             };
             spawn("sc-script-out", work).map_err(cannot)?;
         }
+
         if let Some(from) = child.stderr.take() {
             let name = self.settings.name.clone();
             let work = move || {
@@ -401,6 +430,7 @@ impl Script {
             };
             spawn("sc-script-err", work).map_err(cannot)?;
         }
+
         loop {
             let line = select! {
                 recv(lines) -> line => line,
@@ -408,6 +438,7 @@ impl Script {
                 recv(self.stop) -> _ => return Ok(false),
             };
             let Ok(line) = line else { return Ok(true) };
+            // Fired before the next line is taken: a full channel makes the program wait.
             if !self.take(line, output) {
                 return Ok(false);
             }
@@ -417,10 +448,12 @@ impl Script {
     /// Fires the event of a line; false if a stop is requested meanwhile.
     fn take(&self, line: Line, output: &mut Output) -> bool {
         let event = match line {
+            // An empty line is no mistake of the program.
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return true,
             Line::Whole(line) => parse(&line, &self.deps.id),
             Line::TooLong => Err(format!("longer than {FIRE_BYTES_MAX} bytes")),
         };
+
         let (tag, data) = match event {
             Ok(event) => event,
             Err(reason) => {
@@ -428,20 +461,26 @@ impl Script {
                 return true;
             }
         };
+
+        // The rate bounds a loop from an event over a sink and a script to the next event.
         if self.is_stopped_within(output.throttle.pause(self.deps.clock.monotonic(), 1)) {
             return false;
         }
+
         let bus = self.settings.options.bus.as_ref().and_then(Word::show);
         let mut backoff = Backoff::new(self.settings.options.retry);
         let mut is_logged = false;
+
         loop {
             match (self.deps.fire)(bus.as_deref(), &tag, &data) {
                 Ok(()) => return true,
                 Err(FireFailure::Rejected(reason)) => {
+                    // No repetition would help.
                     self.reject(&reason, output);
                     return true;
                 }
                 Err(FireFailure::Retry(reason)) => {
+                    // An unreachable bus is logged once per event.
                     if !std::mem::replace(&mut is_logged, true) {
                         let script = self.settings.name.as_str();
                         tracing::warn!(script, reason, "event of a script not fired, retrying");
@@ -456,7 +495,9 @@ impl Script {
 
     fn reject(&self, reason: &str, output: &mut Output) {
         self.deps.metrics.script_lines_rejected.add(1);
+
         let now = self.deps.clock.monotonic();
+        // A program that writes something else would fill the journal.
         if output
             .logged
             .is_none_or(|last| now.saturating_sub(last) >= SOURCE_LOG_INTERVAL)
@@ -479,13 +520,18 @@ struct Output {
 
 /// The next line; `None` at the end.
 fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
+    // One byte more than allowed, so that a longer line is recognised without being read as a
+    // whole.
     let most = FIRE_BYTES_MAX as u64 + 1;
+
     let mut line = Vec::new();
     let mut is_long = false;
+
     loop {
         line.clear();
         match from.by_ref().take(most).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return is_long.then_some(Line::TooLong),
+            // The rest of a long line is read and forgotten.
             Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 == most => is_long = true,
             Ok(_) if is_long => return Some(Line::TooLong),
             Ok(_) => return Some(Line::Whole(line)),
@@ -497,30 +543,39 @@ fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
 fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     let shown = || shortened(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
     let expected = "give one JSON object a line, with `tag` (a text) and `data` (an object)";
+
     let Ok(Json::Object(mut event)) = serde_json::from_slice(line) else {
         return Err(format!("{:?}: not a JSON object; {expected}", shown()));
     };
+
     let Some(Json::String(tag)) = event.remove("tag") else {
         return Err(format!("{:?}: no tag; {expected}", shown()));
     };
+
     let data = match event.remove("data") {
         None | Some(Json::Null) => Json::Object(serde_json::Map::new()),
         Some(data) => data,
     };
+
     let value = from_json(&data).map_err(|error| error.to_string())?;
+    // Salt's own readers index into the data of every event.
     let rmpv::Value::Map(mut pairs) = value else {
         return Err(format!("{:?}: data is not an object; {expected}", shown()));
     };
+
     if !id.is_empty()
         && !pairs.is_empty()
         && !pairs.iter().any(|(key, _)| key.as_str() == Some("id"))
     {
         pairs.push(("id".into(), id.into()));
     }
+
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(pairs))
         .map_err(|error| error.to_string())?;
+    // The daemon would reject it on its return from the bus, after everybody else has received it.
     check_whole(&bytes).map_err(|why| format!("Salt's codec cannot read the data: {why}"))?;
+
     Ok((tag, bytes))
 }
 

@@ -35,11 +35,16 @@ impl Backoff {
             max,
             jitter,
         } = self.settings;
+
         let doubled =
+            // The shift is bounded, and `max` bounds the rest.
             backoff.saturating_mul(1_u32.checked_shl(self.failures.min(31)).unwrap_or(u32::MAX));
+
         self.failures = self.failures.saturating_add(1);
+        // Jitter in both directions, so that sinks that failed together do not come back together.
         let permille = 1_000 - jitter * 10 + jitter * random / 100;
         let varied = doubled.min(max).saturating_mul(permille) / 1_000;
+
         requested.map_or(varied, |requested| varied.max(requested))
     }
 

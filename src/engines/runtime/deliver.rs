@@ -48,9 +48,11 @@ struct Again {
 /// Parts of the items within the limits of a request; an item over the limit of bytes is alone.
 pub(super) fn requests(items: Vec<Item>, limits: RequestLimits) -> VecDeque<Vec<Item>> {
     let mut requests = VecDeque::new();
+
     let (mut request, mut bytes) = (Vec::new(), 0);
     for item in items {
         let len = item.bytes.len();
+        // An item over the limit of bytes is alone in its request: the destination decides.
         if !request.is_empty() && (request.len() >= limits.count || bytes + len > limits.bytes) {
             requests.push_back(std::mem::take(&mut request));
             bytes = 0;
@@ -58,6 +60,7 @@ pub(super) fn requests(items: Vec<Item>, limits: RequestLimits) -> VecDeque<Vec<
         bytes += len;
         request.push(item);
     }
+
     if !request.is_empty() {
         requests.push_back(request);
     }
@@ -74,27 +77,36 @@ impl DeliverContext {
     ) -> Result<(), Interrupt> {
         let mut backoff = Backoff::new(self.settings.retry);
         let mut pending = requests(items, self.settings.limits);
+
         while let Some(request) = pending.pop_front() {
             self.throttle(batch, request.len())?;
             match transport.deliver(&request, None) {
                 Ok(rejected) => {
                     let after = self.sort_out(batch, request, rejected)?;
+                    // Progress shows that the destination works, so the next failure begins with
+                    // the first pause.
                     if after.held.is_empty() && after.failed.is_empty() {
                         backoff.reset();
                     }
+                    // Pushed in reverse: the failed items are sent first, then those that wait for
+                    // them.
                     if !after.held.is_empty() {
                         pending.push_front(after.held);
                     }
+
                     if !after.failed.is_empty() {
                         pending.push_front(after.failed);
                         self.fail(batch, &after.reason, &mut backoff, None)?;
                     }
                 }
+                // Nothing can be divided any more, so this item is the reason.
                 Err(DeliverError::Refused { reason }) if request.len() == 1 => {
                     backoff.reset();
                     let item = request.first();
                     item.map_or(Ok(()), |item| self.dead_letter(batch, &item.event, &reason))?;
                 }
+                // One item of the request may be the reason. Halves find it in few requests, and no
+                // pause is needed.
                 Err(DeliverError::Refused { reason }) => {
                     tracing::debug!(
                         sink = self.settings.name,
@@ -103,12 +115,14 @@ impl DeliverContext {
                         "request refused, sending parts"
                     );
                     self.state.counters.failures.add(1);
+
                     let mut first = request;
                     let second = first.split_off(first.len() / 2);
                     pending.push_front(second);
                     pending.push_front(first);
                 }
                 Err(DeliverError::Retry { reason, after }) => {
+                    // The request returns to the front: its items keep their order.
                     pending.push_front(request);
                     self.fail(batch, &reason, &mut backoff, after)?;
                 }
@@ -129,12 +143,15 @@ impl DeliverContext {
         let is_ordered = self.settings.order == SinkOrder::Minion;
         let mut rejected: HashMap<usize, Rejected> =
             rejected.into_iter().map(|one| (one.index, one)).collect();
+
         let mut waiting: HashSet<String> = HashSet::new();
         let (mut again, mut accepted, mut bytes) = (Again::default(), 0, 0);
+
         for (index, item) in request.into_iter().enumerate() {
             bytes += item.bytes.len() as u64;
             let is_later = is_ordered && waiting.contains(&item.event.minion);
             match rejected.remove(&index) {
+                // Rejected for good: the items after it need not wait.
                 Some(one) if !one.is_temporary => {
                     self.dead_letter(batch, &item.event, &one.reason)?;
                 }
@@ -147,6 +164,7 @@ impl DeliverContext {
                 None => accepted += 1,
             }
         }
+
         self.accepted(accepted, bytes);
         Ok(again)
     }
@@ -177,6 +195,7 @@ impl DeliverContext {
         after: Option<std::time::Duration>,
     ) -> Result<(), Interrupt> {
         let pause = backoff.next(after);
+        // Only the first failure after a success is logged; the status shows the others.
         if self.state.failed(self.clock.now(), reason) {
             tracing::warn!(
                 sink = self.settings.name,
@@ -185,6 +204,7 @@ impl DeliverContext {
                 "delivery failed, retrying"
             );
         }
+
         self.state.wait(&self.clock, pause, batch.moves)
     }
 
@@ -195,19 +215,25 @@ impl DeliverContext {
         event: &Event,
         reason: &str,
     ) -> Result<(), Interrupt> {
+        // An event can have several items, each rejected by itself.
         if !batch.rejected.lock().insert(event.id.clone()) {
             return Ok(());
         }
+
         let mut backoff = Backoff::new(self.settings.retry);
         loop {
             match self.dead_letters.add(event, reason, self.clock.now()) {
                 Ok(()) => break,
                 Err(error) => {
+                    // A full or failing file stops the sink: without its dead letter the event must
+                    // not be acknowledged.
                     let stored = self.fail(batch, &error.to_string(), &mut backoff, None);
+                    // If the wait is interrupted, the event is no dead letter yet.
                     stored.inspect_err(|_| _ = batch.rejected.lock().remove(&event.id))?;
                 }
             }
         }
+
         self.state.counters.dead_lettered.add(1);
         tracing::warn!(
             sink = self.settings.name,

@@ -124,15 +124,20 @@ impl Engines {
 
     /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and connections of the others.
     pub(crate) fn apply(&self, settings: Vec<SinkSettings>) {
+        // Held until all sinks are as configured: two reloads at once must not start a sink twice.
         let mut running = self.running.lock();
         let mut before = std::mem::take(&mut *running);
+
         for settings in settings {
             let old = before.shift_remove(&settings.name);
+
             let one = match old {
                 Some(same) if same.settings.source == settings.source && same.is_running() => {
                     same.state.reopen();
                     same
                 }
+                // The new thread gets the old one's handle, so that it starts after the delivery in
+                // flight.
                 old => {
                     let thread = old.and_then(|old| {
                         old.state.stop();
@@ -141,8 +146,10 @@ impl Engines {
                     self.start_one(settings, thread)
                 }
             };
+
             running.insert(one.settings.name.clone(), one);
         }
+
         for (name, removed) in before {
             removed.state.stop();
             tracing::info!(
@@ -157,11 +164,13 @@ impl Engines {
         let settings = Arc::new(settings);
         match self.try_start(&settings, previous) {
             Ok(running) => running,
+            // A sink that cannot start is still listed, with the reason.
             Err(error) => {
                 tracing::error!(sink = settings.name, error, "sink not started");
                 let state = SinkState::new(false);
                 state.failed(self.deps.clock.now(), &error);
                 state.set_phase(Phase::Failed);
+
                 Running {
                     settings,
                     state,
@@ -181,18 +190,22 @@ impl Engines {
         let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
         let dead_letters = DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone());
         let dead_letters = Arc::new(dead_letters.map_err(|error| error.to_string())?);
+
         let is_paused = feed
             .progress()
             .map_err(|error| error.to_string())?
             .is_paused;
         let state = SinkState::new(is_paused);
+
         let around = transport::Dependencies::new(&deps.clock, &deps.fs);
+        // A number and not the name: a sink's name is longer than the kernel's limit of 15 bytes.
         let number = {
             let mut started = self.started.lock();
             *started += 1;
             // The kernel cuts longer names off.
             (*started - 1) % 1_000
         };
+
         let context = DeliverContext {
             settings: settings.clone(),
             state: state.clone(),
@@ -200,6 +213,7 @@ impl Engines {
             throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
             clock: deps.clock.clone(),
         };
+
         let reader = Reader {
             context,
             feed: feed.clone(),
@@ -207,15 +221,18 @@ impl Engines {
             master_id: deps.master_id.clone(),
             lanes: settings.concurrency,
         };
+
         let lanes = (0..settings.concurrency)
             .map(|_| transport::open(&*settings.transport.1, &around))
             .collect();
+
         let sink = Sink {
             reader,
             lanes,
             thread_name: format!("sc-sink-{number}"),
             ahead: None,
         };
+
         let thread = spawn(sink, previous).map_err(|error| error.to_string())?;
         let parts = Ok(Parts { feed, dead_letters });
         Ok(Running {
@@ -228,7 +245,9 @@ impl Engines {
 
     /// Status of all sinks, in the order of the configuration.
     pub(crate) fn list(&self) -> Vec<SinkStatus> {
+        // Copied, because a position is read from the store, which must not happen under the lock.
         let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
+
         all.into_iter()
             .map(|(settings, state, parts)| SinkStatus {
                 settings,
@@ -271,6 +290,7 @@ impl Engines {
                 known,
             });
         };
+
         let (settings, state, parts) = one.parts();
         Ok((settings, state, parts.map_err(SinkError::NotStarted)?))
     }
@@ -278,6 +298,7 @@ impl Engines {
     /// Pauses a sink, or resumes it. Durable.
     pub(crate) fn pause(&self, name: &str, paused: bool) -> Result<(), SinkError> {
         let (_, state, parts) = self.find(name)?;
+        // The consumer first: it is durable, and the thread only follows.
         parts.feed.pause(paused)?;
         state.pause(paused);
         Ok(())
@@ -286,6 +307,8 @@ impl Engines {
     /// Moves the position of a sink; deliveries in progress are given up.
     pub(crate) fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
         let (_, state, parts) = self.find(name)?;
+        // The consumer first: what the thread fetches after the interruption must come from the new
+        // position.
         parts.feed.seek(to)?;
         state.moved();
         Ok(parts.feed.progress()?)
@@ -295,17 +318,24 @@ impl Engines {
     pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;
+
         let mut entry = newest
             .ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
+        // A test shows what a delivery would send, so the sink's redaction applies.
         if !settings.redact.is_empty() {
             let redacted = (self.deps.redactor)(&settings.redact)(&entry.as_entry());
             entry.replace(redacted);
         }
+
         let id = parts.feed.id_of(&entry);
         let event = Arc::new(Event::new(entry, id, &self.deps.master_id));
+
         let mut count = 0;
         let mut encoded = Vec::new();
         let mut transcript = Transcript::default();
+
+        // An error of the encoder or the destination is the result of the test, not a failure of
+        // the call.
         let error = match settings.encoder.1.encode(&event, &mut encoded) {
             Err(error) => Some(error.to_string()),
             Ok(()) if encoded.is_empty() => {
@@ -314,11 +344,14 @@ impl Engines {
             Ok(()) => {
                 let mut items: Vec<_> =
                     Item::of(&event, &mut encoded, settings.framing()).collect();
+                // As many as a request of the sink would have.
                 items.truncate(settings.limits.count);
                 count = items.len();
                 let around = transport::Dependencies::new(&self.deps.clock, &self.deps.fs);
+                // A connection of its own, so that a test disturbs no delivery.
                 let mut transport = transport::open(&*settings.transport.1, &around);
                 let result = transport.deliver(&items, Some(&mut transcript));
+
                 match result {
                     Ok(rejected) => rejected.into_iter().next().map(|one| one.reason),
                     Err(DeliverError::Retry { reason, .. } | DeliverError::Refused { reason }) => {
@@ -327,6 +360,7 @@ impl Engines {
                 }
             }
         };
+
         Ok(TestResult {
             event,
             items: count,
@@ -359,9 +393,13 @@ impl Engines {
         ids: Option<&[String]>,
     ) -> Result<usize, SinkError> {
         let (_, state, parts) = self.find(name)?;
+
         let mut wanted = parts.dead_letters.all();
+        // Named by id or number, passed on by id: a number can be that of an event of a replaced
+        // store.
         wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
         let wanted: Vec<String> = wanted.into_iter().map(|letter| letter.id).collect();
+
         state.retry_dead_letters(&wanted);
         Ok(wanted.len())
     }
@@ -377,13 +415,16 @@ impl Engines {
     /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
     pub(crate) fn stop(&self) {
         let all = std::mem::take(&mut *self.running.lock());
+        // All at once, so that they share the time.
         all.values().for_each(|one| one.state.stop());
+
         let until = Instant::now() + SINK_STOP_TIMEOUT;
         for (name, one) in all {
             let Some(thread) = one.thread else { continue };
             while !thread.is_finished() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
+
             if !thread.is_finished() {
                 tracing::warn!(
                     sink = name,
@@ -418,11 +459,15 @@ fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<
         context.settings.name.clone(),
     );
     let thread_name = sink.thread_name.clone();
+
     let work = move || {
         if let Some(previous) = previous {
             // Its panic, if any, was logged.
             let _ = previous.join();
         }
+
+        // A panic is a bug of one transport or encoder; the sink stays stopped, because its state
+        // is unknown.
         if catch_unwind(AssertUnwindSafe(|| sink.run())).is_err() {
             tracing::error!(
                 sink = name,

@@ -57,6 +57,7 @@ impl Reader {
         ahead: Option<Ahead>,
         moves: u64,
     ) -> Result<Result<Option<EncodedBatch>, FeedError>, Interrupt> {
+        // After a seek the batch read ahead is of the old position.
         if let Some(ahead) = ahead.filter(|ahead| ahead.moves == moves) {
             match self.feed.take_ahead(&ahead.position) {
                 Ok(true) => return Ok(Ok(Some(ahead.batch))),
@@ -64,6 +65,7 @@ impl Reader {
                 Err(error) => return Ok(Err(error)),
             }
         }
+
         Ok(self.fetch(moves)?.map(|fetched| {
             let last = fetched.entries.last()?.seq;
             Some(self.batch(fetched.entries, last, fetched.next))
@@ -74,6 +76,7 @@ impl Reader {
     pub(super) fn ahead(&self, from: SeqNo, moves: u64) -> Option<Ahead> {
         let (events, bytes) = self.limits();
         let (entries, position) = self.feed.read_ahead(from, events, bytes).ok().flatten()?;
+
         let batch = self.batch(entries, position.last, position.next);
         Some(Ahead {
             batch,
@@ -84,6 +87,7 @@ impl Reader {
 
     fn batch(&self, entries: Vec<StoredEntry>, last: SeqNo, next: SeqNo) -> EncodedBatch {
         let backlog = self.is_full(&entries).then_some(next);
+
         let mut encoded = self.start(entries.len());
         for mut entry in entries {
             if let Some(redact) = &self.redact {
@@ -94,6 +98,7 @@ impl Reader {
             let id = self.feed.id_of(&entry);
             self.add(&mut encoded, Event::new(entry, id, &self.master_id));
         }
+
         EncodedBatch {
             encoded,
             last,
@@ -123,15 +128,18 @@ impl Reader {
         let number = encoded.events;
         encoded.events += 1;
         encoded.of_event.clear();
+        // The others of the batch are delivered; this one becomes a dead letter.
         if let Err(error) = settings.encoder.1.encode(&event, &mut encoded.of_event) {
             encoded.failed.push((event, error.to_string()));
             return;
         }
+
         encoded.without_items += u64::from(encoded.of_event.is_empty());
         let lane = match settings.order {
             SinkOrder::Minion => lane_of(&event.minion, self.lanes),
             SinkOrder::None => usize::try_from(number).unwrap_or(0) % self.lanes.max(1),
         };
+
         if let Some(lane) = encoded.items.get_mut(lane) {
             lane.extend(Item::of(&event, &mut encoded.of_event, settings.framing()));
         }
@@ -142,8 +150,10 @@ impl Reader {
         let (state, clock) = (&self.context.state, &self.context.clock);
         let time = self.context.settings.limits.time;
         let (events, bytes) = self.limits();
+
         let first = match self.feed.fetch(events, bytes, SINK_IDLE) {
             Ok(fetched) if fetched.is_paused => {
+                // The feed answers at once when it is paused, so the wait is here.
                 state.set_phase(Phase::Paused);
                 state.wait(clock, SINK_IDLE, moves)?;
                 return Ok(Ok(Fetched::default()));
@@ -151,13 +161,18 @@ impl Reader {
             Ok(fetched) => fetched,
             Err(error) => return Ok(Err(error)),
         };
+
         if first.entries.is_empty() {
             state.set_phase(Phase::Idle);
             return Ok(Ok(first));
         }
+
         if time.is_zero() || self.is_full(&first.entries) {
             return Ok(Ok(first));
         }
+
+        // A batch that is not full gets a moment more, and is then fetched anew, since a fetch
+        // takes nothing.
         state.wait(clock, time, moves)?;
         Ok(self.feed.fetch(events, bytes, Duration::ZERO))
     }
@@ -165,6 +180,7 @@ impl Reader {
     /// The limits of a batch: events and bytes.
     fn limits(&self) -> (usize, usize) {
         let limits = self.context.settings.limits;
+        // Read together by all lanes, so the sum has a limit of its own.
         let bytes = limits
             .bytes
             .saturating_mul(self.lanes)

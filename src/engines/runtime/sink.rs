@@ -30,6 +30,8 @@ impl Sink {
     pub(super) fn run(mut self) {
         let mut backoff = Backoff::new(self.reader.context.settings.retry);
         loop {
+            // Read before everything else of the step: a seek after this point voids what the step
+            // fetches.
             let moves = self.reader.context.state.moves();
             match self.step(&mut backoff, moves) {
                 Ok(()) | Err(Interrupt::Moved) => {}
@@ -41,42 +43,55 @@ impl Sink {
 
     fn step(&mut self, backoff: &mut Backoff, moves: u64) -> Result<(), Interrupt> {
         let DeliverContext { state, clock, .. } = &self.reader.context;
+        // Returns at once unless the sink is stopped, moved or paused.
         state.wait(clock, Duration::ZERO, moves)?;
+        // Between two batches, when no lane is in use.
         if state.take_reopen() {
             self.lanes.iter_mut().for_each(|lane| lane.reopen());
         }
+
         let retries = state.take_retries();
         if !retries.is_empty() {
             self.retry(&retries, moves)?;
         }
+
         let state = &self.reader.context.state;
         match self.reader.next(self.ahead.take(), moves)? {
             Ok(None) => {
+                // No news is no failure: an earlier error of the feed is over.
                 backoff.reset();
                 state.recovered();
                 self.lanes.iter_mut().for_each(|lane| lane.idle());
             }
             Ok(Some(batch)) => {
                 state.set_phase(Phase::Delivering);
+
                 let last = batch.last;
                 let (reader, lanes, name) = (&self.reader, &mut self.lanes, &self.thread_name);
+                // The scope ends when both threads have ended, so they may borrow from the sink.
                 let (delivered, ahead) = thread::scope(|scope| {
                     let ahead = batch.backlog.and_then(|from| {
                         let read = move || reader.ahead(from, moves);
                         // Without this thread the batch is read after the delivery.
                         spawn(scope, format!("{name}-r"), read).ok()
                     });
+
                     let delivered = deliver(&reader.context, lanes, name, batch.encoded, moves);
                     (delivered, ahead.and_then(joined))
                 });
+                // Kept even if the delivery failed: `Reader::next` checks that it still fits.
                 self.ahead = ahead;
+                // Everything is delivered or a durable dead letter; otherwise this returns and
+                // nothing is acknowledged.
                 delivered?;
-                // Refused after a seek, or if another process has taken the name: both make the batch void.
+                // Refused after a seek, or if another process has taken the name: both make the
+                // batch void.
                 if let Err(error) = self.reader.feed.ack(last) {
                     self.feed_failed(&error, backoff, moves)?;
                 }
                 backoff.reset();
             }
+
             Err(error) => self.feed_failed(&error, backoff, moves)?,
         }
         Ok(())
@@ -94,9 +109,11 @@ impl Sink {
             clock,
             ..
         } = &self.reader.context;
+        // Only the first failure is logged; the status shows the others.
         if state.failed(clock.now(), &error.to_string()) {
             tracing::warn!(sink = settings.name, %error, "events not available, retrying");
         }
+
         state.wait(clock, backoff.next(None), moves)
     }
 
@@ -108,14 +125,21 @@ impl Sink {
             .all()
             .into_iter()
             .filter(|letter| ids.contains(&letter.id));
+
         let events: Vec<_> = wanted.map(|letter| letter.event()).collect();
+
         let tried: Vec<String> = events.iter().map(|event| event.id.clone()).collect();
         let encoded = self.reader.encode(events);
+
         let rejected = deliver(context, &mut self.lanes, &self.thread_name, encoded, moves)?;
+
         let accepted: Vec<String> = tried
             .into_iter()
             .filter(|id| !rejected.contains(id))
             .collect();
+
+        // Removed only now: after a crash in between they are delivered twice, which at-least-once
+        // permits.
         if let Err(error) = context.dead_letters.remove(Some(&accepted)) {
             tracing::error!(sink = context.settings.name, %error, "delivered dead letters not removed");
             context
@@ -138,25 +162,31 @@ fn deliver(
         moves,
         ..Batch::default()
     };
+
     for (event, reason) in &encoded.failed {
         context.dead_letter(batch, event, reason)?;
     }
+
     let mut work: Vec<_> = lanes
         .iter_mut()
         .zip(encoded.items)
         .filter(|(_, items)| !items.is_empty())
         .collect();
+
+    // One lane, the usual case, needs no further thread.
     if let [_] = work[..]
         && let Some((lane, items)) = work.pop()
     {
         context.deliver(&mut **lane, batch, items)?;
     }
+
     thread::scope(|scope| {
         let deliveries = (0..).zip(work).map(|(n, (lane, items))| {
             spawn(scope, format!("{name}-{n}"), move || {
                 context.deliver(&mut **lane, batch, items)
             })
         });
+
         deliveries.collect::<Vec<_>>().into_iter().try_for_each(|thread| match thread {
             Ok(thread) => joined(thread),
             Err(error) => {
@@ -168,16 +198,19 @@ fn deliver(
             }
         })
     })?;
+
     let rejected = batch.rejected.lock().clone();
     let (counters, undelivered) = (
         &context.state.counters,
         encoded.without_items + rejected.len() as u64,
     );
+
     counters.redacted.add(encoded.redacted);
     counters.without_items.add(encoded.without_items);
     counters
         .delivered
         .add(encoded.events.saturating_sub(undelivered));
+
     Ok(rejected)
 }
 

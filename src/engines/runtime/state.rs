@@ -93,7 +93,7 @@ struct Requests {
     paused: bool,
     /// Number of seeks.
     moves: u64,
-    /// Sequence numbers of dead letters to deliver again.
+    /// Ids of the dead letters to deliver again.
     retries: Vec<String>,
 }
 
@@ -181,8 +181,11 @@ impl SinkState {
 
     /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek since `moves`.
     pub(super) fn wait(&self, clock: &Clock, pause: Duration, moves: u64) -> Result<(), Interrupt> {
+        // Before `last`, which is locked by `set_phase`.
         let until = clock.monotonic() + pause;
         let mut requests = self.requests.lock();
+        // A stop comes before a move, and a move before a pause: the first two void what the caller
+        // is about to do.
         loop {
             if requests.stop {
                 return Err(Interrupt::Stop);
@@ -190,15 +193,19 @@ impl SinkState {
             if requests.moves != moves {
                 return Err(Interrupt::Moved);
             }
+
             if requests.paused {
+                // Without an end: a resume, a seek or a stop wakes it.
                 self.set_phase(Phase::Paused);
                 self.changed.wait(&mut requests);
                 continue;
             }
+
             let left = until.saturating_sub(clock.monotonic());
             if left.is_zero() {
                 return Ok(());
             }
+            // Woken for any change, so everything is looked at again.
             self.changed.wait_for(&mut requests, left);
         }
     }

@@ -36,6 +36,7 @@ pub(in crate::engines) fn build<T>(
             .collect::<Vec<_>>()
             .join(", ")
     };
+
     let (name, given) = match value {
         Json::String(name) => (name.as_str(), &Json::Null),
         Json::Object(one) if one.len() == 1 => match one.iter().next() {
@@ -47,12 +48,14 @@ pub(in crate::engines) fn build<T>(
             return Err(Invalid::new(key, problem));
         }
     };
+
     let Some(kind) = kinds.iter().find(|kind| kind.name == name) else {
         return Err(Invalid::new(
             key,
             format!("{name:?} is not accepted; give {}", names()),
         ));
     };
+
     let built = (kind.build)(given).map_err(|bad| bad.below(&format!("{key}.{name}")))?;
     Ok((kind.name, built))
 }

@@ -125,6 +125,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigErro
         sink(name, given).map_err(|bad| bad.below(&path))
     });
     let all: Result<Vec<_>, Invalid> = all.collect();
+
     let checked = all.and_then(|all| {
         let count = all.len();
         if count <= SINKS_MAX {
@@ -135,6 +136,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigErro
             format!("{count} sinks; give at most {SINKS_MAX}"),
         ))
     });
+
     checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
 }
 
@@ -165,9 +167,11 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
             "give a mapping with encoder and transport, or with preset",
         ));
     };
+
     let merged = with_preset(given)?;
     let source = Json::Object(merged.clone());
     let given: GivenSink = read_options(&source)?;
+
     for (key, value) in [("encoder", &given.encoder), ("transport", &given.transport)] {
         if value.is_null() {
             return Err(Invalid::new(
@@ -176,15 +180,20 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
             ));
         }
     }
+
     let (encoder_name, mut encoder) = build("encoder", &given.encoder, ENCODERS)?;
     let (transport_name, destination) = build("transport", &given.transport, TRANSPORTS)?;
+    // Rows of a table are made of the event itself: items of another encoder would be dropped.
     if let Some(only) = destination.encoder().filter(|only| *only != encoder_name) {
         let problem = format!("the transport {transport_name} accepts only the encoder {only}");
         return Err(Invalid::new("encoder", problem));
     }
+
+    // Where a line break ends an item, no value may contain one.
     if destination.framing() != Framing::Message {
         encoder.break_no_lines();
     }
+
     let defaults = destination.limits();
     let GivenBatch { count, bytes, time } = given.batch;
     let limits = RequestLimits {
@@ -192,6 +201,7 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
         bytes: bytes.unwrap_or(defaults.bytes),
         time: time.unwrap_or(defaults.time),
     };
+
     within("batch.count", &limits.count, 1..=SINK_BATCH_EVENTS_MAX)?;
     within("batch.bytes", &limits.bytes, 1..=SINK_BATCH_BYTES_MAX)?;
     within(
@@ -199,13 +209,18 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
         &limits.time,
         Duration::ZERO..=Duration::from_secs(3_600),
     )?;
+
+    // A transport with one file or one program has one writer.
     let most = destination.concurrency_max().min(SINK_CONCURRENCY_MAX);
     let concurrency = given.concurrency.unwrap_or(1);
     within("concurrency", &concurrency, 1..=most)?;
+
     check_retry(given.retry)?;
+
     let mut redact = given.redact;
     name_redact_rules("redact", &mut redact)?;
     let filter = filter(given.scopes, given.condition)?;
+
     Ok(SinkSettings {
         name: name.to_owned(),
         filter,
@@ -235,6 +250,7 @@ fn filter(scopes: Json, condition: Json) -> Result<EntryFilter, Invalid> {
 /// The values of the preset, if any, replaced by those of the sink itself.
 fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> {
     let mut own = given.clone();
+
     let parameters = own.shift_remove("with").unwrap_or_default();
     let parameters = match parameters {
         Json::Null => Map::new(),
@@ -246,6 +262,7 @@ fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> 
             ));
         }
     };
+
     let preset = own.shift_remove("preset").unwrap_or_default();
     let mut merged = match preset {
         Json::Null if !parameters.is_empty() => {
@@ -255,6 +272,8 @@ fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> 
         Json::String(name) => preset::settings(&name, &parameters)?,
         _ => return Err(Invalid::new("preset", "give the name of a preset")),
     };
+
+    // What the sink states itself wins over its preset.
     merge(&mut merged, own);
     Ok(merged)
 }
@@ -262,6 +281,7 @@ fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> 
 /// Replaces values; mappings are merged. An encoder or transport of another kind replaces the preset's.
 fn merge(base: &mut Map<String, Json>, over: Map<String, Json>) {
     for (key, value) in over {
+        // Options of the preset's kind mean nothing to another kind.
         let is_kind = matches!(key.as_str(), "encoder" | "transport");
         match (base.get_mut(&key), value) {
             (Some(Json::Object(base)), Json::Object(over))

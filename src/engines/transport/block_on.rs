@@ -10,6 +10,8 @@ pub(super) struct ClientThread(Option<Runtime>);
 
 impl ClientThread {
     pub(super) fn start() -> Result<Self, String> {
+        // One worker is enough for one connection. It runs between deliveries too, to answer the
+        // peer's keep-alives.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(1)

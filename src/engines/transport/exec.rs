@@ -117,22 +117,27 @@ impl Transport for ExecTransport {
             lines.extend_from_slice(&item.bytes);
             lines.push(b'\n');
         }
+
         let request = transcript
             .is_some()
             .then(|| String::from_utf8_lossy(&lines).into_owned());
+
         // After an error the program is in an unknown state, so it is dropped, which kills it.
         let mut program = match self.program.take() {
             Some(program) => program,
             None => Program::start(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
+
         let mut answers = String::new();
         let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
+        // Also after an error: the answers so far are what a test is made for.
         if let (Some(transcript), Some(request)) = (transcript, request) {
             *transcript = Transcript {
                 request,
                 response: answers,
             };
         }
+
         let result = result.map_err(DeliverError::retry)?;
         self.program = Some(program);
         Ok(result)
@@ -159,18 +164,23 @@ impl Program {
             Stdio::piped(),
             secrets,
         )?;
+        // One batch at a time is written; more would only wait in memory.
         let (input, batches) = bounded(1);
+        // Bounded, so that a program that writes without end waits instead of filling memory.
         let (lines, output) = bounded(1_000);
+
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // From here on a failure kills the program.
+        // From here on a failure drops `started`, which kills the program.
         let started = Self {
             child,
             input: Some(input),
             output,
         };
+
         let secrets = secrets.clone();
         let name = settings.command.first().cloned().unwrap_or_default();
+
         let threads = [
             stdin.map(|to| spawn("sc-exec-in", move || write_batches(to, &batches))),
             stdout.map(|from| {
@@ -188,6 +198,7 @@ impl Program {
                 })
             }),
         ];
+
         threads
             .into_iter()
             .flatten()
@@ -204,14 +215,19 @@ impl Program {
         timeout: Duration,
         answers: &mut String,
     ) -> Result<Vec<Rejected>, String> {
+        // An answer left from before would count for the first item.
         self.expect_silence()?;
+
         let ended = "the program has ended";
         let input = self.input.as_ref().ok_or(ended)?;
         input
+            // The limit holds for a program that reads nothing: its pipe is full.
             .send_timeout(lines, timeout)
             .map_err(|_| "the program does not read its input")?;
+
         let mut rejected = Vec::new();
         for index in 0..count {
+            // For each item: a program may take its time as long as it makes progress.
             let line = match self.output.recv_timeout(timeout) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
@@ -233,10 +249,12 @@ impl Program {
                     ));
                 }
             };
+
             answers.push_str(&line);
             answers.push('\n');
             let (word, reason) = line.split_once(' ').unwrap_or((&line, ""));
             let reason = reason.to_owned();
+
             match word {
                 "ok" => {}
                 "retry" => rejected.push(Rejected {
@@ -249,6 +267,8 @@ impl Program {
                     reason,
                     is_temporary: false,
                 }),
+                // The order of answers is the only link to the items, so after an unknown line
+                // nothing is certain.
                 _ => {
                     return Err(format!(
                         "the program answered {line:?}; expected ok, retry REASON or reject REASON"
@@ -256,6 +276,7 @@ impl Program {
                 }
             }
         }
+
         self.expect_silence()?;
         Ok(rejected)
     }
@@ -272,8 +293,9 @@ impl Program {
 impl Drop for Program {
     /// Ends the program: its input is closed; after a time its process group is killed.
     fn drop(&mut self) {
+        // The end of the input is the request to end.
         self.input = None;
-        // A program that has failed gets no time.
+        // A program with unread answers has failed, and gets no time.
         let Self { child, output, .. } = self;
         program::end(child, || output.is_empty());
     }

@@ -56,6 +56,8 @@ impl Item {
         encoded: &mut Vec<Vec<u8>>,
         framing: Framing,
     ) -> impl Iterator<Item = Self> {
+        // The only item of an event has the event's own id, so a sink's destination sees the same
+        // id as other readers.
         let is_only = encoded.len() == 1;
         let item = move |(n, bytes)| Self {
             event: event.clone(),
@@ -159,6 +161,8 @@ impl Dependencies {
 /// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts and findings are scrubbed here, and
 /// reasons then shortened, so that no transport can forget it.
 pub(crate) fn open(destination: &dyn Destination, deps: &Dependencies) -> Box<dyn Transport> {
+    // One list per open transport: a reopened one reads its secrets again, and old values stay
+    // hidden.
     let secrets = Revealed::default();
     let inner = destination.open(&Dependencies {
         secrets: secrets.clone(),
@@ -184,6 +188,8 @@ impl Transport for Scrubbed {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
+        // The transcript is scrubbed whatever the result is, since a failed request shows secrets
+        // as well.
         let result = match transcript {
             None => self.inner.deliver(items, None),
             Some(transcript) => {
@@ -193,10 +199,12 @@ impl Transport for Scrubbed {
                 result
             }
         };
+
         let clean = |one: Rejected| Rejected {
             reason: self.reason(&one.reason),
             ..one
         };
+
         match result {
             Ok(rejected) => Ok(rejected.into_iter().map(clean).collect()),
             Err(DeliverError::Retry { reason, after }) => Err(DeliverError::Retry {

@@ -66,6 +66,7 @@ impl NatsDestination {
                 "give at least one address, such as nats://127.0.0.1:4222",
             ));
         }
+        // A wrong address is an error at the start and not at each delivery.
         for (n, server) in self.servers.iter().enumerate() {
             let parsed: Result<ServerAddr, _> = server.parse();
             let accepts = "give an address such as nats://host:4222 or tls://host:4222";
@@ -88,12 +89,14 @@ impl NatsDestination {
                 }
             }
         }
+
         let is_word = |word: &str| {
             !word.is_empty()
                 && word
                     .chars()
                     .all(|c| c.is_ascii_graphic() && !"*>".contains(c))
         };
+        // A wildcard can be subscribed to, and not published to.
         if !self.subject.split('.').all(is_word) {
             let problem = format!(
                 "{:?} is not accepted; give a subject such as salt.events",
@@ -101,6 +104,7 @@ impl NatsDestination {
             );
             return Err(Invalid::new("subject", problem));
         }
+
         if self.user.is_some() != self.password.is_some()
             || self.user.is_some() && self.token.is_some()
         {
@@ -109,6 +113,7 @@ impl NatsDestination {
                 "give user and password, or token, or none of them",
             ));
         }
+
         within(
             "timeout",
             &self.timeout,
@@ -167,9 +172,11 @@ impl Transport for NatsTransport {
             Some(connection) => connection,
             None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
+
         let work = publish(&connection.context, &self.settings, items);
         let result = connection.thread.wait(self.settings.timeout, work);
         let result = result.and_then(|published| published);
+
         if let Some(transcript) = transcript {
             let message = |item: &Item| {
                 let text = String::from_utf8_lossy(&item.bytes);
@@ -185,6 +192,7 @@ impl Transport for NatsTransport {
                 Err(error) => error.clone(),
             };
         }
+        // Whatever was stored of a failed batch is a duplicate by its id when it is sent again.
         let (_, rejected) = result.map_err(DeliverError::retry)?;
         self.connection = Some(connection);
         Ok(rejected)
@@ -194,11 +202,13 @@ impl Transport for NatsTransport {
         let NatsDestination {
             subject, timeout, ..
         } = &self.settings;
+
         let connection = Connection::open(&self.settings, &self.secrets)?;
         let found = connection.thread.wait(
             *timeout,
             connection.context.stream_by_subject(subject.as_str()),
         )?;
+
         match found {
             Ok(stream) => Ok(format!(
                 "{}: the stream {stream} stores the subject",
@@ -222,6 +232,7 @@ impl Connection {
             .name("saltcellar")
             .connection_timeout(settings.timeout)
             .tls_client_config(settings.tls.client()?);
+
         if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
             let password = revealed
                 .secret(password)
@@ -231,14 +242,17 @@ impl Connection {
         if let Some(token) = &settings.token {
             options = options.token(revealed.secret(token).map_err(|error| error.to_string())?);
         }
+
         let servers: Result<Vec<ServerAddr>, _> = settings
             .servers
             .iter()
             .map(|server| server.parse())
             .collect();
         let servers = servers.map_err(|error| error.to_string())?;
+
         let thread = ClientThread::start()?;
         let place = settings.servers.join(",");
+
         let connect = async {
             let client = options.connect(servers).await?;
             // It starts a task, so it needs the runtime.
@@ -246,10 +260,12 @@ impl Connection {
             context.set_timeout(settings.timeout);
             Ok::<_, async_nats::ConnectError>(context)
         };
+
         let connected = thread.wait(settings.timeout, connect);
         let context = connected
             .and_then(|context| context.map_err(|error| error.to_string()))
             .map_err(|error| format!("cannot connect to {place}: {error}"))?;
+
         Ok(Self { context, thread })
     }
 }
@@ -260,21 +276,25 @@ async fn publish(
     settings: &NatsDestination,
     items: &[Item],
 ) -> Result<Published, String> {
+    // All are sent before the first acknowledgement is awaited, so a batch takes one round trip.
     let mut waiting = Vec::with_capacity(items.len());
     let (mut answers, mut rejected) = (Vec::new(), Vec::new());
+
     for (index, item) in items.iter().enumerate() {
         let mut message = PublishMessage::build()
             .payload(item.bytes.clone().into())
             .message_id(item.id());
+        // Another stream that stores the subject must not take the messages.
         if let Some(stream) = &settings.stream {
             message = message.expected_stream(stream);
         }
+
         match context
             .send_publish(settings.subject.clone(), message)
             .await
         {
             Ok(acknowledgement) => waiting.push(acknowledgement),
-            // The item is too large for the server, now and later.
+            // The item is too large for the server, now and later. The others are not held up.
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let reason = shortened(&format!("{} bytes: {error}", item.bytes.len()));
                 rejected.push(Rejected {
@@ -286,6 +306,7 @@ async fn publish(
             Err(error) => return Err(error.to_string()),
         }
     }
+
     for acknowledgement in waiting {
         let stored = acknowledgement.await.map_err(|error| match error.kind() {
             PublishErrorKind::StreamNotFound => {
@@ -293,16 +314,19 @@ async fn publish(
             }
             _ => error.to_string(),
         })?;
+        // A duplicate is stored already, by an attempt whose answer was lost.
         let duplicate = if stored.duplicate {
             ", a duplicate"
         } else {
             ""
         };
+
         answers.push(format!(
             "stream {}, message {}{duplicate}",
             stored.stream, stored.sequence
         ));
     }
+
     Ok((answers, rejected))
 }
 

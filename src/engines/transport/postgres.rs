@@ -130,6 +130,7 @@ impl Destination for PostgresDestination {
     }
 
     fn limits(&self) -> RequestLimits {
+        // A transaction costs a sync of the server, so larger batches pay.
         let bytes = usize::try_from(8 * MIB).unwrap_or(usize::MAX);
         RequestLimits {
             count: 1_000,
@@ -161,19 +162,24 @@ impl Transport for PostgresTransport {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
+        // Before the connection is used: an event that is no row is the batch's fault, and dividing
+        // finds it.
         let rows = Rows::of(items.iter().map(|item| &*item.event), &self.settings.tables)
             .map_err(|error| DeliverError::Refused { reason: error })?;
+
         // After a failure the connection is made anew.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
+
         let result = connection
             .thread
             .wait(self.settings.timeout, rows.insert(&mut connection.client));
         let result = result
             .map_err(DeliverError::retry)
             .and_then(|inserted| inserted.map_err(|error| failure(&error)));
+
         if let Some(transcript) = transcript {
             transcript.request = rows.shown();
             transcript.response = match &result {
@@ -194,7 +200,9 @@ impl Transport for PostgresTransport {
 
     fn check(&mut self) -> Result<String, String> {
         let connection = Connection::open(&self.settings, &self.secrets)?;
+        // A query without rows shows that the table exists and may be read.
         let place = self.settings.describe();
+
         for table in &self.settings.tables {
             let name = table.name();
             let query = format!("SELECT FROM {name} LIMIT 0");
@@ -204,6 +212,7 @@ impl Transport for PostgresTransport {
             )?;
             found.map_err(|error| format!("{place}: table {name}: {}", message(&error)))?;
         }
+
         let tables = self
             .settings
             .tables
@@ -239,6 +248,7 @@ impl Connection {
             .user(&settings.user)
             .application_name("saltcellar")
             .connect_timeout(settings.timeout);
+
         if let Some(password) = &settings.password {
             config.password(
                 revealed
@@ -246,6 +256,7 @@ impl Connection {
                     .map_err(|error| error.to_string())?,
             );
         }
+        // A unix socket needs no encryption, and offers none.
         let is_encrypted =
             settings.encryption == Encryption::Required && !settings.host.starts_with('/');
         config.ssl_mode(if is_encrypted {
@@ -253,12 +264,14 @@ impl Connection {
         } else {
             SslMode::Disable
         });
+
         let thread = ClientThread::start()?;
         let place = settings.describe();
         let failed = |error: &tokio_postgres::Error| {
             format!("cannot connect to {place}: {}", message(error))
         };
         let late = |error: String| format!("cannot connect to {place}: {error}");
+        // Two arms, because the connection's type depends on its TLS.
         let client = if is_encrypted {
             let tls = MakeRustlsConnect::new(settings.tls.client()?);
             let connected = thread
@@ -276,12 +289,14 @@ impl Connection {
             thread.spawn(async { _ = connection.await });
             client
         };
+
         Ok(Self { client, thread })
     }
 }
 
 /// The error with the server's details.
 fn message(error: &tokio_postgres::Error) -> String {
+    // The client's own text of a server's error is `db error` alone.
     if let Some(db) = error.as_db_error() {
         let detail = db
             .detail()
@@ -300,6 +315,7 @@ fn failure(error: &tokio_postgres::Error) -> DeliverError {
         .code()
         .map(tokio_postgres::error::SqlState::code)
         .unwrap_or_default();
+    // 22 and 23: data and constraints; 54: a limit of the server, such as the size of a value.
     match code.get(..2) {
         Some("22" | "23" | "54") => DeliverError::Refused { reason },
         _ => DeliverError::retry(reason),
@@ -373,12 +389,15 @@ impl Rows {
         tables: &[Table],
     ) -> Result<(), crate::engines::event::Unreadable> {
         let data = event.data()?;
+        // The same text in several columns, so it is made once.
         let text = data.to_string();
         let job = event
             .tag
             .strip_prefix("salt/job/")
             .and_then(|rest| rest.split_once('/'));
+
         match job {
+            // The load that Salt fires; one that Salt has stored itself stays.
             Some((jid, "new")) if tables.contains(&Table::Jids) => {
                 self.jids.jid.push(jid.to_owned());
                 self.jids.load.push(text.clone());
@@ -392,6 +411,7 @@ impl Rows {
                         .unwrap_or_default()
                         .to_owned()
                 };
+
                 let rows = &mut self.returns;
                 rows.fun.push(word("fun"));
                 rows.jid.push(jid.to_owned());
@@ -399,6 +419,7 @@ impl Rows {
                     .push(data.get("return").unwrap_or(&Json::Null).to_string());
                 rows.id
                     .push(rest.strip_prefix("ret/").unwrap_or_default().to_owned());
+
                 // As Salt's returner writes it: without `success` it is false.
                 let success = data.get("success").is_some() && !event.outcome().failed();
                 rows.success.push(success.to_string());
@@ -407,6 +428,7 @@ impl Rows {
             }
             _ => {}
         }
+
         if tables.contains(&Table::SaltEvents) {
             let rows = &mut self.events;
             rows.id.push(row_id(event));
@@ -421,12 +443,14 @@ impl Rows {
     /// Inserts all in one transaction; returns the numbers of new rows per table.
     async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
         let transaction = client.transaction().await?;
+
         let mut inserted = [0; 3];
         let Self {
             events,
             returns,
             jids,
         } = self;
+        // Whole columns as parameters: one statement per table, whatever the size of the batch.
         if !events.id.is_empty() {
             let EventRows {
                 id,
@@ -435,6 +459,7 @@ impl Rows {
                 at,
                 master_id,
             } = events;
+
             let columns = [
                 (id as Column<'_>, Type::INT8_ARRAY),
                 text(tag),
@@ -444,6 +469,7 @@ impl Rows {
             ];
             inserted[0] = transaction.execute_typed(INSERT_EVENTS, &columns).await?;
         }
+
         if !returns.jid.is_empty() {
             let ReturnRows {
                 fun,
@@ -454,6 +480,7 @@ impl Rows {
                 full_ret,
                 at,
             } = returns;
+
             let at: (Column<'_>, Type) = (at, Type::INT8_ARRAY);
             let columns = [
                 text(fun),
@@ -466,12 +493,14 @@ impl Rows {
             ];
             inserted[1] = transaction.execute_typed(INSERT_RETURNS, &columns).await?;
         }
+
         if !jids.jid.is_empty() {
             let JidRows { jid, load } = jids;
             inserted[2] = transaction
                 .execute_typed(INSERT_JIDS, &[text(jid), text(load)])
                 .await?;
         }
+        // Nothing counts before the commit, so an error above leaves no row.
         transaction.commit().await?;
         Ok(inserted)
     }
@@ -483,6 +512,7 @@ impl Rows {
             returns,
             jids,
         } = self;
+
         let mut lines: Vec<_> = events
             .id
             .iter()
@@ -492,6 +522,7 @@ impl Rows {
             .into_iter()
             .map(|((id, tag), data)| format!("salt_events: id {id}, tag {tag}, data {data}"))
             .collect();
+
         lines.extend(
             returns
                 .jid
@@ -500,6 +531,7 @@ impl Rows {
                 .map(|(jid, id)| format!("salt_returns: jid {jid}, id {id}")),
         );
         lines.extend(jids.jid.iter().map(|jid| format!("jids: jid {jid}")));
+
         lines.join("\n")
     }
 }
@@ -522,8 +554,11 @@ fn row_id(event: &Event) -> i64 {
         .id
         .rsplit_once(':')
         .map_or(event.id.as_str(), |(store, _)| store);
+    // Negative, so that it cannot collide with the table's sequence. Bits of the store keep ids
+    // apart when a store is replaced.
     let bits =
         1 << 63 | (xxh3_64(store.as_bytes()) << 40 & !(1 << 63)) | event.seq.0 & ((1 << 40) - 1);
+
     bits.cast_signed()
 }
 

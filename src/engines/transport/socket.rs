@@ -44,6 +44,7 @@ impl<D: SocketDestination> Destination for D {
     }
 
     fn limits(&self) -> RequestLimits {
+        // A batch is repeated as a whole, so it bounds the duplicates after an error.
         let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
         RequestLimits {
             count: 500,
@@ -66,15 +67,19 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
     ) -> Result<Vec<Rejected>, DeliverError> {
         let place = self.settings.place();
         let failed = |why: io::Error| DeliverError::retry(socket_error(&place, &why));
+        // Taken, and put back only after success: a socket in an unknown state is not used again.
         let mut socket = match self.socket.take().and_then(D::if_open) {
             Some(socket) => socket,
             None => self.settings.connect().map_err(failed)?,
         };
+
         let messages: Vec<_> = items
             .iter()
             .map(|item| self.settings.message(item))
             .collect();
+
         let rejected = D::send(&mut socket, &messages).map_err(failed)?;
+
         if let Some(transcript) = transcript {
             let (receiver, unit) = D::NAMES;
             transcript.request = String::from_utf8_lossy(&messages.join(&b'\n')).into_owned();
@@ -82,6 +87,7 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
             transcript.response =
                 format!("{count} {unit} written to {place}; {receiver} does not answer");
         }
+
         self.socket = Some(socket);
         Ok(rejected)
     }

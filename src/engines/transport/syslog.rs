@@ -192,24 +192,31 @@ impl SocketDestination for SyslogDestination {
             ..
         } = &*item.event;
         let priority = self.facility as u8 * 8 + self.severity.code();
+
         let host = if minion.is_empty() {
             &**master_id
         } else {
             minion
         };
+        // The lengths are those of RFC 5424.
         let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
+
         let mut head = format!(
             "<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473",
             at.iso()
         );
+
         let seq = seq.to_string();
+        // An empty value is left out, as an absent one.
         for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
             if !value.is_empty() {
                 // Writing to a text cannot fail.
                 let _ = write!(head, " {name}=\"{}\"", escaped(value));
             }
         }
+
         head.push_str("] ");
+
         let mut message = head.into_bytes();
         message.extend_from_slice(&item.bytes);
         message
@@ -235,7 +242,9 @@ impl Socket {
             Address::Unix(path) => Self::connect_unix(path, timeout),
             Address::Tcp(place) => connect_tcp(place, timeout).map(Self::Tcp),
             Address::Tls(place) => {
+                // Before the connection: unusable certificates are an error of their own.
                 let config = settings.tls.client().map_err(io::Error::other)?;
+
                 let host = place
                     .rsplit_once(':')
                     .map_or(place.as_str(), |(host, _)| host);
@@ -246,7 +255,9 @@ impl Socket {
                 let name = ServerName::try_from(host).map_err(io::Error::other)?;
                 let mut tls =
                     ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+
                 let mut stream = connect_tcp(place, timeout)?;
+                // Now and not with the first message, so that an error of TLS is reported as such.
                 while tls.is_handshaking() {
                     tls.complete_io(&mut stream)?;
                 }
@@ -259,6 +270,7 @@ impl Socket {
     fn connect_unix(path: &Path, timeout: Duration) -> io::Result<Self> {
         let datagram = UnixDatagram::unbound()?;
         match datagram.connect(path) {
+            // The other kind of socket listens there.
             Err(why) if Errno::from_io_error(&why) == Some(Errno::PROTOTYPE) => {
                 let stream = connect::unix(path, timeout)?;
                 Ok(Self::Lines(stream))
@@ -273,6 +285,8 @@ impl Socket {
 
     /// The socket, unless its receiver has closed it.
     fn if_open(mut self) -> Option<Self> {
+        // A write to a connection that the receiver has closed succeeds once, and the message would
+        // be lost without a sign.
         let is_open = match &mut self {
             Self::Datagram(_) => Ok(true),
             Self::Lines(stream) => expects_nothing(stream, UnixStream::set_nonblocking),
@@ -294,10 +308,12 @@ impl Socket {
                 is_temporary: false,
             });
         };
+
         match self {
             Self::Datagram(socket) => {
                 for (index, message) in messages.iter().enumerate() {
                     match socket.send(message) {
+                        // Larger than a datagram can be, now and later. The others are not held up.
                         Err(why) if Errno::from_io_error(&why) == Some(Errno::MSGSIZE) => {
                             reject(
                                 index,
@@ -308,16 +324,19 @@ impl Socket {
                     }
                 }
             }
+            // A stream has no message boundaries, so a line break within a message would end it.
             Self::Lines(stream) => {
                 let mut lines = Vec::new();
                 for message in messages {
                     lines.extend(Framing::Line.item(message.clone()));
                     lines.push(b'\n');
                 }
+
                 stream.write_all(&lines)?;
             }
             Self::Tcp(stream) => stream.write_all(&octet_counted(messages))?,
             Self::Tls(stream) => {
+                // Buffered data would count as delivered.
                 stream.write_all(&octet_counted(messages))?;
                 stream.flush()?;
             }
@@ -332,6 +351,7 @@ fn expects_nothing<S: Read>(
     set_nonblocking: impl Fn(&S, bool) -> io::Result<()>,
 ) -> io::Result<bool> {
     set_nonblocking(stream, true)?;
+
     let mut answer = [0; 256];
     let is_open = loop {
         match stream.read(&mut answer) {
@@ -341,12 +361,14 @@ fn expects_nothing<S: Read>(
             Err(why) => break why.kind() == ErrorKind::WouldBlock,
         }
     };
+
     set_nonblocking(stream, false)?;
     Ok(is_open)
 }
 
 fn connect_tcp(place: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
+    // A name may have addresses that nobody listens at, so each is tried.
     for address in place.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => {

@@ -41,7 +41,10 @@ impl Tls {
         if let Some(path) = &self.ca {
             return certificates(path);
         }
+
         let found = rustls_native_certs::load_native_certs();
+        // Some unreadable certificates are normal; none at all would reject every server without a
+        // reason.
         if found.certs.is_empty() {
             let errors = found
                 .errors
@@ -74,10 +77,12 @@ impl Tls {
                 "none of {ignored} certificates of authorities is acceptable"
             ));
         }
+
         let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots);
+
         match self.identity()? {
             Some((chain, key)) => builder
                 .with_client_auth_cert(chain, key)

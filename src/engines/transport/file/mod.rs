@@ -125,17 +125,21 @@ impl Transport for FileTransport {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
+        // One write for the batch, so that a failure leaves at most one place to truncate.
         let mut lines = Vec::with_capacity(items.iter().map(|item| item.bytes.len() + 1).sum());
         for item in items {
             lines.extend_from_slice(&item.bytes);
             lines.push(b'\n');
         }
+
         let path = self.settings.path.display().to_string();
         self.append(&lines).map_err(|why| {
-            // The kernel's state of the file is unknown after a failed sync.
+            // After a failed sync the kernel may have dropped the data, so the file is opened anew
+            // and its end is found again.
             self.open = None;
             DeliverError::retry(format_args!("cannot write {path}: {why}"))
         })?;
+
         if let Some(transcript) = transcript {
             transcript.request = String::from_utf8_lossy(&lines).into_owned();
             transcript.response = format!("{} bytes written to {path}", lines.len());
@@ -164,18 +168,24 @@ impl Transport for FileTransport {
 
 impl FileTransport {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        // Opened before the rotation, which depends on the size, and after it, which closes the
+        // file.
         self.opened()?;
         self.rotate_if_due();
+
         let sync = self.settings.fsync == Fsync::Batch;
         let period = period_of(self.settings.rotate.time, self.deps.clock.now());
         let open = self.opened()?;
+        // At the offset that is known to end with a complete line, and not at the end of the file.
         let written = open.file.write_all_at(lines, open.bytes);
         let written = written.and_then(|()| if sync { open.file.sync_data() } else { Ok(()) });
+
         if let Err(why) = written {
-            // Of a partly written line only this remains to be done. If it fails too, the next opening repeats it.
+            // What was written in part is removed. If that fails too, the next opening does it.
             let _ = open.file.set_len(open.bytes);
             return Err(why);
         }
+
         if open.bytes == 0 {
             open.period = period;
         }
@@ -186,10 +196,12 @@ impl FileTransport {
     /// The file at the path, opened or created if necessary.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
         let path = &self.settings.path;
+        // Another program, such as logrotate, may have moved the file away.
         let moved = |open: &OpenFile| identity(path).ok() != Some(open.identity);
         if self.open.as_ref().is_some_and(moved) {
             self.open = None;
         }
+
         match &mut self.open {
             Some(open) => Ok(open),
             slot => Ok(slot.insert(open_file(&self.settings, &self.deps)?)),
@@ -205,11 +217,14 @@ impl FileTransport {
         if !self.open.as_ref().is_some_and(is_due) {
             return;
         }
+
         let result = rotation.rotate(&*self.deps.fs, &self.settings.path, now);
         if result.is_ok() {
             self.open = None;
         }
+
         let problem = result.err().map(|why| why.to_string());
+        // Logged once: the next attempt comes with the next batch.
         if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
             tracing::warn!(path = %self.settings.path.display(), error, "rotation failed, writing to the same file");
         }
@@ -227,7 +242,10 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<OpenFile> {
     let (path, fs) = (&settings.path, &deps.fs);
+
     match identity(path) {
+        // The mode is set before anything is written, and the name is durable before the first line
+        // counts.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             drop(fs.create(path)?);
             if let Some(mode) = settings.mode {
@@ -237,12 +255,16 @@ fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<Open
         }
         found => _ = found?,
     }
+
     // A crash may have interrupted a rotation.
     settings.rotate.finish(&**fs, path)?;
+    // A killed process may have left a part of a line.
     let file = fs.open_to_write(path)?;
     let bytes = complete_lines(&*file)?;
+    // Its last change is the best sign of the period that the lines belong to.
     let modified = std::fs::metadata(path)?.mtime().saturating_mul(1_000_000);
     let period = period_of(settings.rotate.time, Micros(modified));
+
     Ok(OpenFile {
         file,
         identity: identity(path)?,
@@ -254,8 +276,11 @@ fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<Open
 /// Truncates an incomplete last line; returns the length of the file.
 fn complete_lines(file: &dyn FsFile) -> io::Result<u64> {
     let size = file.size()?;
+
     let mut end = size;
+    // Backwards in parts: only the last line is of interest.
     let mut buffer = vec![0; 64 * 1024];
+
     while end > 0 {
         let from = end.saturating_sub(buffer.len() as u64);
         let part = buffer
@@ -270,6 +295,7 @@ fn complete_lines(file: &dyn FsFile) -> io::Result<u64> {
             None => end = from,
         }
     }
+
     if end < size {
         file.set_len(end)?;
     }

@@ -72,17 +72,21 @@ impl Rotation {
             .utc()
             .map(|at| at.strftime("%Y%m%dT%H%M%SZ").to_string());
         let stamp = stamp.ok_or_else(|| io::Error::other("the clock is out of range"))?;
+
         let mut target = with_suffix(path, &format!(".{stamp}"));
+        // Any form: a file that is compressed later must not meet one of the same time.
         let is_taken = |target: &Path| {
             [Compression::None, Compression::Gzip, Compression::Zstd]
                 .iter()
                 .any(|how| with_suffix(target, how.suffix().unwrap_or_default()).exists())
         };
+
         let mut n = 1;
         while is_taken(&target) {
             target = with_suffix(path, &format!(".{stamp}_{n:04}"));
             n += 1;
         }
+        // The name is durable before lines go to a new file, so a crash cannot mix them.
         fs.rename(path, &target)?;
         path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))?;
         self.finish(fs, path)
@@ -90,6 +94,7 @@ impl Rotation {
 
     /// Compresses rotated files that are not yet compressed, and removes the oldest beyond the limit.
     pub(super) fn finish(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
+        // Files of an interrupted rotation are compressed as well.
         if let Some(suffix) = self.compress.suffix() {
             for plain in rotated(path)?
                 .into_iter()
@@ -98,8 +103,10 @@ impl Rotation {
                 self.compress(fs, &plain, &with_suffix(&plain, suffix))?;
             }
         }
+
         let Some(keep) = self.keep else { return Ok(()) };
         let all = rotated(path)?;
+        // The names sort by time.
         let surplus = all.len().saturating_sub(keep as usize);
         all.iter()
             .take(surplus)
@@ -107,6 +114,8 @@ impl Rotation {
     }
 
     fn compress(&self, fs: &dyn Fs, plain: &Path, target: &Path) -> io::Result<()> {
+        // Replaced atomically, and the plain file removed only afterwards: a crash leaves at least
+        // one whole copy.
         fs.replace(
             target,
             Box::new(|file| {
@@ -118,6 +127,8 @@ impl Rotation {
                     io::copy(&mut input, &mut encoder)?;
                     encoder.finish().map(drop)
                 } else {
+                    // The default level of zstd: higher ones cost much processor time for a few
+                    // percent.
                     zstd::stream::copy_encode(input, &mut out, 3)
                 }
             }),
@@ -168,6 +179,7 @@ fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(Vec::new());
     };
+
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?.file_name();
@@ -176,11 +188,13 @@ fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
             .zip(name.to_str())
             .and_then(|(entry, name)| entry.strip_prefix(name)?.strip_prefix('.'));
         let stamp = rest.map(|rest| rest.split('.').next().unwrap_or_default());
+        // An interrupted compression leaves a temporary file.
         let is_whole = rest.is_some_and(|rest| rest.strip_suffix(".tmp").is_none());
         if is_whole && stamp.is_some_and(|stamp| is_stamp(stamp.as_ref())) {
             found.push(dir.join(entry));
         }
     }
+
     found.sort();
     Ok(found)
 }

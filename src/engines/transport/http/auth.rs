@@ -112,6 +112,7 @@ impl Auth {
                 "give only one of bearer, token, basic, hmac and aws",
             ));
         }
+
         let header = self.hmac.as_ref().map(|hmac| hmac.header.as_str());
         match header.filter(|name| ureq::http::HeaderName::try_from(*name).is_err()) {
             Some(name) => Err(Invalid::new(
@@ -123,27 +124,32 @@ impl Auth {
     }
 
     pub(super) fn signer(&self, revealed: &Revealed) -> Result<Signer, SecretError> {
+        // `check` has made sure that at most one is given, so their order means nothing.
         if let Some(secret) = &self.bearer {
             return Ok(Signer::Fixed(format!(
                 "Bearer {}",
                 revealed.secret(secret)?
             )));
         }
+
         if let Some(Token { secret, scheme }) = &self.token {
             return Ok(Signer::Fixed(format!(
                 "{scheme} {}",
                 revealed.secret(secret)?
             )));
         }
+
         if let Some(Basic { user, password }) = &self.basic {
             let pair = BASE64.encode(format!(
                 "{}:{}",
                 revealed.text(user)?,
                 revealed.secret(password)?
             ));
+            // The scrubber knows the password, and the pair is another spelling of it.
             revealed.hide(&pair);
             return Ok(Signer::Fixed(format!("Basic {pair}")));
         }
+
         if let Some(Hmac {
             key,
             header,
@@ -158,6 +164,7 @@ impl Auth {
                 prefix.clone().unwrap_or_default(),
             ));
         }
+
         let Some(aws) = &self.aws else {
             return Ok(Signer::Open);
         };
@@ -166,8 +173,10 @@ impl Auth {
             .as_ref()
             .map(|token| revealed.secret(token))
             .transpose()?;
+
         let id = revealed.text(&aws.access_key_id)?;
         let secret = revealed.secret(&aws.secret_access_key)?;
+
         Ok(Signer::Aws {
             credentials: Box::new(Credentials::new(id, secret, token, None, "saltcellar")),
             region: aws.region.clone(),
@@ -191,6 +200,7 @@ impl Signer {
             Self::Fixed(value) => Ok(vec![("authorization".to_owned(), value.clone())]),
             Self::Hmac(key, header, prefix) => {
                 let signature = ring::hmac::sign(key, body);
+
                 let mut value = prefix.clone();
                 for byte in signature.as_ref() {
                     // Writing to a text cannot fail.
@@ -205,8 +215,10 @@ impl Signer {
             } => {
                 let cannot =
                     |error: &dyn std::fmt::Display| format!("cannot sign the request: {error}");
+
                 let identity = credentials.as_ref().clone().into();
                 let time = UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
+
                 let params = v4::SigningParams::builder()
                     .identity(&identity)
                     .region(region)
@@ -216,14 +228,17 @@ impl Signer {
                     .build()
                     .map_err(|error| cannot(&error))?
                     .into();
+
                 let pairs = headers
                     .iter()
                     .map(|(name, value)| (name.as_str(), value.as_str()));
                 let request = SignableRequest::new(method, url, pairs, SignableBody::Bytes(body));
                 let request = request.map_err(|error| cannot(&error))?;
+
                 let (made, _) = sign(request, &params)
                     .map_err(|error| cannot(&error))?
                     .into_parts();
+
                 Ok(made
                     .headers()
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -35,6 +35,7 @@ impl Client {
         let url = revealed
             .url(&settings.url)
             .map_err(|error| error.to_string())?;
+
         let mut headers = Vec::new();
         for (name, Header(value)) in &settings.headers {
             let value = revealed
@@ -42,23 +43,29 @@ impl Client {
                 .map_err(|error| error.to_string())?;
             headers.push((name.to_ascii_lowercase(), value));
         }
+
         if settings.compress == RequestCompression::Gzip {
             headers.push(("content-encoding".to_owned(), "gzip".to_owned()));
         }
+
         let signer = settings
             .auth
             .signer(revealed)
             .map_err(|error| error.to_string())?;
         let mut config = Agent::config_builder()
+            // Statuses have a meaning here, and a redirect could lead a request with its
+            // credentials elsewhere.
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("saltcellar/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(settings.timeout));
+
         if is_https(&url) {
             config = config.tls_config(tls(&settings.tls)?);
         }
+
         Ok(Self {
             agent: config.build().new_agent(),
             url,
@@ -77,6 +84,7 @@ impl Client {
         now: Micros,
         transcript: Option<&mut Transcript>,
     ) -> Result<Answer, String> {
+        // Declared here, so that it lives as long as the borrowed body.
         let compressed;
         let sent = if settings.compress == RequestCompression::Gzip {
             compressed = gzip(body).map_err(|error| error.to_string())?;
@@ -84,26 +92,31 @@ impl Client {
         } else {
             body
         };
+
         let mut headers = self.headers.clone();
         if hops > 0 {
             headers.push((HOPS.to_owned(), hops.to_string()));
         }
+        // Last, because some methods sign the other headers and the body as it is sent.
         headers.extend(
             self.signer
                 .headers(&settings.method, &self.url, &headers, sent, now)?,
         );
+
         let mut request = Request::builder()
             .method(settings.method.as_str())
             .uri(&self.url);
         for (name, value) in &headers {
             request = request.header(name, value);
         }
+
         let request = request.body(sent).map_err(|error| error.to_string())?;
         let answer = self
             .agent
             .run(request)
             .map_err(|error| error.to_string())
             .and_then(read);
+        // The body before compression, for people.
         if let Some(transcript) = transcript {
             let head = lines(&headers);
             let text = String::from_utf8_lossy(body);
@@ -116,6 +129,7 @@ impl Client {
                 Err(error) => error.clone(),
             };
         }
+
         answer
     }
 
@@ -124,6 +138,7 @@ impl Client {
         let request = Request::head(&self.url)
             .body(())
             .map_err(|error| error.to_string())?;
+
         let place = super::Destination::describe(settings);
         match self.agent.run(request) {
             // Most services accept only the method of their requests.
@@ -138,6 +153,7 @@ impl Client {
 
 fn read(mut answer: Response<ureq::Body>) -> Result<Answer, String> {
     let status = answer.status().as_u16();
+
     let text =
         |value: &ureq::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> = answer
@@ -145,10 +161,12 @@ fn read(mut answer: Response<ureq::Body>) -> Result<Answer, String> {
         .iter()
         .map(|(name, value)| (name.as_str().to_owned(), text(value)))
         .collect();
+    // The limit keeps a wrong address from filling memory.
     let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
     let bytes = body.read_to_vec();
     let bytes =
         bytes.map_err(|error| format!("status {status}, but its text is unreadable: {error}"))?;
+
     Ok(Answer {
         status,
         headers,
@@ -177,7 +195,9 @@ fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
 
 fn tls(settings: &Tls) -> Result<TlsConfig, String> {
     let own = |certificate: &CertificateDer<'_>| Certificate::from_der(certificate).to_owned();
+
     let roots: Vec<_> = settings.authorities()?.iter().map(own).collect();
+
     let identity = match (settings.identity()?, &settings.key) {
         (Some((chain, _)), Some(path)) => {
             // ureq takes keys as PEM only.
@@ -190,6 +210,7 @@ fn tls(settings: &Tls) -> Result<TlsConfig, String> {
         }
         _ => None,
     };
+
     let config = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(roots)))
         .client_cert(identity)

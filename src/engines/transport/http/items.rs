@@ -34,11 +34,13 @@ pub(super) struct ItemErrors {
 impl ItemErrors {
     /// The items that the destination did not accept.
     pub(super) fn find(&self, items: &[Item], answer: &Json) -> Result<Vec<Rejected>, String> {
+        // Without `id` the results are matched by position, so a list must be there and complete.
         let list = match (at_path(answer, &self.list), &self.id) {
             (Some(Json::Array(list)), _) => list.as_slice(),
             (None | Some(Json::Null), Some(_)) => &[],
             _ => return Err(format!("the answer has no list `{}`", self.list)),
         };
+
         if self.id.is_none() && list.len() != items.len() {
             return Err(format!(
                 "the answer has {} results for {} items",
@@ -46,11 +48,14 @@ impl ItemErrors {
                 items.len()
             ));
         }
+
         let mut rejected = Vec::new();
         for (n, result) in list.iter().enumerate() {
             let index = match &self.id {
                 None => n,
                 Some(path) => {
+                    // An unknown id means that the answer belongs to something else: nothing of it
+                    // can be trusted.
                     let id = at_path(result, path).map(text).unwrap_or_default();
                     let found = items.iter().position(|item| item.seq().0.to_string() == id);
                     found.ok_or_else(|| {
@@ -58,6 +63,7 @@ impl ItemErrors {
                     })?
                 }
             };
+
             let status = self
                 .status
                 .as_ref()
@@ -69,20 +75,24 @@ impl ItemErrors {
                         .iter()
                         .any(|accepted| u64::from(*accepted) == status)
             };
+            // With `id` the list has failures only, whatever their status.
             if self.id.is_none() && status.is_some_and(is_accepted) {
                 continue;
             }
+            // An item that is itself at fault fails again; 429 is about the rate.
             let is_permanent = match &self.permanent {
                 Some(path) => at_path(result, path)
                     .and_then(Json::as_bool)
                     .unwrap_or(false),
                 None => matches!(status, Some(400..=499)) && status != Some(429),
             };
+
             let reason = self
                 .reason
                 .as_ref()
                 .and_then(|path| at_path(result, path))
                 .unwrap_or(result);
+
             let status = status
                 .map(|status| format!("{status}: "))
                 .unwrap_or_default();
@@ -106,12 +116,14 @@ pub(super) fn partial_success(
     let answer = ExportLogsServiceResponse::decode(answer).map_err(|error| {
         DeliverError::retry(format_args!("the answer is not one of OTLP: {error}"))
     })?;
+
     match answer.partial_success {
         Some(part) if part.rejected_log_records > 0 => {
             let reason = format!(
                 "{} records rejected: {}",
                 part.rejected_log_records, part.error_message
             );
+            // The answer does not say which: dividing the request finds out.
             if items.len() > 1 {
                 return Err(DeliverError::Refused { reason });
             }

@@ -132,6 +132,7 @@ fn thirty_seconds() -> Duration {
 
 impl HttpDestination {
     fn check(&self) -> Result<(), Invalid> {
+        // A secret address is only known when it is read.
         if let Text::Plain(url) = &self.url {
             let uri = url.parse::<ureq::http::Uri>().ok();
             let is_http =
@@ -143,12 +144,14 @@ impl HttpDestination {
                 ));
             }
         }
+
         if !matches!(self.method.as_str(), "POST" | "PUT" | "PATCH") {
             return Err(Invalid::new(
                 "method",
                 format!("{:?} is not accepted; give POST, PUT or PATCH", self.method),
             ));
         }
+
         for (name, Header(value)) in &self.headers {
             let is_name = ureq::http::HeaderName::try_from(name.as_str()).is_ok();
             let is_value = match value {
@@ -162,6 +165,7 @@ impl HttpDestination {
                 ));
             }
         }
+
         self.tls.check()?;
         within(
             "timeout",
@@ -184,6 +188,7 @@ impl Destination for HttpDestination {
     }
 
     fn describe(&self) -> String {
+        // A secret address is shown as the place where it is.
         match &self.url {
             // User, password and query may be secret.
             Text::Plain(url) => url.parse::<ureq::http::Uri>().map_or_else(
@@ -251,23 +256,32 @@ impl Transport for HttpTransport {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
+        // Taken, and put back unless its credentials or its connection failed: the next one reads
+        // the files again.
         let client = match self.client.take() {
             Some(client) => client,
             None => Client::new(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
+
         let body = self.settings.body.frame(items);
+        // The most of them, so that a batch is stopped if one of its events is in a loop.
         let hops = items
             .iter()
             .map(|item| item.event.hops())
             .max()
             .unwrap_or(0);
+
         let answer = client.send(&self.settings, &body, hops, self.clock.now(), transcript);
         let answer = answer.map_err(DeliverError::retry)?;
         let reason = || reason(&answer);
+        // What repeats and what divides a batch is decided here; docs/SINKS.md has the table.
         let result = match answer.status {
             200..=299 => self.item_errors(items, &answer),
             status if self.settings.accept.contains(&status) => self.item_errors(items, &answer),
+            // The request itself is at fault: parts of it show which item.
             400 | 413 | 415 | 422 => Err(DeliverError::Refused { reason: reason() }),
+            // Mostly a wrong setting: dead letters would lose the order and fill the disk, so it is
+            // repeated until it is corrected.
             401 | 403 => return Err(DeliverError::retry(reason())),
             _ => {
                 let after = answer
@@ -279,6 +293,7 @@ impl Transport for HttpTransport {
                 })
             }
         };
+
         self.client = Some(client);
         result
     }
@@ -295,6 +310,7 @@ impl Transport for HttpTransport {
 
 impl HttpTransport {
     fn item_errors(&self, items: &[Item], answer: &Answer) -> Result<Vec<Rejected>, DeliverError> {
+        // Only receivers of OTLP answer in protobuf.
         if answer.header("content-type") == Some("application/x-protobuf") {
             return items::partial_success(items, &answer.bytes);
         }
@@ -315,11 +331,13 @@ impl Framed {
             separator,
             suffix,
         } = self;
+
         let len = items
             .iter()
             .map(|item| item.bytes.len() + separator.len())
             .sum::<usize>();
         let mut body = Vec::with_capacity(len + prefix.len() + suffix.len());
+
         body.extend_from_slice(prefix.as_bytes());
         for (n, item) in items.iter().enumerate() {
             if n > 0 {
@@ -327,6 +345,7 @@ impl Framed {
             }
             body.extend_from_slice(&item.bytes);
         }
+
         body.extend_from_slice(suffix.as_bytes());
         body
     }
@@ -337,6 +356,7 @@ fn reason(answer: &Answer) -> String {
     let name = name
         .and_then(|status| status.canonical_reason())
         .unwrap_or_default();
+
     let body = answer.text();
     let line = format!("{} {name}", answer.status);
     if body.is_empty() {
@@ -349,6 +369,7 @@ fn reason(answer: &Answer) -> String {
 /// The pause in a `Retry-After`: seconds, or a date.
 fn pause(text: &str, now: Micros) -> Option<Duration> {
     let text = text.trim();
+    // A date is converted to a pause by this machine's clock, so both forms are bounded.
     let seconds = || text.parse().ok().map(Duration::from_secs);
     let date = || {
         let at = jiff::fmt::rfc2822::DateTimeParser::new()
@@ -357,6 +378,7 @@ fn pause(text: &str, now: Micros) -> Option<Duration> {
         let micros = u64::try_from(at.as_microsecond().saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(micros))
     };
+
     seconds()
         .or_else(date)
         .map(|pause| pause.min(SINK_RETRY_AFTER_MAX))

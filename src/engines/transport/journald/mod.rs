@@ -105,14 +105,17 @@ fn send_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
         MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
     )?);
     file.write_all(entry)?;
+    // journald maps the file, so nobody may change it afterwards.
     fcntl_add_seals(
         &file,
         SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
     )?;
+
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
+    // An empty datagram with a descriptor, by journald's protocol.
     sendmsg(
         socket,
         &[IoSlice::new(&[])],
@@ -126,10 +129,12 @@ fn entry(settings: &JournalDestination, item: &Item) -> Vec<u8> {
     let event = &item.event;
     let mut entry = Vec::with_capacity(item.bytes.len() + 512);
     field(&mut entry, "MESSAGE", &item.bytes);
+    // The item first; the other fields are as in the JSON form of an event.
     let (priority, seq) = (
         settings.severity.code().to_string(),
         event.seq.0.to_string(),
     );
+
     let fields = [
         ("PRIORITY", priority.as_str()),
         ("SYSLOG_IDENTIFIER", &settings.identifier),
@@ -142,9 +147,11 @@ fn entry(settings: &JournalDestination, item: &Item) -> Vec<u8> {
         ("SALT_JID", &event.jid),
         ("SALT_MASTER_ID", &event.master_id),
     ];
+
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
         field(&mut entry, name, value.as_bytes());
     }
+
     entry
 }
 
