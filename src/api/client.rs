@@ -151,8 +151,8 @@ impl Client {
         let Err(error) = self.stream.write_all(&frame) else {
             return Ok(id);
         };
-        // A daemon that rejects a call early may have sent the reason before it closed.
 
+        // A daemon that rejects a call early may have sent the reason before it closed.
         let reason = self.receive().and_then(|answer| read_answer(answer, id));
         Err(match reason {
             Err(reason @ ClientError::Refused { .. }) => reason,

@@ -156,8 +156,8 @@ async fn serve_peer(
 
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
-    // Dropped with the connection, whatever its end: its searches end with it.
 
+    // Dropped with the connection, whatever its end: the searches of the peer end with it.
     let (open, ended) = watch::channel(());
 
     let peer = Peer {
@@ -181,7 +181,6 @@ async fn serve_peer(
     tokio::select! {
         // The order matters: most peers close when they have all their answers, which is no
         // failure.
-
         biased;
         () = &mut closing => return Ok(()),
         gone = &mut writing => return gone,

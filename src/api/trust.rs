@@ -44,7 +44,8 @@ fn directory_owner(path: &Path) -> Option<u32> {
     let trusted = [0, owner, geteuid().as_raw()];
     for above in directory.ancestors().skip(1) {
         let found = fs::metadata(above).ok()?;
-        // The sticky bit does not help: it protects existing names, and any user could have created the name first.
+        // The sticky bit does not help: it protects existing names, and any user could have created
+        // the name first.
         if !trusted.contains(&found.uid()) || found.mode() & 0o022 != 0 {
             return None;
         }

@@ -108,9 +108,9 @@ impl Budgets {
         if let Some(known) = clients.get(&client) {
             return known.clone();
         }
-        // A reservation outlives the request: an answer that is not read, a connection between two requests.
-        // Clients without a reservation are forgotten when a new one comes, so that old names do
-        // not stay.
+        // A reservation outlives the request: an answer that is not read, a connection between two
+        // requests. Clients without a reservation are forgotten when a new one comes, so that old
+        // names do not stay.
         clients.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_unused());
 
         let pool = |own: usize, all: &Arc<Semaphore>| Pool {
@@ -178,7 +178,8 @@ impl Budget {
             let _reserved = reserved;
             (!work.is_abandoned()).then(|| work.run(task))
         });
-        // A panic is a bug; the client gets an error instead of a closed connection. Without a result nobody waits here.
+        // A panic is a bug; the client gets an error instead of a closed connection. Without a
+        // result nobody waits here.
         match done.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) | Err(_) => Err(CallError::Internal(

@@ -495,11 +495,12 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
     let bytes = bytes.unwrap_or(LIST_BYTES_MAX).clamp(1, LIST_BYTES_MAX);
 
     let mut from = ctx.store.position(start).map_err(failed)?;
-    // The caller continues at its own position.
+
+    // Only a caller that names a number continues at a position of its own, behind which entries
+    // can be missing.
     let mut gap = match start {
         Start::Seq(seq) => ctx.store.gap_before(seq, from),
         _ => None,
-        // Only a caller that names a number has one behind which entries can be missing.
     };
 
     let limit = limit

@@ -173,9 +173,10 @@ pub(super) fn save_load(
 
     // An import stores each return by a call of its own.
     if is_return && is_of_job(load, &jid) && !args.flag("import")? {
-        // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs (`store_job` in
-        // `salt/utils/job.py`): this call brought the return. Elsewhere the returner call is then a known one.
-        // Not as an event: the returner call and the bus bring that.
+        // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs
+        // (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere the
+        // returner call is then a known one. Not as an event: the returner call and the bus bring
+        // that.
         keep_return(ctx, args, load, to, false)?;
     }
     Ok(nil())
@@ -364,7 +365,8 @@ fn keep_return(
         Err(why) => (peek(load), Some(why)),
     };
 
-    // The master fires a return, which adds the stamp, before it calls the returner: so the return was on the bus.
+    // The master fires a return, which adds the stamp, before it calls the returner. A stamp
+    // therefore shows that the return was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
 
     let (flags, retcode) = seen.columns();

@@ -269,7 +269,9 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
     if let Some(Rejected(error)) = answer.extensions().get() {
         server.count(peer, &line, error);
     }
-    // Health checks and metrics without a token are not logged: they belong to no token, and they come every few seconds.
+
+    // Health checks and metrics without a token are not logged: they belong to no token, and they
+    // come every few seconds.
     if let Some((who, right)) = who {
         let status = answer.status().as_u16();
         let bytes = axum::body::HttpBody::size_hint(answer.body()).exact();

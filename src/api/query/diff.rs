@@ -116,10 +116,10 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
             continue;
         };
 
-        let kind = if known.result != row.result {
-            DiffKind::Result
         // A comment mostly repeats the changes. A row without a key is an error text, so its
         // comment is all it has.
+        let kind = if known.result != row.result {
+            DiffKind::Result
         } else if !same_changes(&known, &row) || row.key.is_empty() && known.comment != row.comment
         {
             DiffKind::Value

@@ -64,7 +64,6 @@ impl JobResult {
     fn is_of(self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self == Self::Changed {
             // Only states report changes, so jobs of other functions are not read.
-
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
             let job = if could {
                 Job::read(store, &row.jid)?

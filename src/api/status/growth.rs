@@ -29,8 +29,7 @@ impl ClassGrowth {
 
         let per_second = class.rate * entry_bytes;
         let by_age = class.age.map(|age| {
-            // Entries that are stored and expire within the time that is left to the oldest.
-            // A clock that was behind may have dated the oldest entry later than now.
+            // The age of the oldest entry. A clock that was ahead may have dated it later than now.
             let held =
                 u64::try_from(now.0.saturating_sub(usage.at_min.0)).unwrap_or(0) as f64 / 1e6;
             let full = usage.entries == 0 || held >= age.as_secs_f64();

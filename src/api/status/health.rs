@@ -209,9 +209,8 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     }
 
     for row in &status.zeromq {
-        // A process that never ended is still starting; one that is restarted is away for a moment,
-        // and the next one has a pid.
-        // At the start, and for a moment between two processes, there is none.
+        // At the start there is no process yet. Later there is none between two processes, or
+        // because it cannot be started.
         if row.process.is_some() || row.restarts == 0 {
             continue;
         }

@@ -423,7 +423,6 @@ impl SignedRequest<'_> {
                 Err(error) => {
                     // The start of the next frame is unknown, so the calls after it have no answer.
                     // Those before it are carried out.
-
                     self.malformed(&error);
                     answers.refuse(None, &error);
                     break;

@@ -39,7 +39,9 @@ impl Attention {
         let mut lists = self.0.lock().await;
         let is_of =
             |known: &Known| known.right == access.right && known.limits == access.caller.limits;
-        // The time of a list must not tell a limited reader whether anything was stored that it may not know.
+
+        // The time of a list must not tell a limited reader whether anything was stored that it may
+        // not know.
         let is_whole = !access.caller.limits.is_limited();
         let is_valid = |known: &Known| {
             is_whole && known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE

@@ -328,7 +328,8 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
 
     // A filter leaves out other returns than states.
     if ask.field("result").is_none() {
-        // Those of the returns on this page, in the same order; a return without states counts as one.
+        // As many states as the returns on this page have, in the same order; a return without
+        // states counts as one.
         let rows = |answer: &Json| {
             let value = &answer["return"];
             value
@@ -410,7 +411,8 @@ fn micros(time: &Json) -> Option<i64> {
 
 /// Events, and the stream that adds new ones to the first page.
 async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    // Entries before this position are on the page, or not wanted. It counts all entries, also those that a limited token may not read.
+    // Entries before this position are on the page, or not wanted. It counts all entries, even
+    // those that a limited token may not read.
     let is_limited = ask.access.caller.limits.is_limited();
     let durable = ask.server.ctx.store.durable().0;
     let position = (!is_limited).then(|| durable.saturating_sub(1));

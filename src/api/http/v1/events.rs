@@ -437,7 +437,9 @@ impl Stream {
             self.server.ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")).into());
         }
-        // Nothing was skipped, so nothing is sent: a sign of life would tell that entries were stored which the token may not read.
+
+        // Nothing was skipped, so nothing is sent: a sign of life would tell that entries were
+        // stored which the token may not read.
         let text = found.last.map_or_else(Vec::new, |last| {
             let id = format!("{}:{last}", self.server.ctx.store.id());
             self.format.skipped(found.count, &id)
@@ -514,7 +516,8 @@ impl Stream {
 
     async fn run(mut self, first: Bytes, mut key: PieceKey, to: mpsc::Sender<Bytes>) {
         let mut piece = first;
-        // The peer is gone if the piece is not accepted; a peer that does not read is disconnected by the connection's timeout.
+        // The peer is gone if the piece is not accepted; a peer that does not read is disconnected
+        // by the connection's timeout.
         while (piece.is_empty() || to.send(piece).await.is_ok()) && !*self.server.stop.borrow() {
             let revoked = revoked(self.token.clone(), self.server.ctx.tokens.clone());
             let next = tokio::select! {

@@ -59,7 +59,8 @@ impl SharedPieces {
         let slot = self.slot(key);
         let piece = slot.get_or_try_init(|| read).await.cloned();
 
-        // A piece without progress is a sign of life, and is not valid any more when the next event arrives.
+        // A piece without progress is a sign of life, and is not valid any more when the next event
+        // arrives.
         let is_kept = piece
             .as_ref()
             .is_ok_and(|one| one.next > key.from && one.text.len() <= HTTP_SHARED_PIECE_BYTES);
