@@ -175,6 +175,7 @@ impl Encoder for BeaconEncoder {
         let Some(found) = self.measurements.of(event)? else {
             return Ok(());
         };
+        // The list is empty if no value of the event is a number.
         for Measurement { name, value } in &found.list {
             let item = json!({
                 "metric": name,
@@ -188,6 +189,7 @@ impl Encoder for BeaconEncoder {
                 Some(template) => text(template, item, event, &found)?,
             });
         }
+
         Ok(())
     }
 }
@@ -198,6 +200,7 @@ fn text(
     event: &Event,
     found: &Measured,
 ) -> Result<Vec<u8>, EncodeError> {
+    // Names that only a template needs, so items without one stay small.
     if let Some(names) = item.as_object_mut() {
         let tag_list = found.tags.iter().map(|(name, value)| match value.as_str() {
             Some(text) => format!("{name}:{text}"),
@@ -208,6 +211,7 @@ fn text(
         names.insert("beacon".to_owned(), found.beacon.as_str().into());
         names.insert("id".to_owned(), event.id.as_str().into());
     }
+
     Ok(template.render(item)?.trim().as_bytes().to_vec())
 }
 
@@ -229,7 +233,9 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
                 number(text.strip_suffix('%').unwrap_or(text)).map(|n| (path.to_owned(), n)),
             );
         }
-        // As in `/proc/meminfo`.
+
+        // A pair of value and unit, as in `/proc/meminfo`, is one number; any other map has
+        // several.
         Json::Object(map) => match (map.get("value"), map.get("unit").and_then(Json::as_str)) {
             (Some(Json::String(text)), Some(unit)) => {
                 let factor = if unit.eq_ignore_ascii_case("kb") {
@@ -244,7 +250,6 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
                 .iter()
                 .for_each(|(key, value)| collect(value, &below(key), found)),
         },
-
         Json::Array(list) => {
             list.iter()
                 .enumerate()

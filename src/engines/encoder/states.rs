@@ -51,13 +51,17 @@ impl Encoder for StatesEncoder {
 
 /// The fields of one state.
 fn record_of(state: &StateRow<'_>) -> Result<Json, EncodeError> {
+    // A state without changes has an empty map, which would look like one.
     let changes = state.changes.filter(|_| state.changed());
     let changes = changes.map(json_of).transpose()?;
+
+    // A comment is a text in Salt's own states, and may be anything in others.
     let comment = match state.comment.map(json_of).transpose()? {
         None | Some(Json::Null) => Json::Null,
         Some(Json::String(text)) => Json::String(text),
         Some(other) => other.to_string().into(),
     };
+
     Ok(json!({
         "state": state.fun,
         "state_id": state.id,

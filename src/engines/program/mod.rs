@@ -112,6 +112,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 /// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with the stream, or when `take` returns false.
 pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) {
     let mut from = BufReader::new(from);
+
     loop {
         let mut line = Vec::new();
         // The limit keeps a program without line breaks from filling memory.
@@ -120,6 +121,7 @@ pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) 
             .take(SINK_REASON_BYTES_MAX as u64)
             .read_until(b'\n', &mut line)
         {
+            // A pipe fails only when the program has ended.
             Ok(0) | Err(_) => break,
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line);

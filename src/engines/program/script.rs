@@ -104,6 +104,7 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
     check_retry(options.retry)?;
     within("interval", &options.interval, Duration::from_secs(1)..)?;
 
+    // Checked at the start, because an event without a bus could never be fired.
     match (&options.bus, buses) {
         (_, []) => {
             return Err(Invalid::new(
@@ -325,6 +326,8 @@ impl Script {
                 backoff.reset();
             }
 
+            // A program that ends with success is started again, too: it may read its source at
+            // intervals.
             let pause = match ended {
                 Ended::Stop => return,
                 Ended::Success => {

@@ -37,6 +37,7 @@ pub(in crate::engines) fn build<T>(
             .join(", ")
     };
 
+    // A kind whose options all have defaults needs no mapping.
     let (name, given) = match value {
         Json::String(name) => (name.as_str(), &Json::Null),
         Json::Object(one) if one.len() == 1 => match one.iter().next() {

@@ -202,12 +202,14 @@ impl Signer {
                 let signature = ring::hmac::sign(key, body);
 
                 let mut value = prefix.clone();
+
                 for byte in signature.as_ref() {
                     // Writing to a text cannot fail.
                     let _ = write!(value, "{byte:02x}");
                 }
                 Ok(vec![(header.clone(), value)])
             }
+            // AWS signs the address, the headers and the body, so all of them are given.
             Self::Aws {
                 credentials,
                 region,
@@ -218,7 +220,6 @@ impl Signer {
 
                 let identity = credentials.as_ref().clone().into();
                 let time = UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
-
                 let params = v4::SigningParams::builder()
                     .identity(&identity)
                     .region(region)

@@ -145,6 +145,7 @@ impl HttpDestination {
             }
         }
 
+        // Other methods have no body, or no meaning with one.
         if !matches!(self.method.as_str(), "POST" | "PUT" | "PATCH") {
             return Err(Invalid::new(
                 "method",
@@ -152,6 +153,7 @@ impl HttpDestination {
             ));
         }
 
+        // A header that HTTP does not allow would fail each request.
         for (name, Header(value)) in &self.headers {
             let is_name = ureq::http::HeaderName::try_from(name.as_str()).is_ok();
             let is_value = match value {
