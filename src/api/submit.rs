@@ -13,7 +13,10 @@ use crate::store::{Done, Intake};
 pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
     let mut done = Some(done);
     let deadline = Instant::now() + INTAKE_TIMEOUT;
+
     loop {
+        // A batch that is refused comes back with its callback, so neither is lost between two
+        // attempts.
         let (done, why) = match intake.try_submit(batch, done.take()) {
             Ok(()) => return,
             Err(TrySendError::Full((back, back_done))) if Instant::now() < deadline => {
@@ -28,6 +31,7 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
             }
             Err(TrySendError::Disconnected((_, done))) => (done, "the daemon is stopping"),
         };
+
         // Dropped, the callback would leave its caller waiting.
         if let Some(done) = done {
             done(Err(why.to_owned()));

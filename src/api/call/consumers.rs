@@ -277,7 +277,6 @@ fn row(status: &ConsumerStatus) -> Consumer {
     });
 
     let lease = status.lease.as_ref();
-
     Consumer {
         name: record.name.clone(),
         time: Time(record.created),

@@ -151,6 +151,7 @@ impl Rights {
         let uid = caller
             .uid
             .map_or_else(|| "an unknown uid".to_owned(), |uid| format!("uid {uid}"));
+
         let how = match asked {
             Asked {
                 is_import: true, ..
@@ -160,6 +161,7 @@ impl Rights {
             } => " for the consumer of a sink",
             _ => "",
         };
+
         // The remedy must be one that the reader can carry out.
         let remedy = if needed < Right::Admin {
             "`socket_peers: write` in the daemon's configuration gives it to all peers".to_owned()

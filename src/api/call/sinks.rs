@@ -136,6 +136,7 @@ fn row(status: &SinkStatus) -> Sink {
         dead_letters,
     } = status;
 
+    // A sink that could not start, or whose consumer was deleted, has no position.
     let known = progress.as_ref().ok();
     let is_paused = known.is_some_and(|progress| progress.is_paused);
 

@@ -579,7 +579,7 @@ impl Jobs<'_> {
     async fn whole(&self, jid: &str) -> Result<Json, HttpError> {
         let mut job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
         let mut bytes = 0;
-
+        // The API answers a page of returns at a time.
         while let Some(after) = job.get("next").and_then(Json::as_str).map(str::to_owned) {
             let page = self
                 .get(
@@ -641,8 +641,9 @@ impl Jobs<'_> {
                 ))
             });
             let mut result: Map<_, _> = kept.collect();
-
+            // Salt shows `return` for every minion, whatever it is.
             result.entry("return").or_insert(Json::Null);
+
             results.insert(
                 text(row, "minion").unwrap_or_default().to_owned(),
                 result.into(),
@@ -672,7 +673,6 @@ impl Jobs<'_> {
         };
 
         let mut data = Map::new();
-
         if returned {
             data.extend(returns(&job).map(|row| {
                 let value = row.get("return").cloned().unwrap_or_default();
@@ -704,13 +704,11 @@ impl Jobs<'_> {
             .now()
             .0
             .saturating_sub(SALT_API_ACTIVE);
-
         let given = [
             ("result", "missing".into()),
             ("since", since.into()),
             ("limit", SALT_API_ACTIVE_JOBS.into()),
         ];
-
         let page = self
             .get(
                 "/jobs",

@@ -61,6 +61,7 @@ pub(crate) fn diff<'a>(
     b: Option<&'a Answer>,
 ) -> Option<Difference<'a>> {
     let answers = [a, b];
+
     // A minion in one run only differs as a whole: there is nothing to compare its states with.
     let (Some(a), Some(b)) = (a, b) else {
         let kind = match answers {
@@ -77,6 +78,7 @@ pub(crate) fn diff<'a>(
     };
 
     let states = diff_states(a.states(), b.states());
+    // The outcome counts first: a run that failed differs even if its states look alike.
     let result = (a.failed(), a.code()) != (b.failed(), b.code());
     let value = match &states {
         Some(states) => !states.is_empty(),

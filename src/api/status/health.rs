@@ -176,9 +176,9 @@ impl Reasons {
 /// Decides whether all is well. The field `health` of the status is not read.
 pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
-
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));
+
     // Not a problem: the administrator may want no archive of this master.
     if let Some(dir) = &status.unread_bus {
         found.add(
@@ -193,6 +193,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .iter()
         .for_each(|row| spool(&mut found, row, now));
 
+    // A listener that is not configured has no row.
     if let Some(http) = &status.http {
         listener(&mut found, "http", http, now);
     }
@@ -250,7 +251,9 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         found.add(Warning, "clock", message);
     }
 
+    // A shorter age of Salt waits for an administrator, and so is no problem.
     status.classes.iter().for_each(|row| class(&mut found, row));
+
     for row in &status.shares {
         let message = format!(
             "minion {} wants more than its share of {} %, since the start {} entries and {} of it went to {}{OVERFLOW}, where only such entries are deleted for them",
@@ -263,6 +266,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         found.add(Warning, format!("class {}", row.class), message);
     }
 
+    // What a small file's fault means is decided by the part that reads it.
     for file in &status.files {
         found.add(
             file.level,
@@ -281,6 +285,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
     }
 
     status.damage.iter().for_each(|row| damage(&mut found, row));
+
     // Counters only grow until the next start, so none of them is a present state.
     for LossCounter { name, meaning, .. } in LOSS_COUNTERS {
         let count = status.counters.get(*name).copied().unwrap_or(0);
@@ -293,6 +298,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         }
     }
 
+    // The worst first, and in the order above within a level.
     let mut reasons = found.0;
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
 
@@ -312,6 +318,7 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
         None => "entries may be lost".to_owned(),
     };
 
+    // A warning, because readers skip the place and nothing new is lost.
     let message = format!(
         "{} is damaged at byte {} ({} bytes, {}): {lost}; consumers and sinks skip them. Run `saltcellar store verify` and check the disk",
         row.path, row.offset, row.bytes, row.what

@@ -292,6 +292,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     let stats = ctx.store.stats()?;
     let (known, unreadable) = ctx.policy.master_keys().counts();
 
+    // The fields of the parts that are not configured are empty or absent.
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -451,8 +452,10 @@ fn reload(last: Reload) -> Option<ReloadRow> {
 }
 
 fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
+    // Usage and limits are of two sources, so a class that is new may be in one of them only.
     let row = |class: ClassTotals| {
         let limits = stats.classes.iter().find(|one| one.name == class.name);
+
         ClassRow {
             class: class.name.to_string(),
             segments: class.segments as u64,
@@ -466,12 +469,14 @@ fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
             shorter_drops: limits.and_then(|one| Some(one.shorter?.1)).unwrap_or(0),
         }
     };
+
     Ok(ctx.store.classes()?.into_iter().map(row).collect())
 }
 
 fn bus(bus: &BusMonitor) -> BusRow {
     let bus = bus.status();
     let waiting = bus.waiting;
+
     BusRow {
         path: bus.path.to_string_lossy().into_owned(),
         connected: bus.connected,

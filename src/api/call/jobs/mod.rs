@@ -95,7 +95,6 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
     } else {
         Some(row.arg.as_slice())
     };
-
     let tgt = if row.tgt.is_empty() {
         msgpack::get(&job.load, "id")
     } else {
@@ -339,6 +338,7 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
     let page = Page::of(args)?;
     let [id, fun, sls] = [glob(args, "id")?, glob(args, "fun")?, glob(args, "sls")?];
 
+    // An unknown word must not select every state.
     let expected = "succeeded, failed, none, or changed";
     let wanted = match args.text("result")? {
         None => None,
@@ -351,6 +351,7 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
         }
     };
 
+    // nil, which HTTP turns into 404.
     let Some((_, job)) = find(ctx, &jid)? else {
         return document(&());
     };
@@ -401,7 +402,7 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
     let page = Page::of(args)?;
 
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
-
+    // The job that is named is the later run; without `with` the run before it is looked for.
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match args.id("with")? {
         Some(jid) => jid,

@@ -173,6 +173,7 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
 
+    // Events that a bus has delivered and that are not stored yet cannot cause a reaction.
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
     let unstored: u64 = buses
         .iter()
@@ -184,9 +185,9 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         .into_iter()
         .map(|(state, count)| (state.to_owned(), count));
 
+    // The reactor may be ready and still receive nothing.
     let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
     let salts = handle.salts_reactor();
-
     let rules = acting::assign(
         handle.rules(),
         &salts,
@@ -528,7 +529,6 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         reactions: true,
         ..EventFilter::default()
     };
-
     let rows = ctx
         .store
         .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
@@ -538,7 +538,6 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         tag: exactly(tag),
         ..EventFilter::default()
     };
-
     let latest = ctx
         .store
         .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)

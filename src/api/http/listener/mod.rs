@@ -248,6 +248,7 @@ impl NetworkListener {
     /// Retries until it succeeds: the address may become available later, and the job cache works without it.
     async fn bind(&self) -> TcpListener {
         loop {
+            // An address may be in use, or belong to an interface that is not up yet.
             match TcpListener::bind(self.listen).await {
                 Ok(listener) => {
                     // With TLS the listener is open once it has a certificate.
@@ -266,6 +267,7 @@ impl NetworkListener {
                     self.monitor.set(state);
                 }
             }
+
             sleep(HTTPS_POLL).await;
         }
     }

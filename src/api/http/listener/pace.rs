@@ -76,6 +76,7 @@ impl<S> Paced<S> {
                         // of the answer.
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
+
                     // The peer was fast enough: the next window begins now.
                     self.window = None;
                 }

@@ -234,6 +234,7 @@ impl Frame {
             "part": part,
             "version": env!("CARGO_PKG_VERSION"),
         });
+
         render::page(template, &frame, data)
     }
 

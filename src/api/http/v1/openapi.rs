@@ -65,6 +65,8 @@ fn described(operation: &Operation, answer: &Json) -> Json {
         .collect();
 
     let mut body = None;
+
+    // Parameters are in the query of a GET, and in a JSON body otherwise.
     if operation.method == "GET" {
         parameters.extend(operation.params.iter().map(|param| {
             json!({ "name": param.name, "in": "query", "description": param.doc, "schema": schema(param) })
@@ -78,6 +80,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
                 .flatten();
             (param.name.to_owned(), Json::Object(schema.collect()))
         };
+
         let properties: Map<_, _> = operation.params.iter().map(property).collect();
         let schema =
             json!({ "type": "object", "properties": properties, "additionalProperties": false });
@@ -98,6 +101,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
         },
     });
 
+    // Most operations have no body, so its key is added last.
     let mut described = described.as_object().cloned().unwrap_or_default();
     described.extend(body.map(|body| ("requestBody".to_owned(), body)));
     described.into()

@@ -96,6 +96,7 @@ fn iso(text: &str) -> Option<i64> {
 
 /// The position in a cursor or in the id of an event of this store.
 pub(super) fn cursor<'a>(text: &'a str, store: &str) -> Result<&'a str, HttpError> {
+    // Positions are of one store, so each cursor names it.
     match text.split_once(':') {
         // The id of a gap record, `STORE:gap:SEQ`, is a position as well.
         Some((of, position)) if of == store => Ok(position.trim_start_matches("gap:")),
