@@ -47,6 +47,8 @@ impl Functions {
             .filter_map(|name| Some(name.split_once('.')?.0))
             .collect();
         modules.dedup();
+
+        // The places from which the master loads modules besides those of Salt.
         let extension_modules = master
             .text("extension_modules")
             .map(|dir| format!("{dir}/modules"));
@@ -58,17 +60,21 @@ impl Functions {
             .chain(extension_modules)
             .chain(master.texts("module_dirs").into_iter().map(str::to_owned))
             .collect();
+
         let own = |module: &str| {
             dirs.iter().any(|dir| {
                 std::fs::read_dir(dir).is_ok_and(|entries| {
                     entries.flatten().any(|entry| {
                         let name = entry.file_name();
+                        // With any ending, because Salt loads sources, bytecode, libraries and
+                        // packages.
                         name.to_str()
                             .is_some_and(|name| name.split('.').next() == Some(module))
                     })
                 })
             })
         };
+
         Self {
             own_modules: modules
                 .into_iter()
@@ -107,6 +113,8 @@ impl Functions {
             return None;
         }
         let mut notes = Vec::new();
+
+        // `None` gives the file to Salt, for example because of an argument that is not known here.
         let result = match fun.split_once('.')? {
             ("test", "ping" | "true" | "true_") if args.is_empty() && kwargs.is_empty() => {
                 Some(Ok(Value::Bool(true)))
@@ -127,6 +135,7 @@ impl Functions {
             ("hashutil", verb) => hashed(verb, args, kwargs),
             _ => None,
         }?;
+
         Some(SaltAnswer {
             result,
             retcode: 0,
@@ -153,6 +162,7 @@ fn log(level: &str, args: &[Value], kwargs: &Map, notes: &mut Vec<Note>) -> Answ
         .first()
         .cloned()
         .flatten()?;
+
     let level = match level {
         "debug" => NoteLevel::Debug,
         "info" => NoteLevel::Info,
@@ -160,6 +170,8 @@ fn log(level: &str, args: &[Value], kwargs: &Map, notes: &mut Vec<Note>) -> Answ
         "error" => NoteLevel::Error,
         _ => return None,
     };
+
+    // The message is logged only if the rendering counts, see `Recorded`.
     notes.push(Note::new(
         level,
         "salt.loaded.int.module.logmod",
@@ -184,6 +196,8 @@ fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
     let [Some(Value::Str(key)), other] = given.as_slice() else {
         return None;
     };
+
+    // The environment of the daemon stands for that of the master.
     let value = std::env::var(key).ok();
     Some(Ok(match (verb, other) {
         ("get", default) => {
@@ -201,11 +215,14 @@ fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Answer {
     let [Some(Value::Str(path)), _] = given.as_slice() else {
         return None;
     };
+
     let mut value = root;
     for part in path.split(':') {
         value = value.as_map()?.get(part)?;
     }
+
     match value {
+        // Salt looks such a value up elsewhere.
         Value::Str(text) if text.starts_with("sdb://") => None,
         value => Some(Ok(value.clone())),
     }
@@ -219,9 +236,11 @@ fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
         };
         let name = match name {
             None => "md5".to_owned(),
+            // The hashes that Salt's function knows.
             Some(Value::Str(name)) if ["md5", "sha256", "sha512"].contains(&name.as_str()) => {
                 name.clone()
             }
+            // As Salt's function raises it.
             Some(other) => {
                 let message = format!("Hash func '{}' is not supported.", other.python_str());
                 return Some(Err(("CommandExecutionError".to_owned(), message)));
@@ -235,6 +254,7 @@ fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
         };
         (verb.strip_suffix("_digest")?.to_owned(), text.clone())
     };
+
     hash::by_name(&name, text.as_bytes()).map(|digest| Ok(Value::Str(digest)))
 }
 

@@ -64,6 +64,7 @@ impl Ambients {
         wants: bool,
         salt: &dyn Salt,
     ) -> Result<(&Arc<Value>, &Arc<Ambient>), SaltError> {
+        // If Salt gives none, the next template asks again.
         if wants && self.full.is_none() {
             self.full = salt.grains()?.map(|grains| {
                 let grains = Arc::new(grains);
@@ -73,6 +74,7 @@ impl Ambients {
                 )
             });
         }
+
         let (grains, ambient) = self.full.as_ref().filter(|_| wants).unwrap_or(&self.plain);
         Ok((grains, ambient))
     }
@@ -192,6 +194,8 @@ impl Rendering<'_> {
                 return None;
             }
         };
+
+        // The file names a renderer that does not exist, as its notes say.
         if template.stages.is_empty() {
             let at = Location {
                 line: Some(1),
@@ -205,20 +209,26 @@ impl Rendering<'_> {
             );
             return None;
         }
+
         if let Some(why) = foreign_stage(&template) {
             return self.by_salt(found, &template, &why, None, out);
         }
+
         // If Salt must render the file after all, it needs the unchanged data.
         let source = Source {
             path: &found.path,
             text: &template.text,
         };
+
         let prepared = template
             .prepared
             .get_or_init(|| self.engine.prepare(&source));
         let before = prepared.mutates().then(|| self.data.to_value());
+
+        // A file that Salt renders after all logs these again, so they can be taken back.
         let notes_before = out.notes.len();
         out.notes.extend(template.notes.iter().cloned());
+
         match self.stages(found, &template, out) {
             Ok(high) => high,
             Err(Failure::Failed(fault)) => {
@@ -228,10 +238,12 @@ impl Rendering<'_> {
                     .first()
                     .is_some_and(|stage| stage.name == "jinja");
                 let rendered = is_behind && fault.file.is_none() && fault.line.is_some();
+
                 let mut note = failed(&found.path, fault);
                 if let Some(at) = &mut note.fails {
                     at.rendered = rendered;
                 }
+
                 out.notes.push(note);
                 None
             }
@@ -255,7 +267,9 @@ impl Rendering<'_> {
         let mut now = Between::Text(Cow::Borrowed(&template.text));
         for (number, stage) in template.stages.iter().enumerate() {
             let last = number + 1 == template.stages.len();
+
             now = match (stage.name.as_str(), now) {
+                // As in Salt, whose renderer accepts `-s` and nothing else.
                 ("jinja", _) if !stage.options.is_empty() && stage.options != "-s" => {
                     return Err(Failure::Failed(
                         format!("Unknown renderer option: {}", stage.options).into(),
@@ -269,6 +283,8 @@ impl Rendering<'_> {
                     self.remember(out, &found.path, None);
                     return Err(Failure::Failed("jinja got data instead of text".into()));
                 }
+                // The last renderer needs the shared lists of the text, which values no longer
+                // show.
                 ("yaml", Between::Text(text)) if last => {
                     return compile::high(&text, &found.path)
                         .map(|high| (!high.is_empty()).then_some(high))
@@ -277,6 +293,7 @@ impl Rendering<'_> {
                 ("yaml", Between::Text(text)) => {
                     let value = crate::wire::python::yaml::load(&text)
                         .map_err(|error| Failure::Failed(error.into()))?;
+                    // As in Salt, anything empty is an empty mapping.
                     Between::Values(if value.truthy() {
                         value
                     } else {
@@ -294,7 +311,9 @@ impl Rendering<'_> {
                 (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""), None)),
             };
         }
+
         match now {
+            // An empty file has no reactions.
             Between::Text(text) if text.is_empty() => Ok(None),
             Between::Text(_) => Err(Failure::Failed(
                 "the last renderer returned text instead of data: end the pipe with yaml".into(),
@@ -319,12 +338,14 @@ impl Rendering<'_> {
         } else {
             wants_grains(text)
         };
+
         let (own, other) = (&template.prepared, OnceLock::new());
         let opts = Arc::clone(&self.ambients.opts);
         let (grains, ambient) = self
             .ambients
             .of(wants, &**self.salt)
             .map_err(|error| Failure::Failed(format!("cannot get grains: {error}").into()))?;
+
         let recorded = Arc::new(Recorded::new(Native {
             salt: Arc::clone(self.salt),
             functions: Arc::clone(self.functions),
@@ -332,12 +353,15 @@ impl Rendering<'_> {
             grains: Arc::clone(grains),
         }));
         let salt: Arc<dyn SaltFunctions> = Arc::clone(&recorded) as _;
+
         let context = Context {
             tag: self.tag,
             data: self.data,
             ambient,
             salt: &salt,
         };
+
+        // Only the file's own text is the same for each event.
         let kept = if is_own { own } else { &other };
         match self.engine.render_cached(
             &Source {
@@ -348,6 +372,7 @@ impl Rendering<'_> {
             &context,
         ) {
             Ok(rendered) => {
+                // From here on the calls count, because Salt does not render the file again.
                 recorded.move_to(out);
                 if tracing::enabled!(tracing::Level::DEBUG) {
                     tracing::debug!(target: "reactor", "Rendered data from file: {}:\n{}", found.path, rendered.text);
@@ -358,6 +383,7 @@ impl Rendering<'_> {
                 Ok(rendered.text)
             }
             Err(error) if error.not_native() => {
+                // Without calls and messages so far, because Salt repeats them.
                 let line = Some(error.line).filter(|line| *line > 0);
                 let at = line.map_or_else(String::new, |line| format!("line {line}: "));
                 Err(Failure::NotNative(format!("{at}{}", error.message), line))
@@ -365,6 +391,7 @@ impl Rendering<'_> {
             Err(error) => {
                 recorded.move_to(out);
                 self.remember(out, &found.path, None);
+
                 out.notes.push(
                     Note::error("salt.utils.templates", "Rendering exception occurred")
                         .because(error.to_string()),
@@ -387,6 +414,7 @@ impl Rendering<'_> {
             file: found.path.clone(),
             why: why.to_owned(),
         });
+
         let data = self.data.to_value();
         let file = SaltFile {
             path: &found.path,
@@ -400,9 +428,11 @@ impl Rendering<'_> {
             renderers: template.renderers,
             is_program: template.is_program(),
         };
+
         let rendered = match self.salt.render(&file) {
             Ok(rendered) => rendered,
             Err(error) => {
+                // Salt would have logged these.
                 out.notes.extend(template.notes.iter().cloned());
                 let cause = format!("{why} is not native: {error}");
                 out.notes.push(failed(
@@ -416,11 +446,13 @@ impl Rendering<'_> {
                 return None;
             }
         };
+
         // For some files Salt's compiler logs an error and returns nothing.
         let gives = matches!(&rendered.result, Some(Err(_)))
             || matches!(&rendered.result, Some(Ok(value)) if value.truthy());
         let complains =
             |note: &Note| note.level == NoteLevel::Error && note.logger == "salt.template";
+
         out.notes.extend(rendered.notes.into_iter().map(|note| {
             if !gives && complains(&note) {
                 note.failing(Location::file(&found.path))
@@ -428,13 +460,17 @@ impl Rendering<'_> {
                 note
             }
         }));
+
         out.salt_calls.extend(rendered.salt_calls);
         if self.everything {
             out.renders.extend(rendered.renders);
         }
+
+        // Later files of the event see the change, as after a native template.
         if let Some(changed) = rendered.data {
             *self.data = Data::from_value(&changed);
         }
+
         match rendered.result {
             None => None,
             Some(Ok(value)) => match padded(value, &found.path) {
@@ -471,13 +507,16 @@ fn read_json(text: &str) -> Result<Value, Fault> {
     } else {
         text
     };
+
     if text.trim().is_empty() {
         return Ok(Value::Map(Map::default()));
     }
+
     let fault = |error: json::JsonError| Fault {
         line: u32::try_from(error.line).ok(),
         ..error.to_string().into()
     };
+
     match json::load(text).map_err(fault)? {
         // Salt renders null again, and reads an empty text then.
         Value::Null => Ok(Value::Map(Map::default())),
@@ -497,6 +536,7 @@ fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
             "the renderers gave {} instead of a mapping",
             value.python_repr()
         )),
+        // As in Salt, anything empty is a file without reactions.
         value if !value.truthy() => Ok(None),
         value => compile::pad(value, path)
             .map(Some)
@@ -510,6 +550,7 @@ pub(super) fn failed(path: &str, fault: impl Into<Fault>) -> Note {
         line,
         ..Location::file(file.unwrap_or_else(|| path.to_owned()))
     };
+
     Note::error(LOGGER, format!("Failed to render \"{path}\": "))
         .because(cause)
         .failing(at)

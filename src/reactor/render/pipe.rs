@@ -94,15 +94,19 @@ pub(in crate::reactor) fn stages(
     renderers: &Renderers,
     notes: &mut Vec<Note>,
 ) -> Vec<Stage> {
+    // The first line of a file has precedence over the master's option.
     let pipe = shebang(text).unwrap_or(&settings.default);
     let spelled = OLD
         .iter()
         .find(|(old, _)| *old == pipe)
         .map_or(pipe, |(_, new)| new);
+
     let mut stages = Vec::new();
     for part in spelled.split('|') {
         let part = part.trim();
         let (name, options) = part.split_once(' ').unwrap_or((part, ""));
+
+        // As in Salt, a renderer that is not allowed is left out of the pipe.
         let allowed =
             settings.whitelist.is_empty() || settings.whitelist.iter().any(|known| known == name);
         if !allowed || settings.blacklist.iter().any(|known| known == name) {
@@ -114,6 +118,8 @@ pub(in crate::reactor) fn stages(
             ));
             continue;
         }
+
+        // As in Salt, a pipe without one of its renderers renders nothing.
         let Some(owner) = renderers.owner(name) else {
             notes.push(Note::error(
                 LOGGER,
@@ -121,12 +127,14 @@ pub(in crate::reactor) fn stages(
             ));
             return Vec::new();
         };
+
         stages.push(Stage {
             name: name.to_owned(),
             options: options.trim().to_owned(),
             owner,
         });
     }
+
     stages
 }
 

@@ -52,12 +52,15 @@ impl Renderers {
             let is_known = NATIVE.contains(&name) || SALT_S.contains(&name);
             is_known.then_some(Owner::Salt)
         };
+
         match &self.known {
+            // The list is complete, so a renderer that it lacks cannot be used.
             Known::Listed(all) => match all.get(name) {
                 Some(true) => Some(Owner::Site),
                 Some(false) => Some(Owner::Salt),
                 None => None,
             },
+            // A module usually has the name of its renderer.
             Known::Guessed(names) if names.iter().any(|own| own == name) => Some(Owner::Site),
             Known::SaltS | Known::Guessed(_) => of_salt(),
         }
@@ -82,6 +85,7 @@ impl SiteRenderers {
             // Salt accepts either form.
             ["renderers", "_renderers"].map(|name| Path::new(dir).join(name))
         });
+
         Self {
             dirs: extension_modules
                 .into_iter()
@@ -94,6 +98,7 @@ impl SiteRenderers {
 
     /// The renderers now.
     pub(crate) fn now(&self, salt: &dyn Salt) -> Arc<Renderers> {
+        // Held while Salt is asked, so that one thread asks for all.
         let mut last = self.last.lock();
         let now = Instant::now();
         if let Some((until, renderers)) = &*last
@@ -139,6 +144,7 @@ impl SiteRenderers {
         modules.sort();
         let mut hasher = DefaultHasher::new();
         modules.hash(&mut hasher);
+        // 0 means that there is no module.
         (hasher.finish().max(1), names)
     }
 }
@@ -161,6 +167,7 @@ impl Renderers {
         if state == 0 {
             return Self::default();
         }
+
         let known = match salt.renderers(state) {
             Ok(all) => Known::Listed(all),
             Err(error) => {
@@ -186,13 +193,16 @@ fn module_name(path: &Path) -> Option<String> {
         Some((stem, end)) => (stem, Some(end)),
         None => (name, None),
     };
+
     let is_module = match end {
         None => path.join("__init__.py").is_file(),
         Some(end) => {
+            // Only the last part counts, as in `name.cpython-312-x86_64-linux-gnu.so`.
             let end = end.rsplit('.').next().unwrap_or_default();
             matches!(end, "py" | "pyc" | "pyx" | "so" | "zip")
         }
     };
+
     (is_module && !stem.is_empty() && !stem.starts_with('_')).then(|| stem.to_owned())
 }
 

@@ -14,18 +14,22 @@ pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
     let mut chunks = Vec::with_capacity(high.len());
     for (id, body) in high {
         let Value::Map(body) = body else { continue };
+        // Such keys are about the file.
         if id.as_str().is_none_or(|id| id.starts_with("__")) {
             continue;
         }
+
         let common: Vec<(&str, Value)> = ["__sls__", "__env__", "__sls_included_from__"]
             .into_iter()
             .filter_map(|key| Some((key, body.get(key)?.clone())))
             .collect();
+
         for (kind, run) in body {
             if kind.as_str().is_none_or(|kind| kind.starts_with("__")) {
                 continue;
             }
             let Value::List(items) = run else { continue };
+
             let mut chunk = with_room(items.len() + 7);
             chunk.insert("state".into(), kind.0);
             chunk.insert("name".into(), id.0.clone());
@@ -33,9 +37,11 @@ pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
                 chunk.insert((*key).into(), value.clone());
             }
             chunk.insert("__id__".into(), id.0.clone());
+
             expand(chunk, items, &mut chunks)?;
         }
     }
+
     Ok(chunks)
 }
 
@@ -49,10 +55,12 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
             Value::Map(arguments) => {
                 if let Some(listed) = arguments.get("names") {
                     for name in iterate(listed).ok_or_else(|| raised("`names`", listed))? {
+                        // As in Salt, a name that is listed twice counts once.
                         if !names.iter().any(|known| known.python_eq(&name)) {
                             names.push(name);
                         }
                     }
+                    // Arguments beside `names` are kept, and `names` with them.
                     if arguments.len() == 1 {
                         continue;
                     }
@@ -62,6 +70,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
             _ => {}
         }
     }
+
     if names.is_empty() {
         if let Some(fun) = fun {
             chunk.insert("fun".into(), Value::Str(fun));
@@ -69,6 +78,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
         }
         return Ok(());
     }
+
     for (order, entry) in (1..).zip(names) {
         let mut live = chunk.clone();
         match entry {
@@ -85,6 +95,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
                 live.insert("name".into(), name);
             }
         }
+
         live.insert("name_order".into(), Value::Int(order));
         // Invalid `names` are an error even without a function.
         if let Some(fun) = &fun {
@@ -92,6 +103,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
             chunks.push(live);
         }
     }
+
     Ok(())
 }
 
@@ -100,6 +112,7 @@ pub(super) fn iterate(value: &Value) -> Option<Vec<Value>> {
     Some(match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
         Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
+        // As in Python, a string is iterated by its characters.
         Value::Str(text) => text.chars().map(|c| Value::Str(c.to_string())).collect(),
         Value::Bytes(bytes) => bytes
             .iter()

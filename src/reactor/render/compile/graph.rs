@@ -95,23 +95,29 @@ fn insert_once(list: &mut Vec<usize>, node: usize) {
 /// Sorts chunks. An error if a requisite has no target or the requisites form a cycle.
 pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let exception = |what: &str| Refused::Exception(what.to_owned());
+
+    // Most reactions have none, and then need no table of targets.
     let has_requisites = chunks
         .iter()
         .flat_map(Map::keys)
         .filter_map(Key::as_str)
         .any(is_requisite);
+
     if let ([chunk], false) = (chunks.as_mut_slice(), has_requisites) {
         return alone(chunk).map(|()| chunks);
     }
+
     let mut nodes: Vec<Node> = Vec::with_capacity(chunks.len());
     let mut by_tag: HashMap<String, usize> = HashMap::new();
     let mut node_of = Vec::with_capacity(chunks.len());
     let mut targets = Targets::new();
     let mut by_sls: IndexMap<Key, Vec<usize>> = IndexMap::new();
+
     for (at, chunk) in chunks.iter().enumerate() {
         check_hashable(chunk)?;
         let parts = ["state", "name", "__id__"].map(|key| field(chunk, key));
         let sls = field(chunk, "__sls__");
+
         let tag = tag_of(chunk);
         let node = *by_tag.entry(tag.clone()).or_insert_with(|| {
             nodes.push(Node {
@@ -120,14 +126,18 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
             });
             nodes.len() - 1
         });
+
+        // As in Salt, the last of several chunks with one tag counts.
         if let Some(node) = nodes.get_mut(node) {
             node.chunk = Some(at);
         }
         node_of.push(node);
+
         if !has_requisites {
             continue;
         }
         let [state, name, id] = parts;
+        // Under `id` a requisite finds chunks of any type.
         let any = Value::from("id");
         for (kind, what) in [(state, name), (state, id), (&any, id), (&any, name)] {
             insert_once(
@@ -137,9 +147,11 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
                 node,
             );
         }
+
         if sls.truthy() {
             insert_once(by_sls.entry(Key(sls.clone())).or_default(), node);
         }
+
         if let Some(included) = chunk
             .get("__sls_included_from__")
             .filter(|list| list.truthy())
@@ -154,15 +166,19 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
             }
         }
     }
+
+    // After the targets are known, because Salt searches them for the name as it was.
     let mut was_bytes = vec![false; chunks.len()];
     for (chunk, was_bytes) in chunks.iter_mut().zip(&mut was_bytes) {
         *was_bytes = decode_name(chunk)?;
     }
+
     let mut graph = Graph {
         chunks,
         nodes,
         edges: 0,
     };
+
     let mut cap = Number::Int(1);
     let mut errors = Vec::new();
     for (at, (node, was_bytes)) in node_of.into_iter().zip(was_bytes).enumerate() {
@@ -172,10 +188,13 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
             errors.push(error);
             continue;
         }
+
         if let Some(chunk) = graph.chunks.get(at) {
             cap = raise(cap, chunk);
         }
     }
+
+    // Even after errors, because Salt reports a cycle as well.
     let sorted = graph.walk(cap)?;
     if sorted.is_none() {
         errors.push(format!(
@@ -183,6 +202,7 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
             graph.cycle()
         ));
     }
+
     if errors.is_empty() {
         Ok(graph.take(&sorted.unwrap_or_default()))
     } else {
@@ -249,6 +269,7 @@ impl Graph {
         let Some(chunk) = self.chunks.get(at) else {
             return Ok(None);
         };
+
         let mut wanted: Vec<(u8, Weight, Value)> = Vec::new();
         for (weight, (name, place)) in (0..).zip(REQUISITES) {
             if let (Some(place), Some(list)) = (place, chunk.get(name).filter(|list| list.truthy()))
@@ -256,9 +277,12 @@ impl Graph {
                 wanted.push((place, weight, list.clone()));
             }
         }
+
+        // The order in which Salt searches a chunk for them.
         wanted.sort_by_key(|(place, ..)| *place);
         let name = str(field(chunk, "name"));
         let sls = str(field(chunk, "__sls__"));
+
         for (_, weight, list) in wanted {
             let kind = name_of(weight);
             let odd = |what: &Value| {
@@ -267,6 +291,7 @@ impl Graph {
                     repr(what)
                 ))
             };
+
             for reference in iterate(&list).ok_or_else(|| odd(&list))? {
                 let (key, value) = match &reference {
                     Value::Str(id) => ("id", Value::Str(id.clone())),
@@ -274,13 +299,16 @@ impl Graph {
                         let (key, value) = map.first().ok_or_else(|| odd(&reference))?;
                         let key = key.as_str().ok_or_else(|| odd(&reference))?;
                         (
+                            // As in Salt, a function behind the type is ignored.
                             key.split_once('.').map_or(key, |(kind, _)| kind),
                             value.clone(),
                         )
                     }
                     _ => return Err(odd(&reference)),
                 };
+
                 let value = match value {
+                    // As in Salt, a requisite without a value is ignored.
                     Value::Null => continue,
                     Value::Str(value) => value,
                     _ => {
@@ -289,6 +317,7 @@ impl Graph {
                         )));
                     }
                 };
+
                 let (found, nodes) =
                     find(key, &value, targets, by_sls).ok_or_else(|| odd(&reference))?;
                 if !found {
@@ -297,10 +326,12 @@ impl Graph {
                          SLS [{sls}]"
                     )));
                 }
+
                 // Salt looks for the chunk by its name as a string, and does not find it.
                 if was_bytes && !nodes.is_empty() {
                     return Err(odd(&reference));
                 }
+
                 let tested = self
                     .chunks
                     .get(at)
@@ -308,6 +339,8 @@ impl Graph {
                 for target in nodes {
                     self.require(target, node, weight, tested);
                 }
+
+                // Patterns can match all chunks from each chunk.
                 if self.edges > REQUISITES_MAX {
                     return Err(Refused::Exception(format!(
                         "more than {REQUISITES_MAX} requisites"
@@ -315,6 +348,7 @@ impl Graph {
                 }
             }
         }
+
         Ok(None)
     }
 
@@ -335,11 +369,14 @@ impl Graph {
         self.set(node, "__prerequiring__", Value::Bool(true));
         self.set(target, "__prereq__", Value::Bool(true));
         let test = self.test_node(target);
+
         let chunk = self.nodes.get(target).and_then(|target| target.chunk);
         if let Some(new) = self.nodes.get_mut(test)
             && new.chunk.is_none()
         {
             new.chunk = chunk;
+
+            // The test waits for all that its target waits for.
             let waits: Vec<(usize, Vec<Weight>)> = self
                 .nodes
                 .get(target)
@@ -352,8 +389,11 @@ impl Graph {
                 }
             }
         }
+
         self.add_edge(test, node, PREREQ);
         self.add_edge(node, target, REQUIRE);
+
+        // A node that is tested itself is tested after its target.
         let own = self.nodes.get(node).and_then(|node| node.test);
         if let Some(own) = own.filter(|own| self.chunk(*own).is_some()) {
             self.add_edge(test, own, PREREQ);
@@ -365,15 +405,19 @@ impl Graph {
         if let Some(test) = self.nodes.get(node).and_then(|node| node.test) {
             return test;
         }
+
+        // The name that Salt gives to the node, which takes part in the order.
         let tag = self
             .nodes
             .get(node)
             .map(|node| format!("{}_|-__prereq_test__", node.tag))
             .unwrap_or_default();
+
         self.nodes.push(Node {
             tag,
             ..Node::default()
         });
+
         let test = self.nodes.len() - 1;
         if let Some(node) = self.nodes.get_mut(node) {
             node.test = Some(test);
@@ -389,6 +433,8 @@ impl Graph {
             }
             is_new
         };
+
+        // Each requisite is an edge once, however often it is written.
         if let Some(from) = self.nodes.get_mut(from)
             && push(from.before.entry(to).or_default())
         {
@@ -401,11 +447,13 @@ impl Graph {
 
     /// The sorted nodes; `None` if they form a cycle.
     fn walk(&mut self, cap: Number) -> Result<Option<Vec<usize>>, Refused> {
+        // Of all nodes without open requirements the lowest is next.
         let mut waits: Vec<usize> = self
             .nodes
             .iter()
             .map(|node| node.after.values().map(Vec::len).sum())
             .collect();
+
         let mut ready = BinaryHeap::with_capacity(self.nodes.len());
         let free: Vec<usize> = (0..)
             .zip(&waits)
@@ -415,15 +463,18 @@ impl Graph {
         for node in free {
             ready.push(Reverse(self.ready(node, cap)?));
         }
+
         let mut sorted = Vec::with_capacity(self.nodes.len());
         while let Some(Reverse(Ready { node, .. })) = ready.pop() {
             sorted.push(node);
+
             let freed: Vec<(usize, usize)> = self
                 .nodes
                 .get(node)
                 .into_iter()
                 .flat_map(|node| node.before.iter().map(|(to, weights)| (*to, weights.len())))
                 .collect();
+
             for (to, edges) in freed {
                 let Some(left) = waits.get_mut(to) else {
                     continue;
@@ -434,6 +485,8 @@ impl Graph {
                 }
             }
         }
+
+        // The nodes of a cycle never become free.
         Ok((sorted.len() == self.nodes.len()).then_some(sorted))
     }
 
@@ -445,6 +498,7 @@ impl Graph {
                 "`__prereq__` is set on a chunk that no other has as `prereq`".to_owned(),
             ));
         };
+
         let own = settle(chunk, cap)?;
         let mut heaviest = 0;
         let mut least = Number::Float(f64::INFINITY);
@@ -454,12 +508,15 @@ impl Graph {
             .into_iter()
             .flat_map(|node| node.before.clone())
             .collect();
+
         for (child, weights) in waiting {
             for weight in weights {
+                // As in Salt, only requisites of the highest weight so far count.
                 if weight < heaviest {
                     continue;
                 }
                 heaviest = weight;
+
                 let order = self
                     .chunk(child)
                     .and_then(|chunk| chunk.get("order"))
@@ -467,17 +524,22 @@ impl Graph {
                 let order = match order {
                     None => Number::Float(f64::INFINITY),
                     Some(order) => Number::of(&order).unwrap_or_else(|| {
+                        // Later visits see the number in place of the word.
                         let number = in_words(&order, cap);
                         self.set(child, "order", number.value());
                         number
                     }),
                 };
+
                 if order.less(&least) {
                     least = order;
                 }
             }
         }
+
         let order = if least.less(&own) { least } else { own };
+
+        // The other criteria, for chunks of equal order.
         let (label, tag) = match (self.chunk(node), self.nodes.get(node)) {
             (Some(chunk), Some(node)) => {
                 let part = |key| str(field(chunk, key));
@@ -488,6 +550,7 @@ impl Graph {
             }
             _ => (String::new(), String::new()),
         };
+
         Ok(Ready {
             order,
             own,
@@ -507,6 +570,7 @@ impl Graph {
                 let own = self
                     .chunk(dependent)
                     .is_some_and(|chunk| chunk.contains_key(name_of(weight)));
+
                 let kind = name_of(if weight == REQUIRE && !own {
                     PREREQ
                 } else {
@@ -519,6 +583,7 @@ impl Graph {
                 )
             })
             .collect();
+
         edges.join(", ")
     }
 
@@ -544,11 +609,14 @@ impl Graph {
             let mut path: Vec<(usize, usize, Weight)> = vec![(start, 0, 0)];
             while let Some((node, next, _)) = path.last_mut() {
                 let node = *node;
+
                 let edge = self
                     .nodes
                     .get(node)
                     .and_then(|node| node.before.get_index(*next));
                 let done = left.get(node).copied().unwrap_or(true);
+
+                // No edge is left, or the node was searched before: back on the path.
                 let (Some((to, weights)), false) = (edge, done) else {
                     if let Some(left) = left.get_mut(node) {
                         *left = true;
@@ -556,8 +624,11 @@ impl Graph {
                     path.pop();
                     continue;
                 };
+
                 *next += 1;
                 let weight = weights.first().copied().unwrap_or(0);
+
+                // An edge back to the path closes the cycle.
                 if let Some(begin) = path.iter().position(|(on, ..)| on == to) {
                     let ring = path.get(begin..).unwrap_or_default();
                     let mut edges: Vec<_> = ring
@@ -568,9 +639,11 @@ impl Graph {
                     edges.push((node, *to, weight));
                     return edges;
                 }
+
                 path.push((*to, 0, weight));
             }
         }
+
         Vec::new()
     }
 
@@ -581,16 +654,20 @@ impl Graph {
             .iter()
             .filter_map(|node| self.nodes.get(*node)?.chunk)
             .collect();
+
         for at in &places {
             if let Some(uses) = uses.get_mut(*at) {
                 *uses += 1;
             }
         }
+
         let mut taken = Vec::with_capacity(places.len());
         for at in places {
             let (Some(chunk), Some(uses)) = (self.chunks.get_mut(at), uses.get_mut(at)) else {
                 continue;
             };
+
+            // The last use needs no copy.
             *uses -= 1;
             taken.push(if *uses == 0 {
                 std::mem::take(chunk)
@@ -598,6 +675,7 @@ impl Graph {
                 chunk.clone()
             });
         }
+
         taken
     }
 }
@@ -612,19 +690,23 @@ fn find(
 ) -> Option<(bool, Vec<usize>)> {
     let is_pattern = value.contains(['*', '?', '[', ']']);
     let mut nodes = Vec::new();
+
     if key == "sls" {
         if !is_pattern {
             let found = by_sls.get(value).cloned().unwrap_or_default();
             return Some((!found.is_empty(), found));
         }
+
         let glob = Glob::new(value);
         for (sls, own) in by_sls {
             if glob.matches(sls.as_str()?) {
                 nodes.extend(own);
             }
         }
+        // As in Salt, a pattern of files need not match any.
         return Some((true, nodes));
     }
+
     if !is_pattern {
         let found = targets
             .get(&(Key::from(key), Key::from(value)))
@@ -632,6 +714,7 @@ fn find(
             .unwrap_or_default();
         return Some((!found.is_empty(), found));
     }
+
     let glob = Glob::new(value);
     let mut found = false;
     for ((kind, name), own) in targets {
@@ -640,5 +723,6 @@ fn find(
             nodes.extend(own);
         }
     }
+
     Some((found, nodes))
 }

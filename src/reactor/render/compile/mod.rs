@@ -83,11 +83,15 @@ pub fn low(files: Vec<Map>) -> Result<Vec<Map>, Refused> {
     for file in files {
         high.extend(file);
     }
+
     let errors = verify::verify(&high)?;
     if !errors.is_empty() {
         return Err(Refused::Errors(errors));
     }
+
     let mut low = graph::order(chunks::chunks(high)?)?;
+
+    // `cmd` is Salt's old name of `local`.
     for chunk in &mut low {
         if let Some(state) = chunk
             .get_mut("state")
@@ -96,5 +100,6 @@ pub fn low(files: Vec<Map>) -> Result<Vec<Map>, Refused> {
             *state = "local".into();
         }
     }
+
     Ok(low)
 }

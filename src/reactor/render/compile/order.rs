@@ -7,7 +7,7 @@ use super::graph::field;
 use super::number::Number;
 use crate::wire::python::value::{Map, Value};
 
-/// Chunks without `order` are after all integer orders.
+/// Raises the cap, which is the order of chunks without `order`, above a positive integer order.
 pub(super) fn raise(cap: Number, chunk: &Map) -> Number {
     match (chunk.get("order").and_then(Number::of), cap) {
         (Some(Number::Int(order)), Number::Int(cap)) if order > cap - 1 && order > 0 => {
@@ -17,7 +17,7 @@ pub(super) fn raise(cap: Number, chunk: &Map) -> Number {
     }
 }
 
-/// An order that is not a number.
+/// The number of an order in words.
 pub(super) fn in_words(order: &Value, cap: Number) -> Number {
     match order.as_str() {
         Some("first") => Number::Int(0),
@@ -31,18 +31,23 @@ pub(super) fn settle(chunk: &mut Map, cap: Number) -> Result<Number, Refused> {
     let given = chunk.get("order").and_then(Number::of);
     let mut order = given.unwrap_or_else(|| in_words(field(chunk, "order"), cap));
     let mut changed = given.is_none();
+
     if let Some(place) = chunk.shift_remove("name_order")
         && place.truthy()
     {
         let place = Number::of(&place)
             .ok_or_else(|| Refused::Exception("`name_order` is no number".to_owned()))?;
+        // Keeps the order of the list `names` among chunks of one order.
         order = order.plus(Number::Float(place.float() / 10_000.0));
         changed = true;
     }
+
+    // As in Salt, negative orders come after all others.
     if order.less(&Number::Int(0)) {
         order = order.plus(cap.plus(Number::Int(1_000_000)));
         changed = true;
     }
+
     if changed {
         chunk.insert("order".into(), order.value());
     }

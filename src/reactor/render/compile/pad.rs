@@ -24,17 +24,21 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
             )));
         }
     };
+
     let mut lists = sharing.map(|sharing| Lists {
         sharing,
         ..Lists::default()
     });
+
     for (at, (id, value)) in high.iter_mut().enumerate() {
+        // The short form `id: type.fun`.
         if let Value::Str(text) = value
             && let Some((kind, fun)) = text.split_once('.')
         {
             let list = Value::List(vec![fun.into()]);
             *value = Value::Map(Map::from_iter([(kind.into(), list)]));
         }
+
         let Value::Map(body) = value else {
             return Err(FileError::Shape(format!(
                 "ID {} should have a mapping of reactions, and has a {}",
@@ -42,6 +46,7 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
                 type_name(value)
             )));
         };
+
         if let Some(odd) = body.keys().find(|key| key.as_str().is_none()) {
             return Err(FileError::Shape(format!(
                 "under ID {} stands {}, which is no text",
@@ -49,6 +54,8 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
                 crate::wire::python::repr(&odd.0)
             )));
         }
+
+        // Before padding, while the keys are those of the text.
         if let Some(lists) = &mut lists {
             lists.see(at, body);
         }
@@ -57,8 +64,10 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
                 lists.appended(at, key, kind, fun);
             }
         });
+
         body.insert("__sls__".into(), path.into());
     }
+
     if let Some(lists) = lists {
         lists.settle(&mut high);
     }
@@ -73,8 +82,11 @@ fn pad_body(body: &mut Map, mut appended: impl FnMut(&str, &str, &str)) {
             .filter(|key| !key.starts_with('_') && key.contains('.'))?;
         matches!(value, Value::List(_)).then(|| key.to_owned())
     };
+
     let mut keys: Vec<String> = body.iter().filter_map(dotted).collect();
+    // The order decides which of two functions of one type is used.
     keys.sort();
+
     for key in keys {
         let Some((kind, fun)) = key.split_once('.') else {
             continue;
@@ -124,7 +136,10 @@ impl Lists<'_> {
         else {
             return;
         };
+
+        // The list is under its type now, without the function.
         kind.clone_into(&mut place.0);
+
         let first = self
             .sharing
             .get(at)
@@ -145,6 +160,7 @@ impl Lists<'_> {
                 let Some(Value::List(items)) = body.get_mut(key.as_str()) else {
                     continue;
                 };
+                // Padding has appended its function, which is also among those of the list.
                 if self.own.iter().any(|(id, kind)| *id == at && kind == key) {
                     items.pop();
                 }

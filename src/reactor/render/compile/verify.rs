@@ -14,6 +14,7 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
         let Value::Map(body) = body else { continue };
         let id_text = OptionalText(Some(&id.0));
         let sls = OptionalText(body.get("__sls__"));
+
         match &id.0 {
             Value::Str(text) if text.starts_with("__") => continue,
             Value::Str(_) => {}
@@ -22,7 +23,9 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
                 type_name(other)
             )),
         }
+
         for (kind, run) in body {
+            // Salt calls a method of strings on it.
             let Some(kind) = kind.as_str() else {
                 return Err(Refused::Exception(format!(
                     "a type is a {}",
@@ -32,6 +35,7 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
             if kind.starts_with("__") {
                 continue;
             }
+
             match run {
                 Value::Null => errors.push(format!(
                     "ID '{id_text}' in SLS '{sls}' contains a short declaration ({kind}) with a trailing colon. \
@@ -45,6 +49,7 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
             }
         }
     }
+
     Ok(errors)
 }
 
@@ -68,8 +73,10 @@ struct State<'a> {
 impl State<'_> {
     fn verify(&self, items: &[Value], errors: &mut Vec<String>) -> Result<(), Refused> {
         let Self { id, sls, kind } = self;
+        // A type with a dot names its function already.
         let own_fun = kind.split_once('.').map(|(_, fun)| fun);
         let mut funs: Vec<&str> = own_fun.into_iter().collect();
+
         for item in items {
             match item {
                 Value::Str(fun) => {
@@ -85,6 +92,7 @@ impl State<'_> {
                 _ => {}
             }
         }
+
         if funs.is_empty() {
             errors.push(format!(
                 "No function declared in state '{id}' in SLS '{sls}'"
@@ -95,6 +103,7 @@ impl State<'_> {
                 funs.join(", ")
             ));
         }
+
         Ok(())
     }
 
@@ -105,18 +114,23 @@ impl State<'_> {
                 "an empty mapping in state '{id}' in SLS '{sls}'"
             )));
         };
+
+        // As in Salt, the first key decides what the mapping is.
         let Some(first) = first.as_str() else {
             return Ok(());
         };
+
         if first == "names" && !matches!(value, Value::List(_)) {
             errors.push(format!(
                 "The 'names' argument in state '{id}' in SLS '{sls}' needs to be formed as a list"
             ));
         }
+
         // The checks handle `onfail_stop` as a requisite.
         if !is_requisite(first) && first != "onfail_stop" {
             return Ok(());
         }
+
         match value {
             Value::List(references) => {
                 for reference in references {
@@ -127,19 +141,23 @@ impl State<'_> {
                 "The {first} statement in state '{id}' in SLS '{sls}' needs to be formed as a list"
             )),
         }
+
         if arguments.len() != 1 {
             errors.push(format!(
                 "Multiple dictionaries defined in argument of state '{id}' in SLS '{sls}'"
             ));
         }
+
         Ok(())
     }
 
     fn verify_reference(&self, reference: &Value, errors: &mut Vec<String>) -> Result<(), Refused> {
         let Self { id, sls, .. } = self;
+        // The short form, an ID.
         if let Value::Str(_) = reference {
             return Ok(());
         }
+
         let only = reference
             .as_map()
             .filter(|map| map.len() == 1)
@@ -151,24 +169,29 @@ impl State<'_> {
             ));
             return Ok(());
         };
+
         let Some(key) = key.as_str() else {
             let found = type_name(&key.0);
             return Err(Refused::Exception(format!(
                 "a requisite of type {found} in state '{id}' in SLS '{sls}'"
             )));
         };
+
         if let Some((kind, _)) = key.split_once('.') {
             errors.push(format!(
                 "Invalid requisite type '{key}' in state '{id}', in SLS '{sls}'. Requisite types must not contain \
                  dots, did you mean '{kind}'?"
             ));
         }
+
+        // Salt uses it as a key.
         if !value.is_hashable() {
             errors.push(format!(
                 "Illegal requisite \"{}\" in SLS \"{sls}\", please check your syntax.\n",
                 str(value)
             ));
         }
+
         Ok(())
     }
 }

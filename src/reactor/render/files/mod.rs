@@ -126,11 +126,14 @@ impl Template {
             "pydsl",
             "pyobjects",
         ];
+
         let is_known = |stage: &Stage| is_jinja(stage) || known.contains(&stage.name.as_str());
         if !self.stages.iter().all(is_known) {
             return false;
         }
+
         let has_tags = || ["{{", "{%", "{#"].iter().any(|tag| self.text.contains(tag));
+        // The absence of tags proves something only if they have their usual form.
         !self.stages.iter().any(is_jinja) || has_usual_tags && !has_tags()
     }
 
@@ -144,6 +147,8 @@ impl Template {
         self.not_native.get_or_init(|| {
             let foreign = self.stages.iter().filter(|stage| !stage.is_native());
             let mut found: Vec<String> = foreign.map(Stage::shown).collect();
+
+            // A file that Salt renders anyway needs no analysis.
             if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
                 let source = Source {
                     path,
@@ -157,6 +162,7 @@ impl Template {
                     }
                 }));
             }
+
             found
         })
     }
@@ -205,11 +211,14 @@ impl FileSettings {
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         };
+
         let backends = owned("fileserver_backend");
         let (other_backends, has_regex) = (
             backends.iter().any(|backend| backend != "roots"),
             !owned("file_ignore_regex").is_empty(),
         );
+
+        // Globs of ignored files are applied here, but not Python's regular expressions.
         let beyond_roots = (other_backends || has_regex).then(|| BeyondRoots {
             what: if other_backends {
                 format!("fileserver_backend: [{}]", backends.join(", "))
@@ -218,6 +227,7 @@ impl FileSettings {
             },
             roots_first: !has_regex && backends.first().is_some_and(|first| first == "roots"),
         });
+
         Self {
             roots: master.file_roots.clone(),
             saltenv: master
@@ -253,15 +263,20 @@ impl FileSettings {
                 "the saltenv {saltenv:?} is not a relative path without `.` and `..`"
             ));
         }
+
+        // With another backend first, its file may hide one in the roots.
         let ours = match &self.beyond_roots {
             Some(BeyondRoots {
                 roots_first: false, ..
             }) => None,
             _ => self.find(path, saltenv),
         };
+
+        // It is found, or no other backend can have it.
         let (None, Some(beyond), Some(path)) = (&ours, &self.beyond_roots, normal(path)) else {
             return Ok(ours);
         };
+
         // A leading bar makes a question mark a part of the name.
         let bar = if path.contains('?') { "|" } else { "" };
         let reference = format!("salt://{bar}{path}?saltenv={saltenv}");
@@ -272,10 +287,13 @@ impl FileSettings {
     /// Finds a file in the directories of an environment. The name has no `..`.
     fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
         let path = normal(path)?;
+
         let (dirs, env) = match self.roots.get(saltenv) {
             Some(dirs) => (dirs, None),
+            // As in Salt, `__env__` stands for each environment without roots of its own.
             None => (self.roots.get("__env__")?, Some(saltenv)),
         };
+
         dirs.iter().find_map(|dir| {
             let full = match env {
                 Some(env) => {
@@ -283,6 +301,8 @@ impl FileSettings {
                 }
                 None => dir.join(&path),
             };
+
+            // As in Salt's file server, an ignored file does not hide one in a later directory.
             let served = full.is_file()
                 && !self
                     .ignored
@@ -298,6 +318,7 @@ fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains("../") || path == ".." || path.contains('\0') {
         return None;
     }
+
     let parts: Vec<&str> = path
         .split('/')
         .filter(|part| !part.is_empty() && *part != ".")
@@ -318,10 +339,12 @@ fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
             ),
         };
     }
+
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let env = query
         .split('&')
         .find_map(|part| part.strip_prefix("saltenv="));
+
     (
         path.to_owned(),
         env.filter(|env| !env.is_empty())
@@ -345,7 +368,9 @@ pub(crate) fn resolve(
         )
         .failing(Location::file(reference))
     };
+
     let Some(rest) = reference.strip_prefix("salt://") else {
+        // Without that prefix it is a local path, as for Salt.
         let files = local(reference);
         if files.is_empty() {
             notes.push(missing(reference));
@@ -359,14 +384,18 @@ pub(crate) fn resolve(
             })
             .collect();
     };
+
     let (path, saltenv) = split_reference(rest, &settings.saltenv);
     let unable = || {
         let words = format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'.");
         Note::error("salt.loaded.int.module.cp", words)
     };
+
     let source = match settings.locate(&path, &saltenv, salt) {
         Ok(Some(source)) => source,
         Ok(None) => {
+            // Salt's two messages: from its file client, and from the reactor, which has no path
+            // then.
             notes.extend([unable(), missing("")]);
             return Vec::new();
         }
@@ -375,6 +404,8 @@ pub(crate) fn resolve(
             return Vec::new();
         }
     };
+
+    // Salt copies the file to its cache, and shows that path.
     let relative = normal(&path).unwrap_or(path);
     let shown = format!(
         "{}/files/{saltenv}/{relative}",
@@ -430,6 +461,8 @@ impl Templates {
         {
             return Arc::clone(opened);
         }
+
+        // Without the lock while files are found and read; two threads may do the same.
         drop(trusted);
         let found = resolve(reference, tag, settings, salt, notes);
         let opened: Vec<_> = found
@@ -439,14 +472,17 @@ impl Templates {
                 (found, template)
             })
             .collect();
+
         // Missing, broken and recently written files are checked each time.
         let good = |template: &Result<Arc<Template>, Unusable>| {
             template.as_ref().is_ok_and(|template| template.settled)
         };
         let all_good = !opened.is_empty() && opened.iter().all(|(_, template)| good(template));
         let opened = Arc::new(opened);
+
         if all_good {
             trusted = self.trusted.lock();
+            // The files are soon found again, so the cache is simply emptied.
             if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
                 trusted.clear();
             }
@@ -455,6 +491,7 @@ impl Templates {
                 (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)),
             );
         }
+
         opened
     }
 
@@ -471,12 +508,18 @@ impl Templates {
                 format!("Template does not exist: {}", found.path),
             ))
         };
+
         let metadata = fs::metadata(&found.source).map_err(|_| does_not_exist())?;
+        // Salt does not read directories or devices either.
         if !metadata.is_file() {
             return Err(does_not_exist());
         }
+
+        // From before the file is read: if it changes meanwhile, it is read again for the next
+        // event.
         let now = Fingerprint::from_metadata(&metadata);
         let renderers = settings.site.now(salt);
+
         let kept = self
             .kept
             .lock()
@@ -486,6 +529,8 @@ impl Templates {
         if let Some(kept) = kept {
             return kept.template;
         }
+
+        // Without the lock, so that a slow disk delays only those who need this file.
         let template = read(found, &now, settings, &renderers, salt);
         let mut all = self.kept.lock();
         // The cache is bounded; the oldest entry is dropped first.
@@ -500,6 +545,7 @@ impl Templates {
                 template: template.clone(),
             },
         );
+
         template
     }
 }
@@ -511,9 +557,11 @@ fn read(
     renderers: &Renderers,
     salt: &dyn Salt,
 ) -> Result<Arc<Template>, Unusable> {
+    // Salt says nothing about an empty file.
     if seen.size == 0 {
         return Err(Unusable::Empty);
     }
+
     let text = text_of(&found.source).map_err(Unusable::Failed)?;
     if text.trim().is_empty() {
         return Err(Unusable::Reported(Note::error(
@@ -521,6 +569,7 @@ fn read(
             format!("Template is nothing but whitespace: {}", found.path),
         )));
     }
+
     let mut notes = Vec::new();
     let mut stages = pipe::stages(&text, settings, renderers, &mut notes);
     if stages.is_empty()
@@ -530,6 +579,7 @@ fn read(
         notes.clear();
         stages = pipe::stages(&text, settings, &all, &mut notes);
     }
+
     Ok(Arc::new(Template {
         wants_grains: wants_grains(&text),
         prepared: OnceLock::new(),
@@ -550,12 +600,15 @@ fn text_of(path: &Path) -> Result<String, String> {
     file.take(limits::REACTOR_TEMPLATE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
+
     if bytes.len() as u64 > limits::REACTOR_TEMPLATE_BYTES_MAX {
         return Err(format!(
             "the file has more than {} bytes",
             limits::REACTOR_TEMPLATE_BYTES_MAX
         ));
     }
+
+    // Salt reads files as UTF-8 only.
     String::from_utf8(bytes)
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }

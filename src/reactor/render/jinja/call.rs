@@ -38,13 +38,16 @@ impl<'a> Args<'a> {
             return not_native("a call");
         };
         let count = count.as_usize().unwrap_or(0);
+        // The translation never makes such a call; it is refused rather than trusted.
         let (Some(pos), Some(named)) = (rest.get(..count), rest.get(count..)) else {
             return not_native("a call");
         };
+
         let pair = |pair: &'a [Value]| match pair {
             [name, value] => name.as_str().map(|name| (name, value)),
             _ => None,
         };
+
         Ok(Self {
             pos,
             named: named.chunks(2).filter_map(pair).collect(),
@@ -57,9 +60,11 @@ impl<'a> Args<'a> {
         if self.pos.len() > N {
             return not_native("a call with more arguments");
         }
+
         for (place, value) in bound.iter_mut().zip(self.pos) {
             *place = Some(value);
         }
+
         for (name, value) in &self.named {
             let place = names
                 .iter()
@@ -67,9 +72,11 @@ impl<'a> Args<'a> {
                 .and_then(|at| bound.get_mut(at));
             match place {
                 Some(place @ None) => *place = Some(*value),
+                // Python raises at an argument that is given twice or not known.
                 _ => return not_native(format!("a call with the argument {name:?}")),
             }
         }
+
         Ok(bound)
     }
 
@@ -124,6 +131,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
     match name {
         "lower" | "upper" => {
             args.places::<0>()?;
+            // Tables of Unicode differ between versions.
             if !of.is_ascii() {
                 return not_native("the case of letters outside ASCII");
             }
@@ -135,6 +143,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "startswith" | "endswith" => {
             let [with] = args.places()?;
+
             let is = |with: &str| {
                 if name == "startswith" {
                     of.starts_with(with)
@@ -142,6 +151,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
                     of.ends_with(with)
                 }
             };
+
             match with.map(kind) {
                 Some(Kind::Str(with)) => Ok(Value::from(is(with))),
                 Some(Kind::Tuple(all)) => {
@@ -162,6 +172,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
                 Some(Kind::Str(chars)) => Some(chars),
                 _ => return not_native("a call with another type than a string"),
             };
+
             let out = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
             Ok(Value::from(match name {
                 "strip" => of.trim_matches(out),
@@ -172,13 +183,17 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
         "split" | "rsplit" => {
             let [by, max] = args.bind(["sep", "maxsplit"])?;
             let max = usize::try_from(wanted_int(max, -1)?).ok();
+
             match by.map(kind) {
+                // `rsplit` would count the words from the end.
                 None | Some(Kind::None) if name == "split" => texts(python::words(of, max)),
                 Some(Kind::Str(by)) if !by.is_empty() => {
                     let count = max.map_or(usize::MAX, |max| max.saturating_add(1));
                     if name == "split" {
                         return texts(of.splitn(count, by));
                     }
+
+                    // Python returns the parts in the order of the text.
                     let mut parts: Vec<&str> = of.rsplitn(count, by).collect();
                     parts.reverse();
                     texts(parts)
@@ -195,10 +210,12 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             let [parts] = args.places()?;
             let parts =
                 parts.map_or_else(|| not_native("a join without an argument"), ops::items)?;
+
             let parts = parts
                 .iter()
                 .map(|part| wanted_text(Some(part)))
                 .collect::<Res<Vec<_>>>()?;
+
             budget::charge(parts.iter().map(|part| part.len() + of.len()).sum())?;
             text(parts.join(of))
         }
@@ -209,11 +226,14 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
 
 /// `str.replace`; a negative `count` replaces all.
 pub(crate) fn replace(of: &str, old: &str, new: &str, count: i64) -> Res<Value> {
+    // An empty string is found around each character; the bytes are an upper limit.
     let found = if old.is_empty() {
         of.len() + 1
     } else {
         of.matches(old).count()
     };
+
+    // Before the allocation, because a short template can make a long text.
     budget::charge(of.len().saturating_add(found.saturating_mul(new.len())))?;
     text(match usize::try_from(count) {
         Ok(count) => of.replacen(old, new, count),
@@ -227,6 +247,8 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
     while let Some(at) = rest.find(['{', '}']) {
         let (before, field) = rest.split_at(at);
         out.push_str(before);
+
+        // A doubled brace stands for one.
         if let Some(after) = field
             .strip_prefix("{{")
             .or_else(|| field.strip_prefix("}}"))
@@ -235,12 +257,14 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
             rest = after;
             continue;
         }
+
         let Some((name, after)) = field
             .strip_prefix('{')
             .and_then(|field| field.split_once('}'))
         else {
             return not_native("a format with a lone brace");
         };
+
         let value = if name.is_empty() {
             next += 1;
             args.pos.get(next - 1)
@@ -257,6 +281,7 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
         } else {
             None
         };
+
         match value.map(|value| (value, kind(value))) {
             Some((
                 value,
@@ -266,11 +291,15 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
             }
             _ => return not_native("a format with more than bare fields"),
         }
+
         rest = after;
     }
+
+    // Python rejects `{}` and `{0}` in one format.
     if by_number && next > 0 {
         return not_native("a format that numbers some of its fields");
     }
+
     out.push_str(rest);
     text(out)
 }
@@ -282,21 +311,26 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     let Obj::Dict(shared) = &*object else {
         return not_native("a mapping");
     };
+
     match name {
         "get" => {
             let [wanted, otherwise] = args.places()?;
             let Some(wanted) = wanted else {
                 return not_native("a call without arguments");
             };
+
             if let Some(otherwise) = otherwise
                 && otherwise.is_undefined()
             {
                 return not_native("an undefined value");
             }
+
             let found = match kind(wanted) {
+                // The common case needs no copy of the key.
                 Kind::Str(name) => shared.lock().get(name).cloned(),
                 _ => shared.lock().get(&key(wanted)?).cloned(),
             };
+
             match found {
                 Some(found) => Ok(found),
                 None if shared.access == super::value::Access::Partial => {
@@ -316,7 +350,9 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "copy" => {
             args.places::<0>()?;
+            // Fails for grains and options, whose keys are not all known.
             object.seen(View::Keys)?;
+
             let pairs = shared.lock().clone();
             budget::spend(pairs.len())?;
             budget::charge(pairs.len() * 48)?;
@@ -325,7 +361,9 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         "pop" => {
             let [wanted, otherwise] = args.places()?;
             let wanted = wanted.map_or_else(|| not_native("a call without arguments"), key)?;
+            // Entries behind the removed one move.
             budget::spend(shared.lock().len() / 16)?;
+
             match (shared.change()?.shift_remove(&wanted), otherwise) {
                 (Some(found), _) => Ok(found),
                 (None, Some(otherwise)) => Ok(otherwise.clone()),
@@ -336,6 +374,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             let [wanted, otherwise] = args.places()?;
             let wanted = wanted.map_or_else(|| not_native("a call without arguments"), key)?;
             let otherwise = otherwise.cloned().unwrap_or_else(|| Value::from(()));
+
             member(&otherwise, Some(&object))?;
             budget::charge(48)?;
             Ok(shared.change()?.entry(wanted).or_insert(otherwise).clone())
@@ -344,22 +383,29 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             if args.pos.len() > 1 {
                 return not_native("a call with more arguments");
             }
+
             let mut new = Pairs::default();
             match args.pos.first().map(kind) {
                 None => {}
                 Some(Kind::Dict(other)) if other.access != super::value::Access::Partial => {
+                    // Copied, because it may be the same mapping.
                     new.clone_from(&other.lock());
                 }
                 _ => return not_native("an update with another type than dict"),
             }
+
             for (name, value) in &args.named {
                 new.insert(Key::from(*name), (*value).clone());
             }
+
             budget::spend(new.len())?;
             budget::charge(new.len() * 48)?;
+
+            // Before the lock, because the check may lock the same mapping.
             for value in new.values() {
                 member(value, Some(&object))?;
             }
+
             let mut pairs = shared.change()?;
             for (key, value) in new {
                 pairs.insert(key, value);
@@ -377,12 +423,14 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     let Obj::List(shared) = &*object else {
         return not_native("a list");
     };
+
     match name {
         "append" => {
             let [item] = args.places()?;
             let Some(item) = item else {
                 return not_native("a call without arguments");
             };
+
             member(item, Some(&object))?;
             budget::charge(24)?;
             shared.change()?.push(item.clone());
@@ -390,13 +438,17 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "extend" => {
             let [more] = args.places()?;
+            // A string would be extended by its characters, a dict by its keys.
             let more = match more.map(|more| (more, kind(more))) {
                 Some((more, Kind::List(_) | Kind::Tuple(_) | Kind::View(..))) => ops::items(more)?,
                 _ => return not_native("an extension by another type than a list"),
             };
+
+            // Before the lock, because the check may lock the same list.
             for item in &more {
                 member(item, Some(&object))?;
             }
+
             shared.change()?.extend(more);
             Ok(Value::from(()))
         }
@@ -416,14 +468,18 @@ pub(crate) fn range(args: &Args<'_>) -> Res<Value> {
     if first.is_none() {
         return not_native("`range` without arguments");
     }
+
     let first = wanted_int(first, 0)?;
     let (start, stop) = match second {
         None => (0, first),
         Some(stop) => (first, wanted_int(Some(stop), 0)?),
     };
+
+    // Jinja's sandbox raises at a longer range, which Salt then reports.
     if usize::try_from(stop.saturating_sub(start)).is_ok_and(|len| len > limits::JINJA_RANGE_MAX) {
         return not_native("a range that is too long");
     }
+
     let numbers = (start..stop).map(Value::from).collect::<Vec<_>>();
     budget::charge(numbers.len() * 24)?;
     Ok(lazy(numbers))
@@ -461,16 +517,20 @@ pub(crate) fn function(of: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else {
         return not_native("`salt`");
     };
+
     let pos = args
         .pos
         .iter()
         .map(|arg| to_plain(arg, 0))
         .collect::<Res<Vec<_>>>()?;
+
     let mut named = Map::default();
     for (name, arg) in &args.named {
         named.insert(Key::from(*name), to_plain(arg, 0)?);
     }
+
     match functions.call(name, &pos, &named) {
+        // The template may change the result.
         Some(answer) => Ok(super::value::from_plain(
             &answer,
             super::value::Access::Full,

@@ -181,10 +181,14 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     }
 
     let mut env = Environment::empty();
+    // The use of an undefined value fails, and the file is then not native.
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_formatter(print);
+    // Counts minijinja's own instructions, in addition to the work of the filters.
     env.set_fuel(Some(limits.steps));
     env.set_recursion_limit(400);
+
+    // Look-ups and operators.
     env.add_filter("__attr", |a: &Value, b: &Value| ops::attr(a, b));
     env.add_filter("__item", |a: &Value, b: &Value| ops::item(a, b));
     env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| {
@@ -210,6 +214,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         value::text(ops::string(a)? + &ops::string(b)?)
     });
     env.add_filter("__in", |a: &Value, b: &Value| ops::contains(b, a));
+
     env.add_filter("__iter", |of: &Value| {
         match of.downcast_object_ref::<Obj>() {
             // A collection counts its iterations itself.
@@ -217,6 +222,8 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
             None => ops::items(of).map(value::lazy),
         }
     });
+
+    // Literals. The charges approximate the memory of their members.
     env.add_filter("__list", |_: &Value, items: &[Value]| {
         budget::charge(items.len() * 24)?;
         items
@@ -240,6 +247,8 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         }
         Ok(value::dict(pairs))
     });
+
+    // Calls, by the name of what is called.
     env.add_filter("__method", |of: &Value, args: &[Value]| {
         let (name, args) = argument(args)?;
         call::method(of, name, &Args::of(args)?)
@@ -268,6 +277,8 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         }
         _ => not_native("a namespace"),
     });
+
+    // Without output: `do`, and the charge of each iteration.
     env.add_filter("__void", |_: &Value| "");
     env.add_filter("__charge", |bytes: &Value| {
         budget::charge(bytes.as_usize().unwrap_or(0)).map(|()| "")
@@ -284,6 +295,7 @@ fn has_header(text: &str) -> bool {
     } else {
         Some(first)
     };
+
     line.is_some_and(|line| line.starts_with("#jinja2:"))
 }
 
@@ -314,6 +326,7 @@ impl Engine {
         kept: &OnceLock<Prepared>,
         context: &Context<'_>,
     ) -> Result<Rendered, RenderError> {
+        // The path is a part of a program's errors, so a program is for one path.
         let compiled = kept
             .get()
             .filter(|kept| kept.0.path == source.path)
@@ -323,18 +336,22 @@ impl Engine {
                 let _ = kept.set(compiled.clone());
                 compiled
             });
+
         let fail = |kind, line, message: String| RenderError {
             file: source.path.to_owned(),
             line,
             message,
             kind,
         };
+
+        // The first construct is enough for the error; `check` lists all of them.
         let native = compiled.0.native.as_ref().map_err(|refused| {
             let (line, what) = refused
                 .first()
                 .map_or((0, ""), |first| (first.line, &first.what));
             fail(RenderErrorKind::NotNative, line, what.to_owned())
         })?;
+
         budget::begin(self.limits);
         let root = Value::from_object(Root {
             tag: Value::from(context.tag),
@@ -342,6 +359,8 @@ impl Engine {
             ambient: Arc::clone(context.ambient),
             salt: Arc::clone(context.salt),
         });
+
+        // A guess that mostly avoids a second allocation.
         let mut text = String::with_capacity(source.text.len() + source.text.len() / 4);
         let result = native.with_dependent(|_, program| {
             let mut out = machinery::make_string_output(&mut text);
@@ -361,12 +380,15 @@ impl Engine {
                 Ok(())
             }
         });
+
         if let Err(error) = result {
             let line = error
                 .line()
                 .and_then(|line| u32::try_from(line).ok())
                 .unwrap_or(0);
+
             if error.kind() == ErrorKind::OutOfFuel {
+                // minijinja counts steps, too, and its error has no detail.
                 let error = if error.detail().is_none() {
                     budget::steps_spent(self.limits.steps)
                 } else {
@@ -378,6 +400,8 @@ impl Engine {
                     error.detail().unwrap_or_default().to_owned(),
                 ));
             }
+
+            // Any other error means a type or value that is not certain here.
             let what = error
                 .detail()
                 .map_or_else(|| error.kind().to_string(), str::to_owned);
@@ -416,12 +440,16 @@ impl Engine {
                 what: what.to_owned(),
             }]
         };
+
         let syntax = self.syntax.as_ref().map_err(|what| whole(what))?;
+        // Such a line changes the syntax of the file.
         if has_header(source.text) {
             return Err(whole("a `#jinja2:` header"));
         }
+
         // Jinja normalizes line breaks.
         let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
+
         Native::try_new(
             Origin {
                 path: source.path.to_owned(),

@@ -63,6 +63,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
     budget::spend(1)?;
     if name == "default" || name == "d" {
         let [otherwise, falsy] = args.bind(["default_value", "boolean"])?;
+        // Without the flag only undefined values are replaced.
         let falsy = falsy.map_or(Ok(false), truth)?;
         let missing = value.is_undefined() || (falsy && !value.is_true());
         return Ok(if missing {
@@ -71,9 +72,12 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             value.clone()
         });
     }
+
+    // The result of `json` is markup, to which further text would be added escaped.
     if matches!(kind(value), Kind::Undefined | Kind::Markup(_)) {
         return not_native("a filter of an undefined value or of JSON text");
     }
+
     match name {
         "json" | "tojson" => {
             args.bind::<0>([])?;
@@ -83,11 +87,14 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             } else {
                 Notation::AsciiJson
             };
+
             ops::write(value, notation, 0, &mut out)?;
             if name == "json" {
                 budget::charge(out.len())?;
                 return Ok(Value::from_safe_string(out));
             }
+
+            // Jinja's `tojson` is safe within HTML.
             text(
                 out.replace('<', "\\u003c")
                     .replace('>', "\\u003e")
@@ -104,6 +111,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             ops::length(value).map(size)
         }
         "lower" | "upper" => {
+            // The filter takes a value of any type, the method only a string.
             let of = Value::from(ops::string(value)?);
             method(&of, name, args)
         }
@@ -130,6 +138,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         "int" => integer(value, args),
         "list" => {
             args.bind::<0>([])?;
+
             let items = ops::items(value)?;
             items.iter().try_for_each(|item| member(item, None))?;
             Ok(list(items))
@@ -163,7 +172,9 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let Some(object @ Obj::Dict(_)) = value.downcast_object_ref::<Obj>() else {
                 return not_native("`dictsort` of another type than dict");
             };
+
             let pairs = object.seen(View::Items)?;
+            // Jinja sorts without regard to case, which is certain for ASCII only.
             let mut keyed = pairs
                 .into_iter()
                 .map(|pair| match kind(&ops::item(&pair, &Value::from(0))?) {
@@ -171,6 +182,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
                     _ => not_native("a sort of rare keys"),
                 })
                 .collect::<Res<Vec<_>>>()?;
+
             keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
             Ok(list(keyed.into_iter().map(|(_, pair)| pair).collect()))
         }
@@ -178,12 +190,14 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let [by] = args.bind(["d"])?;
             let by = by.map_or_else(|| Ok(String::new()), ops::string)?;
             let parts = ops::items(value)?;
+
             if parts
                 .iter()
                 .any(|part| matches!(kind(part), Kind::Markup(_)))
             {
                 return not_native("a join of JSON text");
             }
+
             let parts = parts.iter().map(ops::string).collect::<Res<Vec<_>>>()?;
             budget::charge(parts.len() * by.len())?;
             text(parts.join(&by))
@@ -201,9 +215,11 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
         Kind::Str(path) => {
             let mut found = item.clone();
             for part in path.split('.') {
+                // As in Jinja, digits are an index.
                 let part = part
                     .parse::<i64>()
                     .map_or_else(|_| Value::from(part), Value::from);
+
                 if found.is_undefined() {
                     return not_native("an attribute of an undefined value");
                 }
@@ -217,6 +233,7 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
 
 fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
     let items = ops::items(value)?;
+
     let each = |item: &Value| match (args.pos, args.named.as_slice()) {
         ([], [("attribute", path)]) => attribute(item, path),
         ([name], []) => {
@@ -238,7 +255,9 @@ fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
         }
         _ => not_native("this `map`"),
     };
+
     let mapped = items.iter().map(each).collect::<Res<Vec<_>>>()?;
+    // The items may become members of a list.
     mapped.iter().try_for_each(|item| member(item, None))?;
     Ok(lazy(mapped))
 }
@@ -247,11 +266,14 @@ fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
     if !args.named.is_empty() {
         return not_native("this selection");
     }
+
     let (path, args) = match (name.ends_with("attr"), args.pos) {
         (true, [path, rest @ ..]) => (Some(path), rest),
         (false, rest) => (None, rest),
         _ => return not_native("a selection without an attribute"),
     };
+
+    // `reject` keeps what does not pass.
     let wanted = name.starts_with("select");
     let mut kept = Vec::new();
     for item in ops::items(value)? {
@@ -259,17 +281,21 @@ fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             Some(path) => attribute(&item, path)?,
             None => item.clone(),
         };
+
         let passed = match args {
+            // Without a test the truth of the value decides.
             [] => truth(&tested)?,
             [name, rest @ ..] => match name.as_str() {
                 Some(name) if is_test(name, rest.len()) => test(name, &tested, rest)?,
                 _ => return not_native("a selection by this test"),
             },
         };
+
         if passed == wanted {
             kept.push(item);
         }
     }
+
     Ok(lazy(kept))
 }
 
@@ -282,6 +308,7 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
         _ => not_native("a sort with another flag than a boolean"),
     };
     let (reverse, case_sensitive) = (flag(reverse)?, flag(case_sensitive)?);
+
     let keyed = ops::items(value)?
         .into_iter()
         .map(|item| {
@@ -289,6 +316,7 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
             let key = path.map_or_else(|| Ok(item.clone()), |path| attribute(&item, path))?;
             let key = match kind(&key) {
                 Kind::Str(text) if case_sensitive => Value::from(text),
+                // Lower case is certain for ASCII only.
                 Kind::Str(text) if text.is_ascii() => Value::from(text.to_ascii_lowercase()),
                 Kind::Int(i) => Value::from(i),
                 _ => return not_native("a sort of other types than strings and integers"),
@@ -296,6 +324,8 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
             Ok((key, item))
         })
         .collect::<Res<Vec<_>>>()?;
+
+    // Python raises when it compares a string with a number.
     let is_text = |key: &Value| key.as_str().is_some();
     if keyed
         .windows(2)
@@ -303,12 +333,16 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
     {
         return not_native("a sort of strings and numbers");
     }
+
     let mut keyed = keyed;
+    // A sort takes several steps per item.
     budget::spend(keyed.len() * 8)?;
     let order = |a: &Value, b: &Value| match (a.as_str(), b.as_str()) {
         (Some(a), Some(b)) => a.cmp(b),
         _ => a.as_i64().cmp(&b.as_i64()),
     };
+
+    // Stable in both directions, like Python's `sorted`.
     keyed.sort_by(|(a, _), (b, _)| if reverse { order(b, a) } else { order(a, b) });
     Ok(list(keyed.into_iter().map(|(_, item)| item).collect()))
 }
@@ -329,6 +363,7 @@ fn integer(value: &Value, args: &Args<'_>) -> Res<Value> {
                     text.trim_start_matches('+').parse::<i64>().unwrap_or(0),
                 ));
             }
+
             // Python also reads `inf` and `nan`.
             let is_word =
                 text.starts_with(|c: char| c.is_ascii_alphabetic() && !"iInN".contains(c));
@@ -354,9 +389,12 @@ fn quoted(name: &str, value: &Value) -> Res<Value> {
         (_, Kind::Str(text)) => text,
         _ => return not_native("a quotation of a rare type"),
     };
+
+    // What is escaped outside ASCII is up to Salt's YAML library.
     if !is_printable(of) {
         return not_native("a quotation of characters outside ASCII");
     }
+
     text(if name == "yaml_squote" {
         format!("'{}'", of.replace('\'', "''"))
     } else {
@@ -368,22 +406,27 @@ fn quoted(name: &str, value: &Value) -> Res<Value> {
 pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
     budget::spend(1)?;
     let of = kind(value);
+
+    // The only tests of an undefined value.
     match name {
         "defined" => return Ok(!value.is_undefined()),
         "undefined" => return Ok(value.is_undefined()),
         _ => {}
     }
+
     if matches!(
         of,
         Kind::Undefined | Kind::Markup(_) | Kind::Other | Kind::Lazy(_)
     ) {
         return not_native(format!("the test {name:?} of a rare type"));
     }
+
     let other = || {
         args.first()
             .map_or_else(|| not_native("a test without an argument"), Ok)
     };
     let order = || ops::order(value, other()?);
+
     Ok(match name {
         "none" => matches!(of, Kind::None),
         "boolean" => matches!(of, Kind::Bool(_)),
@@ -429,10 +472,13 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
         return not_native("a pattern with constructs of Python");
     }
     budget::spend(1 + text.len() / 8)?;
+
     PATTERNS.with_borrow_mut(|patterns| {
         if let Some(regex) = patterns.get(pattern) {
             return Ok(regex.is_match(text.as_bytes()));
         }
+
+        // A pattern may come from data, so the size of its program is limited.
         let anchored = format!("^(?:{pattern})");
         let Ok(regex) = RegexBuilder::new(&anchored)
             .unicode(false)
@@ -441,6 +487,8 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
         else {
             return not_native("a regular expression that is not supported");
         };
+
+        // There are few patterns, unless they contain data.
         if patterns.len() >= 64 {
             patterns.clear();
         }
@@ -458,9 +506,12 @@ fn is_common(pattern: &str) -> bool {
     {
         return false;
     }
+
+    // `before` is the last token; `(` and `^` also stand for a place without anything to repeat.
     let (mut chars, mut in_class, mut before) = (pattern.chars().peekable(), false, '(');
     while let Some(c) = chars.next() {
         let next = chars.peek().copied().unwrap_or(' ');
+
         let common = match c {
             '\\' => chars
                 .next()
@@ -475,14 +526,17 @@ fn is_common(pattern: &str) -> bool {
             '{' | '}' => false,
             c => c.is_ascii(),
         };
+
         if !common {
             return false;
         }
+
         before = match c {
             '?' if "*+?".contains(before) => '^',
             '\\' => 'x',
             c => c,
         };
     }
+
     !in_class
 }

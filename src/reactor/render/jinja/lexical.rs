@@ -58,60 +58,79 @@ pub(super) fn check<'s>(
             what: what.to_owned(),
         })
     };
+
+    // minijinja and Jinja differ in what is white space, and in what ends a line.
     let rare = |c: char| {
         (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace())
     };
     if let Some(byte) = text.find(rare) {
         return refuse(byte, "control characters, or white space outside ASCII");
     }
+
+    // Jinja knows the `+` only at the end of a block tag.
     if let Some(byte) = text.find("+}}") {
         return refuse(byte, "`+}}`");
     }
+
+    // Where a raw text begins depends on these spellings, and on the options for white space.
     for (byte, _) in text.match_indices("{%") {
         let tag = text.get(byte..).unwrap_or_default();
         let word = tag
             .trim_start_matches("{%")
             .trim_start_matches(['-', '+'])
             .trim_start();
+
+        // Longer words are refused, too, which is safe.
         let is_raw = word.starts_with("raw") || word.starts_with("endraw");
         let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
             && !syntax.trim_blocks()
             && !syntax.lstrip_blocks();
+
         if is_raw && !plain {
             return refuse(byte, "this spelling of a raw block");
         }
     }
+
     let mut tokens = Tokens {
         assigned: HashSet::new(),
         mutates: false,
     };
+
     let (mut nested, mut elifs) = (0, 0);
     let mut before = Token::BlockEnd;
     let mut at_start = false;
     // In `for`, `set` and `with`: the following names are assigned.
     let mut setting = false;
     let mut with = false;
+
     for token in source.tokens() {
         let (token, span) = token.map_err(|error| syntax_error(&error))?;
         let (start, end) = (span.start_offset as usize, span.end_offset as usize);
         let spelled = text.get(start..end).unwrap_or_default();
         let rest = text.get(end..).unwrap_or_default();
+
         match &token {
             Token::BlockStart | Token::VariableStart => nested = 0,
+            // These do not nest in the syntax tree.
             Token::Comma | Token::Colon | Token::TemplateData(_) => {}
             _ => nested += 1,
         }
+
         if nested > limits::JINJA_TAG_TOKENS_MAX {
             return refuse(start, "a tag of this length");
         }
+
         match &token {
             Token::Ident(name) => {
+                // The translation uses such names for its filters, and Python gives them a special
+                // meaning.
                 if name.starts_with("__") {
                     return refuse(start, "a name that begins with two underscores");
                 }
                 if at_start {
                     setting = ["for", "set", "with"].contains(name);
                     with = *name == "with";
+                    // Each `elif` nests in the syntax tree.
                     elifs += u32::from(*name == "elif");
                     if elifs > 100 {
                         return refuse(start, "this many `elif`");
@@ -138,6 +157,8 @@ pub(super) fn check<'s>(
                 let plain =
                     digits(whole) && digits(fraction) && (whole == "0" || !whole.starts_with('0'));
                 let ends = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+
+                // Longer numbers may not be exact, and the two read other spellings differently.
                 if !plain
                     || !ends
                     || matches!(before, Token::Dot)
@@ -156,8 +177,10 @@ pub(super) fn check<'s>(
             }
             _ => {}
         }
+
         at_start = matches!(token, Token::BlockStart);
         before = token;
     }
+
     Ok(tokens)
 }

@@ -76,6 +76,7 @@ pub(crate) fn place(index: i64, len: usize) -> Option<usize> {
 pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
     match (kind(value), kind(index)) {
         (_, Kind::Str(name)) => of_mapping(value, name),
+        // Salt has more grains and options, so that their absence here proves nothing.
         (Kind::Dict(dict), Kind::Int(_) | Kind::Bool(_) | Kind::None)
             if dict.access != Access::Partial =>
         {
@@ -95,6 +96,7 @@ pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
             .and_then(|place| items.get(place).cloned())
             .unwrap_or(Value::UNDEFINED)),
         (Kind::Str(of), Kind::Int(index)) => {
+            // The search counts characters from the start of the string.
             budget::spend(of.len() / 64)?;
             let at = place(index, python::text::len(of));
             Ok(at
@@ -113,8 +115,10 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
         _ => not_native("a slice with another type than int"),
     };
     let (start, stop) = (bound(start)?, bound(stop)?);
+
     let within = |len: usize| -> Res<std::ops::Range<usize>> {
         budget::spend(len)?;
+        // Python clips bounds instead of raising.
         let clip = |bound: i64| {
             let len = i64::try_from(len).unwrap_or(i64::MAX);
             let bound = if bound < 0 {
@@ -127,8 +131,10 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
         let (start, stop) = (start.map_or(0, clip), stop.map_or(len, clip));
         Ok(start..stop.max(start))
     };
+
     let part =
         |items: &[Value]| Res::Ok(items.get(within(items.len())?).unwrap_or_default().to_vec());
+
     match kind(value) {
         Kind::Str(of) => {
             let chars: Vec<char> = of.chars().collect();
@@ -167,26 +173,32 @@ fn is_rare(kind: &Kind<'_>) -> bool {
 pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
     budget::depth(depth)?;
     budget::spend(1)?;
+
     Ok(match (kind(a), kind(b)) {
         (a, b) if is_rare(&a) || is_rare(&b) => return not_native("a comparison of rare types"),
         (Kind::Str(a), Kind::Str(b)) => {
+            // For a long string a comparison is more than a step.
             budget::spend(a.len() / 64)?;
             a == b
         }
         (Kind::None, Kind::None) => true,
         (Kind::List(a), Kind::List(b)) => {
+            // One lock at a time, because both may be the same list.
             let a = a.lock().clone();
             let b = b.lock().clone();
             equal_all(&a, &b, depth)?
         }
         (Kind::Tuple(a), Kind::Tuple(b)) => equal_all(a, b, depth)?,
         (Kind::Dict(a), Kind::Dict(b)) => {
+            // Salt has more grains and options than are known here.
             if a.access == Access::Partial || b.access == Access::Partial {
                 return not_native("a comparison of all grains or options");
             }
+            // One lock at a time, because both may be the same dict.
             let a = a.lock().clone();
             let b = b.lock().clone();
             let mut same = a.len() == b.len();
+
             for (key, value) in &a {
                 same = same
                     && match b.get(key) {
@@ -202,10 +214,12 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
             Kind::Bool(_) | Kind::Int(_) | Kind::Float(_),
             Kind::Bool(_) | Kind::Int(_) | Kind::Float(_),
         ) => {
+            // A boolean is an integer in Python.
             let of = |value: &Value| match kind(value) {
                 Kind::Bool(b) => Some(f64::from(u8::from(b))),
                 _ => number(value),
             };
+
             match (of(a), of(b)) {
                 (Some(a), Some(b)) => a.partial_cmp(&b) == Some(Ordering::Equal),
                 _ => return not_native("a comparison of a large integer with a float"),
@@ -219,6 +233,7 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
     if a.len() != b.len() {
         return Ok(false);
     }
+
     for (a, b) in a.iter().zip(b) {
         // Python compares identical objects as equal, also nan.
         if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan())
@@ -229,6 +244,7 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
             return Ok(false);
         }
     }
+
     Ok(true)
 }
 
@@ -241,6 +257,7 @@ pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
             Ok(Some(a.cmp(b)))
         }
         (Kind::Int(a), Kind::Int(b)) => Ok(Some(a.cmp(&b))),
+        // An integer without an equal float is not native here.
         _ => match (number(a), number(b)) {
             (Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
             _ => not_native("an order of other types than strings and numbers"),
@@ -251,6 +268,7 @@ pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
 /// `value in within`
 pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
     let any = |items: &[Value]| -> Res<bool> {
+        // Python compares identity first, see `equal_all`.
         if matches!(kind(value), Kind::Float(f) if f.is_nan()) {
             return not_native("a nan in a collection");
         }
@@ -261,6 +279,7 @@ pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
         }
         Ok(false)
     };
+
     match (kind(within), kind(value)) {
         (_, Kind::Undefined) => not_native("an undefined value"),
         (Kind::Str(text), Kind::Str(part)) => {
@@ -291,15 +310,18 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
         Some(i) => Ok(Value::from(i)),
         None => not_native("an integer of more than 64 bits"),
     };
+
     match (op, kind(a), kind(b)) {
         ('+', Kind::Str(a), Kind::Str(b)) => text([a, b].concat()),
         ('+', Kind::List(a), Kind::List(b)) => {
+            // One lock at a time, because both may be the same list.
             let a = a.lock().clone();
             let b = b.lock().clone();
             budget::charge((a.len() + b.len()) * 16)?;
             Ok(list([a, b].concat()))
         }
         ('*', Kind::Str(a), Kind::Int(times)) | ('*', Kind::Int(times), Kind::Str(a)) => {
+            // As in Python, a negative number gives an empty string.
             let times = usize::try_from(times).unwrap_or(0);
             budget::charge(a.len().saturating_mul(times))?;
             Ok(Value::from(a.repeat(times)))
@@ -308,6 +330,7 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
         ('-', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_sub(b)),
         ('*', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_mul(b)),
         ('#', Kind::Int(a), Kind::Int(b)) if b != 0 => {
+            // Python rounds down, Euclidean division by the sign of the divisor.
             let floor = a.checked_div_euclid(b).map(|q| {
                 if b < 0 && a.rem_euclid(b) != 0 {
                     q - 1
@@ -317,6 +340,7 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
             });
             overflow(floor)
         }
+        // In Python the rest has the sign of the divisor.
         ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(a.checked_rem(b).map(|rest| {
             if rest != 0 && (rest < 0) != (b < 0) {
                 rest + b
@@ -355,6 +379,7 @@ pub(crate) fn length(value: &Value) -> Res<usize> {
 pub(crate) fn items(value: &Value) -> Res<Vec<Value>> {
     match kind(value) {
         Kind::Str(text) => {
+            // Each character becomes a value.
             budget::charge(text.len() * 16)?;
             budget::spend(text.len())?;
             Ok(text.chars().map(|c| Value::from(c.to_string())).collect())
@@ -415,6 +440,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
     budget::depth(depth)?;
     budget::spend(1)?;
     let is_json = matches!(notation, Json | AsciiJson);
+
     let all = |items: &[Value], out: &mut String| -> Res<()> {
         for (n, item) in items.iter().enumerate() {
             if n > 0 {
@@ -424,11 +450,13 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
         }
         Ok(())
     };
+
     match kind(value) {
         Kind::None => out.push_str(if is_json { "null" } else { "None" }),
         Kind::Bool(true) => out.push_str(if is_json { "true" } else { "True" }),
         Kind::Bool(false) => out.push_str(if is_json { "false" } else { "False" }),
         Kind::Int(i) => _ = write!(out, "{i}"),
+        // How JSON shows infinite numbers is left to Salt.
         Kind::Float(f) if !is_json || f.is_finite() => python::write_float(f, out),
         Kind::Str(text) => write_text(text, notation, out)?,
         Kind::List(items) => {
@@ -452,8 +480,10 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
             let pairs = dict.lock().clone();
             let mut pairs: Vec<_> = pairs.iter().collect();
             if notation == Json {
+                // Keys that are not strings are refused below.
                 pairs.sort_by(|(a, _), (b, _)| a.as_str().cmp(&b.as_str()));
             }
+
             out.push('{');
             for (n, (Key(key), value)) in pairs.into_iter().enumerate() {
                 if n > 0 {
@@ -467,6 +497,8 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
                     _ => return not_native("a printed mapping with rare keys"),
                 }
                 out.push_str(": ");
+
+                // Salt prints such texts in a notation of its own.
                 if notation == Printed
                     && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t']))
                 {
@@ -479,6 +511,8 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
         Kind::Undefined => return not_native("an undefined value"),
         _ => return not_native("a printed value of a rare type"),
     }
+
+    // At each level, so that a large value is refused before all of it is written.
     if out.len() > limits::JINJA_VALUE_BYTES_MAX {
         not_native("a printed value of more than 1 MiB")
     } else {
@@ -513,6 +547,7 @@ fn json_text(text: &str, ascii: bool, out: &mut String) {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c if ascii && (!c.is_ascii() || c == '\x7f') => {
+                // In UTF-16, so that some characters become two escapes.
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     let _ = write!(out, "\\u{unit:04x}");
                 }

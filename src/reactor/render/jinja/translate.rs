@@ -49,11 +49,13 @@ pub(crate) fn translate<'s>(
     syntax: &SyntaxConfig,
     functions: &[String],
 ) -> Result<Translated<'s>, Vec<NotNative>> {
+    // Spellings first, because the tree no longer shows them.
     let source = lexical::source(text, syntax).map_err(|refused| vec![refused])?;
     let tokens = lexical::check(&source, syntax).map_err(|refused| vec![refused])?;
     let tree = source
         .parse_template(path)
         .map_err(|error| vec![lexical::syntax_error(&error)])?;
+
     let mut translator = Translator {
         functions,
         names: tokens.assigned,
@@ -62,12 +64,14 @@ pub(crate) fn translate<'s>(
         used: HashSet::new(),
         refused: Vec::new(),
     };
+
     let Stmt::Template(template) = &tree else {
         return Err(vec![NotNative {
             line: 0,
             what: "a template".to_owned(),
         }]);
     };
+
     let children = translator.body(&template.children);
     if translator.refused.is_empty() {
         let tree = Stmt::Template(Spanned::new(ast::Template { children }, template.span()));
@@ -211,8 +215,10 @@ impl<'s> Translator<'s, '_> {
                     .iter()
                     .map(|(_, value)| self.expr(value))
                     .collect();
+
                 let body = self.body(&with.body);
                 let span = with.span();
+
                 // Values are evaluated before any of the names is assigned.
                 let assignments = if targets.len() > 1 {
                     if with
@@ -235,6 +241,7 @@ impl<'s> Translator<'s, '_> {
                 } else {
                     targets.into_iter().zip(values).collect()
                 };
+
                 scoped(assignments, body, span)
             }
             Stmt::Set(set) => self.set(set),
@@ -242,7 +249,9 @@ impl<'s> Translator<'s, '_> {
                 if set.filter.is_some() || !matches!(set.target, Expr::Var(_)) {
                     self.refuse("a filter or several names of a `set` block", set.span());
                 }
+
                 let target = self.target(&set.target);
+                // In a scope of its own, which minijinja does not give it.
                 let body = vec![scoped(Vec::new(), self.body(&set.body), set.span())];
                 Stmt::SetBlock(Spanned::new(
                     ast::SetBlock {
@@ -265,27 +274,38 @@ impl<'s> Translator<'s, '_> {
                 self.refuse("`autoescape`", block.span());
                 return None;
             }
+            // Only the root of a tree is one.
             Stmt::Template(_) => return None,
         })
     }
 
     fn for_loop(&mut self, for_loop: &Spanned<ast::ForLoop<'s>>) -> Stmt<'s> {
         let span = for_loop.span();
+        // Its body calls the loop again.
         if for_loop.recursive {
             self.refuse("a recursive loop", span);
         }
+
         let is_range = matches!(&for_loop.iter, Expr::Call(call) if names(&call.expr) == ["range"]);
+        // If nothing changes, it makes no difference when a generator is consumed.
         let iter = self.value(&for_loop.iter, is_range || !self.mutates);
         let iter = filter("__iter", iter, Vec::new(), span);
         let target = self.target(&for_loop.target);
+
+        // In its condition and in `else` a loop has no variable `loop`.
         let in_loop = std::mem::replace(&mut self.in_loop, false);
         let filter_expr = for_loop.filter_expr.as_ref().map(|filter| {
             if self.mutates {
                 self.refuse("a loop with `if` in a file that changes values", span);
             }
+
+            // Collects the names of the condition alone.
             let used = std::mem::take(&mut self.used);
             let condition = self.expr(filter);
             let used = std::mem::replace(&mut self.used, used);
+
+            // Jinja evaluates the condition in a function of its own, where the file's variables
+            // may have other values.
             let targets = names(&for_loop.target);
             if used
                 .iter()
@@ -298,22 +318,27 @@ impl<'s> Translator<'s, '_> {
             }
             condition
         });
+
         self.in_loop = true;
         let mut body = self.body(&for_loop.body);
         self.in_loop = false;
         let else_body = self.body(&for_loop.else_body);
         self.in_loop = in_loop;
+
         // Counts the text of each iteration.
         let bytes: usize = for_loop.body.iter().map(raw_bytes).sum();
         if bytes > 0 {
             let size = constant(i64::try_from(bytes).unwrap_or(i64::MAX), span);
             body.insert(0, emit(filter("__charge", size, Vec::new(), span), span));
         }
+
+        // In a scope of its own, as in Jinja.
         let else_body = if else_body.is_empty() {
             else_body
         } else {
             vec![scoped(Vec::new(), else_body, span)]
         };
+
         let (recursive, rebuilt) = (false, span);
         Stmt::ForLoop(Spanned::new(
             ast::ForLoop {
@@ -331,15 +356,18 @@ impl<'s> Translator<'s, '_> {
     fn set(&mut self, set: &Spanned<ast::Set<'s>>) -> Stmt<'s> {
         let span = set.span();
         let expr = match &set.expr {
+            // A namespace is native only where it gets a name.
             Expr::Call(call) if matches!(&call.expr, Expr::Var(name) if name.id == "namespace") => {
                 let args = self.args(&call.args, span);
                 filter("__namespace", constant((), span), args, span)
             }
             expr => self.expr(expr),
         };
+
         match &set.target {
             Expr::GetAttr(member) => {
                 let of = self.expr(&member.expr);
+                // Only namespaces have members that can be set.
                 if !matches!(member.expr, Expr::Var(_)) || ops::is_attribute(member.name) {
                     self.refuse("an assignment to this attribute", span);
                 }
@@ -364,6 +392,7 @@ impl<'s> Translator<'s, '_> {
     fn target(&mut self, target: &Expr<'s>) -> Expr<'s> {
         match target {
             Expr::Var(name) => {
+                // The translation relies on the meaning of these names.
                 if GIVEN.contains(&name.id) || is_in(RESERVED, name.id) {
                     return self.refuse(format!("a new value of {:?}", name.id), name.span());
                 }
@@ -388,11 +417,14 @@ impl<'s> Translator<'s, '_> {
     ) -> Expr<'s> {
         let span = choice.span();
         let (test_expr, true_expr) = (self.expr(&choice.test_expr), self.expr(&choice.true_expr));
+
         let false_expr = match (&choice.false_expr, otherwise) {
             (Some(expr), _) => Some(self.expr(expr)),
             (None, Some(expr)) => Some(expr),
+            // The result could be undefined, which is certain only where it is printed.
             (None, None) => Some(self.refuse("an `if` without `else` in an expression", span)),
         };
+
         Expr::IfExpr(Spanned::new(
             ast::IfExpr {
                 test_expr,
@@ -429,13 +461,16 @@ impl<'s> Translator<'s, '_> {
                 }
             }
             Expr::Slice(slice) => {
+                // Jinja folds it when it compiles.
                 if is_constant(&slice.expr) {
                     return self.refuse("a slice of a literal", span);
                 }
+
                 let of = self.expr(&slice.expr);
                 if slice.step.is_some() {
                     return self.refuse("a slice with a step", span);
                 }
+
                 let bounds = [&slice.start, &slice.stop];
                 let bounds = bounds.map(|bound| {
                     bound
@@ -462,9 +497,11 @@ impl<'s> Translator<'s, '_> {
             Expr::IfExpr(choice) => self.choice(choice, None),
             Expr::Filter(named) => self.filter(named, walked),
             Expr::Test(test) => {
+                // minijinja and Jinja group these differently.
                 if matches!(&test.expr, Expr::Test(_) | Expr::UnaryOp(_)) {
                     return self.refuse("a test of a test or sign", span);
                 }
+
                 let of = self.expr(&test.expr);
                 let mut args = vec![constant(test.name, span)];
                 for arg in &test.args {
@@ -476,6 +513,7 @@ impl<'s> Translator<'s, '_> {
                         _ => args.push(self.refuse("a test with named arguments", span)),
                     }
                 }
+
                 if !is_test(test.name, test.args.len()) {
                     return self.refuse(format!("test {:?}", test.name), span);
                 }
@@ -495,19 +533,24 @@ impl<'s> Translator<'s, '_> {
                         span,
                     ));
                 }
+
                 if is_constant(&attr.expr) || ops::is_attribute(attr.name) {
                     return self.refuse(format!("the attribute {:?}", attr.name), span);
                 }
+
                 let of = self.expr(&attr.expr);
                 filter("__attr", of, vec![constant(attr.name, span)], span)
             }
             Expr::GetItem(item) => {
+                // Only a call of such a function is native.
                 if let Some(name) = salt_function(expr) {
                     return self.refuse(format!("salt[{name:?}]"), span);
                 }
+
                 if is_constant(&item.expr) {
                     return self.refuse("a look-up in a literal", span);
                 }
+
                 let of = self.expr(&item.expr);
                 let index = self.expr(&item.subscript_expr);
                 filter("__item", of, vec![index], span)
@@ -536,7 +579,9 @@ impl<'s> Translator<'s, '_> {
     fn operator(&mut self, op: &Spanned<ast::BinOp<'s>>) -> Expr<'s> {
         let span = op.span();
         let (left, right) = (self.expr(&op.left), self.expr(&op.right));
+
         let name = match op.op {
+            // minijinja evaluates both sides only if necessary, like Python.
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 return Expr::BinOp(Spanned::new(
                     ast::BinOp {
@@ -563,6 +608,7 @@ impl<'s> Translator<'s, '_> {
             BinOpKind::Concat => "__concat",
             BinOpKind::In => "__in",
         };
+
         filter(name, left, vec![right], span)
     }
 
@@ -572,16 +618,21 @@ impl<'s> Translator<'s, '_> {
         if !is_filter(name) {
             return self.refuse(format!("filter {name:?}"), span);
         }
+
+        // Jinja consumes a generator once; here it would be a list, which can be read again.
         if is_lazy(name) && !walked {
             return self.refuse(
                 format!("a generator of the filter {name:?} that is kept"),
                 span,
             );
         }
+
         let of = match &named.expr {
+            // A filter that consumes a generator, or passes it on, may have one as its input.
             Some(of) => self.value(of, consumes(name) || is_lazy(name)),
             None => self.refuse("a filter without a value", span),
         };
+
         let mut args = self.args(&named.args, span);
         args.insert(0, constant(name, span));
         filter("__filter", of, args, span)
@@ -589,7 +640,9 @@ impl<'s> Translator<'s, '_> {
 
     fn call(&mut self, call: &Spanned<ast::Call<'s>>, walked: bool) -> Expr<'s> {
         let span = call.span();
+
         if let Some(name) = salt_function(&call.expr) {
+            // All other functions may have an effect.
             if !self.functions.contains(&name) {
                 return self.refuse(format!("salt[{name:?}]"), span);
             }
@@ -598,7 +651,9 @@ impl<'s> Translator<'s, '_> {
             let salt = Expr::Var(Spanned::new(ast::Var { id: "salt" }, span));
             return filter("__salt", salt, args, span);
         }
+
         match &call.expr {
+            // Only in a loop: otherwise a range shows its own type.
             Expr::Var(name) if name.id == "range" && walked => {
                 let args = self.args(&call.args, span);
                 filter("__range", constant((), span), args, span)
@@ -625,6 +680,7 @@ impl<'s> Translator<'s, '_> {
             match arg {
                 CallArg::Pos(expr) => pos.push(self.expr(expr)),
                 CallArg::Kwarg(name, expr) => {
+                    // A syntax error in Python.
                     if !names.insert(*name) {
                         self.refuse(format!("the argument {name:?} twice"), span);
                     }
@@ -635,6 +691,7 @@ impl<'s> Translator<'s, '_> {
                 }
             }
         }
+
         let mut all = vec![constant(i64::try_from(pos.len()).unwrap_or(i64::MAX), span)];
         all.append(&mut pos);
         all.append(&mut named);

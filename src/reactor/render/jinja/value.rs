@@ -131,10 +131,12 @@ pub(crate) fn kind(value: &Value) -> Kind<'_> {
             _ => Kind::Other,
         };
     }
+
     match value.kind() {
         ValueKind::Undefined => Kind::Undefined,
         ValueKind::None => Kind::None,
         ValueKind::Bool => Kind::Bool(value.is_true()),
+        // Integers of more than 64 bits can only be passed on.
         ValueKind::Number if value.is_integer() => value.as_i64().map_or(Kind::Other, Kind::Int),
         ValueKind::Number => f64::try_from(value.clone()).map_or(Kind::Other, Kind::Float),
         ValueKind::String => match value.as_str() {
@@ -202,6 +204,7 @@ impl Object for Obj {
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         match self.items() {
             Ok(items) => {
+                // Until the iteration ends, see `Walk`.
                 Walk::count(self, |walked| _ = walked.fetch_add(1, Ordering::Relaxed));
                 Enumerator::Iter(Box::new(Walk {
                     of: Arc::clone(self),
@@ -246,6 +249,7 @@ impl Obj {
             Obj::View(view, dict) => dict.seen(*view)?,
             _ => return not_native("a loop over another type than list, dict or string"),
         };
+
         budget::spend(items.len())?;
         Ok(items)
     }
@@ -254,9 +258,12 @@ impl Obj {
         let Obj::Dict(dict) = self else {
             return not_native("a view of another type than dict");
         };
+
+        // Salt has more grains and options than are known here.
         if dict.access == Access::Partial {
             return not_native("all grains or options");
         }
+
         let dict = dict.lock();
         dict.iter()
             .map(|(key, value)| {
@@ -306,10 +313,12 @@ impl Drop for Obj {
         if !self.holds_objects() {
             return;
         }
+
         let mut pending = Vec::new();
         self.empty(&mut pending);
         while let Some(value) = pending.pop() {
             if let Some(object) = value.downcast_object::<Obj>() {
+                // First, because the object is moved out only of its last reference.
                 drop(value);
                 if let Some(mut object) = Arc::into_inner(object) {
                     object.empty(&mut pending);
@@ -367,6 +376,7 @@ fn from_key(key: &Key) -> Value {
 pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
     match kind(value) {
         Kind::Undefined => return not_native("an undefined value in a collection"),
+        // A view shows later changes, and a generator can be read once.
         Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
             return not_native("a view, range or namespace in a collection");
         }
@@ -379,6 +389,7 @@ pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
         }
         _ => {}
     }
+
     match into {
         Some(into) if holds(value, into, 0)? => not_native("a collection that contains itself"),
         _ => Ok(()),
@@ -390,26 +401,33 @@ fn holds(value: &Value, wanted: &Obj, depth: usize) -> Res<bool> {
     let Some(object) = value.downcast_object_ref::<Obj>() else {
         return Ok(false);
     };
+
+    // By identity, because equal collections may be different objects.
     if std::ptr::eq(object, wanted) {
         return Ok(true);
     }
+
     let items = match object {
+        // Copied, because the search may come to the same object again.
         Obj::List(list) => list.lock().clone(),
         Obj::Dict(dict) => dict.lock().values().cloned().collect(),
         Obj::Tuple(items) => items.clone(),
         _ => return Ok(false),
     };
+
     budget::spend(items.len())?;
     for item in &items {
         if item.as_object().is_some() && holds(item, wanted, depth + 1)? {
             return Ok(true);
         }
     }
+
     Ok(false)
 }
 
 /// Converts a value for templates. Templates can only pass on parts deeper than the limit.
 pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
+    // Only the collection itself is incomplete, not what is in it.
     let inside = if access == Access::Partial {
         Access::Read
     } else {
@@ -421,12 +439,14 @@ pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
             .map(|item| from_plain(item, inside, depth + 1))
             .collect()
     };
+
     match plain {
         Plain::Null => Value::from(()),
         Plain::Bool(b) => Value::from(*b),
         Plain::Int(i) => Value::from(*i),
         Plain::Float(f) => Value::from(*f),
         Plain::Str(text) => Value::from(text.as_str()),
+        // Nothing below is converted, which ends the recursion.
         _ if depth > limits::JINJA_DATA_DEPTH_MAX => Value::from_object(Obj::Other(plain.clone())),
         Plain::List(items) => Value::from_object(Obj::List(Shared::new(all(items), access))),
         Plain::Tuple(items) => tuple(all(items)),
@@ -452,6 +472,7 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
             .map(|item| to_plain(item, depth + 1))
             .collect::<Res<Vec<_>>>()
     };
+
     Ok(match kind(value) {
         Kind::None => Plain::Null,
         Kind::Bool(b) => Plain::Bool(b),
@@ -459,11 +480,13 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
         Kind::Float(f) => Plain::Float(f),
         Kind::Str(text) => Plain::Str(text.to_owned()),
         Kind::List(list) => {
+            // Copied, so that no lock is held while the members are converted.
             let items = list.lock().clone();
             Plain::List(all(&items)?)
         }
         Kind::Tuple(items) => Plain::Tuple(all(items)?),
         Kind::Dict(dict) => {
+            // Copied for the same reason.
             let pairs = dict.lock().clone();
             budget::spend(pairs.len())?;
             let pair =
@@ -494,6 +517,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
             limits::JINJA_DATA_DEPTH_MAX
         ));
     }
+
     let broken = |error: DecodeError| error.to_string();
     Ok(match reader.head().map_err(broken)? {
         Head::Nil => Value::from(()),
@@ -518,9 +542,11 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
             list(items)
         }
         Head::Map(len) => {
+            // As for lists, a length alone must not allocate memory.
             let mut pairs = with_room(len.min(reader.rest().len()));
             for _ in 0..len {
                 let key = read_key(reader, depth + 1)?;
+                // As in Python, the last value of equal keys counts, at the place of the first.
                 pairs.insert(key, read(reader, depth + 1)?);
             }
             dict(pairs)
@@ -529,12 +555,14 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
 }
 
 fn read_key(reader: &mut Reader<'_>, depth: usize) -> Result<Key, String> {
+    // Most keys are text, which needs no value in between.
     let mut content = *reader;
     if let Ok(Head::Str(len)) = content.head() {
         let text = content.take(len).map_err(|error| error.to_string())?;
         *reader = content;
         return Ok(Key(Plain::Str(String::from_utf8_lossy(text).into_owned())));
     }
+
     let key = read(reader, depth)?;
     Ok(Key(
         match to_plain(&key, 0).map_err(|error| error.to_string())? {
