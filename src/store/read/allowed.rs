@@ -109,6 +109,7 @@ impl StoreInner {
             Ready::Sled(_) => count,
         };
         drop(ready);
+
         let key = (limits.clone(), segment.id);
         let known = self.allowed.get(&key);
         if let Some(known) = known.as_ref().filter(|known| known.0.len() >= count) {

@@ -65,14 +65,21 @@ impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
     pub(crate) fn put(&self, key: K, value: Arc<V>) {
         let mut inner = self.inner.lock();
         let cost = value.memory();
+        // It would push out everything else and then itself.
         if cost > self.bytes_max {
             return;
         }
+
         inner.bytes += cost;
         match inner.values.insert(key.clone(), (value, cost)) {
+            // Two readers may have read the same block at the same time. Its place in the order
+            // stays.
             Some((_, before)) => inner.bytes -= before,
             None => inner.order.push_back(key),
         }
+
+        // The value inserted first goes first: moving values on each read would make every read a
+        // write.
         while inner.bytes > self.bytes_max {
             let Some(oldest) = inner.order.pop_front() else {
                 break;
@@ -83,6 +90,7 @@ impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
                 .expect("every queued value is cached");
             inner.bytes -= cost;
         }
+
         debug_assert_eq!(
             inner.values.len(),
             inner.order.len(),
@@ -98,6 +106,7 @@ impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
             order,
             bytes,
         } = &mut *inner;
+
         order.retain(|key| !is(key));
         values.retain(|key, (_, cost)| {
             let keep = !is(key);

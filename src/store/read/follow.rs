@@ -42,9 +42,11 @@ pub(in crate::store) struct DurableNotify {
 impl DurableNotify {
     /// Called after each advance of the durable position.
     pub(in crate::store) fn notify(&self) {
-        // A follower registers before it reads the durable position, so one of the two threads sees the other's change.
+        // A follower registers before it reads the durable position, so one of the two threads sees
+        // the other's change.
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.has_waiting() {
+            // Taken and released: a follower that has just looked is then certainly waiting.
             drop(self.lock.lock());
             self.advanced.notify_all();
             self.tasks.notify_waiters();
@@ -56,6 +58,7 @@ impl DurableNotify {
     }
 
     fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
+        // Registered before the position is read; see `notify`.
         let _waiting = self.register();
         self.advanced
             .wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
@@ -64,6 +67,7 @@ impl DurableNotify {
     /// As [`DurableNotify::wait`], for a task and without a timeout.
     async fn wait_in_task(&self, is_there: impl Fn() -> bool) {
         let _waiting = self.register();
+
         loop {
             let mut advanced = pin!(self.tasks.notified());
             // From here on a notification is not missed.
@@ -76,6 +80,7 @@ impl DurableNotify {
     }
 
     fn register(&self) -> Waiting<'_> {
+        // The fence pairs with that of `notify`.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         Waiting(self)
@@ -177,6 +182,8 @@ impl Store {
         bytes_max: usize,
     ) -> Result<Selected, StoreError> {
         let (mut found, mut bytes) = (Selected::default(), 0);
+
+        // Nothing that could still be lost is delivered.
         let upto = upto.min(self.durable());
         (found.next, found.too_costly) =
             self.walk_selected(filter, from, upto, |segment, rows, row, body| {
@@ -187,13 +194,16 @@ impl Store {
                 let len = entry.tag.len() + entry.body.len();
                 found.events.push(entry);
                 found.classes.push(segment.class_name.clone());
+
                 bytes += len;
+                // The largest cost ends the walk.
                 if found.events.len() >= events_max || bytes >= bytes_max {
                     SCAN_BYTES_MAX
                 } else {
                     len
                 }
             })?;
+
         found.is_end = found.next >= upto;
         Ok(found)
     }
@@ -216,6 +226,7 @@ impl Store {
                 body.len()
             },
         )?;
+
         Ok(Counted {
             count,
             last,
@@ -236,6 +247,8 @@ impl Store {
         let mut too_costly = None;
         // All entries, so that each counts as read.
         let any = |_: Kind, _: Flags| true;
+
+        // Looked up once: most readers have no limits.
         let (is_limited, has_tags) = (limits.is_limited(), limits.tags.is_some());
         let next = self.walk(
             from,
@@ -253,13 +266,17 @@ impl Store {
                 {
                     return HIDDEN_ENTRY_COST;
                 }
+
                 let body = match rows.body(row) {
                     Ok(body) => body,
                     Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
                 };
+                // Counts as read, so that a log full of other entries ends a read, too.
                 if !rows.flags(row).has(Flags::ON_BUS) {
                     return body.len();
                 }
+
+                // An open filter matches everything, without decoding.
                 if !filter.is_open() {
                     let (seq, tag) = (rows.seq(row), rows.tag(row));
                     match filter.matches(
@@ -268,6 +285,8 @@ impl Store {
                     ) {
                         Ok(false) => return tag.len() + body.len(),
                         Err(error) => {
+                            // Evaluating it would take too long. The caller reports it, and
+                            // continues behind it.
                             too_costly = Some((seq, error));
                             return SCAN_BYTES_MAX;
                         }
@@ -277,21 +296,26 @@ impl Store {
                 take(segment, rows, row, body)
             },
         )?;
+
         Ok((next, too_costly))
     }
 
     /// The first entry that arrived at or after `at`; the end of the log without one.
     pub(crate) fn first_since(&self, at: Micros) -> Result<SeqNo, StoreError> {
+        // Classes are independent: the earliest entry of all of them counts.
         let mut first = self.durable();
         for class in self.0.classes.all() {
             for segment in self.0.segments(class) {
                 let totals = segment.totals();
+                // Nothing in it arrived late enough.
                 if totals.entries == 0 || totals.at_max < at {
                     continue;
                 }
+                // Later segments of this class cannot begin earlier than what was found.
                 if totals.first_seq >= first {
                     break;
                 }
+
                 let block = {
                     let ready = self.0.ready(&segment)?;
                     ready
@@ -300,12 +324,14 @@ impl Store {
                         .iter()
                         .position(|meta| meta.at_max >= at)
                 };
+
                 let Some(block) = block.and_then(|n| u32::try_from(n).ok()) else {
                     continue;
                 };
                 let Some(view) = self.0.head(&segment, block)? else {
                     continue;
                 };
+
                 let rows = view.rows();
                 if let Some(row) = (0..rows.len()).find(|row| rows.at(*row) >= at) {
                     first = first.min(rows.seq(row));
@@ -379,6 +405,7 @@ impl Store {
         wanted: impl Fn(Kind, Flags) -> bool,
     ) -> Result<(Vec<StoredEntry>, SeqNo), StoreError> {
         let mut found = Vec::new();
+        // As in `select_allowed`.
         let upto = upto.min(self.durable());
         let next = self.walk(
             from,
@@ -395,6 +422,7 @@ impl Store {
                 Err(error) => self.0.skip_unreadable(rows.seq(at), &error.to_string()),
             },
         )?;
+
         Ok((found, next))
     }
 
@@ -409,16 +437,20 @@ impl Store {
         wanted: &dyn Fn(Kind, Flags) -> bool,
         mut take: impl FnMut(&Segment, Rows<'_>, usize) -> usize,
     ) -> Result<SeqNo, StoreError> {
+        // Nothing is durable behind the position yet.
         if from >= upto {
             return Ok(from);
         }
+
         let mut walks = Vec::new();
+        // Classes without an entry from here on take no part in the merge.
         for class in self.0.classes.all() {
             let mut walk = Forwards::new(&self.0, class, from, keep, wanted);
             if walk.peek(from)?.is_some() {
                 walks.push(walk);
             }
         }
+
         let (mut next, mut bytes) = (from, 0);
         while bytes < bytes_max {
             // Merge: continue with the class that has the earliest event, up to the next event of another class.
@@ -430,10 +462,13 @@ impl Store {
             let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else {
                 return Ok(upto);
             };
+
+            // Rows of one class are taken in a run, without comparing the classes for each.
             let limit = heads.get(1).map_or(upto, |(seq, _)| upto.min(*seq));
             let Some(walk) = walks.get_mut(n) else {
                 return Ok(upto);
             };
+
             next = seq;
             while bytes < bytes_max
                 && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
@@ -442,6 +477,7 @@ impl Store {
                 next = seq.next();
             }
         }
+
         Ok(next)
     }
 }
@@ -457,6 +493,8 @@ impl StoreInner {
 
 /// The index of the first row with a sequence number of at least `from`.
 fn first_from(rows: Rows<'_>, from: SeqNo) -> usize {
+    // Sequence numbers ascend within a block, but may have gaps, so the row does not follow from
+    // the number.
     let (mut low, mut high) = (0, rows.len());
     while low < high {
         let middle = low.midpoint(high);
@@ -499,6 +537,8 @@ impl<'a> Forwards<'a> {
         wanted: &'a dyn Fn(Kind, Flags) -> bool,
     ) -> Self {
         let mut segments = Vec::new();
+
+        // From the newest: the usual reader is near the end of the log.
         for segment in shared.segments(class).into_iter().rev() {
             let totals = segment.totals();
             let is_before = totals.entries > 0 && totals.last_seq < from;
@@ -511,6 +551,7 @@ impl<'a> Forwards<'a> {
                 break;
             }
         }
+
         Self {
             shared,
             keep,
@@ -525,6 +566,7 @@ impl<'a> Forwards<'a> {
     /// The sequence number of the next selected entry from `from` on.
     fn peek(&mut self, from: SeqNo) -> Result<Option<SeqNo>, StoreError> {
         loop {
+            // What is left of the current block.
             if let Some(view) = &self.view {
                 let rows = view.rows();
                 while self.at < rows.len() {
@@ -536,24 +578,32 @@ impl<'a> Forwards<'a> {
                 }
                 self.view = None;
             }
+
+            // The next segment, or the end.
             let Some((segment, blocks)) = &mut self.current else {
                 let Some(segment) = self.segments.pop() else {
                     return Ok(None);
                 };
+                // Again for each segment: it may have been sealed or rewritten since the list was
+                // made.
                 let ready = self.shared.ready(&segment)?;
                 let metas = ready.blocks().metas();
                 let count =
                     |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
                 let begin = count(metas.partition_point(|meta| meta.last_seq < from));
                 let blocks = begin..count(metas.len());
+                // Not held while blocks are read.
                 drop(ready);
                 self.current = Some((segment, blocks));
                 continue;
             };
+
+            // The next block of the segment.
             let Some(number) = blocks.next() else {
                 self.current = None;
                 continue;
             };
+
             let segment = segment.clone();
             // Blocks that are read once would displace those of other readers.
             self.view = match self.shared.cache.get(&(segment.id, number)) {
@@ -561,6 +611,7 @@ impl<'a> Forwards<'a> {
                 None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
                 None => self.shared.read_block(&segment, number, true)?,
             };
+            // An unreadable block has no rows, and the loop continues behind it.
             self.at = self
                 .view
                 .as_ref()
@@ -570,6 +621,7 @@ impl<'a> Forwards<'a> {
 
     /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
     fn take(&mut self, take: &mut impl FnMut(&Segment, Rows<'_>, usize) -> usize) -> usize {
+        // Only after `peek` has found a row.
         let (Some(view), Some((segment, _))) = (&self.view, &self.current) else {
             return 0;
         };

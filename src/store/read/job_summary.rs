@@ -90,6 +90,7 @@ impl JobSummary {
             kind => {
                 let rank = rank(kind);
                 let better = rank > self.rank;
+                // Among equal ranks the first load counts, as in an index.
                 if better {
                     self.rank = rank;
                     self.load_seq = seq.0;
@@ -102,11 +103,14 @@ impl JobSummary {
 
     /// Sets the values of a load; values over `bytes_max` bytes are omitted.
     pub(crate) fn take_load(&mut self, load: &[u8], bytes_max: usize) {
+        // The first pass only collects slices of the load; copies are made once the winners are
+        // known.
         let mut metadata = None;
         let mut deeper = None;
         let nothing: &[u8] = &[];
         let [mut fun, mut user, mut tgt, mut tgt_type, mut arg] = [nothing; 5];
         let [mut id, mut fun_args, mut ret] = [None; 3];
+
         for (key, value) in msgpack::pairs(load) {
             match msgpack::as_text(key) {
                 Some("fun") => fun = value,
@@ -136,8 +140,13 @@ impl JobSummary {
                 .filter(|a| msgpack::get(a, "__kwarg__").and_then(msgpack::as_bool) == Some(true))
                 .find_map(|a| msgpack::get(a, "metadata"))
         };
+
         let metadata = metadata.or(deeper).or_else(of_kwarg).unwrap_or_default();
+
         let values = [fun, user, tgt, tgt_type, arg, metadata];
+
+        // A value that is too long is left out as a whole: a part of a msgpack value cannot be
+        // read.
         self.abridged = values.iter().any(|value| value.len() > bytes_max);
         for (to, from) in self.values_mut().into_iter().zip(values) {
             to.clear();
@@ -168,18 +177,23 @@ impl JobSummary {
 
     /// Merges the summary of the same job from another segment. Commutative and idempotent.
     pub(crate) fn merge(&mut self, mut other: JobSummary) {
+        // These do not depend on which load is better.
         let first_at = self.first_at.min(other.first_at);
         let nocache = self.nocache || other.nocache;
+
         let (endtime_seq, endtime) = if other.endtime_seq > self.endtime_seq {
             (other.endtime_seq, std::mem::take(&mut other.endtime))
         } else {
             (self.endtime_seq, std::mem::take(&mut self.endtime))
         };
+
+        // A lower number wins among equal ranks, so that the order of merging does not matter.
         let other_counts = (other.rank, std::cmp::Reverse(other.load_seq))
             > (self.rank, std::cmp::Reverse(self.load_seq));
         if other_counts {
             *self = other;
         }
+
         *self = Self {
             endtime_seq,
             first_at,
@@ -211,6 +225,7 @@ impl JobSummary {
         for value in self.values_mut() {
             *value = r.bytes()?.to_vec();
         }
+        // More bytes would be those of another release.
         r.is_empty().then_some(())
     }
 }

@@ -27,6 +27,7 @@ impl Store {
         wanted: Option<&BTreeSet<&str>>,
     ) -> Result<LastSeen, StoreError> {
         let mut found = LastSeen::default();
+        // Each class gets its part, so that a busy one does not use up the budget of all.
         let classes: Vec<Class> = self.0.classes.all().collect();
         for class in &classes {
             let entries = entries_max / classes.len().max(1);
@@ -49,17 +50,21 @@ impl Store {
         for segment in self.0.segments(class).iter().rev() {
             let blocks = self.0.ready(segment)?.blocks().metas().to_vec();
             for (number, meta) in blocks.iter().enumerate().rev() {
+                // The budget is used up: how far back it reached is part of the result.
                 if left == 0 {
                     return Ok(Some(meta.at_max));
                 }
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
+                // All wanted minions are known to be later than this block.
                 if newer.is_some_and(|newer| meta.at_max <= newer) {
                     left = left.saturating_sub(meta.count as usize);
                     continue;
                 }
+                // A damaged block shows no minion; others may.
                 let Some(view) = self.0.head(segment, number)? else {
                     continue;
                 };
+
                 let rows = view.rows();
                 // For each text of the block first: it has fewer minions than entries. With the row of each.
                 let mut latest: Vec<Option<(Micros, usize)>> = vec![None; rows.texts_len() + 1];
@@ -73,6 +78,7 @@ impl Store {
                         *known = (*known).max(Some((Micros(at), row)));
                     }
                 }
+
                 for (at, row) in latest.into_iter().flatten() {
                     let minion = rows.minion(row);
                     if wanted.is_some_and(|wanted| !wanted.contains(minion)) {
@@ -83,7 +89,11 @@ impl Store {
                         None => drop(minions.insert(minion.to_owned(), at)),
                     }
                 }
+
                 left = left.saturating_sub(rows.len());
+
+                // With a list of wanted minions the search can end early, once all of them were
+                // seen.
                 newer = wanted
                     .filter(|wanted| wanted.len() == minions.len())
                     .and_then(|_| minions.values().min().copied());
@@ -110,9 +120,11 @@ impl Store {
                     .flat_map(|index| index.latest_with(&is_wanted)),
             );
         }
+
         let is_stored = self.0.stored_seqs();
         let known = self.0.with_state(|state| state.latest_with(&is_wanted))?;
         rows.extend(known.into_iter().filter(|row| is_stored(row.seq)));
+
         let with_source = |mut row: LatestJob| {
             let is_bus_only = row.fun.first() == Some(&(BUS_ONLY as u8));
             if is_bus_only {

@@ -159,20 +159,27 @@ impl Store {
         let key = JidKey::of(jid);
         // A jid derived from a time equals its key; keys of other jids may collide.
         let is_plain_key = key.text().as_deref() == Some(jid);
+
         let mut found = Vec::new();
         for (segment, positions) in self.job_places(jid)? {
             for of_block in positions.chunk_by(|a, b| a.block == b.block) {
                 let Some(position) = of_block.first() else {
                     continue;
                 };
+                // Known from the index, without reading the block.
                 if from > SeqNo::FIRST && self.0.ends_before(&segment, position.block, from)? {
                     continue;
                 }
+                // Unreadable blocks are noted where they are read. The rest of the job is worth
+                // having.
                 let Some(view) = self.0.block(&segment, position.block)? else {
                     continue;
                 };
+
                 // Once per block: this validates the archive.
                 let rows = view.rows();
+                // Checked although the index named the row: keys may collide, and the index may be
+                // of another version of the log.
                 for at in of_block.iter().map(|position| usize::from(position.at)) {
                     let is_of_job = at < rows.len()
                         && rows.seq(at) >= from
@@ -191,6 +198,8 @@ impl Store {
                 }
             }
         }
+
+        // Segments of several classes were read one after the other.
         found.sort_by_key(|entry| entry.seq);
         Ok(found)
     }
@@ -203,6 +212,7 @@ impl Store {
         (from, upto): (SeqNo, SeqNo),
         bytes_max: usize,
     ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
+        // Heads only: positions of all entries are needed for the order, bodies for one page.
         let mut positions = Vec::new();
         for (segment, of_segment) in self.job_places(jid)? {
             for position in of_segment {
@@ -219,9 +229,11 @@ impl Store {
                 }
             }
         }
+
         positions.sort_by_key(|(seq, ..)| *seq);
         let (mut found, mut bytes) = (Vec::new(), 0);
         for (seq, segment, block, at) in positions {
+            // The number of the next entry is the position to continue from.
             if bytes >= bytes_max {
                 return Ok((found, Some(seq)));
             }
@@ -240,6 +252,7 @@ impl Store {
     fn job_places(&self, jid: &str) -> Result<Vec<EntriesIn>, StoreError> {
         let key = JidKey::of(jid);
         let mut found = Vec::new();
+
         for segment in self.0.all_segments() {
             if segment
                 .metadata()
@@ -247,6 +260,7 @@ impl Store {
             {
                 continue;
             }
+
             let positions = self.0.query_index(
                 &segment,
                 |index| index.positions(key),
@@ -282,6 +296,8 @@ impl Store {
         }
         // Each class returned its latest entries, so their union contains the latest overall.
         found.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.seq));
+
+        // The page ends with the event that exceeds the bytes.
         let mut bytes = 0;
         let within = |entry: &StoredEntry| {
             let room = bytes <= bytes_max;
@@ -304,13 +320,18 @@ impl Store {
         let mut bytes = 0;
         for (segment, positions) in positions.iter().rev() {
             for position in positions.iter().rev() {
+                // Enough of this class. The caller merges and cuts.
                 if found.len() >= limit || bytes > bytes_max {
                     return Ok(found);
                 }
                 let Some(view) = self.0.block(segment, position.block)? else {
                     continue;
                 };
+
                 let (rows, at) = (view.rows(), usize::from(position.at));
+
+                // From the cheapest test to the most expensive one. The limits come first: no later
+                // test may depend on an entry that the reader may not know.
                 let passes = at < rows.len()
                     && rows.seq(at) < before
                     && (!limits.is_limited()
@@ -344,6 +365,7 @@ impl Store {
             {
                 continue;
             }
+            // Each segment has a summary of its own; the merged one does not depend on their order.
             if let Some(row) =
                 self.0
                     .query_index(&segment, |index| index.row(key), |index| index.row(key))?
@@ -355,6 +377,8 @@ impl Store {
                 );
             }
         }
+
+        // Keys of jids without a time may collide.
         Ok(joined.filter(|row| row.jid == jid))
     }
 
@@ -368,18 +392,23 @@ impl Store {
         let mut streams: Vec<Stream> = self.0.all_segments().into_iter().map(Stream::new).collect();
         // Ordered by an upper bound of each stream's next key.
         let mut heap: BinaryHeap<(JidKey, usize)> = BinaryHeap::new();
+
         for (n, stream) in streams.iter().enumerate() {
             heap.extend(stream.bound(before).map(|key| (key, n)));
         }
+
         let mut found: Vec<(JidKey, JobSummary)> = Vec::new();
         while let Some((key, n)) = heap.pop() {
+            // A job in several segments appears once for each, in direct succession.
             let same = found.last().is_some_and(|(last, _)| *last == key);
             if found.len() >= limit && !same {
                 break;
             }
+
             let Some(stream) = streams.get_mut(n) else {
                 continue;
             };
+            // From the rows that were read ahead.
             if let Some((key, row)) = stream.rows.pop() {
                 heap.extend(stream.bound(Some(key)).map(|key| (key, n)));
                 stream.below = Some(key);
@@ -388,6 +417,8 @@ impl Store {
                     _ => found.push((key, row)),
                 }
             } else {
+                // Read ahead, because each query decodes a page. The bound of a stream that has no
+                // row is only an estimate.
                 let below = stream.below.or(before);
                 stream.rows = self.0.query_index(
                     &stream.segment,
@@ -398,6 +429,7 @@ impl Store {
                 heap.extend(stream.rows.last().map(|(key, _)| (*key, n)));
             }
         }
+
         Ok(found)
     }
 
@@ -430,7 +462,10 @@ impl Store {
                     .flat_map(|index| index.latest_of(fun)),
             );
         }
+
         let is_stored = self.0.stored_seqs();
+
+        // The state database may still have rows of segments that were dropped.
         let known = self.0.with_state(|state| state.latest_of(fun))?;
         let mut latest: BTreeMap<String, LatestJob> = BTreeMap::new();
         for row in known
@@ -438,6 +473,7 @@ impl Store {
             .filter(|row| is_stored(row.seq))
             .chain(fresh)
         {
+            // Not text: only a damaged or forged row.
             let Ok(minion) = String::from_utf8(row.minion.clone()) else {
                 continue;
             };
@@ -461,6 +497,7 @@ impl Store {
             .collect();
         minions.sort_unstable();
         minions.dedup();
+
         Ok(minions
             .into_iter()
             .filter_map(|minion| String::from_utf8(minion).ok())
@@ -482,6 +519,7 @@ impl Store {
         let Some(view) = self.0.block(segment, block)? else {
             return Ok(None);
         };
+
         let rows = view.rows();
         let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else {
             return Ok(None);
@@ -525,6 +563,8 @@ impl Store {
         bytes_max: usize,
     ) -> Result<EventPage, StoreError> {
         let mut page = EventPage::default();
+
+        // A filter by fields can also narrow the search by columns.
         let narrowed = select.narrowed(filter);
         // Not even by the time of a search can the reader tell whether there is such a minion.
         if narrowed
@@ -534,24 +574,31 @@ impl Store {
         {
             return Ok(page);
         }
+
         let mut search = Search::new(&narrowed, select, limits, before);
+
+        // A job has an index, so its events are not searched for.
         if let Some(jid) = &filter.jid {
             page.events =
                 self.job_events_before(jid, filter, (select, limits), before, limit, bytes_max)?;
             return Ok(page);
         }
+
         let mut walks: Vec<Backwards<'_>> = self
             .0
             .classes
             .all()
             .map(|class| Backwards::new(&self.0, class))
             .collect();
+
         let (mut bytes, mut others) = (0, 0);
         while page.events.len() < limit && bytes <= bytes_max {
             page.stats = search.stats;
+            // The reader gets what was found, and where to continue.
             if others > SCAN_BYTES_MAX {
                 return Ok(page);
             }
+
             // Merge: a class without a match is examined as far back as the latest match of the others.
             let latest = walks.iter().filter_map(Backwards::next).max();
             let behind = walks.iter_mut().filter(|walk| walk.unexamined() > latest);
@@ -559,24 +606,29 @@ impl Store {
                 walk.step(&mut search)?;
                 continue;
             }
+
             let Some(walk) = walks
                 .iter_mut()
                 .find(|walk| latest.is_some() && walk.next() == latest)
             else {
                 break;
             };
+            // The block has become unreadable.
             let Some((entry, class_name)) = walk.take()? else {
                 continue;
             };
+
             search.stats.entries += 1;
             let len = entry.body.len() + entry.tag.len();
             let passes = match select.matches(&entry.as_entry(), &class_name) {
                 Ok(passes) => passes,
                 Err(error) => {
+                    // Reported once, for the last such event. The search goes on.
                     page.too_costly = Some((entry.seq, error));
                     false
                 }
             };
+
             if passes {
                 bytes += len;
                 page.events.push(entry);
@@ -585,6 +637,7 @@ impl Store {
                 page.next = Some(entry.seq);
             }
         }
+
         // The search has ended for another reason.
         (page.next, page.stats) = (None, search.stats);
         Ok(page)

@@ -69,6 +69,8 @@ impl Test {
 
     /// Marks the texts that pass. `texts` are concatenated; `ends` has the end offset of each.
     pub(crate) fn mark(&self, texts: &[u8], ends: &[usize], passing: &mut [bool]) {
+        // All texts are searched as one, because a call per text costs more than most texts are
+        // long.
         let mut from = 0;
         while let Some(at) = texts.get(from..).and_then(|rest| self.finder.find(rest)) {
             let number = ends.partition_point(|&end| end <= from + at);
@@ -85,6 +87,8 @@ impl Test {
                     .into_iter()
                     .for_each(|passes| *passes = true);
             }
+
+            // The rest of this text cannot add anything.
             from = end;
         }
     }
@@ -122,10 +126,12 @@ fn parts(template: &[u8]) -> Vec<Part<'_>> {
             .iter()
             .position(|&b| b == JID_PLACEHOLDER || b == MINION_PLACEHOLDER)
             .unwrap_or(rest.len());
+
         let (text, after) = rest.split_at(mark);
         if !text.is_empty() {
             parts.push(Part::Text(text));
         }
+
         rest = match after.split_first() {
             Some((&JID_PLACEHOLDER, after)) => {
                 parts.push(Part::Jid);
@@ -143,6 +149,7 @@ fn parts(template: &[u8]) -> Vec<Part<'_>> {
 
 /// Evaluates a pattern for a template.
 pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
+    // Without placeholders there is nothing to fill in, and the result is final.
     let whole = |tag: &[u8]| {
         if glob.matches_bytes(tag) {
             TagCondition::Always
@@ -153,10 +160,14 @@ pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
     if let Some((&LITERAL, tag)) = template.split_first() {
         return whole(tag);
     }
+
     let parts = parts(template);
     if parts.iter().all(|part| matches!(part, Part::Text(_))) {
         return whole(template);
     }
+
+    // A tag that matches must contain every literal of the pattern. Each can come from the
+    // template, or from a minion or jid.
     let mut needs = Vec::new();
     for literal in glob.literals() {
         // Invalid UTF-8 in a tag is compared as the replacement character.
@@ -169,10 +180,13 @@ pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
             need: Need::default(),
             found: false,
         };
+
         search.try_everywhere(&literal);
+        // Found in the template itself, so it restricts nothing.
         if search.found {
             continue;
         }
+        // Neither the template nor a placeholder can supply it.
         if search.need == Need::default() {
             return TagCondition::Never;
         }
@@ -193,8 +207,10 @@ struct LiteralSearch<'a> {
 
 impl LiteralSearch<'_> {
     fn try_everywhere(&mut self, literal: &Literal) {
+        // At every part, and at every byte of a text: the pattern may begin anywhere.
         let text = literal.text.as_bytes();
         for (at, part) in self.parts.iter().enumerate() {
+            // It is anchored at the beginning of the tag.
             if literal.begins && at > 0 {
                 break;
             }
@@ -222,6 +238,7 @@ impl LiteralSearch<'_> {
             };
             self.found |= fits;
         } else if text.starts_with(own) {
+            // The text of the template ends first, so the rest must be in what follows.
             self.try_rest(at + 1, text.get(own.len()..).unwrap_or_default());
         }
     }
@@ -238,11 +255,14 @@ impl LiteralSearch<'_> {
     /// Tries `text` at the start of the placeholder that is part `at`.
     fn try_placeholder(&mut self, at: usize, text: &[u8]) {
         let is_last = at + 1 == self.parts.len();
+
+        // The literal may end inside the value, at its end, or in a part behind it.
         if !self.to_end {
             self.test(at, MatchKind::Prefix, text);
         } else if is_last {
             self.test(at, MatchKind::Equals, text);
         }
+
         for (name, rest) in splits(text) {
             if self.rest_may_match(at + 1, rest) {
                 self.test(at, MatchKind::Equals, name);
@@ -253,11 +273,13 @@ impl LiteralSearch<'_> {
     /// Tries `text` anywhere in the placeholder that is part `at`.
     fn try_within(&mut self, at: usize, text: &[u8]) {
         let is_last = at + 1 == self.parts.len();
+
         if !self.to_end {
             self.test(at, MatchKind::Contains, text);
         } else if is_last {
             self.test(at, MatchKind::Suffix, text);
         }
+
         for (name, rest) in splits(text) {
             if self.rest_may_match(at + 1, rest) {
                 self.test(at, MatchKind::Suffix, name);
@@ -267,6 +289,7 @@ impl LiteralSearch<'_> {
 
     /// Whether `text` could match at the start of part `at` for any values of the placeholders.
     fn rest_may_match(&self, at: usize, text: &[u8]) -> bool {
+        // Tried with a copy, because its tests are of no interest here.
         let mut search = LiteralSearch {
             need: Need::default(),
             found: false,
@@ -277,10 +300,12 @@ impl LiteralSearch<'_> {
     }
 
     fn test(&mut self, at: usize, kind: MatchKind, text: &[u8]) {
+        // Owned, because a condition outlives the pattern's literals.
         let test = Test {
             kind,
             finder: memmem::Finder::new(text).into_owned(),
         };
+
         match self.parts.get(at) {
             Some(Part::Minion) => self.need.minion.push(test),
             Some(Part::Jid) => self.need.jid.push(test),

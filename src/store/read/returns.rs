@@ -25,6 +25,7 @@ impl Store {
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
+        // Sorted by key, as the pages of an index are: each page is decoded once.
         let mut asked: Vec<Asked<'_>> = wanted
             .iter()
             .map(|(jid, minions)| Asked::new(jid, minions))
@@ -32,21 +33,26 @@ impl Store {
         asked.sort_by_key(|one| one.key);
         // Keys of jids without a time may collide; only one of those jobs is looked up here.
         asked.dedup_by_key(|one| one.key);
+
         let number_of = |key: JidKey| asked.binary_search_by_key(&key, |one| one.key).ok();
         let mut jobs: Vec<Option<JobReturns>> = vec![None; asked.len()];
+
         for segment in self.0.all_segments() {
             let metadata = segment.metadata();
             let may_hold =
                 |key: &JidKey| metadata.as_ref().is_none_or(|known| known.may_hold(*key));
+            // Segments that cannot have any of the jobs are not opened.
             let keys: Vec<JidKey> = asked.iter().map(|one| one.key).filter(may_hold).collect();
             if keys.is_empty() {
                 continue;
             }
+
             let found = self.0.query_index(
                 &segment,
                 |index| index.jobs_of(&keys),
                 |index| index.jobs_of(&keys),
             )?;
+
             let mut positions: Vec<(EntryPosition, usize)> = Vec::new();
             for (key, summary, entries) in found {
                 let Some(number) = number_of(key) else {
@@ -55,12 +61,15 @@ impl Store {
                 let (Some(one), Some(job)) = (asked.get(number), jobs.get_mut(number)) else {
                     continue;
                 };
+                // Another job with the same key.
                 if one.jid != summary.jid {
                     continue;
                 }
+                // Without minions the summary is enough.
                 if !one.minions.is_empty() {
                     positions.extend(entries.into_iter().map(|position| (position, number)));
                 }
+
                 let job = job.get_or_insert_default();
                 let known = std::mem::take(&mut job.summary);
                 job.summary = if known.jid.is_empty() {
@@ -69,6 +78,8 @@ impl Store {
                     known.joined(summary)
                 };
             }
+
+            // By position, so that each block is read once.
             positions.sort_unstable();
             for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
                 let Some((first, _)) = of_block.first() else {
@@ -77,18 +88,21 @@ impl Store {
                 let Some(view) = self.0.head(&segment, first.block)? else {
                     continue;
                 };
+
                 // Once per block: this validates the archive.
                 let rows = view.rows();
                 for (position, number) in of_block {
                     let (Some(one), at) = (asked.get(*number), usize::from(position.at)) else {
                         continue;
                     };
+
                     let is_of_job = at < rows.len()
                         && if one.is_plain {
                             rows.jid_key(at) == Some(one.key)
                         } else {
                             rows.jid(at) == one.jid
                         };
+
                     let Some(Some(job)) = jobs.get_mut(*number).filter(|_| is_of_job) else {
                         continue;
                     };
@@ -100,10 +114,12 @@ impl Store {
                 }
             }
         }
+
         let sorted = |mut job: JobReturns| {
             job.returns.sort_by_key(|entry| entry.seq);
             job
         };
+
         let named = asked
             .iter()
             .zip(jobs)

@@ -95,6 +95,7 @@ impl<'a> TagPattern<'a> {
         if let Some(known) = self.templates.get(template) {
             return known.clone();
         }
+
         let condition = Rc::new(condition(self.glob, template));
         // Bounds the memory in a store where every tag is a template of its own.
         if self.templates.len() < crate::base::limits::TAG_TEMPLATES_MAX as usize {
@@ -110,6 +111,7 @@ impl<'a> TagPattern<'a> {
         among: Option<&[bool]>,
     ) -> Option<Vec<TagMatch>> {
         let mut matches: Vec<TagMatch> = Vec::new();
+        // Each template of the block once, whatever the number of its rows.
         let mut possible = false;
         for at in distinct(&kept(&columns.tags, among)) {
             let tag_match = match &*self.condition(columns.text(at)) {
@@ -125,13 +127,16 @@ impl<'a> TagPattern<'a> {
                 *slot = tag_match;
             }
         }
+
         possible.then_some(matches)
     }
 
     /// Whether the tag of a row may match, by the result for its block.
     fn may_match(matches: &[TagMatch], columns: &BlockColumns<'_>, row: usize) -> TagAnswer {
+        // A row without a tag does not exist, but the columns come from a disk.
         let of = |column: &[i64]| column.get(row).copied().unwrap_or(0);
         let at = usize::try_from(of(&columns.tags)).ok();
+
         match at.and_then(|at| matches.get(at)) {
             Some(TagMatch::Always) => TagAnswer::Yes,
             Some(TagMatch::If(needs)) => {
@@ -205,6 +210,7 @@ impl<'a> BlockColumns<'a> {
 
     /// Per row, whether the text passes that this column has as 1 + its index; an empty one for 0. Each text is tested once.
     fn test(&self, column: &[i64], passes: impl Fn(&[u8]) -> bool) -> Vec<bool> {
+        // Each text at most once: a block has few minions and many rows.
         let mut known: Vec<Option<bool>> = vec![None; self.ends.len() + 1];
         let of_row = |number: &i64| {
             let number = usize::try_from(*number).unwrap_or(0);
@@ -213,14 +219,17 @@ impl<'a> BlockColumns<'a> {
                 .get_mut(number)
                 .is_some_and(|known| *known.get_or_insert_with(|| passes(text())))
         };
+
         column.iter().map(of_row).collect()
     }
 
     /// Removes the marks of those items of a column, 1 + an index of the marks, that occur in no row of `among`.
     fn retain_of(column: &[i64], among: Option<&[bool]>, marks: &mut [bool]) {
+        // All rows count, so all marks stay.
         let Some(among) = among else {
             return;
         };
+
         let mut of_rows = vec![false; marks.len() + 1];
         for (number, is_among) in column.iter().zip(among) {
             let slot = usize::try_from(*number).ok();
@@ -228,6 +237,7 @@ impl<'a> BlockColumns<'a> {
                 *slot |= *is_among;
             }
         }
+
         for (mark, is_of_row) in marks.iter_mut().zip(of_rows.into_iter().skip(1)) {
             *mark &= is_of_row;
         }
@@ -269,19 +279,23 @@ impl<'a> Search<'a> {
         known: Option<&AllowedBlocks>,
         blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
+        // Blocks from `before` on cannot have a match; entries ascend.
         let early = blocks
             .metas()
             .partition_point(|meta| meta.first_seq < self.before);
+
         let in_time = |at: &usize| {
             let meta = blocks.metas().get(*at);
             meta.is_some_and(|meta| self.filter.allows_span(meta.at_min, meta.at_max))
         };
         let mut found: Vec<usize> = (0..early).filter(in_time).collect();
+
         // `None`: not read under these limits yet, so it must be, whatever the search is for.
         let bits_of = |at: usize| match known {
             Some(known) => known.bits(at),
             None => Some(blocks.templates(at)),
         };
+
         let present = found
             .iter()
             .fold(0, |present, at| present | bits_of(*at).unwrap_or(0));
@@ -299,6 +313,7 @@ impl<'a> Search<'a> {
                 if template == FREE_JID {
                     free = bit;
                 }
+                // Whether the minion decides it tells in which blocks to look.
                 match &*condition {
                     TagCondition::Never => {}
                     TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
@@ -317,10 +332,12 @@ impl<'a> Search<'a> {
             }
         }
 
-        // The blocks of a minion are those of its entries of any function and tag.
+        // The index names the blocks of a minion whatever their function and tag. Under limits by
+        // those, it would tell of entries that the reader may not know.
         let limits = self.limits.as_deref();
         let may_use_ids =
             limits.is_none_or(|limits| limits.functions.is_none() && limits.tags.is_none());
+
         let tested = Cell::new(0);
         let holds = |minion: &[u8]| {
             tested.set(tested.get() + 1);
@@ -329,32 +346,39 @@ impl<'a> Search<'a> {
                     .iter()
                     .any(|needs| needs.iter().all(|need| need.minion_holds(minion)))
         };
+
+        // Only if some blocks can be excluded by it.
         let matching = if bound & !open == 0 || !may_use_ids {
             None
         } else {
             Some(blocks_with(MinionSelection::Passing(&holds))?)
         };
+
         let minion = self.filter.minion.as_deref().filter(|_| may_use_ids);
         let of_minion = minion
             .map(|minion| blocks_with(MinionSelection::Is(minion.as_bytes())))
             .transpose()?;
         self.stats.minions += tested.get();
+
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref()
                 .is_none_or(|list| list.get(at).copied().unwrap_or(true))
         };
 
         found.retain(|&at| {
+            // Not read under these limits yet.
             let Some(bits) = bits_of(at) else {
                 return true;
             };
             let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, at));
             (bits & open != 0 || bound) && is(&of_minion, at)
         });
+
         let found: Vec<u32> = found
             .into_iter()
             .filter_map(|at| u32::try_from(at).ok())
             .collect();
+
         self.stats.segments += 1;
         self.stats.blocks_skipped += (blocks.metas().len() - found.len()) as u64;
         Ok(found)
@@ -363,16 +387,21 @@ impl<'a> Search<'a> {
     /// The rows of a block that the limits allow; `None` for all.
     fn allowed(&mut self, columns: &BlockColumns<'_>) -> Option<Vec<bool>> {
         let limits = self.limits.as_ref()?;
+
         let rows = columns.rows;
+
+        // By columns first: they cost least.
         let of_fun = columns.test(&rows.funs(), |fun| {
             limits.allow_fun(&String::from_utf8_lossy(fun))
         });
         let mut allowed = columns.test(columns.minions(), |minion| {
             limits.allow_minion_bytes(minion)
         });
+
         for (allowed, of_fun) in allowed.iter_mut().zip(of_fun) {
             *allowed &= of_fun;
         }
+        // Only for what is left: expanding tags costs most.
         if let Some(tag) = &mut self.allowed_tag {
             let matches = tag.matches(columns, Some(&allowed)).unwrap_or_default();
             for (row, allowed) in allowed.iter_mut().enumerate() {
@@ -389,9 +418,11 @@ impl<'a> Search<'a> {
         columns: &BlockColumns<'_>,
         allowed: Option<&[bool]>,
     ) -> Vec<(SeqNo, usize)> {
+        // A block without an allowed entry ends here, whatever it has.
         if allowed.is_some_and(|allowed| !allowed.contains(&true)) {
             return Vec::new();
         }
+
         let matches = match &mut self.tag {
             None => Vec::new(),
             Some(tag) => match tag.matches(columns, allowed) {
@@ -399,7 +430,9 @@ impl<'a> Search<'a> {
                 Some(matches) => matches,
             },
         };
+
         let (filter, select, tag) = (self.filter, self.select, self.tag.as_ref());
+        // Row by row from the cheapest test to the most expensive one.
         let rows = columns.rows;
         let passes = |row: &usize| {
             let row = *row;
@@ -413,6 +446,7 @@ impl<'a> Search<'a> {
                 && select.may_match(rows.minion(row), rows.fun(row))
                 && tag.is_none_or(|tag| tag.decide(answer, rows, row))
         };
+
         let is_allowed =
             |row: &usize| allowed.is_none_or(|allowed| allowed.get(*row) == Some(&true));
         let found = (0..rows.len()).filter(is_allowed).filter(passes);
@@ -423,16 +457,21 @@ impl<'a> Search<'a> {
 /// Evaluates the needs of a template for the minions and jids of the rows in `among`, or of all.
 fn tag_match(needs: &[Need], columns: &BlockColumns<'_>, among: Option<&[bool]>) -> TagMatch {
     let (rows, ends) = (columns.rows, &columns.ends);
+
     let mut all = Vec::new();
     for need in needs {
+        // Minions and jids are tested as the texts of the block, not row by row.
         let mut minions = vec![false; ends.len()];
         need.minion
             .iter()
             .for_each(|test| test.mark(columns.texts, ends, &mut minions));
+        // Names of other columns are among the texts, too.
         if !need.minion.is_empty() {
             BlockColumns::retain_of(columns.minions(), among, &mut minions);
         }
+
         let digits = need.jid.iter().any(super::pattern::Test::fits_digits);
+        // Spelling jids is expensive, so only if a literal could be in one.
         let mut jids = Vec::new();
         if !need.jid.is_empty() {
             let mut speller = JidSpeller::default();
@@ -451,6 +490,7 @@ fn tag_match(needs: &[Need], columns: &BlockColumns<'_>, among: Option<&[bool]>)
                 .collect();
             BlockColumns::retain_of(columns.jids(), among, &mut jids);
         }
+        // One literal that nothing can supply excludes the template.
         if !minions.contains(&true) && !jids.contains(&true) {
             return TagMatch::Never;
         }
@@ -483,6 +523,7 @@ pub(in crate::store) struct Backwards<'a> {
 
 impl<'a> Backwards<'a> {
     pub(in crate::store) fn new(shared: &'a StoreInner, class: Class) -> Self {
+        // The list is that of now: later segments have later entries.
         let segments = shared.segments(class);
         Self {
             shared,
@@ -509,6 +550,7 @@ impl<'a> Backwards<'a> {
     pub(in crate::store) fn step(&mut self, search: &mut Search<'_>) -> Result<(), StoreError> {
         loop {
             let Some(current) = &mut self.current else {
+                // The end of the class.
                 let Some(segment) = self.segments.pop() else {
                     self.examined = None;
                     return Ok(());
@@ -522,20 +564,27 @@ impl<'a> Backwards<'a> {
                 self.current = None;
                 return Ok(());
             };
+
             let (segment, known) = (current.segment.clone(), current.known.clone());
+            // A block that cannot be read is passed over by the loop.
             search.stats.blocks += 1;
             if let Some(view) = self.shared.head(&segment, number)? {
                 let rows = view.rows();
                 let columns = BlockColumns::of(rows);
                 // The limits first: nothing after them depends on entries that the reader may not know.
                 let allowed = search.allowed(&columns);
+
+                // The first reader of the block under these limits makes its summary, whatever it
+                // searches for.
                 if let (Some(known), Some(allowed)) = (known, &allowed)
                     && known.bits(number as usize).is_none()
                 {
                     let ready = self.shared.ready(&segment)?;
                     known.learn(number, rows, allowed, ready.templates());
                 }
+
                 self.passing = search.passing(&columns, allowed.as_deref());
+                // All of the block counts as examined, also without a match.
                 self.examined = Some(rows.seq(0));
                 self.block = Some((segment, number));
                 self.view = None;
@@ -549,6 +598,7 @@ impl<'a> Backwards<'a> {
         segment: Arc<Segment>,
         search: &mut Search<'_>,
     ) -> Result<Candidates, StoreError> {
+        // Without opening the index.
         let out_of_time = |metadata: Arc<crate::store::index::SegmentMetadata>| {
             !search
                 .filter
@@ -569,6 +619,8 @@ impl<'a> Backwards<'a> {
             search.stats.minions += tested;
             known = Some(blocks);
         }
+
+        // Both closures need the search, and only one of them is called.
         let search = std::cell::RefCell::new(search);
         let blocks = self.shared.query_index(
             &segment,
@@ -598,16 +650,20 @@ impl<'a> Backwards<'a> {
 
     /// The entry found by [`Backwards::step`], with its class; `None` if its block has become unreadable.
     pub(in crate::store) fn take(&mut self) -> Result<Option<(StoredEntry, Arc<str>)>, StoreError> {
+        // Only after `step` has found a match.
         let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
             return Ok(None);
         };
+        // Bodies are read for the first match of the block. Its head was read by `step`.
         if self.view.is_none() {
             self.view = self.shared.block(segment, *number)?;
         }
+        // It became unreadable in between.
         let Some(view) = &self.view else {
             self.passing.clear();
             return Ok(None);
         };
+
         Ok(Some((
             stored(segment, view.rows(), at, true)?,
             segment.class_name.clone(),

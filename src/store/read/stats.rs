@@ -70,14 +70,18 @@ impl Rates {
 
     /// Entries per second and class since the oldest sample.
     fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
+        // No sample yet.
         let samples = self.0.lock();
         let Some((since, before)) = samples.front() else {
             return vec![0.0; written.len()];
         };
+
         let span = Duration::from_micros(u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0));
+        // Too short for a rate, or the clock was set back.
         if span < Duration::from_secs(1) {
             return vec![0.0; written.len()];
         }
+
         let grown = written
             .iter()
             .zip(before)
@@ -117,9 +121,11 @@ impl Store {
         let start = now
             .0
             .saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
+
         let mut counts = vec![0; hours];
         for class in self.0.classes.all() {
             let mut left = HOURS_BLOCKS_MAX;
+
             for segment in self.0.segments(class).iter().rev() {
                 if left == 0 {
                     break;
@@ -131,6 +137,7 @@ impl Store {
                 {
                     continue;
                 }
+
                 let ready = self.0.ready(segment)?;
                 let metas = ready.blocks().metas();
                 for meta in metas.iter().rev().take(left) {
@@ -148,15 +155,18 @@ fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u
     // Both ends belong to the block.
     let span = (to.0.saturating_sub(from.0)).max(0).saturating_add(1);
     let mut begin = start;
+
     for hour in counts {
         let end = begin.saturating_add(HOUR);
         let common = end
             .min(from.0.saturating_add(span))
             .saturating_sub(begin.max(from.0));
+        // In 128 bits: entries times microseconds exceed 64.
         if common > 0 {
             let share = i128::from(count) * i128::from(common) / i128::from(span);
             *hour = hour.saturating_add(u64::try_from(share).unwrap_or(0));
         }
+
         begin = end;
     }
 }
@@ -174,6 +184,7 @@ impl Store {
         let shared = &self.0;
         let now = shared.clock.now();
         let age_now = shared.age_clock().update(&shared.metrics);
+
         let mut rates = shared.rates.rates(now, &shared.written()).into_iter();
         let mut classes = Vec::new();
         for class in shared.classes.all() {
@@ -183,7 +194,10 @@ impl Store {
                 let part = segment.usage();
                 all = if n == 0 { part } else { all.joined(part) };
             }
+
             let keep = shared.keep_of(class);
+
+            // Planned, not carried out: the figures show what retention would do now.
             let plan = shared.plan(class, keep, age_now)?;
             let shorter = shared
                 .shorter_age_of(keep)
@@ -195,6 +209,7 @@ impl Store {
                     Ok::<_, StoreError>((age, planned_entries(&shared.plan(class, keep, age_now)?)))
                 })
                 .transpose()?;
+
             classes.push(ClassStats {
                 name: shared.classes.name(class),
                 configured: shared.classes.is_configured(class),
@@ -210,6 +225,7 @@ impl Store {
                     .count(),
             });
         }
+
         let durable = self.durable();
         let holds = shared.holds.all().len();
         let clock_step = shared.age_clock().step();

@@ -111,6 +111,7 @@ impl StoreView {
         let mut page = self
             .store
             .search_allowed(filter, select, before, limit, bytes_max)?;
+        // What one read looked at tells how much is stored for others.
         if self.is_limited() {
             page.stats = ScanStats::default();
         }
@@ -203,6 +204,7 @@ impl StoreView {
         from: SeqNo,
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
+        // Loads are always wanted: which minions they name decides whether the job exists.
         let wanted = |entry: &StoredEntry| match entry.kind {
             Kind::Load | Kind::ReturnLoad | Kind::JobNew | Kind::Minions => true,
             // The body of a return of several functions names them.
@@ -212,11 +214,14 @@ impl StoreView {
             }
             _ => wanted(entry),
         };
+
         let of_job = self
             .store
             .entries_of(jid, from, wanted, |kind| kind == Kind::Event)?;
         let allowed = of_job.into_iter().filter_map(|entry| self.allowed(entry));
         let entries: Vec<_> = allowed.collect();
+
+        // A job of which nothing is left must look like one that was never stored.
         let exists = from > SeqNo::FIRST || self.has_subject(&entries);
         Ok(if exists { entries } else { Vec::new() })
     }
@@ -235,6 +240,7 @@ impl StoreView {
                 };
                 (is_of_fun && limits.allow_minion(&entry.minion)).then_some(entry)
             }
+            // The syndic's own id is left out, because it is not among the minions of the limit.
             Kind::Minions if limits.minions.is_some() => {
                 let listed = msgpack::elements(&entry.body).next().unwrap_or_default();
                 let mut w = Writer::new();
@@ -247,24 +253,30 @@ impl StoreView {
                 })
             }
             Kind::Minions | Kind::NoCache => Some(entry),
+            // It follows the last return of any minion.
             Kind::Endtime => limits.minions.is_none().then_some(entry),
             Kind::Event => limits
                 .allow_event(&entry.tag, &entry.minion, &entry.fun)
                 .then_some(entry),
+            // None of them is part of a job.
             Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => None,
         }
     }
 
     fn allowed_load(&self, entry: StoredEntry) -> Option<StoredEntry> {
         let load = load_of(entry.kind, &entry.body);
+        // One function that is not allowed hides the load: its arguments belong to all.
         if !self.allow_funs(load) {
             return None;
         }
+        // Limits by functions alone leave nothing else out.
         if self.limits.minions.is_none() {
             return Some(entry);
         }
+
         let mut w = Writer::new();
         match entry.kind {
+            // A publish event has its minions as a key of the same map.
             Kind::JobNew => {
                 let minions = msgpack::get(load, "minions");
                 self.write_shared(&mut w, load, minions);
@@ -272,6 +284,7 @@ impl StoreView {
             kind => {
                 let is_return = kind == Kind::ReturnLoad;
                 let of_minion = msgpack::get(load, "id").and_then(id_text);
+                // The load is that return.
                 if is_return && !self.limits.allow_minion(&of_minion.unwrap_or_default()) {
                     return None;
                 }
@@ -281,10 +294,12 @@ impl StoreView {
                 } else {
                     self.write_shared(&mut w, load, None);
                 }
+                // Without a list, Salt wrote nil.
                 let listed = msgpack::elements(&entry.body).nth(1).unwrap_or(&[0xc0]);
                 self.write_minions(&mut w, listed);
             }
         }
+
         Some(StoredEntry {
             body: w.into_bytes(),
             ..entry
@@ -297,10 +312,12 @@ impl StoreView {
         let shared: Vec<_> = msgpack::pairs(load)
             .filter(|(key, _)| is_shared(key))
             .collect();
+
         w.map(shared.len() + usize::from(minions.is_some()));
         for (key, value) in shared {
             w.raw(key).raw(value);
         }
+
         if let Some(minions) = minions {
             self.write_minions(w.str("minions"), minions);
         }
@@ -313,6 +330,7 @@ impl StoreView {
             return;
         }
         let is_allowed = |id: &&[u8]| id_text(id).is_some_and(|id| self.limits.allow_minion(&id));
+
         let allowed: Vec<_> = msgpack::elements(listed).filter(is_allowed).collect();
         w.array(allowed.len());
         for id in allowed {
@@ -324,6 +342,7 @@ impl StoreView {
     fn allow_funs(&self, map: &[u8]) -> bool {
         let fun = msgpack::get(map, "fun").unwrap_or_default();
         let many = funs_of(map);
+        // A single function, as text.
         if many.is_empty() {
             return self.limits.allow_fun(as_text(fun).unwrap_or_default());
         }
@@ -339,6 +358,7 @@ impl StoreView {
             Kind::JobNew => has_elements(msgpack::get(&entry.body, "minions")),
             _ => false,
         };
+
         let has_minion = self.limits.minions.is_none() || entries.iter().any(names_minion);
         let has_fun =
             self.limits.functions.is_none() || entries.iter().any(|entry| rank(entry.kind) > 0);
@@ -361,12 +381,13 @@ impl StoreView {
 
     /// The allowed entries of a job, returns without their bodies unless one of them is all that is known of it, and the summary made of them.
     fn allowed_job(&self, jid: &str) -> Result<Option<(Vec<StoredEntry>, JobSummary)>, StoreError> {
+        // Returns have the largest bodies, and are rarely needed.
         let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
         let best = entries.iter().map(|entry| rank(entry.kind)).max();
+        // A summary made of a return needs its body.
         if best <= Some(rank(Kind::Return)) {
             entries = self.job_entries(jid)?;
         }
-
         Ok(summary(&entries).map(|summary| (entries, summary)))
     }
 
@@ -377,29 +398,37 @@ impl StoreView {
         limit: usize,
     ) -> Result<JobRows, StoreError> {
         let mut found = JobRows::default();
+
         if !self.hides_jobs() {
+            // Without limits a single read has all rows.
             found.rows = self.store.jobs_before(before, limit)?;
             found.seen = found.rows.len();
             let last = found.rows.last().map(|(key, _)| *key);
             found.next = last.filter(|_| found.rows.len() >= limit);
             return Ok(found);
         }
+
         found.next = before;
+
+        // Bounded by the jobs that were looked at, whoever they belong to.
         while found.rows.len() < limit && found.seen < LIST_JOBS_READ {
             let wanted = limit - found.rows.len();
             let rows = self.store.jobs_before(found.next, wanted)?;
             let is_end = rows.len() < wanted;
             found.seen += rows.len();
+
             for (key, row) in rows {
                 found.next = Some(key);
                 let row = self.allowed_row(&row.jid)?;
                 found.rows.extend(row.map(|row| (key, row)));
             }
+            // Fewer than asked for: the list ends here.
             if is_end {
                 found.next = None;
                 break;
             }
         }
+
         Ok(found)
     }
 
@@ -419,12 +448,14 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.returns_of(wanted);
         }
+
         let mut jobs = BTreeMap::new();
         for (jid, minions) in wanted {
             // Read once for all three: a list asks for many jobs.
             let Some((mut returns, summary)) = self.allowed_job(jid)? else {
                 continue;
             };
+
             let is_cached = returns.iter().any(|entry| is_of_cached_job(entry.kind));
             returns.retain(|entry| {
                 entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
@@ -451,13 +482,16 @@ impl StoreView {
         let known = self.store.returns_of(&wanted)?;
         let mut cached = BTreeSet::new();
         for jid in jids {
+            // Of jobs with equal keys `returns_of` knows only one.
             let row = match known.get(*jid) {
                 Some(job) => Some(job.summary.clone()),
                 None => self.store.job_row(jid)?,
             };
+
             let Some(row) = row else {
                 continue;
             };
+
             let mut is_cached = row.is_cached_by_salt();
             // An allowed load decides it, and limits add no entry: most jobs need not be read. But an excluded one may hide others.
             let is_decided =
@@ -466,6 +500,7 @@ impl StoreView {
                 let row = self.allowed_row(jid)?;
                 is_cached = row.is_some_and(|row| row.is_cached_by_salt());
             }
+
             if is_cached {
                 cached.insert(*jid);
             }
@@ -476,6 +511,7 @@ impl StoreView {
     /// Whether the load that a summary shows is one that the reader may know.
     fn allows_load_of(&self, row: &JobSummary) -> bool {
         let is_allowed = |fun: &str| self.limits.allow_fun(fun);
+        // One function, as text; several are an array.
         if let Some(fun) = as_text(&row.fun) {
             return is_allowed(fun);
         }
@@ -513,6 +549,7 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.latest_jobs(wanted);
         }
+        // The limits first, as everywhere.
         self.store.latest_jobs(&|fun, minion| {
             let [fun_text, minion_text] = [fun, minion].map(String::from_utf8_lossy);
             self.limits.allow_minion(&minion_text)
@@ -540,13 +577,16 @@ impl StoreView {
         wanted: Option<&BTreeSet<&str>>,
     ) -> Result<LastSeen, StoreError> {
         let mut seen = self.store.last_seen(entries_max, wanted)?;
+        // After the search, which looks at the same entries in any case.
         if self.is_limited() {
             seen.minions
                 .retain(|minion, _| self.limits.allow_minion(minion));
+            // Rounded up: the exact time is that of an entry of any minion.
             let full_hour = |at: Micros| {
                 let hours = at.0.div_euclid(HOUR_US).saturating_add(1);
                 Micros(hours.saturating_mul(HOUR_US))
             };
+
             seen.since = seen.since.map(full_hour);
         }
         Ok(seen)
@@ -560,6 +600,7 @@ fn has_elements(list: Option<&[u8]>) -> bool {
 /// The summary that an index would have of these entries of a job; `None` without any.
 fn summary(entries: &[StoredEntry]) -> Option<JobSummary> {
     let first = entries.iter().min_by_key(|entry| entry.at)?;
+
     let mut summary = JobSummary {
         jid: first.jid.clone(),
         first_at: first.at.0,

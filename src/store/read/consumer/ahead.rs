@@ -31,8 +31,11 @@ impl Store {
         from: SeqNo,
         limits: BatchLimits,
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, StoreError> {
+        // Copied, so that the lock of the consumers is not held while the log is read.
         let filter = self.0.consumers.0.lock().of(name)?.record.filter.clone();
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
+
+        // A filter that failed is reported by `next_batch`, which changes the record.
         Ok(match found.events.last().map(|event| event.seq) {
             Some(last) if found.too_costly.is_none() => Some((
                 found.events,
@@ -59,6 +62,8 @@ impl Store {
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
         let record = &consumer.record;
+
+        // Everything that the batch depended on is compared with what it was read for.
         if record.paused
             || record.cursor != ahead.from
             || record.lost.is_some()
@@ -66,6 +71,7 @@ impl Store {
         {
             return Ok(false);
         }
+
         consumer.hold(holder, lease, self.0.clock.monotonic())?;
         consumer.clear = Some((ahead.last.next(), ahead.next));
         Ok(true)

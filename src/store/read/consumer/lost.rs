@@ -31,6 +31,8 @@ impl StoreInner {
     /// may miss its entries, and is discarded because of the note.
     pub(in crate::store) fn note_lost(&self, segment: &Arc<Segment>) -> Vec<NotedLoss> {
         let totals = segment.totals();
+
+        // Names and cursors only: the log is read below without the lock.
         let behind: Vec<(String, SeqNo)> = {
             let state = self.consumers.0.lock();
             let records = state.list.values().map(|consumer| &consumer.record);
@@ -43,31 +45,39 @@ impl StoreInner {
                 .map(|record| (record.name.clone(), record.cursor))
                 .collect()
         };
+
         let mut noted = Vec::new();
         for (name, cursor) in behind {
             let found = self.entries_since(segment, cursor).ok().flatten();
             // Otherwise its index or its block is unreadable.
             let (first, entries) = found.unwrap_or((cursor.max(segment.first_seq), totals.entries));
+
             let fresh = LostEntries {
                 first,
                 last: totals.last_seq,
                 entries,
             };
             let mut state = self.consumers.0.lock();
+            // The consumer may have been deleted meanwhile.
             let Ok(consumer) = state.of(&name) else {
                 continue;
             };
+
+            // Joined with an earlier gap, so that one gap record covers both.
             let before = consumer.record.lost;
             let lost = before.map_or(fresh, |known| known.joined(fresh));
+            // A gap record that was delivered did not have these entries.
             consumer.lost_reported = false;
             let saved = state.change(&name, true, |record| record.lost = Some(lost));
             if let Err(error) = &saved {
                 // On a full disk the drop makes room: the note is saved after it.
                 tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
+                // In memory at least, so that a batch that is being read is discarded.
                 if let Ok(consumer) = state.of(&name) {
                     consumer.record.lost = Some(lost);
                 }
             }
+
             noted.push(NotedLoss {
                 consumer: name,
                 before,
@@ -94,12 +104,15 @@ impl StoreInner {
                 continue;
             };
             if !is_dropped {
+                // Only if nothing was noted on top of it, as by a later segment.
                 if consumer.record.lost == Some(noted) {
                     consumer.record.lost = before;
                     Self::save_lost(&mut state, &name);
                 }
                 continue;
             }
+
+            // Only now: a segment that stays has lost nothing.
             self.metrics.consumer_gaps.add(1);
             self.metrics.consumer_entries_lost.add(entries);
             tracing::warn!(
@@ -127,6 +140,7 @@ impl StoreInner {
         from: SeqNo,
     ) -> Result<Option<(SeqNo, u64)>, StoreError> {
         let (block, later) = {
+            // The index is released before the block is read.
             let ready = self.ready(segment)?;
             let metas = ready.blocks().metas();
             let block = metas.partition_point(|meta| meta.last_seq < from);
@@ -139,9 +153,11 @@ impl StoreInner {
                     .sum::<u64>(),
             )
         };
+
         let Some(view) = self.head(segment, u32::try_from(block).unwrap_or(u32::MAX))? else {
             return Ok(None);
         };
+        // The first entry lies within a block, so its rows are needed for an exact number.
         let rows = view.rows();
         let at = (0..rows.len()).find(|at| rows.seq(*at) >= from);
         Ok(at.map(|at| (rows.seq(at), later + (rows.len() - at) as u64)))
@@ -164,6 +180,7 @@ pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) 
         .str("lost")
         .uint(lost.entries);
     let body = w.into_bytes();
+
     let Entry {
         kind,
         source,

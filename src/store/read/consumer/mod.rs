@@ -104,6 +104,7 @@ impl Consumers {
         let keeps = |record: &ConsumerRecord| {
             record.pin && record.cursor <= last && record.filter.allows_class(class_name)
         };
+
         let state = self.0.lock();
         state
             .list
@@ -132,12 +133,15 @@ impl State {
     ) -> Result<ConsumerRecord, StoreError> {
         let mut record = self.of(name)?.record.clone();
         change(&mut record);
+
+        // On disk first: a change that was acknowledged survives the end of the process.
         self.file.save(
             name,
             Some(&record),
             self.list.values().map(|consumer| &consumer.record),
             sync,
         )?;
+
         let consumer = self.of(name)?;
         consumer.record = record.clone();
         consumer.saved = record.cursor;
@@ -147,10 +151,13 @@ impl State {
 
 /// One line of at most [`CONSUMER_ERROR_BYTES_MAX`] bytes.
 fn one_line(message: &str) -> String {
+    // Messages come from clients and go into a line of the file.
     let line: String = message
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
+
+    // Cut between characters.
     line.chars()
         .scan(0, |bytes, c| {
             *bytes += c.len_utf8();
@@ -177,7 +184,8 @@ impl Store {
     }
 
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
-        // A consumer's gap may begin at the number of an event of another class.
+        // A consumer's gap may begin at the number of an event of another class, and both need an
+        // id.
         let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() {
             "gap:"
         } else {
@@ -198,28 +206,35 @@ impl Store {
                 "{name:?} is not a name for a consumer: give 1 to {CONSUMER_NAME_BYTES_MAX} letters, digits, dots, hyphens and underscores"
             ));
         }
+
         let bytes = serde_json::to_string(&filter).map_or(usize::MAX, |json| json.len());
         if bytes > CONSUMER_FILTER_BYTES_MAX {
             return refused(format!(
                 "the filter has more than {CONSUMER_FILTER_BYTES_MAX} bytes"
             ));
         }
+
         let cursor = self.position(start)?;
+        // Before the lock: a position may be searched for in the log.
         let mut state = self.0.consumers.0.lock();
         if let Some(known) = state.list.get(name) {
+            // Repeated by every start of a client, so it must not write.
             if known.record.filter == filter {
                 return Ok(known.record.clone());
             }
+
             tracing::info!(consumer = name, "filter of a consumer changed");
             // The known part without matches was that of the old filter.
             state.of(name)?.clear = None;
             return state.change(name, true, |record| record.filter = filter);
         }
+
         if state.list.len() >= CONSUMERS_MAX {
             return refused(format!(
                 "the limit of {CONSUMERS_MAX} consumers is reached; delete one with `saltcellar consumers delete`"
             ));
         }
+
         let record = ConsumerRecord {
             name: name.to_owned(),
             filter,
@@ -227,6 +242,8 @@ impl Store {
             created: self.0.clock.now(),
             ..ConsumerRecord::default()
         };
+
+        // As in `change`: on disk first.
         let State { list, file, .. } = &mut *state;
         file.save(
             name,
@@ -259,10 +276,12 @@ impl Store {
     /// Deletes a consumer; false if it does not exist. Durable on return.
     pub(crate) fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
         let mut state = self.0.consumers.0.lock();
+
         let State { list, file, .. } = &mut *state;
         if !list.contains_key(name) {
             return Ok(false);
         }
+
         file.save(
             name,
             None,
@@ -275,6 +294,7 @@ impl Store {
 
     pub(crate) fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
         let durable = self.durable();
+
         let position = match start {
             Start::Oldest => self.0.oldest(),
             Start::Newest => durable,
@@ -288,8 +308,10 @@ impl Store {
     pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
         let entries = self.0.numbers_between(asked.max(SeqNo::FIRST), from);
         if entries == 0 {
+            // All numbers in between were left out on purpose, or there are none.
             return None;
         }
+
         let lost = LostEntries {
             first: asked.max(SeqNo::FIRST),
             last: SeqNo(from.0 - 1),
@@ -307,6 +329,8 @@ impl Store {
         let cursor = self.position(start)?;
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
+
+        // Batches that are out are refused from now on, even if saving fails.
         (consumer.moved, consumer.clear, consumer.lost_reported) = (true, None, false);
         state.change(name, true, |record| {
             record.cursor = cursor;
@@ -347,11 +371,14 @@ impl Store {
         lease: Duration,
         limits: BatchLimits,
     ) -> Result<ConsumerBatch, StoreError> {
+        // The lock is not held while the log is read: other consumers go on, and retention can note
+        // a loss.
         let (filter, from, lost) = {
             let mut state = self.0.consumers.0.lock();
             let now = self.0.clock.monotonic();
             let consumer = state.of(name)?;
             consumer.hold(holder, lease, now)?;
+            // Still takes the lease, so that no other holder slips in during a pause.
             if consumer.record.paused {
                 let next = consumer.record.cursor;
                 return Ok(ConsumerBatch {
@@ -366,7 +393,10 @@ impl Store {
                 consumer.record.lost,
             )
         };
+
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
+
+        // What the batch was read for may have changed in the meantime.
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
         let mut batch = ConsumerBatch {
@@ -375,6 +405,7 @@ impl Store {
             is_end: found.is_end,
             paused: false,
         };
+
         let record = &consumer.record;
         if (record.cursor, record.lost) != (from, lost) || record.filter != filter {
             // Moved meanwhile, or entries were dropped that it may lack: the next call reads again.
@@ -384,6 +415,8 @@ impl Store {
                 ..ConsumerBatch::default()
             });
         }
+
+        // The gap record is not stored: it is inserted where the entries were.
         if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {
             let at = batch.events.partition_point(|event| event.seq < lost.first);
             batch
@@ -391,12 +424,20 @@ impl Store {
                 .insert(at, gap_record(Some(name), lost, self.0.clock.now()));
             consumer.lost_reported = true;
         }
+
         let too_costly = found.too_costly;
+
+        // An acknowledgement of the last event also passes what is known not to match. Without
+        // events, nothing has to be acknowledged.
         match batch.events.last() {
             Some(last) => consumer.clear = Some((last.seq.next(), batch.next)),
             None => consumer.record.cursor = batch.next,
         }
+
         let unsaved = consumer.record.cursor.0.saturating_sub(consumer.saved.0);
+
+        // Progress without events is saved from time to time only: losing it repeats a search and
+        // no event.
         if let Some((seq, error)) = too_costly {
             self.0.metrics.filters_too_costly.add(1);
             let (at, message) = (self.0.clock.now(), format!("event {seq}: {error}"));
@@ -420,6 +461,9 @@ impl Store {
         let now = self.0.clock.monotonic();
         let durable = self.durable();
         let mut state = self.0.consumers.0.lock();
+
+        // See the page on consumer cursors: a sync per acknowledgement would compete with the log
+        // for the disk.
         let sync = now.saturating_sub(state.synced) >= CONSUMER_SYNC_INTERVAL;
         let consumer = state.of(name)?;
         consumer.check_lease(holder, now)?;
@@ -428,14 +472,17 @@ impl Store {
                 "event {seq} does not exist: the log ends before {durable}"
             ));
         }
+
         if consumer.moved {
             return refused(format!(
                 "the cursor of consumer {name:?} was moved after this batch was taken; take the next one"
             ));
         }
+        // Acknowledged before, as after a lost response.
         if seq < consumer.record.cursor {
             return Ok(consumer.record.clone());
         }
+
         let mut cursor = seq.next();
         if let Some((_, to)) = consumer
             .clear
@@ -443,6 +490,8 @@ impl Store {
         {
             cursor = to;
         }
+
+        // The gap record is processed once the cursor has passed it, if it was delivered.
         let lost = consumer.record.lost.and_then(|lost| {
             if cursor <= lost.first {
                 Some(lost)
@@ -456,6 +505,7 @@ impl Store {
                 })
             }
         });
+
         if sync {
             state.synced = now;
         }
@@ -474,6 +524,7 @@ impl Store {
     ) -> Result<ConsumerRecord, StoreError> {
         let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
         let mut state = self.0.consumers.0.lock();
+        // A holder that has lost its lease must not report for the next one.
         state.of(name)?.check_lease(holder, now)?;
         let message = one_line(message);
         state.change(name, false, |record| {
@@ -489,6 +540,8 @@ impl Store {
         process: HolderProcess,
     ) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
+
+        // Another holder may have taken the lease since the call was sent.
         if let Some(lease) = state
             .of(name)?
             .lease
@@ -521,6 +574,8 @@ impl Store {
 
     pub(crate) fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
         let now = self.0.clock.monotonic();
+
+        // Copied: the lag of each consumer is read from the log without the lock.
         let known: Vec<_> = {
             let state = self.0.consumers.0.lock();
             let left = |lease: &Lease| {
@@ -536,6 +591,7 @@ impl Store {
             };
             state.list.values().map(of).collect()
         };
+
         known
             .into_iter()
             .map(|(record, lease)| {
@@ -553,6 +609,8 @@ impl Store {
     /// Entries from a position on, at most, and the age of the first one.
     fn lag(&self, from: SeqNo) -> Result<(u64, Duration), StoreError> {
         let durable = self.durable();
+
+        // Whole segments by their totals, so that a lag costs no reading.
         let mut entries = 0;
         for segment in self.0.all_segments() {
             let totals = segment.totals();
@@ -562,10 +620,13 @@ impl Store {
                     .min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
             }
         }
+
+        // The age needs one entry, from the block at the cursor.
         let mut first = None;
         if entries > 0 && from < durable {
             self.first_entry(|_, _| true, from, |entry| first = Some(entry.at))?;
         }
+
         let age = first.map_or(0, |at| self.0.clock.now().0.saturating_sub(at.0));
         Ok((
             entries,
@@ -582,8 +643,11 @@ impl Consumer {
                 "a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"
             ));
         }
+
         self.check_lease(holder, now)?;
         let until = now + lease.min(CONSUMER_LEASE_MAX);
+
+        // A holder that renews its lease keeps the process that it is bound to.
         let before = self.lease.take().filter(|lease| lease.holder == holder);
         let process = before.and_then(|lease| lease.process);
         self.lease = Some(Lease {
@@ -591,6 +655,8 @@ impl Consumer {
             until,
             process,
         });
+
+        // The batch that follows is read from where the cursor is now.
         self.moved = false;
         Ok(())
     }

@@ -94,6 +94,7 @@ pub(crate) struct HolderProcess {
 impl HolderProcess {
     /// The running process with this id, if it is visible.
     pub(crate) fn find(pid: u32) -> Option<Self> {
+        // Not visible in another namespace of processes: such a lease ends by time only.
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may contain spaces and parentheses.
         let (_, fields) = stat.rsplit_once(") ")?;

@@ -63,6 +63,7 @@ impl ConsumerFile {
         fs: Arc<dyn Fs>,
     ) -> Result<(Self, BTreeMap<String, ConsumerRecord>), StoreError> {
         let path = state_dir.join("CONSUMERS");
+
         let content = open_small(&*fs, &path)?.unwrap_or_default();
         let text = String::from_utf8_lossy(&content.bytes);
         let mut lines = text.lines();
@@ -78,24 +79,30 @@ impl ConsumerFile {
                 what,
             });
         }
+
         let (mut records, mut foreign) = (BTreeMap::new(), BTreeMap::new());
         let mut malformed = Vec::new();
         for (number, line) in (2..).zip(lines) {
+            // Ignored, not fatal: see above for what counts instead.
             let Some(json) = checked(line) else {
                 tracing::error!(path = %path.display(), line = number, "line of the consumers ignored: checksum mismatch");
                 malformed.push(number);
                 continue;
             };
+            // Not JSON of this release. Without a name it cannot replace an earlier line.
             let Ok(Line { name, deleted }) = serde_json::from_str(json) else {
                 foreign.insert(format!("line {number}"), line.to_owned());
                 malformed.push(number);
                 continue;
             };
+
+            // The last line of a name counts, even if this release cannot read it.
             foreign.remove(&name);
             records.remove(&name);
             if deleted {
                 continue;
             }
+
             match serde_json::from_str::<ConsumerRecord>(json) {
                 Ok(record) => {
                     records.insert(name, record);
@@ -107,6 +114,7 @@ impl ConsumerFile {
                 }
             }
         }
+
         // The first change rewrites it: the end may be an incomplete line.
         let file = Self {
             is_unreadable: content.is_damaged(),
@@ -145,9 +153,12 @@ impl ConsumerFile {
             Some(record) => line(record)?,
             None => line(&serde_json::json!({ "name": name, "deleted": true }))?,
         };
+
+        // Appending is one write of one line. The file is rewritten once it has doubled.
         let has_room = self.len + line.len() as u64 <= 2 * self.base + CONSUMER_FILE_GROWTH;
         if let Some(file) = self.open.as_ref().filter(|_| has_room) {
             let written = file.write_all_at(line.as_bytes(), self.len);
+            // Unsynced, the line survives the death of the process in the page cache.
             let written = written.and_then(|()| if sync { file.sync_data() } else { Ok(()) });
             self.len += line.len() as u64;
             return written.map_err(|why| {
@@ -156,6 +167,8 @@ impl ConsumerFile {
                 io_at("append to", &self.path)(why)
             });
         }
+
+        // Rewritten as a whole, which is durable in any case.
         self.open = None;
         let mut text = format!("{TITLE}\n");
         for other in all.filter(|other| other.name != name) {
@@ -164,13 +177,16 @@ impl ConsumerFile {
         if record.is_some() {
             text += &line;
         }
+        // Another release may read them.
         for line in &self.foreign {
             text += line;
             text.push('\n');
         }
+
         self.fs
             .write_whole(&self.path, text.as_bytes())
             .map_err(io_at("write", &self.path))?;
+
         let file = self
             .fs
             .open_to_write(&self.path)
@@ -182,10 +198,12 @@ impl ConsumerFile {
 
 /// What is wrong with the content of the file.
 pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
+    // Only whole lines: a crash may have left a part of one at the end.
     let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
     let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
     let mut lines = (1..).zip(text.lines());
     let mut found = Vec::new();
+    // The lines behind an unknown title have a format of another release.
     if lines.next().is_none_or(|(_, title)| title != TITLE) {
         found.push(Fault::at(
             1,
@@ -193,7 +211,9 @@ pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
         ));
         return found;
     }
+
     for (line, text) in lines {
+        // The same two steps as at a start: a name, then the record.
         let is_read = checked(text).is_some_and(|json| {
             let name = serde_json::from_str::<Line>(json);
             name.is_ok_and(|name| {
@@ -207,6 +227,7 @@ pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
             ));
         }
     }
+
     if whole < bytes.len() {
         found.push(Fault::unfinished("an incomplete last line"));
     }
