@@ -110,6 +110,8 @@ impl<'a> Request<'a> {
     pub fn read(payload: &'a [u8]) -> Result<Self, CallError> {
         let protocol =
             |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
+
+        // Everything is read first, so that one message covers all malformed forms.
         let read = || -> Result<_, DecodeError> {
             let mut r = Reader::new(payload);
             let len = r.array()?;
@@ -118,8 +120,10 @@ impl<'a> Request<'a> {
             let args = Args::read(&mut r)?;
             Ok((len, id, call, args, r.rest().is_empty()))
         };
+
         let (len, id, call, args, whole) = read().map_err(|e| protocol(&e.to_string()))?;
         let id = as_int(id).and_then(|id| u64::try_from(id).ok());
+
         match id {
             _ if len != 3 || !whole => Err(protocol("not three elements")),
             None => Err(protocol("the id is not an unsigned integer")),
@@ -154,18 +158,23 @@ impl<'a> Args<'a> {
         let start = reader.rest();
         let mut inside = *reader;
         let Ok(pairs) = inside.map() else {
+            // Passed, so that the caller can name the problem.
             reader.value()?;
             return Ok(None);
         };
+
         *reader = inside;
+
         let nothing: &[u8] = &[];
         let mut at_hand = [(nothing, nothing); ARGS_AT_HAND];
         for n in 0..pairs {
+            // One pass finds the end of the map and keeps what calls ask for.
             let (key, value) = (reader.value()?, reader.value()?);
             if let Some(slot) = at_hand.get_mut(n) {
                 *slot = (Reader::new(key).bytes().unwrap_or_default(), value);
             }
         }
+
         let len = start.len() - reader.rest().len();
         Ok(Some(Self {
             at_hand,
@@ -185,10 +194,13 @@ impl<'a> Args<'a> {
             .iter()
             .find(|(name, _)| *name == key.as_bytes())
             .map(|(_, value)| *value);
+
+        // Only a map with more arguments than slots is searched again.
         let is_full = self
             .at_hand
             .last()
             .is_some_and(|(_, value)| !value.is_empty());
+
         found
             .or_else(|| is_full.then(|| msgpack::get(self.map, key))?)
             .filter(|v| !is_nil(v))
@@ -306,8 +318,10 @@ pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
 /// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes, so that a long answer exists in memory once.
 pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
     if value.capacity() - value.len() < ANSWER_HEAD_BYTES_MAX {
+        // Making room in front of the value would copy it as well.
         return answer_frame(id, &value);
     }
+
     let mut head = answer_frame(id, &[]);
     set_length(&mut head, value.len());
     value.splice(0..0, head);
@@ -323,8 +337,10 @@ pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
         w.array(3);
         match id {
             Some(id) => w.uint(id),
+            // The request could not be read far enough.
             None => w.nil(),
         };
+
         w.bool(false)
             .map(2)
             .str("code")
@@ -339,6 +355,7 @@ pub fn version_frame(theirs: u16) -> Vec<u8> {
     let message = format!(
         "this daemon supports version {VERSION} of the socket protocol, the client uses version {theirs}"
     );
+
     framed(0, |w| {
         w.array(3)
             .nil()
@@ -355,9 +372,11 @@ pub fn version_frame(theirs: u16) -> Vec<u8> {
 /// A frame around the output of `write`, of about `value_bytes`.
 fn framed(value_bytes: usize, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut frame = Vec::with_capacity(value_bytes + 64);
+    // Room for the length, which is known at the end.
     frame.extend_from_slice(&[0; 4]);
     let mut w = Writer::behind(frame);
     write(&mut w);
+
     let mut frame = w.into_bytes();
     set_length(&mut frame, 0);
     frame

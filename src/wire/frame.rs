@@ -42,6 +42,7 @@ impl Framing {
             start: start.iter().take(8).copied().collect(),
             max,
         };
+
         match (start.first(), start.first_chunk::<4>(), start.get(4)) {
             (Some(&first), ..) if is_map(first) => Ok(Some(Framing::Plain)),
             (_, Some(head), _) if u32::from_be_bytes(*head) as usize > max => Err(unknown()),
@@ -120,15 +121,20 @@ impl FrameSplitter {
         if rest.is_empty() {
             return Ok(None);
         }
+
         if self.framing.is_none() {
             self.framing = Framing::of(rest, max)?;
         }
         let Some(framing) = self.framing else {
+            // Fewer than five bytes do not tell.
             return Ok(None);
         };
+
         let (skip, len) = match framing {
             Framing::Plain => match Reader::new(rest).value() {
                 Ok(frame) => (0, frame.len()),
+                // The end of such a frame is unknown until it is complete, so the limit applies to
+                // what has arrived.
                 Err(DecodeError::Short) if rest.len() <= max => return Ok(None),
                 Err(DecodeError::Short) => {
                     return Err(FrameError::TooLarge {
@@ -146,14 +152,18 @@ impl FrameSplitter {
                 None => return Ok(None),
             },
         };
+
+        // Before the frame is complete: a wrong length must not be waited for.
         if len > max {
             return Err(FrameError::TooLarge { len, max });
         }
+
         let from = self.read + skip;
         let to = from + len;
         if self.buffer.len() < to {
             return Ok(None);
         }
+
         self.read = to;
         Ok(self.buffer.get(from..to))
     }
@@ -161,13 +171,16 @@ impl FrameSplitter {
 
 /// The frame of an event to fire, in the given framing.
 pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
+    // The head is empty, as in Salt's frames.
     let mut w = msgpack::Writer::new();
     w.map(2)
         .str("head")
         .map(0)
         .str("body")
         .bin(&[tag, b"\n\n", data].concat());
+
     let frame = w.into_bytes();
+
     match framing {
         Framing::Plain => frame,
         Framing::Len32 => {

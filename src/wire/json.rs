@@ -50,6 +50,7 @@ pub fn to_json(value: &Value) -> Json {
         Value::F64(number) => float(*number),
         Value::String(text) => match text.as_str() {
             Some(text) => Json::from(text),
+            // msgpack allows any bytes in a str.
             None => bytes("$badstr", text.as_bytes()),
         },
         Value::Binary(blob) => bytes("$bin", blob),
@@ -81,6 +82,7 @@ const PLAIN_DEPTH_MAX: usize = 64;
 
 fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Option<()> {
     let depth = depth.checked_sub(1)?;
+
     match reader.head().ok()? {
         Head::Nil => out.extend_from_slice(b"null"),
         Head::Bool(true) => out.extend_from_slice(b"true"),
@@ -103,8 +105,10 @@ fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Opt
             out.push(b']');
         }
         Head::Map(n) => append_map(reader, n, out, depth)?,
+        // The forms of these have a tag.
         Head::Float(_) | Head::Bin(_) | Head::Ext(..) => return None,
     }
+
     Some(())
 }
 
@@ -116,14 +120,17 @@ fn append_map(
 ) -> Option<()> {
     let (mut few, mut many) = (Vec::new(), HashSet::new());
     out.push(b'{');
+
     for index in 0..pairs {
         if index > 0 {
             out.push(b',');
         }
         let Head::Str(n) = reader.head().ok()? else {
+            // Other keys get a mark.
             return None;
         };
         let key = std::str::from_utf8(reader.take(n).ok()?).ok()?;
+
         // Comparing a few keys is faster than hashing them.
         let is_repeated = if pairs <= 16 {
             let is_known = few.contains(&key);
@@ -133,12 +140,15 @@ fn append_map(
             !many.insert(key)
         };
         if is_repeated || key.starts_with('$') {
+            // The last value of a repeated key counts, and a `$` is doubled.
             return None;
         }
+
         serde_json::to_writer(&mut *out, key).ok()?;
         out.push(b':');
         append_value(reader, out, depth)?;
     }
+
     out.push(b'}');
     Some(())
 }
@@ -182,9 +192,11 @@ pub enum JsonError {
 
 /// Parses JSON as deep as the forms of stored values, which is deeper than serde_json allows by itself.
 pub fn parse(text: &[u8]) -> Result<Json, JsonError> {
+    // Before parsing, because the parser's own limit is switched off below.
     if depth_of(text) > JSON_DEPTH_MAX {
         return Err(JsonError::Depth);
     }
+
     let mut reader = serde_json::Deserializer::from_slice(text);
     reader.disable_recursion_limit();
     let json = Json::deserialize(&mut reader)?;
@@ -196,11 +208,13 @@ pub fn parse(text: &[u8]) -> Result<Json, JsonError> {
 fn depth_of(text: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut is_text, mut is_escaped) = (false, false);
+
     for byte in text {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_text => is_escaped = true,
             b'"' => is_text = !is_text,
+            // Brackets in a text are not structure.
             _ if is_text => {}
             b'[' | b'{' => {
                 depth += 1;
@@ -210,6 +224,7 @@ fn depth_of(text: &[u8]) -> usize {
             _ => {}
         }
     }
+
     deepest
 }
 
@@ -313,6 +328,7 @@ fn date_to_salt(text: &str) -> Option<String> {
     if !shaped(text, "0000-00-00T00:00:00.000000") {
         return None;
     }
+
     let (date, time) = text.split_at_checked(10)?;
     Some(format!("{}{time}", date.replace('-', "")))
 }
@@ -353,6 +369,8 @@ fn from_object(object: &Map<String, Json>) -> Result<Value, NotAValue> {
 /// `None` for an unknown tag or an invalid value.
 fn from_tagged(tag: &str, value: &Json) -> Option<Value> {
     let text = value.as_str();
+
+    // A value that [`to_json`] never makes is an error.
     Some(match tag {
         "$bin" => Value::Binary(BASE64.decode(text?).ok()?),
         "$badstr" => Value::String(bad_str(&BASE64.decode(text?).ok()?)?),

@@ -57,10 +57,15 @@ impl<'a> Outcome<'a> {
         if !seen.fun.and_then(as_text).is_some_and(is_of_master) {
             return seen;
         }
+
         let Some(end) = seen.value.filter(|value| is_end_of(value, jid)) else {
+            // Not wrapped: this is the end event itself.
             return seen.with_fields_of_value();
         };
+
         let inner = Self::read(end).with_fields_of_value();
+
+        // The end event is closer to the function, so what is around it only fills gaps.
         Self {
             retcode: inner.retcode.or(seen.retcode),
             out: inner.out.or(seen.out),
@@ -72,6 +77,7 @@ impl<'a> Outcome<'a> {
 
     fn read(map: &'a [u8]) -> Self {
         let mut seen = Self::default();
+
         for (key, value) in msgpack::pairs(map) {
             match as_text(key) {
                 Some("return") => seen.value = Some(value),
@@ -83,6 +89,7 @@ impl<'a> Outcome<'a> {
                 _ => {}
             }
         }
+
         seen
     }
 
@@ -100,17 +107,20 @@ impl<'a> Outcome<'a> {
     pub(crate) fn parts(&self) -> Vec<Part<'a>> {
         let funs = self.fun.unwrap_or_default();
         if as_text(funs).is_some() || !matches!(Reader::new(funs).head(), Ok(Head::Array(_))) {
+            // One function, or none that is known.
             return vec![Part {
                 fun: as_text(funs).unwrap_or_default(),
                 value: self.value,
                 retcode: self.retcode,
             }];
         }
+
         let part = |(n, fun): (usize, &'a [u8])| Part {
             fun: as_text(fun).unwrap_or_default(),
             value: self.value.and_then(|all| of_function(all, n, fun)),
             retcode: self.retcode.and_then(|all| of_function(all, n, fun)),
         };
+
         msgpack::elements(funs).enumerate().map(part).collect()
     }
 
@@ -120,6 +130,7 @@ impl<'a> Outcome<'a> {
         let nonzero = any(self.retcode, |value| {
             as_int(value).is_some_and(|code| code != 0)
         });
+
         unsuccessful || nonzero || self.has_failed_states()
     }
 
@@ -128,12 +139,14 @@ impl<'a> Outcome<'a> {
         if self.retcode.is_some_and(|code| as_int(code).is_some()) {
             return false;
         }
+
         let is_mute = |part: &Part<'_>| part.retcode.is_none_or(is_nil) && runs_states(part.fun);
         let failed = |part: Part<'_>| {
             states::of_part(&part, "", self.of_master)
                 .iter()
                 .any(|row| row.result == Some(false))
         };
+
         self.parts().into_iter().filter(is_mute).any(failed)
     }
 
@@ -155,11 +168,14 @@ impl<'a> Outcome<'a> {
         } else {
             Flags::default()
         };
+
+        // Without a value the return shows no states.
         let flags = if self.value.is_some() && self.is_highstate() {
             known.with(Flags::HIGHSTATE)
         } else {
             known
         };
+
         (flags, code.unwrap_or(0))
     }
 
@@ -169,11 +185,14 @@ impl<'a> Outcome<'a> {
         let Some(fun) = self.fun.and_then(as_text) else {
             return false;
         };
+
         if !HIGHSTATES.contains(&fun) {
             return false;
         }
+
         let mut positional = 0;
         for arg in msgpack::elements(self.fun_args.unwrap_or_default()) {
+            // A map has keyword arguments.
             if matches!(Reader::new(arg).head(), Ok(Head::Map(_))) {
                 let limits = |(key, value)| as_text(key).is_some_and(|key| limits(fun, key, value));
                 if msgpack::pairs(arg).any(limits) {
@@ -181,6 +200,7 @@ impl<'a> Outcome<'a> {
                 }
                 continue;
             }
+
             // `salt-call` reports its arguments as typed: `test=True`.
             if let Some((key, value)) = as_text(arg).and_then(|text| text.split_once('=')) {
                 if limits_as_typed(fun, key, value) {
@@ -188,12 +208,15 @@ impl<'a> Outcome<'a> {
                 }
                 continue;
             }
+
             // The first one is `mods` of `state.apply`, and `test` of `state.highstate`.
             if positional == 0 && is_true(arg) {
                 return false;
             }
+
             positional += 1;
         }
+
         true
     }
 }

@@ -78,9 +78,11 @@ pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
         sink: Reject,
     }
     .value(0, MSGPACK_DEPTH_MAX)?;
+
     match end.cmp(&bytes.len()) {
         Ordering::Less => Err(Unreadable::Trailing),
         Ordering::Equal => Ok(()),
+        // No step checks the end of the last value.
         Ordering::Greater => Err(Unreadable::Short),
     }
 }
@@ -124,6 +126,7 @@ pub fn mended(body: &[u8]) -> Result<Vec<u8>, Unreadable> {
 }
 
 fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Unreadable> {
+    // Nearly always there is nothing to replace, and nothing is copied.
     if (ValueWalk {
         bytes,
         any_key,
@@ -134,10 +137,12 @@ fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Un
     {
         return Ok(Cow::Borrowed(bytes));
     }
+
     // Replacing a value requires its end.
     if value_len(bytes)? != bytes.len() {
         return Err(Unreadable::Trailing);
     }
+
     let mut walk = ValueWalk {
         bytes,
         any_key,
@@ -145,6 +150,7 @@ fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Un
     };
     walk.value(0, depth)?;
     walk.sink.copy_until(bytes, bytes.len());
+
     Ok(Cow::Owned(walk.sink.copy))
 }
 
@@ -193,18 +199,22 @@ impl Sink for Replace {
     ) -> Result<usize, Unreadable> {
         self.copy_until(bytes, start);
         self.replaced += 1;
+
         let mut w = Writer::behind(std::mem::take(&mut self.copy));
         let rest = bytes.get(start..).unwrap_or_default();
         let len = value_len(rest)?;
+
         let key = (why == Unreadable::Key)
             .then(|| key_text(rest.get(..len)?))
             .flatten();
+
         // A nil is no longer than the value it replaces, so the copy does not outgrow the original.
         if self.replaced > UNREADABLE_SHOWN_MAX {
             w.nil()
         } else {
             w.str(&key.unwrap_or_else(|| format!("<unreadable: {why}>")))
         };
+
         self.copy = w.into_bytes();
         self.done = start + len;
         Ok(self.done)
@@ -241,6 +251,9 @@ impl<S: Sink> ValueWalk<'_, S> {
     #[inline]
     fn value(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
+
+        // The forms of nearly all values. The others are kept out of this function, which is
+        // inlined.
         match ValueTail::of(*self.bytes.get(start).ok_or(Unreadable::Short)?) {
             ValueTail::Bytes(n) => Ok(at + usize::from(n)),
             ValueTail::Sized(size) => Ok(at + usize::from(size) + number_at(self.bytes, at, size)?),
@@ -257,6 +270,7 @@ impl<S: Sink> ValueWalk<'_, S> {
         depth: usize,
     ) -> Result<usize, Unreadable> {
         let at = start + 1;
+
         match tail {
             ValueTail::CountedMap(size) => {
                 let count = number_at(self.bytes, at, size)?;
@@ -272,6 +286,7 @@ impl<S: Sink> ValueWalk<'_, S> {
                 self.ext(start, at + usize::from(size), len, false)
             }
             ValueTail::Never => Err(Unreadable::Marker),
+            // `value` handles these and calls this function only for others.
             ValueTail::Bytes(_) | ValueTail::Sized(_) | ValueTail::Map(_) | ValueTail::Array(_) => {
                 self.value(start, depth)
             }
@@ -286,15 +301,18 @@ impl<S: Sink> ValueWalk<'_, S> {
         count: usize,
         depth: usize,
     ) -> Result<usize, Unreadable> {
+        // An empty collection has no level below it.
         if count > 0 && depth <= 1 {
             return self.sink.unreadable(self.bytes, start, Unreadable::Depth);
         }
+
         for _ in 0..count {
             if IS_MAP {
                 at = self.key(at, depth - 1)?;
             }
             at = self.value(at, depth - 1)?;
         }
+
         Ok(at)
     }
 
@@ -315,7 +333,9 @@ impl<S: Sink> ValueWalk<'_, S> {
         depth: usize,
     ) -> Result<usize, Unreadable> {
         let at = start + 1;
+
         match tail {
+            // The extension reads any key.
             _ if self.any_key => self.value(start, depth),
             ValueTail::Map(_)
             | ValueTail::Array(_)
@@ -346,13 +366,16 @@ impl<S: Sink> ValueWalk<'_, S> {
             .and_then(<[u8]>::split_first)
             .ok_or(Unreadable::Short)?;
         let data = rest.get(..len).ok_or(Unreadable::Short)?;
+
         let why = match i8::from_be_bytes([*code]) {
             EXT_TIMESTAMP if !is_timestamp(data) => Unreadable::Timestamp,
             EXT_DATE if !is_date(data) => Unreadable::Date,
             EXT_CONSTANT if is_key => Unreadable::Key,
             EXT_CONSTANT if !is_constant(data) => Unreadable::Constant,
+            // Valid data, or another type, whose bytes Salt's codec hands on.
             _ => return Ok(at + 1 + len),
         };
+
         self.sink.unreadable(self.bytes, start, why)
     }
 }

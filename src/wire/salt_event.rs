@@ -36,6 +36,8 @@ pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
     if !pairs.iter().any(|(key, _)| is_value(key)) {
         return None;
     }
+
+    // The other fields stay: they tell who has returned, and how the run ended.
     let mut w = Writer::new();
     w.map(pairs.len());
     for (key, value) in pairs {
@@ -46,6 +48,7 @@ pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
             w.raw(value);
         }
     }
+
     Some(w.into_bytes())
 }
 
@@ -67,19 +70,23 @@ pub fn is_clean_tag(tag: &[u8]) -> bool {
 pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
     let known = msgpack::get(data, "_stamp").is_some();
     let pairs: Vec<_> = msgpack::pairs(data).collect();
+
     let mut w = Writer::new();
     w.map(pairs.len() + usize::from(!known));
     for (key, value) in pairs {
         w.raw(key);
+        // In its old place, as an assignment in Python leaves it.
         if as_text(key) == Some("_stamp") {
             w.str(stamp);
         } else {
             w.raw(value);
         }
     }
+
     if !known {
         w.str("_stamp").str(stamp);
     }
+
     w.into_bytes()
 }
 
@@ -110,19 +117,25 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
     let (space, rest) = rest.split_once('/')?;
     if !matches!(space, "job" | "run" | "wheel" | "batch") {
+        // Other tags below `salt/` are about no job.
         return None;
     }
+
     let (jid, rest) = rest.split_once('/')?;
     let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
+
     if PLACEHOLDER_JIDS.contains(&jid) || about.is_empty() || tag.len() > NAME_BYTES_MAX {
+        // A placeholder is no job, and a longer name fits into no column.
         return None;
     }
+
     let of_minions = space == "job";
     let minion = match about {
         "ret" if of_minions => rest,
         "prog" | "sub" if of_minions => rest.split_once('/').map_or(rest, |(id, _)| id),
         _ => "",
     };
+
     Some(JobTag {
         jid,
         about,
@@ -181,6 +194,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
     let mut seen = Peeked::default();
     let start = *reader;
     let Ok(pairs) = reader.map() else {
+        // A value of another type has no fields, but still has an end.
         *reader = start;
         if CHECKED {
             checked_value(reader, MSGPACK_DEPTH_MAX)?
@@ -189,6 +203,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
         };
         return Ok(seen);
     };
+
     for _ in 0..pairs {
         let (key, value) = if CHECKED {
             (
@@ -198,6 +213,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
         } else {
             (reader.value()?, reader.value()?)
         };
+
         // The length distinguishes most keys without comparing bytes.
         let key = text_bytes(key);
         match key.len() {
@@ -213,6 +229,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
             _ => {}
         }
     }
+
     Ok(seen)
 }
 
@@ -244,10 +261,12 @@ pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<FiredEvent<'_>>
 fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, DecodeError> {
     let start = *reader;
     let Ok(pairs) = reader.map() else {
+        // Not an event, which the caller counts. The next item is still found.
         *reader = start;
         reader.value()?;
         return Ok(None);
     };
+
     let (mut tag, mut data, mut at) = (None, None, None);
     for _ in 0..pairs {
         match text_bytes(reader.value()?) {
@@ -261,6 +280,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
                     *reader = start;
                     reader.value()?;
                 }
+
                 let len = start.rest().len() - reader.rest().len();
                 data = Some((start.rest().get(..len).unwrap_or_default(), seen));
             }
@@ -269,6 +289,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
             }
         }
     }
+
     let tag = tag.filter(|tag| !tag.is_empty());
     Ok(tag.zip(data).map(|(tag, (data, seen))| FiredEvent {
         tag,
@@ -277,6 +298,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
         seen,
     }))
 }
+
 impl<'a> FiredEvent<'a> {
     /// Converts it to an event.
     pub fn event(&self, source: Source, at: Micros) -> SaltEvent<'a> {
@@ -325,9 +347,11 @@ fn event_of<'a>(
         Ok(_) => DataForm::NoMap,
         Err(why) => DataForm::Unreadable(why),
     };
+
     // Its names count although a part of it is unreadable.
     let seen = seen.unwrap_or_else(|_| peek(data));
     let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
+
     SaltEvent {
         entry,
         fingerprints,
@@ -339,6 +363,7 @@ fn event_of<'a>(
 /// The fingerprints of an entry; `answer` is that of [`Peeked`].
 pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
     let seed = secret_seed();
+
     // Entries without a tag are distinguished by kind.
     let of_kind = seed
         ^ if entry.tag.is_empty() {
@@ -347,12 +372,15 @@ pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
             0
         };
     let whole = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
+
+    // Only returns are compared by their parts.
     if entry.kind != Kind::Return {
         return Fingerprints {
             whole,
             ..Fingerprints::default()
         };
     }
+
     let asked = chained(seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
     Fingerprints {
         whole,
@@ -386,6 +414,7 @@ impl<'a> Peeked<'a> {
             fun_args: some(self.fun_args),
             ..Outcome::default()
         };
+
         outcome.resolved(self.jid.unwrap_or_default()).columns()
     }
 }
@@ -435,11 +464,14 @@ fn entry_of<'a>(
         }
         _ => Kind::Event,
     };
+
     let minion = match job {
         Some(job) if !job.minion.is_empty() => job.minion,
+        // The event is about the job as a whole.
         Some(_) => "",
         None => minion_of(tag).or(seen.id).unwrap_or(""),
     };
+
     let (flags, retcode) = seen.columns();
     let entry = Entry {
         kind,
@@ -453,6 +485,7 @@ fn entry_of<'a>(
         retcode,
         body: data,
     };
+
     (entry, fingerprints(&entry, seen.answer))
 }
 

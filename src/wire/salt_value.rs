@@ -20,6 +20,7 @@ pub fn from_ext(code: i8, data: &[u8]) -> Value {
         EXT_CONSTANT if is_constant(data) => constant(data),
         _ => None,
     };
+
     match read {
         Some((type_name, text, repr)) => Value::Object(Box::new(Object {
             type_name: type_name.to_owned(),
@@ -28,6 +29,7 @@ pub fn from_ext(code: i8, data: &[u8]) -> Value {
             is_true: true,
             packed: Ok((code, data.to_vec())),
         })),
+        // Salt's codec hands other types on as bytes.
         None => Value::Bytes(data.to_vec()),
     }
 }
@@ -51,12 +53,14 @@ fn date(data: &[u8]) -> Option<(&'static str, String, String)> {
         numbers.push(number.parse::<u32>().ok()?);
     }
     numbers.push(micros);
+
     // Python leaves microseconds and seconds out where they are zero.
     while numbers.len() > 5 && numbers.last() == Some(&0) {
         numbers.pop();
     }
     let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
     let repr = format!("datetime.datetime({})", numbers.join(", "));
+
     Some(("datetime", shown, repr))
 }
 
@@ -74,6 +78,7 @@ fn timestamp(data: &[u8]) -> Option<(&'static str, String, String)> {
             (seconds, u64::from(u32::from_be_bytes(*nanoseconds)))
         }
     };
+
     let shown = format!("Timestamp(seconds={seconds}, nanoseconds={nanoseconds})");
     Some(("Timestamp", shown.clone(), shown))
 }
@@ -83,6 +88,7 @@ fn constant(data: &[u8]) -> Option<(&'static str, String, String)> {
     let mut reader = Reader::new(data);
     reader.array().ok()?;
     let name = reader.text().ok()?;
+
     let value = match reader.head().ok()? {
         Head::Bool(b) => Value::Bool(b),
         Head::Int(i) => Value::Int(i),
@@ -90,13 +96,16 @@ fn constant(data: &[u8]) -> Option<(&'static str, String, String)> {
         Head::Float(f) => Value::Float(f),
         Head::Str(_) => std::str::from_utf8(reader.rest()).ok()?.into(),
         Head::Bin(_) => Value::Bytes(reader.rest().to_vec()),
+        // `is_constant` accepts no other value.
         _ => Value::Null,
     };
+
     let shown = if value.truthy() {
         format!("<Constant.{name} value={}>", value.python_str())
     } else {
         format!("<Constant.{name}>")
     };
+
     Some(("_Constant", shown.clone(), shown))
 }
 
@@ -124,6 +133,7 @@ pub(crate) fn is_date(data: &[u8]) -> bool {
     {
         return false;
     }
+
     let read = || {
         let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
         let (hour, minute, second) = (number(9, 11)?, number(12, 14)?, number(15, 17)?);
@@ -160,11 +170,13 @@ pub(crate) fn from_msgpack(bytes: &[u8]) -> Option<Value> {
 }
 
 fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
+    // Bounds the recursion.
     let depth = depth.checked_sub(1)?;
     let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => Value::Str(text.to_owned()),
         Err(_) => Value::Bytes(bytes.to_vec()),
     };
+
     let mut look = *reader;
     Some(match look.head().ok()? {
         Head::Str(_) | Head::Bin(_) => {
@@ -190,6 +202,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
             let mut map = Map::default();
             for _ in 0..len {
                 let key = read(reader, depth)?;
+                // The last value of a repeated key counts, as in Python.
                 map.insert(Key(key), read(reader, depth)?);
             }
             Value::Map(map)

@@ -59,7 +59,10 @@ pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> 
     let Some(value) = part.value else {
         return rows;
     };
+
     let of_states = runs_states(part.fun);
+
+    // The result of an orchestration has the states one level deeper, by master.
     if !collect(&mut rows, minion, value, of_states) {
         let data = msgpack::get(value, "data").filter(|_| of_master);
         for (id, of_id) in msgpack::pairs(data.unwrap_or_default()) {
@@ -104,9 +107,11 @@ fn collect<'a>(
     of_states: bool,
 ) -> bool {
     let before = rows.len();
+
     match Reader::new(value).head() {
         Ok(Head::Map(_)) => {
             for (key, state) in msgpack::pairs(value) {
+                // A map of another function has other keys.
                 if let Some(key) = as_text(key).filter(|key| key.contains(MARK)) {
                     rows.push(row(minion, key, state));
                 }
@@ -115,6 +120,7 @@ fn collect<'a>(
         Ok(Head::Array(_))
             if of_states && msgpack::elements(value).all(|why| as_text(why).is_some()) =>
         {
+            // Salt reports in this form why nothing ran.
             let failed = StateRow {
                 minion,
                 result: Some(false),
@@ -125,6 +131,7 @@ fn collect<'a>(
         }
         _ => {}
     }
+
     rows.len() > before
 }
 
@@ -133,10 +140,13 @@ fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
     let module = parts.next().unwrap_or_default();
     let id = parts.next().unwrap_or_default();
     let function = key.rsplit(MARK).next().unwrap_or_default();
+
+    // A name may contain the mark, so the name is all that is between id and function.
     let between = module.len() + id.len() + 2 * MARK.len();
     let name = key
         .get(between..key.len().saturating_sub(function.len() + MARK.len()))
         .unwrap_or_default();
+
     let mut row = StateRow {
         minion,
         key,
@@ -145,8 +155,10 @@ fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
         fun: format!("{module}.{function}"),
         ..StateRow::default()
     };
+
     for (key, value) in msgpack::pairs(state) {
         match as_text(key) {
+            // Fields of the state count more than its key.
             Some("__id__") => row.id = as_text(value).unwrap_or(id),
             Some("name") => row.name = as_text(value).unwrap_or(name),
             Some("__sls__") => row.sls = as_text(value),
@@ -160,6 +172,7 @@ fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
             _ => {}
         }
     }
+
     row
 }
 

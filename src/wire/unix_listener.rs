@@ -125,6 +125,7 @@ fn is_reached(
                 Err(error) => return Err(error.into()),
             }
         }
+
         match listener.accept() {
             Ok((_, peer)) if peer.as_abstract_name() == own.as_abstract_name() => return Ok(true),
             Ok((stream, _)) => waiting.push(stream),
@@ -132,6 +133,7 @@ fn is_reached(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         }
+
         // More connections than its queue held at the start: clients reach it now, faster than the probe.
         if waiting.len() - before > 2 * LISTEN_BACKLOG as usize {
             return Ok(true);
@@ -166,7 +168,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Whether a process listens at the path, also one that hangs.
+/// Whether a process listens at the path, even one that hangs.
 fn has_listener(path: &Path) -> bool {
     match connect::unix(path, SOCKET_IN_USE_TIMEOUT) {
         Ok(_) => true,
@@ -179,6 +181,7 @@ impl Listener {
     pub(crate) fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
         let ListenerSpec { path, key, .. } = *spec;
         let gid = prepare(spec)?;
+
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(SocketError::NotASocket {
@@ -196,8 +199,11 @@ impl Listener {
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
             Err(_) => {}
         }
+
+        // Closed to all others until its group is set.
         let socket = bind_closed(path).map_err(io("bind", path))?;
         set_access(spec, gid)?;
+
         Ok(Self {
             socket,
             path: path.to_owned(),
@@ -217,6 +223,8 @@ impl Listener {
             Some(socket) => Self::inherit(spec, socket)?,
             None => Self::open(spec)?,
         };
+
+        // None is lost by the change of sockets, and their peers see no error.
         for stream in waiting {
             let stream = stream
                 .set_nonblocking(true)
@@ -225,6 +233,7 @@ impl Listener {
                 .waiting
                 .push_back(stream.map_err(io("accept connections at", spec.path))?);
         }
+
         Ok(listener)
     }
 
@@ -232,11 +241,14 @@ impl Listener {
         spec: &ListenerSpec<'_>,
         passed: std_net::UnixListener,
     ) -> Result<Self, SocketError> {
+        // The service manager has made the file, perhaps with other permissions.
         let gid = prepare(spec)?;
         set_access(spec, gid)?;
+
         let socket = passed
             .set_nonblocking(true)
             .and_then(|()| UnixListener::from_std(passed));
+
         let socket = socket.map_err(io("accept connections at", spec.path))?;
         Ok(Self {
             socket,
@@ -263,7 +275,9 @@ impl Listener {
         F: Future<Output = ()> + Send + 'static,
     {
         let permits = Arc::new(Semaphore::new(permits_max));
+
         loop {
+            // Peers that waited at a passed socket came first.
             let accepted = if let Some(stream) = self.waiting.pop_front() {
                 Ok(stream)
             } else {
@@ -272,12 +286,15 @@ impl Listener {
                     _ = stop.wait_for(|stop| *stop) => break,
                 }
             };
+
             match accepted {
                 Ok(stream) => {
                     let Ok(permit) = permits.clone().try_acquire_owned() else {
+                        // The peer learns the reason instead of waiting in the queue.
                         reject(stream);
                         continue;
                     };
+
                     let handled = handle(stream);
                     tokio::spawn(async move {
                         handled.await;
@@ -291,6 +308,8 @@ impl Listener {
                 }
             }
         }
+
+        // Closes the socket, so that no client waits for a daemon that stops.
         drop(self);
         // All permits are free once every connection has ended.
         let all = u32::try_from(permits_max).unwrap_or(u32::MAX);
@@ -312,6 +331,7 @@ fn prepare(spec: &ListenerSpec<'_>) -> Result<Option<u32>, SocketError> {
         group_key,
         ..
     } = *spec;
+
     let gid = group
         .map(|name| {
             group_id(name).ok_or_else(|| SocketError::NoGroup {
@@ -320,23 +340,29 @@ fn prepare(spec: &ListenerSpec<'_>) -> Result<Option<u32>, SocketError> {
             })
         })
         .transpose()?;
+
     let parent = path.parent().unwrap_or(Path::new("/"));
+    // Only a new directory gets mode and group: an existing one is the administrator's.
     if !parent.is_dir() {
         make_dirs(parent, mode).map_err(io("create the directory", parent))?;
         if let Some(gid) = gid {
             set_group(spec, parent, gid)?;
         }
     }
+
     let uid = rustix::process::geteuid().as_raw();
     let inspecting = || io("inspect the directory", parent);
     let above = parent_problems(parent, "the socket's directory", uid).map_err(inspecting())?;
     let own = directory_problems(parent, uid, mode, gid).map_err(inspecting())?;
+
+    // Only a possible impersonation keeps the daemon from starting.
     for problem in own.into_iter().chain(above) {
         if problem.fatal {
             return Err(SocketError::Unsafe(problem));
         }
         tracing::warn!("{problem}");
     }
+
     Ok(gid)
 }
 
@@ -347,6 +373,7 @@ fn set_access(spec: &ListenerSpec<'_>, gid: Option<u32>) -> Result<(), SocketErr
     if let Some(gid) = gid.filter(|gid| *gid != found.gid()) {
         set_group(spec, path, gid)?;
     }
+
     if found.mode() & 0o7777 != spec.mode {
         let mode = fs::Permissions::from_mode(spec.mode);
         fs::set_permissions(path, mode).map_err(io("set the mode of", path))?;
@@ -384,12 +411,16 @@ fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
     {
         make_dirs(parent, socket_mode)?;
     }
+
     let mode = if socket_mode & 0o066 == 0 {
         0o700
     } else {
         0o750
     };
+
+    // Closed until its mode is set, because the umask applies to the creation.
     match fs::DirBuilder::new().mode(0o700).create(dir) {
+        // Another process may create it at the same time.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode))),
     }
@@ -437,9 +468,12 @@ pub(crate) fn parent_problems(
     let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
     let mut seen = Vec::new();
     let mut problems = Vec::new();
+
     for parent in named.ancestors().skip(1).chain(real.ancestors().skip(1)) {
         let found = fs::metadata(parent)?;
         let id = (found.dev(), found.ino());
+
+        // Both paths share most of their parents.
         if !seen.contains(&id) {
             seen.push(id);
             let names = (
@@ -453,6 +487,7 @@ pub(crate) fn parent_problems(
             ));
         }
     }
+
     Ok(problems)
 }
 
@@ -462,16 +497,19 @@ fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Dire
         gid,
         mode,
     } = dir;
+
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
     // In a sticky directory only the owners can rename or remove files.
     let sticky = mode & 0o1000 != 0;
+
     if owner != 0 && owner != uid {
         report(
             false,
             format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"),
         );
     }
+
     if mode & 0o002 != 0 && !sticky {
         report(
             true,
@@ -480,6 +518,7 @@ fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Dire
             ),
         );
     }
+
     if mode & 0o020 != 0 && !sticky {
         report(
             false,
@@ -488,6 +527,7 @@ fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Dire
             ),
         );
     }
+
     problems
 }
 
@@ -520,10 +560,14 @@ fn check_directory(
         gid: own_gid,
         mode,
     } = dir;
+
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
+    // As for the parents, see above.
     let sticky = mode & 0o1000 != 0;
+
     if owner != 0 && owner != uid {
+        // The owner can replace the socket whatever the mode is.
         report(
             true,
             format!(
@@ -532,6 +576,7 @@ fn check_directory(
             ),
         );
     }
+
     if mode & 0o002 != 0 && !sticky {
         report(
             true,
@@ -541,6 +586,7 @@ fn check_directory(
             ),
         );
     } else if mode & 0o001 != 0 && socket_mode & 0o006 == 0 {
+        // The directory is the second barrier, see the top of this file.
         report(
             false,
             format!(
@@ -549,6 +595,7 @@ fn check_directory(
             ),
         );
     }
+
     if mode & 0o020 != 0 && !sticky {
         report(
             false,
@@ -558,6 +605,8 @@ fn check_directory(
             ),
         );
     }
+
+    // No risk, but the group could not use its socket.
     if let Some(gid) = gid
         && mode & 0o001 == 0
         && (own_gid != gid || mode & 0o010 == 0)
@@ -570,6 +619,7 @@ fn check_directory(
             ),
         );
     }
+
     problems
 }
 

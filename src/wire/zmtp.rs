@@ -76,7 +76,7 @@ pub enum SocketType {
     Pub,
     /// Sends messages to a PULL, for measurements.
     Push,
-    /// Sends requests and receives answers.
+    /// Sends requests and receives responses.
     Req,
 }
 
@@ -107,12 +107,15 @@ impl SocketType {
                 "the peer's first command is not READY",
             ));
         };
+
         let theirs = theirs.ok_or(ZmtpError::Malformed(
             "a READY without the property Socket-Type",
         ))?;
+
         if self.is_compatible(theirs) {
             return Ok(());
         }
+
         // Truncated to the length of a socket type, because it is logged.
         let theirs =
             String::from_utf8_lossy(theirs.get(..theirs.len().min(16)).unwrap_or_default());
@@ -140,17 +143,22 @@ pub fn check_greeting(theirs: &[u8; GREETING_LEN]) -> Result<(), ZmtpError> {
     let [0xff, _, _, _, _, _, _, _, _, tail, major, _, rest @ ..] = theirs else {
         return Err(ZmtpError::NoGreeting);
     };
+
     if tail & 1 == 0 {
         return Err(ZmtpError::NoGreeting);
     }
+
+    // A newer peer uses version 3 with this end.
     if *major < 3 {
         return Err(ZmtpError::Version(*major));
     }
+
     let mechanism = rest.get(..20).unwrap_or_default();
     let end = mechanism
         .iter()
         .rposition(|byte| *byte != 0)
         .map_or(0, |last| last + 1);
+
     match mechanism.get(..end).unwrap_or_default() {
         b"NULL" => Ok(()),
         other => {
@@ -241,7 +249,7 @@ pub fn ready(socket_type: SocketType) -> Vec<u8> {
     command("READY", &[&[11], b"Socket-Type", &len, value])
 }
 
-/// The answer to a PING.
+/// The response to a PING.
 pub fn pong(context: &[u8]) -> Vec<u8> {
     // The standard limits a context to 16 bytes.
     command(
@@ -324,10 +332,12 @@ impl Splitter {
             }
             self.read = 0;
         }
+
         // Release the memory of a large message.
         if self.buffer.is_empty() && self.buffer.capacity() > room.saturating_mul(4) {
             self.buffer = Vec::new();
         }
+
         self.buffer.reserve(room);
         &mut self.buffer
     }
@@ -358,15 +368,18 @@ impl Splitter {
             if received.first().is_some_and(|first| *first != 0xff) {
                 return Err(ZmtpError::NoGreeting);
             }
+
             let Some(theirs) = received.first_chunk() else {
                 return Ok(Handshake::Receive);
             };
+
             check_greeting(theirs)?;
             self.greeted = true;
             self.read += GREETING_LEN;
             self.scanned = self.read;
             return Ok(Handshake::Send(ready(ours)));
         }
+
         match self.next_item()? {
             Some(ZmtpItem::Command(command)) => {
                 return ours.check_ready(command).map(|()| Handshake::Done);
@@ -376,6 +389,8 @@ impl Splitter {
             }
             None => {}
         }
+
+        // Checked while it is incomplete, because the limit of messages is far larger.
         if self.waiting() + self.missing() > READY_BYTES_MAX {
             return Err(ZmtpError::Malformed("an oversized READY"));
         }
@@ -389,8 +404,10 @@ impl Splitter {
                 return Ok(None);
             };
             if body.end > self.buffer.len() {
+                // A frame is returned as a whole.
                 return Ok(None);
             }
+
             self.scanned = body.end;
             if flags & COMMAND != 0 {
                 // libzmq allows commands even between the frames of a message.
@@ -401,23 +418,31 @@ impl Splitter {
                     self.buffer.get(body).unwrap_or_default(),
                 )));
             }
+
             self.message_bytes += body.len();
+
+            // Only the first two frames are kept: no event has more.
             if let Some(part) = self.parts.get_mut(self.frames) {
                 *part = body;
             }
             self.frames += 1;
+
             if flags & MORE != 0 {
                 if self.frames >= ZMTP_FRAMES_MAX {
                     return Err(ZmtpError::Malformed("a message of too many frames"));
                 }
                 continue;
             }
+
+            // Complete: the next frame begins another message.
             let [first, second] = self.parts.clone();
             let frames = std::mem::take(&mut self.frames);
             self.message_bytes = 0;
             self.read = self.scanned;
+
             let bytes = |range: Range<usize>| self.buffer.get(range).unwrap_or_default();
             let second = (frames > 1).then(|| bytes(second));
+
             return Ok(Some(ZmtpItem::Message(Message {
                 first: bytes(first),
                 second,
@@ -432,9 +457,12 @@ impl Splitter {
         let Some((&flags, rest)) = rest.split_first() else {
             return Ok(None);
         };
+
+        // Reserved bits must be zero, and a command is always one frame.
         if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
             return Err(ZmtpError::Malformed("invalid flags of a ZMTP 3 frame"));
         }
+
         let (len, header) = if flags & LONG != 0 {
             let Some(len) = rest.first_chunk::<8>() else {
                 return Ok(None);
@@ -446,12 +474,16 @@ impl Splitter {
             };
             (u64::from(*len), 2)
         };
+
+        // The limit is that of a message: its frames together count, not each of them.
         let of_message = if flags & COMMAND == 0 {
             self.message_bytes
         } else {
             0
         };
+
         let all = len.saturating_add(of_message as u64);
+
         match usize::try_from(len) {
             Ok(body) if all <= self.message_bytes_max as u64 => {
                 let from = self.scanned + header;

@@ -23,6 +23,7 @@ pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
         column: 1,
         what,
     };
+
     if text.trim().is_empty() {
         return Err(at_start(
             "empty: expected an expression over `tag` and `data`".to_owned(),
@@ -33,11 +34,14 @@ pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
             "longer than {FILTER_TEXT_BYTES_MAX} bytes"
         )));
     }
+
+    // Measured first, because minijinja's parser recurses without a limit.
     let source =
         BoundedSource::expression(text).map_err(|error| at(text, error.offset, error.what))?;
     let tree = source
         .parse_expression()
         .map_err(|error| syntax_error(&source, &error))?;
+
     let compiler = Compiler { text };
     compiler.node(&tree)
 }
@@ -55,6 +59,7 @@ fn syntax_error(source: &BoundedSource<'_>, error: &minijinja::Error) -> Conditi
     let mut end = 0;
     for token in source.tokens() {
         let Ok((_, span)) = token else {
+            // The lexer fails here, before the parser sees anything.
             let rest = text.get(end..).unwrap_or_default();
             return at(
                 text,
@@ -63,9 +68,12 @@ fn syntax_error(source: &BoundedSource<'_>, error: &minijinja::Error) -> Conditi
             );
         };
         end = span.end_offset as usize;
+
+        // The text can be cut here unless this is within a character.
         let Some(part) = source.up_to(end) else {
             continue;
         };
+
         if part
             .parse_expression()
             .is_err_and(|found| detail(&found) == detail(error) && !is_early_end(&found))
@@ -73,6 +81,7 @@ fn syntax_error(source: &BoundedSource<'_>, error: &minijinja::Error) -> Conditi
             return at(text, span.start_offset as usize, detail(error));
         }
     }
+
     at(text, text.len(), detail(error))
 }
 
@@ -127,6 +136,7 @@ impl Compiler<'_> {
             Expr::GetItem(member) => self.item(member),
             Expr::Test(test) => self.tested(expr, test),
             Expr::Filter(filter) => self.filtered(expr, filter),
+            // Whatever could loop or allocate without a limit is left out.
             Expr::Call(_) => self.refuse(
                 expr,
                 "calls are not supported; use tests (`is`) and filters (`|`)",
@@ -186,7 +196,9 @@ impl Compiler<'_> {
                 return self.refuse(expr, what);
             }
         };
+
         let left = self.boxed(&op.left)?;
+        // The parser has two forms, for one comparison and for several. Here both are a chain.
         let right = self.nodes(std::slice::from_ref(&op.right))?;
         let rest = right.into_iter().map(|right| (comparison, right)).collect();
         Ok(Node::Compare(left, rest))
@@ -253,10 +265,12 @@ impl Compiler<'_> {
             self.one_argument(expr, name, args)
                 .and_then(|arg| self.boxed(arg))
         };
+
         let test = match name {
             "startingwith" => return Ok(Test::StartingWith(one()?)),
             "endingwith" => return Ok(Test::EndingWith(one()?)),
             "containing" => return Ok(Test::Containing(one()?)),
+            // The glob is compiled once, so it must be a constant.
             "matching" => {
                 return match self.node(self.one_argument(expr, name, args)?)? {
                     Node::Constant(Value::Text(glob)) => Ok(Test::Matching(Glob::new(&glob))),
@@ -277,6 +291,7 @@ impl Compiler<'_> {
                 return self.refuse(expr, format!("unknown test `{other}`; available: {TESTS}"));
             }
         };
+
         if args.is_empty() {
             Ok(test)
         } else {
@@ -293,6 +308,7 @@ impl Compiler<'_> {
         let filter = match name {
             "lower" => Filter::Lower,
             "upper" => Filter::Upper,
+            // As in Jinja, some filters have a second name.
             "length" | "count" => Filter::Length,
             "default" | "d" => {
                 return Ok(Filter::Default(
@@ -306,6 +322,7 @@ impl Compiler<'_> {
                 );
             }
         };
+
         if args.is_empty() {
             Ok(filter)
         } else {

@@ -239,6 +239,7 @@ impl<'a> Event<'a> {
             Ok(a.order(b, budget)?
                 .is_some_and(|found| wanted.contains(&found)))
         };
+
         match comparison {
             Comparison::Equal => a.equals(b, budget),
             Comparison::NotEqual => Ok(!a.equals(b, budget)?),
@@ -246,6 +247,7 @@ impl<'a> Event<'a> {
             Comparison::LessOrEqual => order(&[Ordering::Less, Ordering::Equal]),
             Comparison::Greater => order(&[Ordering::Greater]),
             Comparison::GreaterOrEqual => order(&[Ordering::Greater, Ordering::Equal]),
+            // The collection is on the right side.
             Comparison::In => b.contains(a, budget),
             Comparison::NotIn => Ok(!b.contains(a, budget)?),
         }
@@ -257,13 +259,16 @@ impl<'a> Event<'a> {
             let (Some(text), Some(part)) = (value.as_text(), part.as_text()) else {
                 return Ok(false);
             };
+            // Only as many bytes as the part has are compared.
             self.budget.charge(part.len())?;
             Ok(check(text, part))
         };
+
         Ok(match test {
             Test::StartingWith(part) => texts(part, |text, part| text.starts_with(part))?,
             Test::EndingWith(part) => texts(part, |text, part| text.ends_with(part))?,
             Test::Containing(part) => value.contains(&self.eval(part)?, &self.budget)?,
+            // Matching can take more steps than the text has bytes.
             Test::Matching(glob) => match value.as_text() {
                 Some(text) => glob.matches_within(text, || self.budget.charge(GLOB_STEP_BYTES))?,
                 None => false,
@@ -288,10 +293,12 @@ impl<'a> Event<'a> {
             self.budget.charge(text.len() * CASE_COST)?;
             Ok(Value::Text(Cow::Owned(change(text))))
         };
+
         match filter {
             Filter::Lower => cased(str::to_lowercase),
             Filter::Upper => cased(str::to_uppercase),
             Filter::Length => {
+                // Characters are counted one by one.
                 self.budget.charge(value.as_text().map_or(0, str::len))?;
                 let len = value.len().and_then(|len| i64::try_from(len).ok());
                 Ok(len.map_or(Value::Undefined, Value::Int))

@@ -94,6 +94,7 @@ impl EntryFilter {
                 narrowed.minion = minion.as_literal().filter(|minion| !minion.is_empty());
             }
         }
+
         narrowed
     }
 
@@ -102,15 +103,19 @@ impl EntryFilter {
         let in_scope = |scope: &Scope| {
             scope.allows_class(class_name) && scope.matches(entry, || funs_of(entry.body))
         };
+
+        // Globs first, because they need only the columns.
         if !self.scopes.is_empty() && !self.scopes.iter().any(in_scope) {
             return Ok(false);
         }
+
         // Text is contiguous in msgpack, and its bytes are those of UTF-8.
         if let Some(text) = &self.search
             && memchr::memmem::find(entry.body, text.as_bytes()).is_none()
         {
             return Ok(false);
         }
+
         self.condition
             .as_ref()
             .map_or(Ok(true), |condition| condition.holds(entry.tag, entry.body))

@@ -51,10 +51,12 @@ impl<'a> Value<'a> {
     /// One msgpack value. Malformed data is opaque.
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         let mut reader = Reader::new(bytes);
+
         match reader.head() {
             Ok(Head::Nil) => Self::Nil,
             Ok(Head::Bool(b)) => Self::Bool(b),
             Ok(Head::Int(n)) => Self::Int(n),
+            // For a comparison an approximation is enough.
             Ok(Head::Big(n)) => Self::Float(n as f64),
             Ok(Head::Float(x)) => Self::Float(x),
             Ok(Head::Str(_) | Head::Bin(_)) => match Reader::new(bytes).text() {
@@ -107,14 +109,17 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn equals(&self, other: &Self, budget: &Budget) -> Result<bool, TooCostly> {
+        // Numbers of both types and booleans are comparable with each other, as in Python.
         if let (Some(a), Some(b)) = (self.number(), other.number()) {
             return Ok(a.order(b) == Some(Ordering::Equal));
         }
+
         Ok(match (self, other) {
             (Self::Text(a), Self::Text(b)) => {
                 budget.charge(a.len().min(b.len()))?;
                 a == b
             }
+            // Two collections of the data are equal if their bytes are.
             (Self::Array(a), Self::Array(b))
             | (Self::Map(a), Self::Map(b))
             | (Self::Opaque(a), Self::Opaque(b)) => {
@@ -122,9 +127,11 @@ impl<'a> Value<'a> {
                 a == b
             }
             (Self::List(items), Self::Array(bytes)) | (Self::Array(bytes), Self::List(items)) => {
+                // A list of the expression and one of the data are compared item by item.
                 if Reader::new(bytes).array() != Ok(items.len()) {
                     return Ok(false);
                 }
+
                 for (item, element) in items.iter().zip(elements(bytes)) {
                     budget.charge(element.len())?;
                     if !item.equals(&Value::of(element), budget)? {
@@ -137,6 +144,7 @@ impl<'a> Value<'a> {
                 if a.len() != b.len() {
                     return Ok(false);
                 }
+
                 for (a, b) in a.iter().zip(b) {
                     if !a.equals(b, budget)? {
                         return Ok(false);
@@ -172,6 +180,7 @@ impl<'a> Value<'a> {
                 let Self::Text(part) = part else {
                     return Ok(false);
                 };
+
                 budget.charge(text.len() + part.len())?;
                 Ok(memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some())
             }
@@ -192,6 +201,7 @@ impl<'a> Value<'a> {
                 }
                 Ok(false)
             }
+            // The members of a map are its keys.
             Self::Map(_) => Ok(!matches!(self.member(part, budget)?, Self::Undefined)),
             _ => Ok(false),
         }
@@ -203,9 +213,11 @@ impl<'a> Value<'a> {
             let len = i64::try_from(len).ok()?;
             usize::try_from(if n < 0 { n.checked_add(len)? } else { n }).ok()
         };
+
         match (self, key) {
             (Self::Map(bytes), key) => {
                 for (name, value) in pairs(bytes) {
+                    // Before the comparison, so that no look-up is free.
                     budget.charge(name.len() + value.len())?;
                     if Value::of(name).equals(key, budget)? {
                         return Ok(Value::of(value));
@@ -218,6 +230,8 @@ impl<'a> Value<'a> {
                 let Some(at) = place(*n, len) else {
                     return Ok(Value::Undefined);
                 };
+
+                // Elements have no fixed length, so all before it are gone through.
                 for (n, element) in elements(bytes).enumerate() {
                     budget.charge(element.len())?;
                     if n == at {

@@ -283,9 +283,11 @@ impl Measure {
         match token {
             Token::VariableStart => self.outer = Level::default(),
             Token::BlockStart => {
+                // A tag begins anew, whatever was left open before it.
                 (self.outer, self.tag) = (Level::default(), Tag::Begins);
                 self.brackets.clear();
             }
+            // What is left open does not reach beyond the tag.
             Token::VariableEnd => self.brackets.clear(),
             Token::BlockEnd => return self.end_tag(),
 
@@ -308,10 +310,12 @@ impl Measure {
                 item.end_operand();
                 item.tight += 1;
             }
+            // Each member is one level above the value before it.
             Token::Dot => item.postfix += 1,
 
             Token::Comma | Token::Colon => self.end_item(),
             Token::Assign => {
+                // A `set` with a value has no body.
                 if self.brackets.is_empty() && self.tag == (Tag::Set { is_block: true }) {
                     self.tag = Tag::Set { is_block: false };
                 }
@@ -321,6 +325,9 @@ impl Measure {
             Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => {
                 item.postfix += 1;
                 self.brackets.push(Level::default());
+
+                // Limited apart from the depth, because each bracket costs the parser a dozen
+                // calls.
                 if self.brackets.len() > JINJA_BRACKETS_MAX {
                     return Err(format!("more than {JINJA_BRACKETS_MAX} nested brackets"));
                 }
@@ -342,6 +349,7 @@ impl Measure {
             | Token::Float(_) => {}
         }
 
+        // After each token, so that the error names the first one beyond the limit.
         if self.depth() > JINJA_TREE_DEPTH_MAX {
             return Err(format!(
                 "an expression of more than {JINJA_TREE_DEPTH_MAX} nested operations"
@@ -371,12 +379,14 @@ impl Measure {
                 }
                 return self.check_statements();
             }
+            // The parser checks that the end belongs to this statement.
             end if end.starts_with("end") => {
                 let levels = self.statements.pop().unwrap_or(0);
                 self.statement_depth = self.statement_depth.saturating_sub(levels);
             }
             _ => {}
         }
+
         Ok(())
     }
 

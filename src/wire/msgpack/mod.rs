@@ -96,12 +96,14 @@ impl<'a> Reader<'a> {
     /// Reads the head of the next value and stops before its content.
     pub fn head(&mut self) -> Result<Head, DecodeError> {
         let [marker] = self.number::<1>()?;
+
         Ok(match marker {
             0x00..=0x7f => Head::Int(i64::from(marker)),
             0x80..=0x8f => Head::Map(usize::from(marker & 0x0f)),
             0x90..=0x9f => Head::Array(usize::from(marker & 0x0f)),
             0xa0..=0xbf => Head::Str(usize::from(marker & 0x1f)),
             0xc0 => Head::Nil,
+            // Reserved by the format.
             0xc1 => return Err(DecodeError::Marker),
             0xc2 => Head::Bool(false),
             0xc3 => Head::Bool(true),
@@ -116,6 +118,7 @@ impl<'a> Reader<'a> {
             0xcc => Head::Int(i64::from(u8::from_be_bytes(self.number()?))),
             0xcd => Head::Int(i64::from(u16::from_be_bytes(self.number()?))),
             0xce => Head::Int(i64::from(u32::from_be_bytes(self.number()?))),
+            // Most code has one case for integers, so only those that do not fit `i64` are apart.
             0xcf => {
                 let n = u64::from_be_bytes(self.number()?);
                 i64::try_from(n).map_or(Head::Big(n), Head::Int)
@@ -221,6 +224,7 @@ impl ValueTail {
 static TAILS: [ValueTail; 256] = tails();
 
 const fn tails() -> [ValueTail; 256] {
+    // A table, computed at compile time, saves the traversal a branch for each form.
     let mut tails = [ValueTail::Bytes(0); 256];
     let mut marker = 0;
     while marker < 256 {
@@ -229,8 +233,10 @@ const fn tails() -> [ValueTail; 256] {
             reason = "below 256; `try_from` is not const"
         )]
         let byte = marker as u8;
+
         #[expect(clippy::indexing_slicing, reason = "one item per byte value")]
         let tail = &mut tails[marker];
+
         *tail = match byte {
             0x80..=0x8f => ValueTail::Map(byte & 0x0f),
             0x90..=0x9f => ValueTail::Array(byte & 0x0f),
@@ -257,8 +263,10 @@ const fn tails() -> [ValueTail; 256] {
             0xdf => ValueTail::CountedMap(4),
             _ => ValueTail::Bytes(0),
         };
+
         marker += 1;
     }
+
     tails
 }
 
@@ -275,6 +283,7 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut at: usize = 0;
     // The number of values still expected, at any level: the traversal needs no more state.
     let mut wanted: usize = 1;
+
     while wanted > 0 {
         wanted -= 1;
         let marker = *bytes.get(at).ok_or(DecodeError::Short)?;
@@ -308,6 +317,7 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
             ValueTail::CountedMap(size) => (size, 2),
             ValueTail::Never => return Err(DecodeError::Marker),
         };
+
         wanted = wanted.saturating_add(number_at(bytes, at, size)?.saturating_mul(times));
         at += usize::from(size);
         // A value has at least one byte: an impossible count is rejected before traversal.
@@ -315,6 +325,8 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
             return Err(DecodeError::Short);
         }
     }
+
+    // Lengths are added without a look at the bytes, so the end is checked here.
     if at > bytes.len() {
         Err(DecodeError::Short)
     } else {
@@ -428,9 +440,11 @@ impl Writer {
 
     /// An integer, in its shortest form.
     pub fn int(&mut self, n: i64) -> &mut Self {
+        // Python's packer also writes positive numbers in the unsigned forms.
         if let Ok(n) = u64::try_from(n) {
             return self.uint(n);
         }
+
         if n >= -32 {
             self.raw(&n.to_be_bytes()[7..])
         } else if let Ok(n) = i8::try_from(n) {
@@ -521,6 +535,7 @@ impl Writer {
         if let (Some(marker), Ok(n)) = (two, u16::try_from(len)) {
             return self.raw(&[marker]).raw(&n.to_be_bytes());
         }
+
         let n = u32::try_from(len)
             .expect("lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB");
         self.raw(&[four.unwrap_or(0xdd)]).raw(&n.to_be_bytes())

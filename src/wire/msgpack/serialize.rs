@@ -74,6 +74,7 @@ impl Stored {
         if is_whole {
             return Self::Packed(data.to_vec());
         }
+
         let mut out = Writer::new();
         out.bin(data);
         Self::Packed(out.into_bytes())
@@ -164,6 +165,7 @@ impl<'de> Deserialize<'de> for Time {
             Micros(i64),
             Iso(String),
         }
+
         Ok(Self(Micros(match Form::deserialize(from)? {
             Form::Micros(at) => at,
             Form::Iso(text) => text
@@ -214,6 +216,8 @@ impl<'a> Parts<'a> {
         key.serialize(&mut self.body)?;
         let end_of_key = self.body.len();
         value.serialize(&mut self.body)?;
+
+        // A value that writes nothing is absent, and so is its key.
         if self.body.len() == end_of_key {
             self.body.0.truncate(start);
         } else {

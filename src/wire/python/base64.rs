@@ -13,13 +13,17 @@ pub(crate) fn decode(text: impl IntoIterator<Item = u8>) -> Result<Vec<u8>, Stri
             b'/' => 63,
             b'=' if digits % 4 >= 2 => {
                 pads += 1;
+
+                // Complete padding ends the data; Python ignores what follows.
                 if digits % 4 + pads >= 4 {
                     return Ok(bytes);
                 }
                 continue;
             }
+            // Python ignores all other characters.
             _ => continue,
         };
+
         pads = 0;
         match digits % 4 {
             0 => left = digit,
@@ -33,8 +37,11 @@ pub(crate) fn decode(text: impl IntoIterator<Item = u8>) -> Result<Vec<u8>, Stri
             }
             _ => bytes.push(left << 6 | digit),
         }
+
         digits += 1;
     }
+
+    // Python's messages, which users look for.
     match digits % 4 {
         0 => Ok(bytes),
         1 => Err(format!(

@@ -27,17 +27,20 @@ pub fn load(text: &str) -> Result<Value, JsonError> {
         at: 0,
         depth: 0,
     };
+
     if text.len() > SLS_BYTES_MAX {
         return Err(reader.error(0, "The text is too large"));
     }
     if text.starts_with('\u{feff}') {
         return Err(reader.error(0, "Unexpected UTF-8 BOM (decode using utf-8-sig)"));
     }
+
     let value = reader.value()?;
     reader.skip_blanks();
     if reader.at < reader.bytes.len() {
         return Err(reader.error(reader.at, "Extra data"));
     }
+
     Ok(value)
 }
 
@@ -107,12 +110,16 @@ impl<'a> Reader<'a> {
             ("Infinity", Value::Float(f64::INFINITY)),
             ("-Infinity", Value::Float(f64::NEG_INFINITY)),
         ];
+
         for (word, value) in WORDS {
             if self.rest().starts_with(word) {
                 self.at += word.len();
                 return Ok(value);
             }
         }
+
+        // Anything else can only be a number, and what is none gets Python's error for an
+        // unexpected value.
         self.number()
     }
 
@@ -123,36 +130,47 @@ impl<'a> Reader<'a> {
             from + rest.iter().take_while(|byte| byte.is_ascii_digit()).count()
         };
         let is = |at: usize, any: &[u8]| self.bytes.get(at).is_some_and(|byte| any.contains(byte));
+
         let first = begin + usize::from(is(begin, b"-"));
+        // Nothing may follow a leading zero, so `01` is a number and extra data.
         let whole = if is(first, b"0") {
             first + 1
         } else {
             digits(first)
         };
+
         if whole == first {
             return Err(self.error(begin, "Expecting value"));
         }
+
         let mut end = whole;
+        // A point without a digit behind it is extra data as well.
         if is(end, b".") && digits(end + 1) > end + 1 {
             end = digits(end + 1);
         }
+
         if is(end, b"eE") {
             let exponent = end + 1 + usize::from(is(end + 1, b"+-"));
             if digits(exponent) > exponent {
                 end = digits(exponent);
             }
         }
+
         let text = self.text.get(begin..end).unwrap_or_default();
         self.at = end;
+
         if end > whole {
             return text
                 .parse()
                 .map(Value::Float)
                 .map_err(|_| self.error(begin, "Expecting value"));
         }
+
+        // As in Python, where the conversion takes quadratic time.
         if whole - first > INTEGER_DIGITS_MAX {
             return Err(self.error(begin, "Exceeds the limit for integers"));
         }
+
         Ok(text
             .parse()
             .map_or_else(|_| Value::BigInt(text.to_owned()), Value::Int))
@@ -165,8 +183,11 @@ impl<'a> Reader<'a> {
             self.at += 1;
             return Ok(Value::List(items));
         }
+
         loop {
+            // A value must follow a comma, so `[1,]` is an error.
             items.push(self.value()?);
+
             self.skip_blanks();
             match self.peek() {
                 b']' => {
@@ -187,11 +208,14 @@ impl<'a> Reader<'a> {
             self.at += 1;
             return Ok(Value::Map(map));
         }
+
         loop {
+            // A name must follow a comma as well.
             self.skip_blanks();
             if self.peek() != b'"' {
                 return Err(self.error(self.at, NO_NAME));
             }
+
             let key = self.string()?;
             self.skip_blanks();
             if self.peek() != b':' {
@@ -199,7 +223,9 @@ impl<'a> Reader<'a> {
             }
             self.at += 1;
             let value = self.value()?;
+            // The last of equal keys counts, as in Python.
             map.insert(Key(Value::Str(key)), value);
+
             self.skip_blanks();
             match self.peek() {
                 b'}' => {
@@ -216,12 +242,15 @@ impl<'a> Reader<'a> {
         let begin = self.at;
         self.at += 1;
         let mut text = String::new();
+
         loop {
             let from = self.at;
+            // Pieces without escapes are copied as a whole.
             while !matches!(self.peek(), b'"' | b'\\' | 0..0x20) {
                 self.at += 1;
             }
             text.push_str(self.text.get(from..self.at).unwrap_or_default());
+
             match self.peek() {
                 b'"' => {
                     self.at += 1;
@@ -250,6 +279,7 @@ impl<'a> Reader<'a> {
             Some(_) => return Err(self.error(self.at, "Invalid \\escape")),
             None => return Err(self.error(begin, "Unterminated string starting at")),
         };
+
         self.at += 2;
         Ok(c)
     }
@@ -261,10 +291,13 @@ impl<'a> Reader<'a> {
         if let Some(c) = char::from_u32(first) {
             return Ok(c);
         }
+
+        // The first half of a pair, which needs the second one.
         let lone = "Half of a surrogate pair";
         if first >= 0xdc00 || !self.rest().starts_with("\\u") {
             return Err(self.error(begin, lone));
         }
+
         let second = self.unit()?;
         let c = (0xdc00..0xe000)
             .contains(&second)

@@ -81,9 +81,11 @@ fn write_repr(value: &Value, out: &mut String) {
         Value::Tuple(items) => {
             write_items('(', items, ')', out);
             if items.len() == 1 {
+                // The comma tells a tuple from brackets around a value.
                 out.insert(out.len() - 1, ',');
             }
         }
+        // `{}` is a mapping.
         Value::Set(items) if items.is_empty() => out.push_str("set()"),
         Value::Set(items) => write_items('{', items, '}', out),
         Value::Map(map) => write_map(map, out),

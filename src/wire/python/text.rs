@@ -24,20 +24,25 @@ pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
             lines.push(rest);
             break;
         };
+
         let (line, tail) = rest.split_at(end);
+        // The two characters are one line boundary.
         let len = if tail.starts_with("\r\n") {
             2
         } else {
             tail.chars().next().map_or(0, char::len_utf8)
         };
+
         let (_, after) = tail.split_at(len);
         lines.push(if keep_ends {
             rest.get(..end + len).unwrap_or(line)
         } else {
             line
         });
+
         rest = after;
     }
+
     lines
 }
 
@@ -50,6 +55,7 @@ pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
             words.push(rest.trim_end_matches(is_space));
             break;
         }
+
         let end = rest.find(is_space).unwrap_or(rest.len());
         let (word, tail) = rest.split_at(end);
         words.push(word);
@@ -83,6 +89,8 @@ pub(crate) fn is_printable(c: char) -> bool {
         return (' '..='~').contains(&c);
     }
     let code = u32::from(c);
+
+    // Unicode's categories "other" and "separator", which Python does not print.
     let unprintable = c.is_control()
         || (c.is_whitespace())
         || matches!(code,
@@ -96,11 +104,13 @@ pub(crate) fn is_printable(c: char) -> bool {
 
 /// `repr` of a string.
 pub(crate) fn repr(text: &str, out: &mut String) {
+    // Double quotes only where they save escapes.
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {
         '\''
     };
+
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -116,18 +126,22 @@ pub(crate) fn repr(text: &str, out: &mut String) {
             c => out.push_str(&backslashed(c)),
         }
     }
+
     out.push(quote);
 }
 
 /// `repr` of bytes.
 pub(crate) fn repr_bytes(bytes: &[u8], out: &mut String) {
+    // As for strings.
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') {
         b'"'
     } else {
         b'\''
     };
+
     out.push('b');
     out.push(char::from(quote));
+
     for b in bytes {
         match b {
             b'\\' => out.push_str("\\\\"),
@@ -144,5 +158,6 @@ pub(crate) fn repr_bytes(bytes: &[u8], out: &mut String) {
             }
         }
     }
+
     out.push(char::from(quote));
 }

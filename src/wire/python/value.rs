@@ -105,6 +105,7 @@ impl indexmap::Equivalent<Key> for str {
 fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
     match value {
         Value::Null => state.write_u8(0),
+        // Equal numbers hash alike, whatever their type is.
         Value::Bool(b) => state.write_i64(i64::from(*b)),
         Value::Int(i) => state.write_i64(*i),
         Value::BigInt(digits) => digits.as_str().hash(state),
@@ -122,6 +123,7 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
                 hash_of(item, state);
             }
         }
+
         // Equality ignores the order of these, so only the length is hashed.
         Value::Set(items) => state.write_usize(items.len()),
         Value::Map(map) => state.write_usize(map.len()),
@@ -214,6 +216,7 @@ impl Value {
             }
             (Value::Float(a), Value::Float(b)) => a == b,
             (Value::Object(a), Value::Object(b)) => a == b,
+            // Beyond `i64` the digits are compared.
             (Value::Float(f), Value::BigInt(i)) | (Value::BigInt(i), Value::Float(f)) => {
                 f.fract() == 0.0 && digits(*f) == *i
             }

@@ -21,6 +21,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&tag, after) = rest.split_first()?;
     let (&first, mut after) = after.split_first()?;
     let mut len = usize::from(first);
+
     if first >= 0x80 {
         let digits = usize::from(first & 0x7f);
         // All elements are below 16 MiB, and DER has no indefinite lengths.
@@ -33,6 +34,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
             .fold(0, |len, byte| len << 8 | usize::from(*byte));
         after = later;
     }
+
     let (content, after) = after.split_at_checked(len)?;
     *rest = after;
     Some((tag, content))
@@ -65,12 +67,15 @@ pub fn not_after(certificate: &[u8]) -> Option<Micros> {
     let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
     let mut inside = expect(&mut certificate, SEQUENCE)?;
     if inside.first() == Some(&EXPLICIT_0) {
+        // The version, which certificates of version 1 leave out.
         take(&mut inside)?;
     }
+
     // Serial number, algorithm, issuer.
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
         expect(&mut inside, tag)?;
     }
+
     let mut validity = expect(&mut inside, SEQUENCE)?;
     take(&mut validity)?;
     let (tag, text) = take(&mut validity)?;
@@ -84,15 +89,20 @@ fn time(tag: u8, text: &[u8]) -> Option<Micros> {
         GENERALIZED_TIME => 4,
         _ => return None,
     };
+
+    // DER allows no other zone, and no missing seconds.
     let (year, rest) = text.strip_suffix(b"Z")?.split_at_checked(year_digits)?;
     if rest.len() != 10 {
         return None;
     }
+
     let year = match digits(year)? {
         year if tag == GENERALIZED_TIME => year,
+        // X.509's rule for years of two digits.
         year if year < 50 => 2000 + year,
         year => 1900 + year,
     };
+
     let field = |at: usize| digits(rest.get(at..at + 2)?);
     Micros::of_utc([
         year,

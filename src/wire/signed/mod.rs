@@ -102,10 +102,12 @@ pub struct OpenedEnvelope<'a> {
 impl<'a> Envelope<'a> {
     /// Parses the start of a request body; `None` if more bytes are needed.
     pub fn read(bytes: &'a [u8]) -> Result<Option<OpenedEnvelope<'a>>, BadEnvelope> {
+        // Judged from the first byte on: a peer with another protocol may send no more.
         let start = bytes.len().min(MAGIC.len());
         if bytes.get(..start) != MAGIC.get(..start) {
             return Err(BadEnvelope::Magic);
         }
+
         let mut at = MAGIC.len();
         let Some(version) = number(bytes, &mut at, 2) else {
             return Ok(None);
@@ -115,23 +117,31 @@ impl<'a> Envelope<'a> {
                 u16::try_from(version).unwrap_or(u16::MAX),
             ));
         }
+
+        // The version decides what follows, so it is checked before the rest has arrived.
         let Some(fixed) = bytes.first_chunk::<FIXED_LEN>() else {
             return Ok(None);
         };
+
         let time = number(fixed, &mut at, 8).unwrap_or_default().cast_signed();
         let challenge = chunk(fixed, &mut at);
         let batch = number(fixed, &mut at, 8).unwrap_or_default();
         let payload_digest = chunk(fixed, &mut at);
+        // All of these lie within the fixed part, so none is missing.
         let mut small = |len| {
             u32::try_from(number(fixed, &mut at, len).unwrap_or_default()).unwrap_or_default()
         };
         let (payload_len, id_len, signature_len) = (small(4), small(2) as usize, small(2) as usize);
+
+        // Bounded before the rest is awaited: until the signature is verified, anyone may have sent
+        // this.
         if id_len > ID_LEN_MAX {
             return Err(BadEnvelope::Id);
         }
         if !(1..=SIGNATURE_LEN_MAX).contains(&signature_len) {
             return Err(BadEnvelope::Signature(signature_len));
         }
+
         let signature_at = FIXED_LEN + id_len;
         let end = signature_at + signature_len;
         let (Some(id), Some(signature)) = (
@@ -140,10 +150,12 @@ impl<'a> Envelope<'a> {
         ) else {
             return Ok(None);
         };
+
         let id = std::str::from_utf8(id)
             .ok()
             .filter(|id| is_file_name(id))
             .ok_or(BadEnvelope::Id)?;
+
         let envelope = Self {
             time: Micros(time),
             challenge,
@@ -152,6 +164,7 @@ impl<'a> Envelope<'a> {
             payload_len,
             id,
         };
+
         Ok(Some(OpenedEnvelope {
             envelope,
             signature,
@@ -233,14 +246,17 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<&[u8], CutFrame>> {
         if rest.is_empty() {
             return None;
         }
+
         let taken = rest.split_first_chunk().and_then(|(len, after)| {
             let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
             after.split_at_checked(len)
         });
+
         Some(if let Some((frame, after)) = taken {
             rest = after;
             Ok(frame)
         } else {
+            // Nothing tells where a next frame would begin.
             rest = &[];
             Err(CutFrame)
         })

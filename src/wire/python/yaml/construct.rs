@@ -36,13 +36,18 @@ impl<'a> Constructor<'a> {
         let Some(node) = self.nodes.get(id) else {
             return Ok(Value::Null);
         };
+
         let (tag, mark) = (node.tag, node.mark);
+
+        // Each alias is a copy, so a small document could become any number of values.
         self.values_left = self.values_left.checked_sub(1).ok_or_else(|| {
             mark.error(format!(
                 "aliases make more than {YAML_ALIASED_VALUES_MAX} values out of the document"
             ))
         })?;
+
         match tag {
+            // Salt reads dates as strings.
             Tag::Str | Tag::Timestamp => Ok(Value::Str(self.text(id)?)),
             Tag::Null => self.scalar(id).map(|_| Value::Null),
             Tag::Bool => {
@@ -54,6 +59,7 @@ impl<'a> Constructor<'a> {
                 }
             }
             Tag::Int => {
+                // Salt's constructor of integers accepts no other node.
                 let Some(Node {
                     kind: Kind::Scalar(_),
                     ..
@@ -84,6 +90,7 @@ impl<'a> Constructor<'a> {
             Tag::Set => Ok(Value::Set(
                 self.mapping(id)?.into_keys().map(|key| key.0).collect(),
             )),
+            // PyYAML has no constructor for these two where they are not keys.
             Tag::Merge => Err(unknown(mark, "tag:yaml.org,2002:merge")),
             Tag::Value => Err(unknown(mark, "tag:yaml.org,2002:value")),
             Tag::Other(at) => Err(unknown(
@@ -121,6 +128,7 @@ impl<'a> Constructor<'a> {
                 _ => break,
             }
         }
+
         let mark = self.nodes.get(id).map(|node| node.mark).unwrap_or_default();
         Err(mark.error("expected a scalar node"))
     }
@@ -144,6 +152,7 @@ impl<'a> Constructor<'a> {
     fn text(&mut self, id: Id) -> Result<String, YamlError> {
         let id = self.scalar_id(id)?;
         let shared = self.nodes.has_anchors;
+
         let Some(Node {
             kind: Kind::Scalar(text),
             mark,
@@ -153,16 +162,20 @@ impl<'a> Constructor<'a> {
         else {
             return Ok(String::new());
         };
+
         let left = self.bytes_left.checked_sub(text.len());
         self.bytes_left = left.ok_or_else(|| {
             mark.error(format!(
                 "aliases make more than {YAML_ALIASED_BYTES_MAX} bytes of text out of the document"
             ))
         })?;
+
         // The value of `=` may be an integer.
         if *tag == Tag::Int {
             return Ok(without_zeros(text).to_owned());
         }
+
+        // Without anchors no other node needs the text, so it is not copied.
         Ok(if shared {
             text.clone().into_owned()
         } else {
@@ -246,12 +259,14 @@ impl<'a> Constructor<'a> {
     fn sequence(&mut self, id: Id) -> Result<Vec<Value>, YamlError> {
         let first = self.items(id, "a sequence node")?;
         self.enter(id)?;
+
         let mut values = Vec::with_capacity(self.chain(first).count());
         let mut item = first;
         while item != NONE {
             values.push(self.value(item)?);
             item = self.nodes.after(item);
         }
+
         self.leave(id);
         Ok(values)
     }
@@ -259,6 +274,7 @@ impl<'a> Constructor<'a> {
     fn pairs(&mut self, id: Id) -> Result<Vec<Value>, YamlError> {
         let first = self.items(id, "a sequence")?;
         self.enter(id)?;
+
         let mut values = Vec::new();
         let mut item = first;
         while item != NONE {
@@ -269,6 +285,8 @@ impl<'a> Constructor<'a> {
                 }) => *first,
                 _ => NONE,
             };
+
+            // PyYAML's `!!pairs` is a list of mappings with one pair each.
             let mut pairs = self.chain_pairs(pair);
             let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
                 let mark = self
@@ -278,10 +296,12 @@ impl<'a> Constructor<'a> {
                     .unwrap_or_default();
                 return Err(mark.error("while constructing pairs: expected a mapping of length 1"));
             };
+            // Ends the borrow of the nodes.
             drop(pairs);
             values.push(Value::Tuple(vec![self.value(key)?, self.value(value)?]));
             item = self.nodes.after(item);
         }
+
         self.leave(id);
         Ok(values)
     }
@@ -298,9 +318,12 @@ impl<'a> Constructor<'a> {
             let found = node.map_or("nothing", |node| kind_name(&node.kind));
             return Err(mark.error(format!("expected a mapping node, but found {found}")));
         };
+
         let mark = *mark;
         self.enter(id)?;
+        // Merge keys change the pairs, so they are resolved before the pairs are read.
         self.flatten(id, 0)?;
+
         let first = match self.nodes.get(id) {
             Some(Node {
                 kind: Kind::Mapping { first },
@@ -308,6 +331,7 @@ impl<'a> Constructor<'a> {
             }) => *first,
             _ => NONE,
         };
+
         let mut map = with_room(self.chain_pairs(first).count());
         let mut at = first;
         while at != NONE {
@@ -317,12 +341,14 @@ impl<'a> Constructor<'a> {
                 let at = self.nodes.get(key_id).map_or(mark, |node| node.mark);
                 return Err(at.error("while constructing a mapping: found unacceptable key"));
             }
+
             let value = self.value(value_id)?;
             match map.entry(Key(key)) {
                 Entry::Vacant(place) => {
                     place.insert(value);
                 }
                 Entry::Occupied(there) => {
+                    // Salt rejects duplicates, which YAML and PyYAML accept.
                     let at = self.nodes.get(key_id).map_or(mark, |node| node.mark);
                     let key = match &there.key().0 {
                         Value::Str(text) => text.clone(),
@@ -333,8 +359,10 @@ impl<'a> Constructor<'a> {
                     )));
                 }
             }
+
             at = self.nodes.after(value_id);
         }
+
         self.leave(id);
         Ok(map)
     }
@@ -348,15 +376,20 @@ impl<'a> Constructor<'a> {
             }) => *first,
             _ => return Ok(()),
         };
+
         let is_special = |(key, _)| matches!(self.tag_of(key), Some(Tag::Merge | Tag::Value));
         if !self.nodes.has_special_keys || !self.chain_pairs(first).any(is_special) {
+            // Nearly all mappings.
             return Ok(());
         }
+
         let pairs: Vec<(Id, Id)> = self.chain_pairs(first).collect();
         let mark = self.nodes.get(id).map(|node| node.mark).unwrap_or_default();
+
         if depth > SLS_DEPTH_MAX {
             return Err(mark.error(format!("merged more than {SLS_DEPTH_MAX} levels deep")));
         }
+
         let mut own = Vec::with_capacity(pairs.len());
         let mut merged: Vec<(Id, Id)> = Vec::new();
         for (at, (key, value)) in pairs.iter().enumerate() {
@@ -381,8 +414,11 @@ impl<'a> Constructor<'a> {
                 _ => own.push((*key, *value)),
             }
         }
+
+        // Own pairs win, wherever the merge key is.
         merged.retain(|(key, _)| !own.iter().any(|(own, _)| self.same_text(*key, *own)));
         merged.append(&mut own);
+
         self.rebuild(id, &merged);
         Ok(())
     }
@@ -406,6 +442,7 @@ impl<'a> Constructor<'a> {
                 return Err(mark.error(message));
             }
         };
+
         for source in &from {
             if !matches!(
                 self.nodes.get(*source),
@@ -420,6 +457,8 @@ impl<'a> Constructor<'a> {
             }
             self.flatten(*source, depth + 1)?;
         }
+
+        // In reverse, as PyYAML does it.
         for source in from.iter().rev() {
             if let Some(Node {
                 kind: Kind::Mapping { first },
@@ -428,6 +467,8 @@ impl<'a> Constructor<'a> {
             {
                 merged.extend(self.chain_pairs(*first));
             }
+
+            // Each merge copies pairs, so a few lines could become millions.
             if merged.len() > YAML_ALIASED_VALUES_MAX {
                 let message = format!(
                     "merge keys make more than {YAML_ALIASED_VALUES_MAX} values out of the document"
@@ -435,12 +476,14 @@ impl<'a> Constructor<'a> {
                 return Err(mark.error(message));
             }
         }
+
         Ok(())
     }
 
     /// Replaces a mapping's pairs. A node that is in another chain is represented by an alias.
     fn rebuild(&mut self, id: Id, pairs: &[(Id, Id)]) {
         let mut first = NONE;
+        // From the last pair, because each node refers to the next one.
         for target in pairs
             .iter()
             .flat_map(|(key, value)| [*value, *key].into_iter().rev())
@@ -459,6 +502,7 @@ impl<'a> Constructor<'a> {
             }
             first = alias;
         }
+
         self.nodes.has_anchors = true;
         if let Some(node) = self.nodes.get_mut(id) {
             node.kind = Kind::Mapping { first };

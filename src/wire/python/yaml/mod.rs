@@ -66,17 +66,22 @@ fn check(text: &str) -> Result<(), YamlError> {
             message,
         });
     }
+
     // Without early exit, so that several bytes are compared at once.
     let fine = |fine, byte: &u8| fine & matches!(byte, 0x20..0x7f | b'\n');
     if text.as_bytes().iter().fold(true, fine) {
         return Ok(());
     }
+
+    // PyYAML's printable characters.
     let printable = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
     let Some((at, c)) = text.char_indices().find(|(_, c)| !printable(*c)) else {
         return Ok(());
     };
+
     let before = text.get(..at).unwrap_or_default();
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+
     Err(YamlError {
         line: before.matches('\n').count() + 1,
         column: before.get(line_start..).unwrap_or_default().chars().count() + 1,

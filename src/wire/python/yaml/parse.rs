@@ -202,9 +202,12 @@ impl<'a> Parser<'a> {
             }
             _ => self.node(Place::Block)?,
         };
+
+        // Further ends change nothing.
         while matches!(self.scanner.peek_token()?, Token::DocumentEnd) {
             self.scanner.skip_token();
         }
+
         match self.scanner.peek_token()? {
             Token::StreamEnd => Ok(Some(root)),
             Token::DocumentStart => Err(
@@ -239,6 +242,7 @@ impl<'a> Parser<'a> {
         loop {
             let mark = self.scanner.token_mark()?;
             match self.scanner.peek_token()? {
+                // libyaml reads both versions alike.
                 Token::Version {
                     major: 1,
                     minor: 1 | 2,
@@ -256,6 +260,7 @@ impl<'a> Parser<'a> {
                 }
                 _ => return Ok(()),
             }
+
             self.scanner.skip_token();
         }
     }
@@ -265,16 +270,20 @@ impl<'a> Parser<'a> {
         if handle.is_empty() {
             return Ok(suffix);
         }
+
         let own = self
             .handles
             .iter()
             .find(|(known, _)| known == handle)
             .map(|(_, prefix)| prefix.as_str());
+
+        // A document may redefine the standard handles.
         let prefix = own.or(match handle {
             "!" => Some("!"),
             "!!" => Some("tag:yaml.org,2002:"),
             _ => None,
         });
+
         let prefix =
             prefix.ok_or_else(|| mark.error("while parsing a node: found undefined tag handle"))?;
         Ok(format!("{prefix}{suffix}"))
@@ -295,12 +304,14 @@ impl<'a> Parser<'a> {
             };
             return Ok(self.nodes.add(Kind::Alias(*target), Tag::Null, mark));
         }
+
         let (mut anchor, mut tagged, mut lone) = (None, None, false);
         if let Token::Anchor(_) | Token::Tag(_) = self.scanner.peek_token()? {
             let tag;
             (anchor, tag) = self.properties()?;
             // `!` alone resolves as the plain node, quoted or not.
             lone = tag.as_deref() == Some("!");
+
             if anchor.is_some_and(|anchor| self.anchors.contains_key(anchor)) {
                 let anchor = anchor.unwrap_or_default();
                 return Err(mark.error(format!("found duplicate anchor '{anchor}'")));
@@ -309,12 +320,16 @@ impl<'a> Parser<'a> {
                 .filter(|name| !name.is_empty() && name != "!")
                 .map(|name| self.nodes.tag(name));
         }
+
+        // Block collections cannot begin within flow collections.
         let block = place != Place::Flow;
         let (sequence, mapping) = (
             Kind::Sequence { first: NONE },
             Kind::Mapping { first: NONE },
         );
+
         let (parse, tag, kind): (ParseItems<'a>, _, _) = match self.scanner.peek_token()? {
+            // As the value of a mapping, a sequence may stand at the mapping's own indentation.
             Token::BlockEntry if place == Place::BlockValue => {
                 (Self::indentless_sequence, Tag::Seq, sequence)
             }
@@ -337,6 +352,7 @@ impl<'a> Parser<'a> {
                 self.anchored(anchor, id);
                 return Ok(id);
             }
+            // Properties without content: an empty scalar.
             _ if anchor.is_some() || tagged.is_some() || lone => {
                 let bare = if lone { Tag::Str } else { Tag::Null };
                 let id = self
@@ -347,12 +363,16 @@ impl<'a> Parser<'a> {
             }
             _ => return Err(self.error("did not find expected node content")?),
         };
+
         let id = self.nodes.add(kind, tagged.unwrap_or(tag), mark);
+        // Before its items are parsed, because they may refer to it.
         self.anchored(anchor, id);
+
         self.depth += 1;
         if self.depth > SLS_DEPTH_MAX {
             return Err(mark.error(format!("nested more than {SLS_DEPTH_MAX} levels deep")));
         }
+
         let items = parse(self)?.first;
         self.depth -= 1;
         if let Some(Node {
@@ -362,6 +382,7 @@ impl<'a> Parser<'a> {
         {
             *first = items;
         }
+
         Ok(id)
     }
 
@@ -380,6 +401,7 @@ impl<'a> Parser<'a> {
     fn properties(&mut self) -> Result<(Option<&'a str>, Option<String>), YamlError> {
         let (mut anchor, mut tag) = (None, None);
         let begin = self.scanner.token_mark()?;
+
         loop {
             match self.scanner.peek_token()? {
                 Token::Anchor(name) if anchor.is_none() => {
@@ -392,6 +414,7 @@ impl<'a> Parser<'a> {
                         tag = Some(self.tag_name(&handle, suffix, begin)?);
                     }
                 }
+                // A second anchor or tag is no content of a node, which the caller reports.
                 _ => return Ok((anchor, tag)),
             }
         }
@@ -400,14 +423,17 @@ impl<'a> Parser<'a> {
     fn block_sequence(&mut self) -> Result<Chain, YamlError> {
         self.scanner.skip_token();
         let mut items = Chain::EMPTY;
+
         loop {
             match self.scanner.peek_token()? {
                 Token::BlockEntry => {
                     self.scanner.skip_token();
                     let item = match self.scanner.peek_token()? {
+                        // An entry without content is null.
                         Token::BlockEntry | Token::BlockEnd => self.empty()?,
                         _ => self.node(Place::Block)?,
                     };
+
                     items.push(&mut self.nodes, item);
                 }
                 Token::BlockEnd => {
@@ -439,6 +465,7 @@ impl<'a> Parser<'a> {
     fn block_mapping(&mut self) -> Result<Chain, YamlError> {
         self.scanner.skip_token();
         let mut items = Chain::EMPTY;
+
         loop {
             let token = self.scanner.peek_token()?;
             let (is_key, is_end) = (
@@ -446,20 +473,24 @@ impl<'a> Parser<'a> {
                 matches!(token, Token::BlockEnd),
             );
             self.scanner.skip_token();
+
             if is_end {
                 return Ok(items);
             }
             if !is_key {
                 return Err(self.error("while parsing a block mapping: did not find expected key")?);
             }
+
             let key = self.block_value()?;
             items.push(&mut self.nodes, key);
+            // A key without a colon has the value null.
             let value = if matches!(self.scanner.peek_token()?, Token::Value) {
                 self.scanner.skip_token();
                 self.block_value()?
             } else {
                 self.empty()?
             };
+
             items.push(&mut self.nodes, value);
         }
     }
@@ -506,6 +537,7 @@ impl<'a> Parser<'a> {
         let mark = self.scanner.token_mark()?;
         self.scanner.skip_token();
         let mut items = Chain::EMPTY;
+
         let key = match self.scanner.peek_token()? {
             Token::Value | Token::FlowEntry | Token::FlowSequenceEnd => {
                 // libyaml skips this token of any type.
@@ -514,9 +546,11 @@ impl<'a> Parser<'a> {
             }
             _ => self.node(Place::Flow)?,
         };
+
         items.push(&mut self.nodes, key);
         let value = self.flow_value(&Token::FlowSequenceEnd)?;
         items.push(&mut self.nodes, value);
+
         Ok(self
             .nodes
             .add(Kind::Mapping { first: items.first }, Tag::Map, mark))
@@ -538,6 +572,7 @@ impl<'a> Parser<'a> {
         let mut items = Chain::EMPTY;
         loop {
             self.flow_comma(&items, &Token::FlowMappingEnd)?;
+
             let (key, value);
             match self.scanner.peek_token()? {
                 Token::FlowMappingEnd => {
@@ -553,10 +588,12 @@ impl<'a> Parser<'a> {
                     value = self.flow_value(&Token::FlowMappingEnd)?;
                 }
                 _ => {
+                    // A key without a value.
                     key = self.node(Place::Flow)?;
                     value = self.empty()?;
                 }
             }
+
             items.push(&mut self.nodes, key);
             items.push(&mut self.nodes, value);
         }

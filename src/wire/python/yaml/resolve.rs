@@ -13,6 +13,7 @@ pub(super) fn resolve(text: &str) -> Option<Tag> {
     let Some(first) = text.bytes().next() else {
         return Some(Tag::Null);
     };
+
     Some(match first {
         b'0'..=b'9' | b'-' | b'+' | b'.' => number(text),
         b'y' | b'Y' | b'n' | b'N' | b't' | b'T' | b'f' | b'F' | b'o' | b'O' => match text {
@@ -45,6 +46,8 @@ fn is_int(text: &str) -> bool {
     let all = |digits: &str, is: fn(u8) -> bool| {
         !digits.is_empty() && digits.bytes().all(|byte| byte == b'_' || is(byte))
     };
+
+    // Decimal, or parts in base 60.
     let Some(rest) = text.strip_prefix('0') else {
         let (head, sixties) = text.split_once(':').unwrap_or((text, ""));
         return head
@@ -54,6 +57,7 @@ fn is_int(text: &str) -> bool {
             && all(head, |byte| byte.is_ascii_digit())
             && (head.len() == text.len() || sixties.split(':').all(is_sixty));
     };
+
     match rest.bytes().next() {
         None => true,
         Some(b'b') => all(rest.get(1..).unwrap_or_default(), |byte| {
@@ -62,6 +66,7 @@ fn is_int(text: &str) -> bool {
         Some(b'x') => all(rest.get(1..).unwrap_or_default(), |byte| {
             byte.is_ascii_hexdigit()
         }),
+        // Octal. Other digits make it a text.
         _ => all(rest, |byte| matches!(byte, b'0'..=b'7')),
     }
 }
@@ -79,6 +84,7 @@ fn is_float(text: &str, unsigned: &str) -> bool {
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN") {
         return true;
     }
+
     let digits = |digits: &str| {
         digits
             .bytes()
@@ -90,26 +96,33 @@ fn is_float(text: &str, unsigned: &str) -> bool {
             .next()
             .is_some_and(|byte| byte.is_ascii_digit())
     };
+
     let Some((whole, rest)) = unsigned.split_once('.') else {
         return false;
     };
+
     if let Some((head, sixties)) = whole.split_once(':') {
         return begins(head) && digits(head) && sixties.split(':').all(is_sixty) && digits(rest);
     }
+
     let (fraction, exponent) = match rest.find(['e', 'E']) {
         Some(at) => (rest.get(..at).unwrap_or_default(), rest.get(at + 1..)),
         None => (rest, None),
     };
+
+    // PyYAML requires a sign in an exponent.
     let exponent_fits = exponent.is_none_or(|exponent| {
         let digits = exponent.strip_prefix(['-', '+']).unwrap_or_default();
         !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
     });
+
     let whole_fits = if whole.is_empty() {
         // A bare point has no sign.
         text.len() == unsigned.len() && begins(fraction)
     } else {
         begins(whole) && digits(whole)
     };
+
     whole_fits && digits(fraction) && exponent_fits
 }
 
@@ -117,9 +130,12 @@ fn is_float(text: &str, unsigned: &str) -> bool {
 pub(super) fn int(text: &str) -> Result<Value, String> {
     let plain = text.replace('_', "");
     let digits = plain.strip_prefix(['-', '+']).unwrap_or(&plain);
+
+    // Nearly all integers have neither a base nor a leading zero.
     if let (false, Ok(small)) = (digits.starts_with('0'), plain.parse()) {
         return Ok(Value::Int(small));
     }
+
     let value = if let Some(digits) = digits.strip_prefix("0b") {
         number_of(digits, 2)
     } else if let Some(digits) = digits.strip_prefix("0x") {
@@ -129,12 +145,14 @@ pub(super) fn int(text: &str) -> Result<Value, String> {
     } else {
         sixties(digits)
     };
+
     let value = value.ok_or_else(|| format!("invalid integer {text:?}"))?;
     let value = if plain.starts_with('-') {
         -value
     } else {
         value
     };
+
     Ok(i64::try_from(&value).map_or_else(|_| Value::BigInt(value.to_string()), Value::Int))
 }
 
@@ -162,16 +180,19 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
     let lower = text.replace('_', "").to_ascii_lowercase();
     let sign = if lower.starts_with('-') { -1.0 } else { 1.0 };
     let number = lower.strip_prefix(['-', '+']).unwrap_or(&lower);
+
     let parse = |text: &str| {
         text.trim()
             .parse::<f64>()
             .map_err(|_| format!("could not convert string to float: {text:?}"))
     };
+
     Ok(sign
         * match number {
             ".inf" => f64::INFINITY,
             ".nan" => f64::NAN,
             sixties if sixties.contains(':') => {
+                // From the right, in PyYAML's order, because sums of floats depend on it.
                 let mut value = 0.0;
                 let mut base = 1_u128;
                 for part in sixties.rsplit(':') {

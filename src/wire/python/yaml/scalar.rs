@@ -62,10 +62,13 @@ impl<'a> Scanner<'a> {
         let mut end = self.pos;
         let least_column = self.indent + 1;
         let mut breaks: Option<Breaks> = None;
+
         loop {
+            // Both end the scalar at any indentation.
             if self.column() == 0 && self.document_indicator().is_some() || self.peek(0) == b'#' {
                 break;
             }
+
             let begin = self.pos;
             self.skip_plain_characters(start)?;
             if self.pos > begin {
@@ -75,9 +78,11 @@ impl<'a> Scanner<'a> {
                 }
                 end = self.pos;
             }
+
             if !self.is_blank(0) && !self.is_break(0) {
                 break;
             }
+
             while self.is_blank(0) || self.is_break(0) {
                 if self.is_break(0) {
                     let broken = self.skip_line();
@@ -93,6 +98,7 @@ impl<'a> Scanner<'a> {
                 } else if self.peek(0) == b' ' {
                     self.skip_while(|byte| byte == b' ');
                 } else {
+                    // A tab is no indentation, so it may not stand where indentation is required.
                     let column = i64::try_from(self.column()).unwrap_or(i64::MAX);
                     if breaks.is_some() && column < least_column {
                         return Err(self
@@ -102,11 +108,14 @@ impl<'a> Scanner<'a> {
                     self.pos += 1;
                 }
             }
+
+            // Outside of flow collections less indentation ends the scalar.
             let column = i64::try_from(self.column()).unwrap_or(i64::MAX);
             if !self.in_flow() && column < least_column {
                 break;
             }
         }
+
         Ok((scalar.finish(end), breaks.is_some()))
     }
 
@@ -114,11 +123,14 @@ impl<'a> Scanner<'a> {
     fn skip_plain_characters(&mut self, start: Mark) -> Result<(), YamlError> {
         let flow = self.in_flow();
         loop {
+            // Most characters cannot end a scalar, so runs of them are skipped first.
             self.skip_while(|byte| {
                 byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/')
             });
+
             match self.peek(0) {
                 b':' if self.is_blankz(1) => return Ok(()),
+                // libyaml reads neither a key nor text here.
                 b':' if flow && matches!(self.peek(1), b',' | b'?' | b'[' | b']' | b'{' | b'}') => {
                     return Err(start.error("found unexpected ':'"));
                 }
@@ -142,17 +154,22 @@ impl<'a> Scanner<'a> {
             from: self.pos,
             text: self.text,
         };
+
         loop {
+            // Quotes do not hide a document indicator.
             if self.column() == 0 && self.document_indicator().is_some() {
                 return Err(self.mark().error("found unexpected document indicator"));
             }
             if self.at_end() {
                 return Err(start.error("found unexpected end of stream"));
             }
+
             let mut breaks = self.quoted_characters(&mut scalar, quote)?;
             if self.peek(0) == quote {
                 break;
             }
+
+            // Blanks are kept, unless they are around a line break.
             let end = self.pos;
             while self.is_blank(0) || self.is_break(0) {
                 if self.is_blank(0) {
@@ -171,11 +188,13 @@ impl<'a> Scanner<'a> {
                     }
                 }
             }
+
             if let Some(breaks) = breaks {
                 breaks.fold(scalar.done.get_or_insert_default());
                 scalar.from = self.pos;
             }
         }
+
         let scalar = scalar.finish(self.pos);
         self.pos += 1;
         Ok(scalar)
@@ -191,6 +210,7 @@ impl<'a> Scanner<'a> {
         loop {
             match self.peek(0) {
                 b'\'' if quote == b'\'' && self.peek(1) == b'\'' => {
+                    // Two quotes stand for one.
                     scalar.take(self.pos + 1);
                     self.pos += 2;
                     scalar.from = self.pos;
@@ -204,6 +224,7 @@ impl<'a> Scanner<'a> {
                         scalar.from = self.pos;
                         return Ok(Some(Breaks::default()));
                     }
+
                     let c = self.escape()?;
                     scalar.done.get_or_insert_default().push(c);
                     scalar.from = self.pos;
@@ -239,6 +260,7 @@ impl<'a> Scanner<'a> {
             b'U' => return self.code(8),
             _ => return Err(self.mark().error("found unknown escape character")),
         };
+
         self.pos += 2;
         Ok(c)
     }
@@ -253,11 +275,14 @@ impl<'a> Scanner<'a> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(self.mark().error("did not find expected hexdecimal number"));
         }
+
+        // Surrogates are not characters.
         let code = u32::from_str_radix(text, 16).ok().and_then(char::from_u32);
         let c = code.ok_or_else(|| {
             self.mark()
                 .error("found invalid Unicode character escape code")
         })?;
+
         self.pos += digits;
         Ok(c)
     }
@@ -267,6 +292,8 @@ impl<'a> Scanner<'a> {
         self.pos += 1;
         let mut chomping = None;
         let mut increment = 0;
+
+        // Both indicators are optional, in either order.
         for _ in 0..2 {
             match self.peek(0) {
                 sign @ (b'+' | b'-') if chomping.is_none() => chomping = Some(sign),
@@ -280,6 +307,7 @@ impl<'a> Scanner<'a> {
             }
             self.pos += 1;
         }
+
         self.skip_blanks();
         self.skip_comment();
         if !self.is_breakz(0) {
@@ -288,17 +316,24 @@ impl<'a> Scanner<'a> {
                 .error("did not find expected comment or line break"));
         }
         self.skip_line();
+
+        // An indicator counts from the collection around the scalar. Without one the first line
+        // decides.
         let mut indent = if increment > 0 {
             self.indent.max(0) + increment
         } else {
             0
         };
+
         let mut text = String::new();
         let mut breaks = Breaks::default();
         let mut was_blank = false;
+
         self.block_breaks(start, &mut indent, &mut breaks.more)?;
         while i64::try_from(self.column()) == Ok(indent) && !self.at_end() {
             let blank = self.is_blank(0);
+
+            // Folding joins lines, except around those that begin with a blank.
             if !literal && breaks.first == "\n" && !was_blank && !blank {
                 if breaks.more.is_empty() {
                     text.push(' ');
@@ -306,23 +341,29 @@ impl<'a> Scanner<'a> {
             } else {
                 text.push_str(breaks.first);
             }
+
             text.push_str(&breaks.more);
             breaks.more.clear();
             was_blank = blank;
+
             let begin = self.pos;
             while !self.is_breakz(0) {
                 self.skip_char();
             }
             text.push_str(self.since(begin));
+
             breaks.first = self.skip_line();
             self.block_breaks(start, &mut indent, &mut breaks.more)?;
         }
+
+        // By default one final break stays, with `-` none, with `+` all of them.
         if chomping != Some(b'-') {
             text.push_str(breaks.first);
         }
         if chomping == Some(b'+') {
             text.push_str(&breaks.more);
         }
+
         Ok(text)
     }
 
@@ -334,22 +375,28 @@ impl<'a> Scanner<'a> {
         breaks: &mut String,
     ) -> Result<(), YamlError> {
         let mut longest = 0;
+
         loop {
+            // While the indentation is unknown, all blanks belong to it.
             let inside =
                 |column: usize| *indent == 0 || i64::try_from(column).unwrap_or(i64::MAX) < *indent;
             while inside(self.column()) && self.peek(0) == b' ' {
                 self.pos += 1;
             }
+
             longest = longest.max(self.column());
             if inside(self.column()) && self.peek(0) == b'\t' {
                 let message = "found a tab character where an indentation space is expected";
                 return Err(start.error(message));
             }
+
             if !self.is_break(0) {
                 break;
             }
             breaks.push_str(self.skip_line());
         }
+
+        // At least one column deeper than the collection around it.
         if *indent == 0 {
             *indent = i64::try_from(longest)
                 .unwrap_or(i64::MAX)

@@ -102,6 +102,7 @@ impl<'a> Scanner<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         // The text is decoded, so a byte order mark is ignored.
         let pos = if text.starts_with('\u{feff}') { 3 } else { 0 };
+
         Self {
             text,
             bytes: text.as_bytes(),
@@ -181,11 +182,16 @@ impl<'a> Scanner<'a> {
     fn fetch(&mut self) -> Result<(), YamlError> {
         self.skip_to_token();
         self.drop_stale_keys()?;
+
         let mark = self.mark();
+        // Indentation ends collections, whatever the token is.
         self.unroll(i64::from(mark.column));
+
         let Some(first) = self.bytes.get(self.pos).copied() else {
             return self.stream_end();
         };
+
+        // Directives and document indicators stand at the beginning of a line only.
         if mark.column == 0 {
             if first == b'%' {
                 self.line_of_its_own()?;
@@ -198,6 +204,7 @@ impl<'a> Scanner<'a> {
                 return self.push(token, mark);
             }
         }
+
         let blank_next = self.is_blankz(1);
         let flow = self.in_flow();
         match first {
@@ -228,6 +235,7 @@ impl<'a> Scanner<'a> {
             b'|' | b'>' if !flow => {
                 self.forget_key()?;
                 self.key_allowed = true;
+                // It ends with a line, so a key may follow.
                 let text = self.block_scalar(mark, first == b'|')?;
                 self.push(
                     Token::Scalar {
@@ -247,6 +255,7 @@ impl<'a> Scanner<'a> {
                 self.save_key()?;
                 self.key_allowed = false;
                 let (text, crossed_line) = self.plain_scalar(mark)?;
+                // A key may begin behind a line break.
                 self.key_allowed |= crossed_line;
                 self.push_scalar(Token::Scalar { text, plain: true }, mark)
             }
@@ -272,12 +281,14 @@ impl<'a> Scanner<'a> {
         self.forget_key()?;
         self.key_allowed = false;
         self.ended = true;
+
         // Open simple keys end here without a colon.
         if self.column() > 0 {
             self.line += 1;
             self.line_start = self.pos;
             self.line_inner = self.inner;
         }
+
         let mark = self.mark();
         self.push(Token::StreamEnd, mark)
     }
@@ -348,11 +359,13 @@ impl<'a> Scanner<'a> {
         let key = self.simple_key;
         if key.possible {
             let at = key.token - self.taken;
+            // The key was scanned as a scalar, before its colon was known.
             self.tokens.insert(at, (Token::Key, key.mark));
             self.roll(key.mark, Some(at), Token::BlockMappingStart);
             self.simple_key.possible = false;
             self.key_allowed = false;
         } else {
+            // A value after `?`, or one with an empty key.
             if !self.in_flow() {
                 let mark = self.mark();
                 if !self.key_allowed {
@@ -362,6 +375,7 @@ impl<'a> Scanner<'a> {
             }
             self.key_allowed = !self.in_flow();
         }
+
         self.indicator(Token::Value)
     }
 
@@ -379,6 +393,7 @@ impl<'a> Scanner<'a> {
         if !(is_key && self.peek(0) == b':' && (self.is_blankz(1) || self.in_flow())) {
             return self.push(token, mark);
         }
+
         self.simple_key.possible = false;
         self.roll(mark, None, Token::BlockMappingStart);
         self.tokens.push_back((Token::Key, mark));
@@ -468,18 +483,22 @@ impl<'a> Scanner<'a> {
     /// Skips blanks, comments and line breaks. A tab is not indentation.
     fn skip_to_token(&mut self) {
         loop {
+            // libyaml ignores a byte order mark at the beginning of any line.
             if self.pos == self.line_start
                 && self.peek(0) == 0xef
                 && self.rest().starts_with('\u{feff}')
             {
                 self.skip_char();
             }
+
             let tabs = self.in_flow() || !self.key_allowed;
             self.skip_while(|byte| byte == b' ' || tabs && byte == b'\t');
             self.skip_comment();
+
             if !self.is_break(0) {
                 return;
             }
+
             self.skip_line();
             if !self.in_flow() {
                 self.key_allowed = true;
@@ -586,13 +605,17 @@ impl<'a> Scanner<'a> {
             (0xe2, 0x80, 0xa9) => (3, "\u{2029}"),
             _ => return "",
         };
+
+        // Columns count characters, so continuation bytes are counted apart.
         if self.peek(0) >= 0x80 {
             self.inner += broken - 1;
         }
         self.pos += broken;
         self.line += 1;
+
         self.line_start = self.pos;
         self.line_inner = self.inner;
+
         stands_for
     }
 }

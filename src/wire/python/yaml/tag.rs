@@ -16,11 +16,13 @@ impl<'a> Scanner<'a> {
         let is_alias = self.peek(0) == b'*';
         self.pos += 1;
         let name = self.word();
+
         let ends = self.is_blankz(0)
             || matches!(
                 self.peek(0),
                 b'?' | b':' | b',' | b']' | b'}' | b'%' | b'@' | b'`'
             );
+
         if name.is_empty() || !ends {
             let what = if is_alias { "an alias" } else { "an anchor" };
             let message = format!(
@@ -28,6 +30,7 @@ impl<'a> Scanner<'a> {
             );
             return Err(start.error(message));
         }
+
         Ok(if is_alias {
             Token::Alias(name)
         } else {
@@ -39,6 +42,7 @@ impl<'a> Scanner<'a> {
     pub(super) fn tag(&mut self, start: Mark) -> Result<Token<'a>, YamlError> {
         let (handle, suffix);
         if self.peek(1) == b'<' {
+            // A verbatim tag has no handle.
             self.pos += 2;
             suffix = self.uri(start, true, "")?;
             handle = String::new();
@@ -61,12 +65,14 @@ impl<'a> Scanner<'a> {
                 };
             }
         }
+
         let ends = self.is_blankz(0) || self.in_flow() && self.peek(0) == b',';
         if !ends {
             return Err(self
                 .mark()
                 .error("did not find expected whitespace or line break"));
         }
+
         Ok(Token::Tag(Box::new((handle, suffix))))
     }
 
@@ -79,11 +85,13 @@ impl<'a> Scanner<'a> {
                 start.error("while scanning a directive: could not find expected directive name")
             );
         }
+
         if !self.is_blankz(0) {
             return Err(self
                 .mark()
                 .error("found unexpected non-alphabetical character"));
         }
+
         let token = match name {
             "YAML" => {
                 self.skip_blanks();
@@ -100,10 +108,12 @@ impl<'a> Scanner<'a> {
                 }
             }
             "TAG" => self.tag_directive(start)?,
+            // YAML allows other directives and ignores them, libyaml does not.
             _ => {
                 return Err(start.error("while scanning a directive: found unknown directive name"));
             }
         };
+
         self.skip_blanks();
         self.skip_comment();
         if !self.is_breakz(0) {
@@ -111,6 +121,7 @@ impl<'a> Scanner<'a> {
                 .mark()
                 .error("did not find expected comment or line break"));
         }
+
         self.skip_line();
         Ok(token)
     }
@@ -138,12 +149,15 @@ impl<'a> Scanner<'a> {
         } else {
             ""
         };
+
+        // `!`, `!!`, or a word between two of them.
         if handle != "!" && (handle.len() < 2 || !handle.ends_with('!')) {
             return Err(start.error("while parsing a tag directive: did not find expected '!'"));
         }
         if !self.is_blank(0) {
             return Err(self.mark().error("did not find expected whitespace"));
         }
+
         self.skip_blanks();
         let prefix = self.uri(start, true, "")?;
         if !self.is_blankz(0) {
@@ -151,6 +165,7 @@ impl<'a> Scanner<'a> {
                 .mark()
                 .error("did not find expected whitespace or line break"));
         }
+
         Ok(Token::TagDirective(Box::new((handle.to_owned(), prefix))))
     }
 
@@ -178,9 +193,11 @@ impl<'a> Scanner<'a> {
     fn uri(&mut self, start: Mark, verbatim: bool, head: &str) -> Result<String, YamlError> {
         let mut bytes = head.as_bytes().get(1..).unwrap_or_default().to_vec();
         let mut is_empty = head.is_empty();
+
         loop {
             match self.peek(0) {
                 b'%' => self.octets(start, &mut bytes)?,
+                // Outside of `<...>` these belong to the collection around the tag.
                 b',' | b'[' | b']' if !verbatim => break,
                 byte if is_word(byte) || b";/?:@&=+$.!~*'(),[]".contains(&byte) => {
                     bytes.push(byte);
@@ -190,9 +207,11 @@ impl<'a> Scanner<'a> {
             }
             is_empty = false;
         }
+
         if is_empty {
             return Err(start.error("while parsing a tag: did not find expected tag URI"));
         }
+
         String::from_utf8(bytes).map_err(|_| start.error("while parsing a tag: it is no UTF-8"))
     }
 
@@ -210,6 +229,8 @@ impl<'a> Scanner<'a> {
             let octet = octet.ok_or_else(|| {
                 start.error("while parsing a tag: did not find URI escaped octet")
             })?;
+
+            // The first byte tells how many follow.
             if left == 0 {
                 left = match octet {
                     0..0x80 => 1,
@@ -226,9 +247,11 @@ impl<'a> Scanner<'a> {
                     start.error("while parsing a tag: found an incorrect trailing UTF-8 octet")
                 );
             }
+
             to.push(octet);
             self.pos += 3;
             left -= 1;
+
             if left == 0 {
                 return Ok(());
             }
