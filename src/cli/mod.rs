@@ -227,10 +227,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             };
         }
     };
+
     match dispatch(cli) {
         Ok(()) => Exit::Ok.into(),
         Err(error) => {
             let exit = Exit::of(&error);
+            // A closed pipe is an error without a message.
             if exit != Exit::Ok {
                 report(&error);
             }
@@ -241,22 +243,28 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
+
     if global.utc {
         format::when::use_utc();
     }
+
     if global.no_pager {
         format::output::disable_pager();
     }
+
+    // Before anything is done, instead of when the output is formatted.
     if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
         return Err(BadUsage(
             "read --output: highstate is supported only by `jobs show JID`".to_owned(),
         )
         .into());
     }
+
     // Copies of the archive are private to the calling user. `serve` sets its umask from the configuration, which may name a group.
     if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
         restrict_umask(0o077);
     }
+
     match verb {
         Verb::Serve(args) => serve::run(&global, args),
         Verb::Check => admin::check::run(&global),
@@ -292,6 +300,7 @@ fn restrict_umask(mask: u32) {
 
 /// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in [`print_error`].
 fn report(error: &anyhow::Error) {
+    // The chain would only say what failed; this says what to do.
     if let Some(unreachable) = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<NoDaemon>())
@@ -300,9 +309,12 @@ fn report(error: &anyhow::Error) {
         print_error(&unreachable.hint());
         return;
     }
+
+    // Not a failure of the program, so without `failed to`.
     if error.is::<Finding>() {
         return print_error(&error.to_string());
     }
+
     print_error(&format!("failed to {error:#}"));
 }
 

@@ -36,15 +36,21 @@ type Token = (u64, Arc<UnixStream>);
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     std::fs::create_dir(&args.into).with_context(|| format!("create {}", args.into.display()))?;
     let file = File::create(args.into.join("raw")).context("create the file")?;
+
     let (intake, mut threads) = baseline::start(file, args.packers, |(id, peer): Token| {
         // The peer may have disconnected.
         let _ = (&*peer).write_all(&answer_frame(id, &[0xc0]));
     })?;
+
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+
+    // Before the socket exists, because whoever connects may already stop this process.
     let mut stop = runtime.block_on(async { signal(SignalKind::terminate()) })?;
+
     let listener = UnixListener::bind(&args.listen).context("listen")?;
+
     let accept = move || -> anyhow::Result<()> {
         loop {
             let (peer, intake) = (Arc::new(listener.accept()?.0), intake.clone());
@@ -54,12 +60,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 .spawn(move || read(&peer, &intake).ok())?;
         }
     };
+
     threads.push(
         Builder::new()
             .name("sc-base-accept".to_owned())
             .spawn(accept)
             .context("start a thread")?,
     );
+
     for thread in threads {
         // None of them ends without an error.
         let exit = move || {
@@ -67,11 +75,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             tracing::error!(?outcome, "baseline failed");
             std::process::exit(1);
         };
+
         Builder::new()
             .name("sc-base-watch".to_owned())
             .spawn(exit)
             .context("start a thread")?;
     }
+
     runtime.block_on(stop.recv());
     Ok(())
 }
@@ -83,11 +93,14 @@ fn read(peer: &Arc<UnixStream>, intake: &Sender<(Vec<u8>, Token)>) -> anyhow::Re
         let (mut len, mut id) = ([0; 4], [0; 8]);
         from.read_exact(&mut len)?;
         from.read_exact(&mut id)?;
+
         let len = u32::from_be_bytes(len) as usize;
+        // A wrong length must not be allocated.
         anyhow::ensure!(
             (8..=WIRE_FRAME_BYTES_MAX).contains(&len),
             "a frame of {len} bytes"
         );
+
         let mut batch = Vec::with_capacity(len - 8);
         from.take(len as u64 - 8).read_to_end(&mut batch)?;
         intake.send((batch, (u64::from_be_bytes(id), peer.clone())))?;

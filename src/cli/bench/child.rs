@@ -20,6 +20,7 @@ pub(super) fn scratch(parent: Option<&Path>, keep: bool) -> anyhow::Result<TempD
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let parent = std::path::absolute(&parent).context("find the directory")?;
     fs::create_dir_all(&parent).with_context(|| format!("create {}", parent.display()))?;
+
     let scratch = tempfile::Builder::new()
         .prefix("saltcellar-bench-")
         .permissions(fs::Permissions::from_mode(0o700))
@@ -51,9 +52,11 @@ impl Subject {
         let config = if let Some(config) = config {
             std::path::absolute(config).context("find the configuration")?
         } else {
+            // An empty file keeps the configuration of this host out.
             fs::write(&empty, "").context("write a configuration")?;
             empty
         };
+
         Self::start(scratch, "state", |command, data, socket| {
             command
                 .args(["serve", "--log-level", "warn", "--config"])
@@ -84,8 +87,12 @@ impl Subject {
         args: impl FnOnce(&mut Command, &Path, &Path),
     ) -> anyhow::Result<Self> {
         let [data, socket, log] = [data, "s", "log"].map(|name| scratch.path().join(name));
+
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
+
         args(&mut command, &data, &socket);
+
+        // The environment of this process must not configure the one under test.
         for name in [
             "SALTCELLAR_SOCKET",
             "SALTCELLAR_STATE_DIR",
@@ -94,12 +101,15 @@ impl Subject {
         ] {
             command.env_remove(name);
         }
+
         let stderr = fs::File::create(&log).context("create its log")?;
+
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
             .spawn()?;
+
         let mut subject = Self {
             process: Process(child),
             socket,
@@ -107,7 +117,10 @@ impl Subject {
             log,
             cpu_at_start: 0.0,
         };
+
         let deadline = Instant::now() + TIMEOUT;
+
+        // A process that accepts a connection serves.
         while connect::unix(&subject.socket, TIMEOUT).is_err() {
             if let Some(status) = subject.process.0.try_wait()? {
                 bail!("exited with {status}: {}", subject.log_text());
@@ -119,6 +132,8 @@ impl Subject {
             );
             std::thread::sleep(Duration::from_millis(2));
         }
+
+        // The CPU time of the start does not belong to the load.
         subject.cpu_at_start = subject.process.cpu_s()?;
         Ok(subject)
     }
@@ -151,11 +166,13 @@ impl Subject {
     /// Stops it gracefully and returns its resource usage.
     pub(super) fn stop(&mut self) -> anyhow::Result<Cost> {
         let (status, cpu_s) = self.process.terminate(TIMEOUT)?;
+
         ensure!(
             status.success(),
             "stop the process: exited with {status}: {}",
             self.log_text()
         );
+
         Ok(Cost {
             cpu_s: cpu_s - self.cpu_at_start,
             disk_bytes: disk_bytes(&self.data)?,

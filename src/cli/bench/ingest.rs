@@ -98,15 +98,20 @@ impl Args {
             let Some(wanted) = self.mean_bytes else {
                 return natural;
             };
+            // Sizes are proportional to the factor.
             make(seed, wanted as f64 / natural.sizes().0)
         };
+
         let batch = |default| self.batch.unwrap_or(default);
+
         let mut loads = Vec::new();
+
         match &self.corpus {
             _ if self.load == LoadChoice::Small => {}
             Some(path) => loads.push(("corpus", recorded(path, seed)?, batch(256))),
             None => loads.push(("mix", scaled(mix), batch(64))),
         }
+
         if self.load != LoadChoice::Mix {
             loads.push(("small", scaled(small), batch(256)));
         }
@@ -116,23 +121,32 @@ impl Args {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new(global);
+
     let mut documents = Vec::new();
+
     for load in &args.loads()? {
+        // Both receive the same load, one after the other.
         let mut measure = |store, of| measure(global, args, &mut report, load, store, of);
+
         let baseline = if args.no_baseline {
             None
         } else {
             Some(measure("baseline", None)?)
         };
+
+        // After the baseline, so that its rate is known for the row.
         let (own_rate, saltcellar) =
             measure("saltcellar", baseline.as_ref().map(|(rate, _)| *rate))?;
+
         let mut document = json!({ "load": load.0, "saltcellar": saltcellar });
         if let Some((rate, baseline)) = baseline {
             ask::set(&mut document, "baseline", baseline);
             ask::set(&mut document, "of_baseline", rounded(own_rate / rate, 3));
         }
+
         documents.push(document);
     }
+
     // The first load is the document; the second is a field of it, named by the load.
     report.documents(documents, |documents| {
         let mut documents = documents.into_iter();
@@ -155,6 +169,7 @@ fn measure(
     baseline: Option<f64>,
 ) -> anyhow::Result<(f64, Json)> {
     let scratch = args.common.scratch()?;
+
     let (mut subject, encoding) = if store == "baseline" {
         (
             Subject::baseline(&scratch, args.baseline_packers.into())?,
@@ -166,7 +181,9 @@ fn measure(
             Encoding::EventReturn,
         )
     };
+
     let generator = load.generator(encoding);
+
     let spec = LoadSpec {
         connections: args.connections,
         in_flight: args.in_flight.into(),
@@ -174,29 +191,42 @@ fn measure(
         rate: args.rate,
         ..LoadSpec::new(&generator, args.entries)
     };
+
     let mut quarters: Vec<Json> = Vec::new();
+
     let result = run_load(&subject.socket, &spec, |answered, seconds| {
+        // Memory by quarters shows whether it grows with the number of entries.
         if answered * 4 >= args.entries * (quarters.len() as u64 + 1) {
             quarters.push(rounded(subject.rss_mb()?, 1));
         }
+
         report.progress(|| {
             let rate = answered as f64 / seconds;
             let [done, all, rate] = [answered as f64, args.entries as f64, rate].map(thousands);
             format!("{name} {store}: {done} of {all}, {rate}/s")
         })
     })?;
+
+    // Sealing belongs to the cost.
     subject.process.wait_until_idle(TIMEOUT)?;
+
     let rss_peak_mb = subject.rss_peak_mb()?;
+    // A warning would mean that something else was measured.
     if store != "baseline" {
         subject.check_log()?;
     }
+
+    // The disk is measured after the end, when everything is sealed.
     let cost = subject.stop()?;
+
     let entries = args.entries as f64;
     let rate = entries / result.seconds;
+
     let (raw, disk) = (
         result.raw_bytes as f64 / entries,
         cost.disk_bytes as f64 / entries,
     );
+
     let row = Row::default()
         .label("LOAD", *name)
         .label("STORE", store)
@@ -227,5 +257,6 @@ fn measure(
             3,
             result.own_cpu_s / entries * 1e6,
         );
+
     Ok((rate, report.row(row)?))
 }

@@ -66,13 +66,16 @@ const WIDE: &str = "20261120235959000001";
 
 fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
     let ids: Vec<_> = (0..minions).map(|n| format!("web{n:06}")).collect();
+
     let load = json!({
         "cmd": "publish", "jid": WIDE, "fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root",
     });
+
     client.call(
         "save_load",
         from_json(&json!({ "jid": WIDE, "load": load, "minions": ids }))?,
     )?;
+
     let event = |(n, id): (usize, &String)| {
         let data = json!({
             "cmd": "_return", "id": id, "jid": WIDE, "fun": "test.ping", "fun_args": [], "retcode": 0, "success": true,
@@ -80,7 +83,10 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
         });
         json!({ "tag": format!("salt/job/{WIDE}/ret/{id}"), "data": data })
     };
+
     let events: Vec<_> = ids.iter().enumerate().map(event).collect();
+
+    // In calls of a size that the daemon accepts.
     for events in events.chunks(500) {
         client.call("event_return", from_json(&json!({ "events": events }))?)?;
     }
@@ -97,9 +103,12 @@ impl QueryBench<'_> {
             .label("QUERY", title)
             .count("RUNS", "asked", durations.len() as u64)
             .latency_and_max(durations);
+
+        // Entries a second compare scans of stores of different sizes.
         let rate = scanned
             .zip(durations.ms(0.5))
             .map(|(entries, ms)| entries as f64 / ms * 1e3);
+
         let key_of_rate = if rate.is_some() { "entries_per_s" } else { "" };
         self.rows
             .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
@@ -116,17 +125,22 @@ impl QueryBench<'_> {
         arguments: impl Fn(u64) -> Value,
     ) -> anyhow::Result<()> {
         let mut durations = Vec::new();
+
         for n in 0..runs {
             let arguments = arguments(n);
             let started = Instant::now();
+
             if let Some(rows) = rows {
                 let answer = self.client.call(call, arguments)?;
                 durations.push(started.elapsed());
+                // Before the check, which is no part of the call.
+                // Calls for Salt answer with a map by jid or minion.
                 let found = match call {
                     "jobs_list" => answer["jobs"].as_array().map(Vec::len),
                     "events_list" => answer["events"].as_array().map(Vec::len),
                     _ => answer.as_map().map(Vec::len),
                 };
+
                 let found = found.with_context(|| format!("read the answer of {call}"))?;
                 ensure!(
                     found == rows,
@@ -135,12 +149,16 @@ impl QueryBench<'_> {
             } else {
                 let answer = self.client.call_raw(call, arguments)?;
                 durations.push(started.elapsed());
+
+                // Decoding a large answer would take longer than the call.
                 let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
                 ensure!(good == Some(true), "ask for {call}");
             }
+
             self.report
                 .progress(|| format!("{}: {n} of {runs}", query.1))?;
         }
+
         let is_scan = query.0.starts_with("tag_scan");
         self.add(
             query,
@@ -161,22 +179,27 @@ impl QueryBench<'_> {
             "events_list",
             call_args([("before", before), ("limit", limit)]),
         )?;
+
         let events = answer["events"]
             .as_array()
             .context("read the answer of events_list")?;
+
         let minion = events
             .iter()
             .find_map(|event| event["minion"].as_str())
             .context("find a minion")?;
+
         let time = events
             .first()
             .and_then(|event| event["time"].as_i64())
             .context("find a time")?;
+
         Ok((minion.to_owned(), time))
     }
 
     fn jobs_list(&self, rows: usize) -> anyhow::Result<Duration> {
         let program = std::env::current_exe().context("get the path of the program")?;
+
         let started = Instant::now();
         let output = std::process::Command::new(&program)
             .args([
@@ -186,11 +209,14 @@ impl QueryBench<'_> {
             .output()
             .context("run jobs list")?;
         let duration = started.elapsed();
+
         let found = String::from_utf8_lossy(&output.stdout).lines().count();
+
         ensure!(
             found == rows,
             "check what jobs list prints: {found} lines, expected {rows}"
         );
+
         Ok(duration)
     }
 
@@ -235,6 +261,7 @@ fn evict_pages(dir: &Path) -> std::io::Result<()> {
             evict_pages(&path)?;
         } else if kind.is_file() {
             let file = std::fs::File::open(&path)?;
+            // Only clean pages can be dropped.
             file.sync_all()?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
@@ -244,27 +271,36 @@ fn evict_pages(dir: &Path) -> std::io::Result<()> {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = args.common.scratch()?;
+
     let config = match &global.config {
         Some(config) => config.clone(),
         None => with_listener(&scratch)?,
     };
+
     let subject = Subject::daemon(&scratch, Some(&config))?;
     let mut report = Report::new(global);
+
+    // A job is an event for its start and one for each return.
     let each = args.returns + 1;
     let entries = args.jobs * each;
     let generator = jobs(args.common.seed, args.returns).generator(Encoding::EventReturn);
+
     let fill = LoadSpec {
         connections: 4,
         in_flight: 8,
         batch: 256,
         ..LoadSpec::new(&generator, entries)
     };
+
     run_load(&subject.socket, &fill, |answered, _| {
         report.progress(|| format!("storing: {answered} of {entries} events"))
     })?;
+
     let mut client = Client::connect_within(&subject.socket, TIMEOUT)?;
     store_wide(&mut client, args.minions)?;
+    // Sealing would disturb the first queries.
     subject.process.wait_until_idle(TIMEOUT)?;
+
     let mut bench = QueryBench {
         args,
         config,
@@ -277,31 +313,44 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
     let newest_events = usize::try_from(entries.min(50)).unwrap_or(50);
+
+    // First, because later queries would bring the store into the page cache.
     let mut cold = Vec::new();
+
     for _ in 0..STARTS {
         bench.restart_cold()?;
         cold.push(bench.jobs_list(newest)?);
     }
+    // The restarts closed the first connection.
     bench.client = Client::connect_within(&bench.subject.socket, TIMEOUT)?;
+
     let limit = || ("limit", Value::from(50));
     let query = ("jobs_list_50", "newest 50 jobs");
+
     bench.ask(query, LISTS, "jobs_list", Some(newest), |_| {
         call_args([limit()])
     })?;
+
+    // The whole program as a person calls it, with its start.
     let process = (0..WHOLE)
         .map(|_| bench.jobs_list(newest))
         .collect::<anyhow::Result<Vec<_>>>()?;
+
     bench.add(
         ("jobs_list_50_process", "newest 50 jobs, a process"),
         &process.into_iter().collect(),
         None,
     );
+
     let query = (
         "jobs_list_50_process_cold",
         "newest 50 jobs, a process, cold",
     );
     bench.add(query, &cold.into_iter().collect(), None);
+
+    // A random job each time, so that no cache of one job is measured.
     let answers = usize::try_from(args.returns).ok();
+
     bench.ask(
         ("get_jid", "one job's returns"),
         LOOKUPS,
@@ -312,7 +361,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             call_args([("jid", generator.jid(job * each).into())])
         },
     )?;
+
     let wide = |_: u64| call_args([("jid", WIDE.into())]);
+
     bench.ask(
         ("get_jid_wide", "returns of a wide job"),
         WHOLE,
@@ -320,6 +371,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         None,
         wide,
     )?;
+
     bench.ask(
         ("get_jids", "summaries of all jobs"),
         WHOLE,
@@ -327,6 +379,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         None,
         |_| call_args([]),
     )?;
+
     // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's head is read.
     for (query, tag) in [
         (("tag_scan", "tag search, nothing found"), "*/ret/absent-*"),
@@ -339,12 +392,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             call_args([("tag", tag.into()), limit()])
         })?;
     }
+
     let (minion, until) = bench.middle_event()?;
+
     let of_minion = |_: u64| call_args([("minion", minion.as_str().into()), limit()]);
+
     let found = bench.client.call("events_list", of_minion(0))?["events"]
         .as_array()
         .map(Vec::len);
+
     let query = ("minion_search", "newest 50 of a minion");
+
     bench.ask(
         query,
         LISTS,
@@ -352,19 +410,26 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Some(found.unwrap_or(0)),
         of_minion,
     )?;
+
     let query = ("time_search", "newest 50 before a time");
     bench.ask(query, LISTS, "events_list", Some(newest_events), |_| {
         call_args([("until", until.into()), limit()])
     })?;
+
+    // The peak of the queries, without the searches over HTTP below.
     let rss = bench.subject.rss_peak_mb()?;
+
     let limited = bench.limited_searches()?;
+
     bench.returner_calls(("returner_quiet", "returner, quiet"), 0)?;
+
     // The same while retention drops all stored jobs.
     let dropped = bench.segments_dropped()?;
     bench.client.call(
         "clean_old_jobs",
         call_args([("keep_jobs_seconds", 1.into())]),
     )?;
+
     bench.returner_calls(("returner_cleaning", "returner, jobs dropped"), CALLS)?;
     let dropped = bench.segments_dropped()? - dropped;
 
@@ -376,30 +441,41 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         client: _client,
         ..
     } = bench;
+
     let disk = subject.stop()?.disk_bytes as f64 / entries as f64;
+
     let (keys, rows): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+
     let mut document =
         json!({ "jobs": args.jobs, "entries": entries, "minions_of_wide": args.minions });
+
     for (key, row) in keys.into_iter().zip(report.rows(rows)?) {
         ask::set(&mut document, key, row);
     }
+
     let mut of_limited = Report::new(global);
     let limited = of_limited.rows(limited)?;
+
     let limited_note = if limited.is_empty() {
         "the configuration has no `http.listen`: searches by limited tokens were not measured"
     } else {
         limited::MEANING
     };
+
     ask::set(&mut document, "limited", limited.into());
     ask::set(&mut document, "segments_let_go", dropped.into());
     ask::set(&mut document, "rss_peak_mb", rounded(rss, 1));
     ask::set(&mut document, "disk_bytes_per_entry", rounded(disk, 1));
+
     report.document(&document)?;
+
     report.note(&format!(
         "the wide job has {} minions; {dropped} segments were dropped",
         args.minions
     ))?;
     report.note(limited_note)?;
+
+    // The notes are for people; JSON has the same numbers as fields.
     let [stored_jobs, events] = [args.jobs, entries].map(|n| thousands(n as f64));
     report.note(&format!(
         "{stored_jobs} jobs, {events} events, {disk:.1} bytes of disk each, peak memory {rss:.0} MB"

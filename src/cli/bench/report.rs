@@ -60,6 +60,7 @@ impl Row {
         n: N,
     ) -> Self {
         let n = n.into();
+
         let text = |n| {
             if decimals == 0 {
                 thousands(n)
@@ -67,7 +68,9 @@ impl Row {
                 format!("{n:.decimals$}")
             }
         };
+
         let row = self.cell(Column::right(title), n.map(text).unwrap_or_default());
+        // Some numbers only repeat others for people.
         if key.is_empty() {
             row
         } else {
@@ -109,18 +112,23 @@ impl Report {
     /// Like [`Report::row`], with rows that are aligned with each other.
     pub(super) fn rows(&mut self, rows: Vec<Row>) -> anyhow::Result<Vec<Json>> {
         let (mut columns, mut lines, mut documents) = (Vec::new(), Vec::new(), Vec::new());
+
         for row in rows {
+            // All rows have the same columns, so the last row's do.
             columns = row.columns;
             lines.push(row.cells);
             documents.push(row.json.into());
         }
+
         if self.out.format == Format::Table {
+            // The progress line would stay above the table.
             self.out.status("")?;
             self.table
                 .get_or_insert_with(|| Table::new(columns))
                 .print(&mut self.out, &lines)?;
             self.out.flush()?;
         }
+
         Ok(documents)
     }
 

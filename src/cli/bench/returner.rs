@@ -25,27 +25,36 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new(global);
     let load = returns(args.common.seed);
     let mut runs = Vec::new();
+
     for &connections in &args.connections {
         let mut document = json!({ "connections": connections });
+
         for (store, encoding) in [
             ("saltcellar", Encoding::Returner),
             ("baseline", Encoding::Bare),
         ] {
             let scratch = args.common.scratch()?;
+
+            // A process of its own for each run, so that no run inherits memory.
             let mut subject = match encoding {
                 Encoding::Bare => Subject::baseline(&scratch, 1)?,
                 _ => Subject::daemon(&scratch, global.config.as_deref())?,
             };
+
             let generator = load.generator(encoding);
             let spec = LoadSpec {
+                // Zero would send nothing.
                 connections: connections.max(1),
                 ..LoadSpec::new(&generator, args.entries)
             };
+
             let result = run_load(&subject.socket, &spec, |answered, _| {
                 report.progress(|| format!("{store}, {connections}: {answered} calls"))
             })?;
+
             let cost = subject.stop()?;
             let entries = args.entries as f64;
+
             let row = Row::default()
                 .label("STORE", store)
                 .label("CONNECTIONS", connections.to_string())
@@ -58,9 +67,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                     2,
                     cost.cpu_s / entries * 1e6,
                 );
+
             ask::set(&mut document, store, report.row(row)?);
         }
         runs.push(document);
     }
+
     report.runs(runs)
 }

@@ -34,10 +34,12 @@ impl NoDaemon {
         if self.source.kind() == io::ErrorKind::PermissionDenied {
             return no_access(&self.choice.path);
         }
+
         let flag = match self.choice.origin {
             Origin::Default => String::new(),
             _ => format!(" --socket {}", self.choice.path.display()),
         };
+
         format!(
             "start one with `saltcellar serve{flag}`, or the installed service with `systemctl start saltcellar`; \
              if it listens elsewhere, set --socket or SALTCELLAR_SOCKET"
@@ -49,12 +51,15 @@ impl NoDaemon {
 fn no_access(socket: &Path) -> String {
     let user = users::User::numbered(rustix::process::geteuid().as_raw())
         .map_or_else(|| "USER".to_owned(), |user| user.name);
+
     let group = socket
         .ancestors()
         .find_map(|path| std::fs::metadata(path).ok())
         .map(|file| file.gid());
+
     match group {
         // The daemon of root without `socket_group`.
+        // No group helps: the daemon runs as root without `socket_group`.
         None | Some(0) => "only root has access to the socket: use sudo, or set `socket_group` in the daemon's configuration, \
              restart it, and add this user to that group"
             .to_owned(),
@@ -79,11 +84,13 @@ fn origin_text(origin: &Origin) -> String {
 pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
+
     if let Some(error) = &choice.ignored {
         print_error(&format!(
             "warning: the configuration has an error, only its key `socket` is used: {error}"
         ));
     }
+
     Client::connect(&choice.path).map_err(|error| match error {
         ClientError::Unreachable { source, .. } => NoDaemon { choice, source }.into(),
         other => other.into(),
@@ -106,16 +113,24 @@ pub(in crate::cli) fn call_as<T: DeserializeOwned>(
     args: impl Serialize,
 ) -> Result<(T, Json), ClientError> {
     let invalid = |error: &dyn std::fmt::Display| ClientError::Protocol(format!("{name}: {error}"));
+
     let mut args = serde_json::to_value(args).map_err(|error| invalid(&error))?;
+
+    // `()` stands for no arguments.
     if args.is_null() {
         args = json!({});
     }
+
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
     }
+
     let args = encode(&args).map_err(|error| invalid(&error))?;
+
     let mut answer = to_json(&client.ask(name, &args)?);
+    // Before times become text, because the type has them as numbers.
     let typed = typed(&answer)?;
+
     iso_in(&mut answer);
     Ok((typed, answer))
 }
@@ -235,6 +250,7 @@ impl Pages {
         mut table: impl FnMut(&mut Output, &[Json]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut out = Output::paged(form);
+
         if out.format != Format::Table {
             self.print_json(&mut out)?;
         } else if order == Order::NewestFirst {
@@ -249,14 +265,18 @@ impl Pages {
                 }
             }
         } else {
+            // The newest row is the last line, so all rows are read before the first is printed.
             let (mut all, mut rows) = (Vec::new(), self.next()?);
             while !rows.is_empty() {
                 all.append(&mut rows);
                 rows = self.next()?;
             }
+
             all.reverse();
+
             table(&mut out, &all)?;
         }
+
         out.finish()?;
         self.explain();
         Ok(())
@@ -264,8 +284,10 @@ impl Pages {
 
     fn explain(&self) {
         let Some(scan) = &self.scan else { return };
+
         let of = |name: &str| scan.get(name).copied().unwrap_or(0);
         let (segments, blocks) = (of("segments"), of("blocks"));
+
         let text = if segments + of("segments_skipped") == 0 {
             "searched the entries of the job by its index".to_owned()
         } else {
@@ -276,15 +298,20 @@ impl Pages {
                 of("entries"),
             )
         };
+
+        // On standard error, beside the rows.
         crate::cli::print_error(&text);
     }
 
     /// Prints `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` the rows only.
     fn print_json(&mut self, out: &mut Output) -> anyhow::Result<()> {
         let is_document = out.format == Format::Json;
+
         if is_document {
             out.text(&format!("{{{}: [", json!(self.list.rows)))?;
         }
+
+        // JSON allows no comma after the last row.
         let mut before = "\n";
         loop {
             let rows = self.next()?;
@@ -297,12 +324,16 @@ impl Pages {
                 }
                 before = ",\n";
             }
+            // At once, because the next page may be slow.
             out.flush()?;
+
             if rows.is_empty() {
                 break;
             }
         }
+
         if is_document {
+            // An empty list stays on one line.
             let end = if before == ",\n" { "\n" } else { "" };
             out.rendered(&format!("{end}], \"more\": {}}}", self.more))?;
         }
@@ -313,27 +344,37 @@ impl Pages {
         if self.done || self.wanted == 0 {
             return Ok(Vec::new());
         }
+
         let invalid = |what: &str| ClientError::Protocol(format!("{}: {what}", self.list.call));
+
         set(
             &mut self.args,
             "limit",
             self.wanted.min(limits::CLI_PAGE_ROWS).into(),
         );
+
         let mut answer = call(&mut self.client, self.list.call, &self.args)?;
+
         let Some(Json::Array(rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
             return Err(invalid("no list"));
         };
+
         if let (Some(sums), Json::Object(scan)) = (&mut self.scan, answer.of("scan")) {
             for (name, count) in scan {
                 *sums.entry(name.clone()).or_default() += count.as_u64().unwrap_or(0);
             }
         }
+
         self.more = answer.is("more");
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;
+
+        // A page without rows names its position; otherwise the last row does.
         let next = answer.get("next").filter(|next| !next.is_null());
         let of_row = || rows.last().map(|last| last.of(self.list.cursor));
+
         if let Some(before) = next.or_else(of_row).filter(|_| self.more) {
+            // A daemon that repeats a page would be read forever.
             if before.is_null() || before == self.args.of("before") {
                 return Err(invalid("the list does not advance"));
             }
@@ -342,6 +383,7 @@ impl Pages {
             // `more` without a cursor would loop forever.
             self.done = true;
         }
+
         Ok(rows)
     }
 }
@@ -371,11 +413,14 @@ pub(in crate::cli) fn call_paged(
 ) -> Result<Json, ClientError> {
     let invalid = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
     let mut all = Json::Null;
+
     loop {
         let mut answer = call(client, name, &args)?;
         let mut fields = answer.as_object_mut();
+        // They describe one page, and would be wrong about the whole.
         let [more, next] =
             ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
+
         if all.is_null() {
             all = answer;
         } else {
@@ -384,13 +429,17 @@ pub(in crate::cli) fn call_paged(
                 _ => return Err(invalid("no list")),
             }
         }
+
         if more != Some(Json::Bool(true)) {
             return Ok(all);
         }
+
         let next = next.ok_or_else(|| invalid("more without next"))?;
+        // As above: the list must advance.
         if next.is_null() || next == *args.of("after") {
             return Err(invalid("the list does not advance"));
         }
+
         set(&mut args, "after", next);
     }
 }

@@ -48,23 +48,30 @@ impl Exit {
             Some(OutputError::NoRows) => return Some(Self::Usage),
             _ => {}
         }
+
         if let Some(finding) = cause.downcast_ref::<Finding>() {
             return Some(finding.exit);
         }
+
         if cause.is::<ConfigError>() || cause.is::<BadData>() || cause.is::<BadUsage>() {
             return Some(Self::Usage);
         }
+
+        // The types of these errors follow from what is done with them.
         if let Some(error) = cause.downcast_ref() {
             return Some(Self::of_store(error));
         }
+
         if let Some(error) = cause.downcast_ref() {
             return Some(match error {
                 ToolError::Store(error) => Self::of_store(error),
+                // The other errors of tools are about their arguments.
                 ToolError::Damaged { .. } => Self::Corrupt,
                 ToolError::NoSpace { .. } => Self::Failed,
                 _ => Self::Usage,
             });
         }
+
         if let Some(error) = cause.downcast_ref::<SocketError>() {
             return Some(match error {
                 SocketError::NoGroup { .. } => Self::Usage,
@@ -72,9 +79,12 @@ impl Exit {
                 _ => Self::Failed,
             });
         }
+
+        // The connection never came up; the errors of one that did follow.
         if cause.is::<NoDaemon>() {
             return Some(Self::NoDaemon);
         }
+
         Some(match cause.downcast_ref::<ClientError>()? {
             ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => Self::NoDaemon,
             ClientError::TimedOut(_) => Self::TempFail,

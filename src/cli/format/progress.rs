@@ -53,13 +53,18 @@ impl Bar {
             "[{{bar:24}}] {{prefix}} {{percent:>3}} %  {}  {{eta}} left  {{wide_msg}}",
             unit.template()
         );
+
+        // A constant apart from the unit.
         let style = ProgressStyle::with_template(&template)
             .expect("the template is valid")
             .progress_chars("#>-");
+
         let drawn = ProgressBar::with_draw_target(None, target)
             .with_style(style)
             .with_prefix(what);
+
         let now = Instant::now();
+
         Self {
             what,
             unit,
@@ -76,9 +81,11 @@ impl Bar {
 
     /// A line without a terminal.
     fn text(&self, done: u64, total: u64, on: &str) -> String {
+        // The total is unknown, as with standard input.
         if total == 0 {
             return format!("{}  {on}", self.what);
         }
+
         let share = (done as f64 / total as f64).min(1.0) * 100.0;
         let numbers = match self.unit {
             Unit::Bytes => format!("{} of {}", bytes(done), bytes(total)),
@@ -86,6 +93,7 @@ impl Bar {
             Unit::Jobs => format!("{done} of {total} jobs"),
             Unit::Rows => format!("{done} of {total} rows"),
         };
+
         format!("{} {:>3.0} %  {numbers}  {on}", self.what, share.floor())
             .trim_end()
             .to_owned()
@@ -105,8 +113,10 @@ impl Watch for Bar {
         if self.started.elapsed() < SHOWN_AFTER {
             return;
         }
+
         // File names of a store that is not ours.
         let on = plain(on);
+
         if !self.drawn.is_hidden() {
             self.draw(done, total, &on);
         } else if self.printed.elapsed() >= LINES {
@@ -136,6 +146,7 @@ pub(in crate::cli) fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
+
     if unit == "B" || value >= 100.0 {
         format!("{value:.0} {unit}")
     } else {

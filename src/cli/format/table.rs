@@ -118,10 +118,12 @@ pub(in crate::cli) struct Table {
 impl Table {
     pub(in crate::cli) fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
+
         let widths = columns
             .iter()
             .map(|column| width_of(column.title))
             .collect();
+
         let shown = vec![true; columns.len()];
         Self {
             columns,
@@ -139,11 +141,13 @@ impl Table {
     ) -> Vec<String> {
         let rows = self.bounded(rows);
         self.fit(&rows, width);
+
         let titles: Vec<String> = self
             .columns
             .iter()
             .map(|column| column.title.to_owned())
             .collect();
+
         std::iter::once(&titles)
             .chain(&rows)
             .map(|row| self.line(row))
@@ -171,18 +175,24 @@ impl Table {
             .iter()
             .map(|column| column.title.to_owned())
             .collect();
+
+        // CSV has whole cells, for programs.
         if out.is_csv() {
             if !std::mem::replace(&mut self.headed, true) {
                 out.csv_table(&titles)?;
             }
+
             return escaped(rows).iter().try_for_each(|row| out.csv_row(row));
         }
+
         let rows = self.bounded(rows);
         self.fit(&rows, out.width);
+
         if !self.headed {
             out.heading(&self.line(&titles))?;
             self.headed = true;
         }
+
         for (number, row) in rows.iter().enumerate() {
             out.line(&self.line(row))?;
             out.text(&below(number))?;
@@ -197,15 +207,21 @@ impl Table {
                 *width = (*width).max(width_of(cell));
             }
         }
+
         let Some(terminal) = terminal else { return };
+
+        // After the heading is printed, columns can no longer disappear.
         while !self.headed && self.preferred_width() > terminal {
             let optional = self.columns.iter().zip(&mut self.shown);
             let optional = optional.filter(|(column, shown)| **shown && column.drop_order > 0);
+            // Without such columns the others are truncated below.
             let Some((_, shown)) = optional.max_by_key(|(column, _)| column.drop_order) else {
                 break;
             };
+
             *shown = false;
         }
+
         loop {
             let shown = || {
                 self.widths
@@ -215,14 +231,19 @@ impl Table {
             };
             let total = shown().map(|(width, _)| width).sum::<usize>()
                 + GAP.len() * shown().count().saturating_sub(1);
+
             let excess = total.saturating_sub(terminal);
+
             let shrinkable = self.columns.iter().zip(&mut self.widths).zip(&self.shown);
             let shrinkable = shrinkable.filter(|((column, width), shown)| {
                 **shown && column.fit.truncates() && **width > SHRUNK_CHARS_MIN
             });
+
             let widest = shrinkable
                 .map(|((_, width), _)| width)
                 .max_by_key(|width| **width);
+
+            // One character at a time, so that the widest columns end up equally wide.
             match widest {
                 Some(width) if excess > 0 => *width -= 1,
                 _ => return,
@@ -238,10 +259,12 @@ impl Table {
             .zip(&self.widths)
             .zip(&self.shown)
             .filter(|(_, shown)| **shown);
+
         let widths = all.map(|((column, width), _)| match column.fit {
             Fit::TruncateEnd | Fit::TruncateMiddle => column.min_chars.min(*width),
             Fit::Left | Fit::Right => *width,
         });
+
         widths
             .map(|width| width + GAP.len())
             .sum::<usize>()
@@ -255,7 +278,9 @@ impl Table {
             .zip(&self.widths)
             .zip(row)
             .zip(&self.shown);
+
         let cells = cells.filter(|(_, shown)| **shown).map(|(cell, _)| cell);
+
         let cells = cells.map(|((column, &width), cell)| {
             let cell = column.fit.cut(cell, width);
             let padding = " ".repeat(width.saturating_sub(width_of(&cell)));
@@ -264,11 +289,13 @@ impl Table {
                 _ => format!("{cell}{padding}"),
             }
         });
+
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
 
     /// The rows without characters that change the terminal, and without cells that exceed [`CELL_WIDTH_MAX`].
     fn bounded(&self, rows: &[Vec<String>]) -> Vec<Vec<String>> {
+        // Escaped first, because escapes are longer than what they replace.
         let bound = |(column, cell): (&Column, &String)| {
             let cell = plain(cell);
             column.fit.bounded(&cell).into_owned()
@@ -301,17 +328,23 @@ impl Fit {
         {
             return Cow::Borrowed(cell);
         }
+
+        // The ellipsis takes a place of its own.
         let (width, chars) = (width.saturating_sub(1), chars.saturating_sub(1));
+
         let (of_end, chars_of_end) = match self {
             Self::TruncateMiddle => (width * 3 / 5, chars / 2),
             Self::Left | Self::Right | Self::TruncateEnd => (0, 0),
         };
+
         let begin = prefix(cell.chars(), width - of_end, chars - chars_of_end);
         let end: Vec<char> = prefix(cell.chars().rev(), of_end, chars_of_end);
+
         let all = begin
             .into_iter()
             .chain([ELLIPSIS])
             .chain(end.into_iter().rev());
+
         Cow::Owned(all.collect())
     }
 }

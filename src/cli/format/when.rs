@@ -75,6 +75,7 @@ impl When {
                 today.saturating_sub(days.days()).to_datetime(time.time())
             }
         };
+
         // In a gap of the calendar the time after it, in a fold the first of both.
         let zoned = zone.to_ambiguous_zoned(at).compatible();
         zoned.map_or(Micros(i64::MAX), |zoned| {
@@ -116,25 +117,32 @@ fn timestamp(at: Micros) -> Timestamp {
 }
 
 fn parse(text: &str) -> Option<When> {
+    // With or without a minus: both mean that long ago.
     let age = Duration::parse(text.strip_prefix('-').unwrap_or(text));
     if let Some(age) = age.and_then(|age| i64::try_from(age.as_micros()).ok()) {
         return now().0.checked_sub(age).map(Micros).map(When::At);
     }
+
     if text == "now" {
         return Some(When::At(now()));
     }
+
+    // A day without a time begins at midnight.
     let (day, rest) = text.split_once(' ').unwrap_or((text, "00:00"));
     let days = match day {
         "today" => Some(0),
         "yesterday" => Some(1),
         _ => None,
     };
+
     if let Some(days) = days {
         return civil("2000-01-01", rest).map(|time| When::Day(days, time));
     }
+    // A time alone is one of today.
     if let Some(time) = civil("2000-01-01", text) {
         return Some(When::Day(0, time));
     }
+
     match date(text)? {
         (at, None) => Some(When::Local(at)),
         (at, Some(offset)) => Some(When::At(of_utc(at.checked_sub(offset).ok()?))),
@@ -144,35 +152,47 @@ fn parse(text: &str) -> Option<When> {
 /// A date, perhaps with a time, and the offset of its zone from UTC, if given.
 fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
     let (day, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+
     if let Some(time) = time.strip_suffix('Z').or_else(|| time.strip_suffix(" UTC")) {
         return Some((civil(day, time)?, Some(SignedDuration::ZERO)));
     }
+
+    // Without an offset, the caller decides the zone.
     let Some(sign) = time.find(['+', '-']) else {
         return Some((civil(day, time)?, None));
     };
+
     let (time, offset) = time.split_at(sign);
     let is_west = offset.starts_with('-');
+
+    // Hours and minutes are required, so that `+1` is not guessed at.
     let (hours, minutes) = offset.get(1..)?.split_once(':')?;
     let seconds = i64::from(number(hours, 2)?) * 3600 + i64::from(number(minutes, 2)?) * 60;
     let offset = SignedDuration::from_secs(if is_west { -seconds } else { seconds });
+
     Some((civil(day, time)?, Some(offset)))
 }
 
 /// Parses `2026-11-21` and `05:47`, optionally followed by `:28` and `.123456`.
 fn civil(date: &str, time: &str) -> Option<DateTime> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
+
     let (mut date, mut time) = (date.split('-'), time.split(':'));
     let (year, month, day) = (
         number(date.next()?, 4)?,
         number(date.next()?, 2)?,
         number(date.next()?, 2)?,
     );
+
     let (hour, minute) = (number(time.next()?, 2)?, number(time.next()?, 2)?);
     let second = number(time.next().unwrap_or("00"), 2)?;
+    // More than six digits do not fit, and are rejected.
     let micros = number(&format!("{fraction:0<6}"), 6)?;
+
     if date.next().is_some() || time.next().is_some() {
         return None;
     }
+
     Micros::of_utc([year, month, day, hour, minute, second, micros])?.utc()
 }
 
@@ -266,6 +286,7 @@ fn shown(iso: &str, zone: &TimeZone, form: &str) -> String {
     let Some(at) = time_of(&Json::from(iso)) else {
         return iso.to_owned();
     };
+
     let at = timestamp(at).to_zoned(zone.clone());
     // The milliseconds are cut, not rounded: a rounded time could be that of another entry.
     at.strftime(form).to_string()

@@ -54,14 +54,17 @@ impl Search {
         query: &[(&'static str, &str)],
         same: Option<(&'static str, String)>,
     ) -> Self {
+        // Owned, because a search outlives the limit that it was made for.
         let query: Vec<_> = query
             .iter()
             .map(|(name, value)| (*name, (*value).to_owned()))
             .collect();
+
         let with = |more: Option<(&'static str, String)>| {
             let query = query.iter().cloned().chain(more).collect();
             vec![(path.to_owned(), query)]
         };
+
         Self {
             key,
             title,
@@ -71,11 +74,14 @@ impl Search {
     }
 
     fn all(glob: &str) -> Vec<Self> {
+        // What the token's limit selects, as a filter of the request.
         let of_limit = || Some(("match", json!([{ "minion": glob }]).to_string()));
         let events = |key, title, query: &[(&'static str, &str)]| {
             Self::new(key, title, "events", query, of_limit())
         };
+
         let page = ("limit", "100");
+
         vec![
             events("newest_events", "newest 100 events", &[page]),
             events(
@@ -128,6 +134,7 @@ impl Reader {
             .get(format!("http://{}/api/v1/{path}", self.address))
             .query_pairs(query.iter().map(|(name, value)| (*name, value.as_str())))
             .header("authorization", &self.token);
+
         let started = Instant::now();
         let mut answer = request.call().with_context(|| format!("ask for {path}"))?;
         let body = answer.body_mut().read_to_vec().context("read an answer")?;
@@ -146,12 +153,15 @@ impl QueryBench<'_> {
         loop {
             let status = self.client.call("status", call_args([]))?;
             let http = &status["http"];
+            // The configuration has no listener.
             if http.is_nil() {
                 return Ok(None);
             }
+
             if http["state"].as_str() == Some("open") {
                 return Ok(http["listen"].as_str().map(str::to_owned));
             }
+
             ensure!(Instant::now() < deadline, "open the HTTP listener");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -167,13 +177,16 @@ impl QueryBench<'_> {
                 ("minions", glob.map_or(Value::Nil, Value::from)),
             ]),
         )?;
+
         let token = answer["token"].as_str().context("read the token")?;
+
         Ok(Reader {
             agent: Agent::config_builder()
                 .timeout_global(Some(TIMEOUT))
                 .build()
                 .into(),
             address: address.to_owned(),
+            // Tokens last as long as the state directory, which is temporary.
             token: format!("Bearer {token}"),
         })
     }
@@ -183,12 +196,15 @@ impl QueryBench<'_> {
         let Some(address) = self.http_address()? else {
             return Ok(Vec::new());
         };
+
         let whole = self.reader(&address, "whole", None)?;
         let mut rows = Vec::new();
+
         for (key, glob) in LIMITS {
             let limited = self.reader(&address, key, Some(glob))?;
             let mut searches = Search::all(glob);
             searches.extend(jobs_of(&limited, &whole)?);
+
             for search in searches {
                 self.report
                     .progress(|| format!("limited to {glob}: {}", search.title))?;
@@ -208,6 +224,7 @@ fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
         let jids = jobs.iter().filter_map(|job| job.get("jid")?.as_str());
         anyhow::Ok(jids.map(str::to_owned).collect::<Vec<_>>())
     };
+
     let own = list(limited, JOBS)?;
 
     // The unlimited list for the same jobs is the one that ends at the same job, if that is in one page.
@@ -222,12 +239,14 @@ fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
     let each: Vec<_> = narrow
         .map(|jid| (format!("jobs/{jid}"), Vec::new()))
         .collect();
+
     let mut searches = vec![Search {
         key: "newest_jobs",
         title: "newest 50 jobs",
         requests: vec![list_of_jobs(JOBS)],
         same,
     }];
+
     if !each.is_empty() {
         searches.push(Search {
             key: "one_job",
@@ -236,6 +255,7 @@ fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
             requests: each,
         });
     }
+
     Ok(searches)
 }
 
@@ -269,6 +289,7 @@ fn compare(
         if n >= RUNS.0 && started.elapsed() > TIME {
             break;
         }
+        // In turns, so that all of them see the same machine.
         let [of_nothing, of_limited, of_same, of_whole] = &mut times;
         of_nothing.push(limited.ask(&nothing)?.0);
         of_limited.push(limited.ask(&at(&search.requests, n)?)?.0);
@@ -282,10 +303,13 @@ fn compare(
     let [of_nothing, of_limited, of_same, of_whole] =
         times.map(|times| times.into_iter().collect::<Durations>().ms(0.5));
     let net = |ms: Option<f64>| Some((ms? - of_nothing?).max(0.0));
+
     let ratio = |to: Option<f64>| {
         let (own, other) = (net(of_limited)?, net(to)?);
+        // Nothing is left to compare without the time of HTTP.
         (other > 0.0).then(|| own / other)
     };
+
     Ok(Row::default()
         .text("MINIONS", "minions", glob)
         .json("limit", limit)

@@ -40,14 +40,18 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let requests: Arc<Mutex<Requests>> = Arc::default();
     let recorded = requests.clone();
+
     let master = FakeMaster::new(false, move |tag: &str, minion: &str| {
         let number = tag
             .strip_prefix("hot/")
             .and_then(|n| n.parse().ok())
             .unwrap_or(0);
+
         let mut requests = recorded.lock();
         requests.count += 1;
+
         let last = requests.last.insert(minion.to_owned(), number);
+        // Numbers ascend for each minion.
         if last.is_some_and(|last| last >= number) {
             requests
                 .violations
@@ -55,8 +59,11 @@ pub(super) fn run(
         }
         Ok(())
     });
+
+    // One handle for the reactor, one to bring the master up.
     let ask = master.clone();
     let settings = ReactorSettings::default();
+
     let mut harness = Harness::start(
         &root.join("backlog"),
         &["hot/*"],
@@ -64,9 +71,13 @@ pub(super) fn run(
         Default::default(),
         |_| ask,
     )?;
+
     let peak_mb = || memory_mb(std::process::id(), "VmHWM");
     let started = Instant::now();
+
     let mut sent = 0;
+
+    // In batches, as a busy bus source delivers them.
     while sent < events {
         let batch = sent..events.min(sent + BATCH);
         sent = batch.end;
@@ -74,14 +85,18 @@ pub(super) fn run(
             (format!("hot/{}", n + 1), format!("web{}", n % MINIONS))
         })?;
     }
+
     harness.wait_until_read()?;
     let (waiting, sent_s) = (
         harness.handle.status().waiting,
         started.elapsed().as_secs_f64(),
     );
+    // The backlog is complete, and nothing was sent yet.
     let down_mb = peak_mb()?;
+
     let up_at = Instant::now();
     master.is_up.store(true, Ordering::Relaxed);
+
     loop {
         let open = harness.handle.status().open;
         if open == 0 {
@@ -91,10 +106,16 @@ pub(super) fn run(
         harness.wait("reactions", |harness| harness.handle.status().open < open)?;
         std::thread::sleep(Duration::from_millis(10));
     }
+
     harness.wait_until_done()?;
+
     let (took, peak) = (up_at.elapsed().as_secs_f64(), peak_mb()?);
+
+    // Read before the stop takes the harness apart.
     let left = harness.metrics.reactions_left_old.get();
+
     harness.stop();
+
     let row = Row::default()
         .count("EVENTS", "events", events)
         .count("WAITING", "waiting", waiting as u64)
@@ -107,7 +128,10 @@ pub(super) fn run(
             events as f64 / took.max(1e-9),
         )
         .number("PEAK MB", "peak_mb", 1, peak);
+
     report.print_row(row)?;
+
+    // Checked after the row is printed, because the numbers explain a failure.
     let requests = requests.lock();
     ensure!(
         requests.violations.is_empty(),
@@ -115,11 +139,13 @@ pub(super) fn run(
         requests.violations.len(),
         requests.violations.first()
     );
+    // Old events are skipped by design, and counted.
     ensure!(
         requests.count + left == events,
         "{} of {events} events caused a request, {left} were too old",
         requests.count
     );
+
     ensure!(
         !check || peak <= PEAK_MB,
         "peak memory {peak:.1} MB exceeds {PEAK_MB:.0} MB"

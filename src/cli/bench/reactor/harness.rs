@@ -81,16 +81,24 @@ impl Harness {
         (limits, classes): (Limits, Classes),
         executor: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
+        // As in the daemon, because memory is measured.
         crate::cli::serve::disable_huge_pages();
+
         let file = old_file(dir, "react.sls", SLS)?;
+
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "- '{rule}': [{}]", file.display());
         }
+
         let config = dir.join("master");
         fs::write(&config, text).context("write the configuration")?;
+
+        // Rules that Salt's Python would have to render are not measured here.
         let pipeline = Pipeline::new(&SaltMaster::read(&config), Arc::new(NoSalt));
         let (clock, metrics) = (Clock::real(), Arc::<Metrics>::default());
+
         let options = Options {
             dir: dir.join("state"),
             holder: "saltcellar bench".to_owned(),
@@ -101,10 +109,13 @@ impl Harness {
             free: FreeSpace::default(),
             fs: Arc::new(vfs::Disk),
         };
+
         let (store, intake, threads) = Store::open(&options)
             .context("open the store")?
             .on_threads();
+
         let reactor = Reactor::start(Parts {
+            // There are no keys of masters in these events.
             clean: Arc::new(|batch| batch),
             store: store.clone(),
             intake: intake.clone(),
@@ -115,6 +126,7 @@ impl Harness {
             executor: executor(&metrics),
         })
         .context("start the reactor")?;
+
         let handle = reactor.handle();
         Ok(Self {
             metrics,
@@ -138,6 +150,7 @@ impl Harness {
     ) -> anyhow::Result<()> {
         let mut batch = Batch::default();
         let count = numbers.end - numbers.start;
+
         for (tag, minion) in numbers.map(event) {
             let mut w = Writer::new();
             w.map(3)
@@ -147,7 +160,9 @@ impl Harness {
                 .str("accept")
                 .str("_stamp")
                 .str("2030-01-01T00:00:00");
+
             let body = w.into_bytes();
+
             let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
             batch.push(
                 &Entry {
@@ -157,15 +172,21 @@ impl Harness {
                 None,
             );
         }
+
         let (answered, rejected) = (self.answered.clone(), self.rejected.clone());
         let done = move |stored: Result<(), String>| {
+            // Before `answered`, for whoever waits for that.
             rejected.fetch_add(if stored.is_err() { count } else { 0 }, Ordering::Relaxed);
             answered.fetch_add(count, Ordering::Relaxed);
         };
+
         self.intake
             .submit(batch, Some(Box::new(done)))
             .context("submit events")?;
+
         self.sent += count;
+
+        // A bus source waits as well, instead of filling the memory of the store.
         self.wait("the store", |harness| {
             harness.sent - harness.answered.load(Ordering::Relaxed) < UNANSWERED_MAX
         })
@@ -185,6 +206,7 @@ impl Harness {
             harness.answered.load(Ordering::Relaxed) == harness.sent
                 && (status.behind, status.waiting, status.open) == (0, 0, 0)
         })?;
+
         ensure!(
             self.rejected.load(Ordering::Relaxed) == 0,
             "the store rejected events"
@@ -212,15 +234,19 @@ impl Harness {
         one_of: u64,
         other: &str,
     ) -> anyhow::Result<Schedule> {
+        // Not measured: this event pays for the connection and the template.
         self.submit(0..1, |_| ("hot/first".to_owned(), "web0".to_owned()))?;
         self.wait_until_done()?;
+
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a number of events"
         )]
         let events = (f64::from(rate) * time.as_secs_f64()) as u64;
+
         let each = Duration::from_secs(1) / rate.max(1);
+
         let mut schedule = Schedule {
             cpu_s: own_cpu_s()?,
             started: Instant::now(),
@@ -228,23 +254,29 @@ impl Harness {
             events,
             rate: 0.0,
         };
+
         for n in 0..events {
+            // By its due time, so that a late event does not delay the following ones.
             std::thread::sleep(schedule.due(n).saturating_duration_since(Instant::now()));
+
             let kind = if n.is_multiple_of(one_of) {
                 "hot"
             } else {
                 other
             };
+
             self.submit(n..n + 1, |n| {
                 (format!("{kind}/{n}"), format!("web{}", n % MINIONS))
             })?;
         }
+
         schedule.rate = events as f64 / schedule.started.elapsed().as_secs_f64();
         Ok(schedule)
     }
 
     pub(super) fn stop(self) {
         self.reactor.stop();
+
         drop((self.store, self.intake, self.handle));
         for thread in self.threads {
             let _ = thread.join();
@@ -296,18 +328,23 @@ impl<F: Fn(&str, &str) -> Result<(), MasterError>> FakeMaster<F> {
 
 impl<F: Fn(&str, &str) -> Result<(), MasterError> + Send + Sync> Executor for FakeMaster<F> {
     fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
+        // A master that is down does not see the request.
         self.reach()?;
+
         let tag = call
             .load
             .get("arg")
             .and_then(Value::as_list)
             .and_then(|arg| arg.first()?.as_str());
+
         let minion = call
             .load
             .get("tgt")
             .and_then(Value::as_str)
             .unwrap_or_default();
+
         (self.answer)(tag.unwrap_or_default(), minion)?;
+
         let (jid, minions) = (jid.to_owned(), vec![minion.to_owned()]);
         Ok(Answer::Published {
             jid,

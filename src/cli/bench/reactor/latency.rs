@@ -48,9 +48,13 @@ pub(super) fn wire(
 fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::Result<Row> {
     let dir = root.join(format!("wire-{one_of}"));
     std::fs::create_dir_all(&dir).context("create a directory")?;
+
+    // On the same disk, and before the load disturbs it.
     let syncs = syncs(&dir)?;
+
     let requests = Requests::default();
     let recorded = requests.clone();
+
     let port = serve(move |request| {
         let load = get(request, "load").unwrap_or_default();
         let text = |value: Option<&[u8]>| value.and_then(as_text).unwrap_or_default().to_owned();
@@ -58,6 +62,7 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
         recorded.lock().push((tag, Instant::now()));
         published(&text(get(load, "jid")))
     });
+
     let (host, user) = ("127.0.0.1".to_owned(), "root".to_owned());
     let address = MasterAddress {
         host,
@@ -65,7 +70,9 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
         cachedir: dir.clone(),
         user,
     };
+    // The key that a caller on the master's host has.
     std::fs::write(dir.join(".root_key"), "the key").context("write a key")?;
+
     let mut harness = Harness::start(
         &dir,
         &["hot/*"],
@@ -73,30 +80,40 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
         Default::default(),
         |metrics| Arc::new(Master::new(address, metrics.clone())),
     )?;
+
     let schedule = harness.submit_at_rate(rate, time, one_of, "cold")?;
     harness.wait_until_done()?;
     let cpu_us = (own_cpu_s()? - schedule.cpu_s) * 1e6 / schedule.events.max(1) as f64;
     harness.stop();
+
     let requests = requests.lock();
     let latencies = schedule.latencies(&requests);
+
+    // The event before the schedule has another tag and is not counted.
     let (found, expected) = (latencies.len() as u64, schedule.events.div_ceil(one_of));
+
     ensure!(
         found == expected,
         "{found} of {expected} requests reached the master"
     );
+
+    // The rate of requests is that of the whole run, up to the last one.
     let last = requests
         .iter()
         .map(|(_, at)| *at)
         .max()
         .unwrap_or(schedule.started);
+
     let seconds = last
         .saturating_duration_since(schedule.started)
         .as_secs_f64();
+
     let matching = if one_of == 1 {
         "all".to_owned()
     } else {
         format!("1 of {one_of}")
     };
+
     Ok(Row::default()
         .label("MATCHING", matching)
         .json("one_of", one_of)
@@ -117,16 +134,21 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
 fn syncs(dir: &Path) -> anyhow::Result<Durations> {
     let path = dir.join("baseline");
     let mut file = File::create(&path).context("create the baseline's file")?;
+
     let mut sync = |_| {
+        // A page, about as much as a small commit.
         file.write_all(&[0x5a; 4096])
             .context("write the baseline")?;
         let started = Instant::now();
         file.sync_data().context("sync the baseline")?;
         Ok(started.elapsed())
     };
+
     let durations = (0..SYNCS)
         .map(&mut sync)
         .collect::<anyhow::Result<Vec<_>>>()?;
+
+    // The store's directory must be empty at its start.
     std::fs::remove_file(&path).context("remove the baseline")?;
     Ok(durations.into_iter().collect())
 }
@@ -150,18 +172,23 @@ pub(super) fn isolation(
     check: bool,
 ) -> anyhow::Result<()> {
     let (mut rows, mut p99) = (Vec::new(), Vec::new());
+
     for other in OTHERS {
         let latencies =
             measure_isolation(&root.join(format!("isolation-{other}")), other, rate, time)?;
         p99.push(latencies.ms(0.99).unwrap_or(0.0));
+
         rows.push(
             Row::default()
                 .text("OTHER RULE", "other_rule", other)
                 .latency_and_max(&latencies),
         );
     }
+
     report.print_rows(rows)?;
+
     for (other, ms) in OTHERS.iter().zip(&p99) {
+        // The first run has no other rule.
         let delay = ms - p99.first().unwrap_or(ms);
         ensure!(
             !check || delay <= DELAY_MS,
@@ -178,6 +205,7 @@ fn measure_isolation(
     time: Duration,
 ) -> anyhow::Result<Durations> {
     let mut settings = ReactorSettings::default();
+
     if other == "throttled" {
         let rate = Some(Rate {
             times: 1,
@@ -189,16 +217,22 @@ fn measure_isolation(
             ..RuleOptions::default()
         }));
     }
+
+    // Without the other rule, the same events match nothing.
     let rules: &[&str] = if other == "absent" {
         &["hot/*"]
     } else {
         &["hot/*", "other/*"]
     };
+
     let requests = Requests::default();
     let recorded = requests.clone();
+
     let master = FakeMaster::new(true, move |tag: &str, _: &str| {
         match other {
+            // Only the measured rule counts; the other one is as bad as it is meant to be.
             _ if tag.starts_with("hot/") => recorded.lock().push((tag.to_owned(), Instant::now())),
+            // Occupies a worker, as a request without a response does.
             "slow" => std::thread::sleep(SLOW),
             "failing" => {
                 let (place, why) = ("the benchmark".to_owned(), "a failing rule".to_owned());
@@ -208,12 +242,16 @@ fn measure_isolation(
         }
         Ok(())
     });
+
     let mut harness = Harness::start(dir, rules, settings, Default::default(), |_| master)?;
     let schedule = harness.submit_at_rate(rate, time, ONE_OF, "other")?;
+
+    // One more for the event before the schedule.
     let expected = 1 + schedule.events.div_ceil(ONE_OF);
     harness.wait("the measured rule", |_| {
         requests.lock().len() as u64 >= expected
     })?;
+
     harness.stop();
     Ok(schedule.latencies(&requests.lock()))
 }

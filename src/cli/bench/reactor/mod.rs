@@ -84,6 +84,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = child::scratch(args.dir.as_deref(), false)?;
     let time = Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0));
     let (root, mut report) = (scratch.path(), Report::new(global));
+
+    // Each of these flags replaces the measurement of the pipeline.
     if args.wire {
         return latency::wire(&mut report, root, args.rate, time);
     }
@@ -96,6 +98,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if let Some(events) = args.backlog {
         return backlog::run(&mut report, root, events, args.check);
     }
+
     let mut rows = Vec::new();
     for situation in situations(root)? {
         let name = format!("{} {}", situation.name, situation.entries);
@@ -103,6 +106,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             rows.push(measure(root, &situation, time)?);
         }
     }
+
     report.print_rows(rows)
 }
 
@@ -110,7 +114,10 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     for dir in ["srv/salt/reactor", "srv/reactor"] {
         old_file(&root.join(dir), "r.sls", SLS)?;
     }
+
     let local = format!("{}/srv/reactor/r.sls", root.display());
+
+    // The last rule matches, so a search through a list would be slowest.
     let one = |entries: usize, reference: &str| {
         let mut rules = String::from("reactor:\n");
         for number in 0..entries - 1 {
@@ -118,6 +125,8 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
         }
         rules + &format!("- 'salt/key': [{reference}]\n")
     };
+
+    // Two patterns that both match, alternating.
     let all = |entries: usize| {
         let mut rules = String::from("reactor:\n");
         for number in 0..entries {
@@ -125,6 +134,7 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
         }
         rules
     };
+
     let mut found = Vec::new();
     for entries in ENTRIES {
         let mut add = |name, rules, tag, id, calls| {
@@ -137,6 +147,7 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
                 calls,
             });
         };
+
         add("one matches", one(entries, &local), "salt/key", "web1", 1);
         add(
             "one matches, if false",
@@ -161,6 +172,7 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
         );
         add("all match one file", all(entries), "salt/key", "web1", 1);
     }
+
     Ok(found)
 }
 
@@ -171,11 +183,16 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
         root.display()
     );
     fs::write(&config, head + &situation.rules).context("write the configuration")?;
+
+    // Each situation has rules of its own, and therefore a pipeline.
     let pipeline = Pipeline::new(&SaltMaster::read(&config), std::sync::Arc::new(NoSalt));
     let mut worker = Worker::new(pipeline.into());
+
+    // A fixed time: no rule looks at it.
     let stamp = "2030-01-01T00:00:00";
     let body =
         packed(&json!({ "id": situation.id, "act": "accept", "result": true, "_stamp": stamp }));
+
     let mut once = || {
         worker.react(
             situation.tag,
@@ -186,6 +203,8 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
             Detail::Calls,
         )
     };
+
+    // Before the clock starts: compiles the template, and checks the result.
     let outcome = once();
     ensure!(
         outcome.calls.len() == situation.calls && outcome.notes.is_empty(),
@@ -194,20 +213,26 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
         outcome.calls.len(),
         outcome.notes
     );
+
     // Fast situations are measured in batches, to amortise reading the clock.
     let batch: u32 = if situation.tag == "salt/key" { 1 } else { 64 };
+
     let mut samples = Vec::new();
     let begin = Instant::now();
+
     while begin.elapsed() < time {
         let start = Instant::now();
         for _ in 0..batch {
             std::hint::black_box(once());
         }
+        // The mean of a batch is one sample.
         samples.push(start.elapsed() / batch);
     }
+
     let per_s = samples.len() as f64 * f64::from(batch) / begin.elapsed().as_secs_f64();
     let samples: Durations = samples.into_iter().collect();
     let us = |share| samples.ms(share).map(|ms| ms * 1e3);
+
     Ok(Row::default()
         .text("SITUATION", "situation", situation.name)
         .count("RULES", "entries", situation.entries as u64)

@@ -55,17 +55,22 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
         ],
         ..ReactorSettings::default()
     };
+
     let mut classes = [ClassRules::jobs(), ClassRules::events()];
     for class in &mut classes {
         class.keep.bytes = Some(LOG_BYTES);
     }
+
+    // One rule without options, and one for each option that keeps state.
     let patterns = ["plain/*", "once/*", "quiet/*", "budget/*"];
     let limits = Limits {
         segment_bytes_max: SEGMENT_BYTES,
         ..Limits::default()
     };
     let classes = Classes::new(&classes);
+
     let master = FakeMaster::new(true, |_: &str, _: &str| Ok(()));
+
     let mut harness = Harness::start(
         &root.join("soak"),
         &patterns,
@@ -73,29 +78,37 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
         (limits, classes),
         |_| master,
     )?;
+
     let started = Instant::now();
     let mut samples = Vec::new();
     let step = (events / SAMPLES).max(BATCH);
     let (mut sent, mut next) = (0, step);
+
     while sent < events {
         harness.submit(sent..sent + BATCH, |n| {
+            // The first events of a batch match one pattern each, the others none.
             let tag = match patterns.get(usize::try_from(n % BATCH).unwrap_or(0)) {
                 Some(pattern) => pattern.replace('*', &n.to_string()),
                 None => format!("salt/beacon/minion{n}/load/{n}"),
             };
             (tag, format!("minion{n}"))
         })?;
+
         sent += BATCH;
+
         // Limits the reactor's lag.
         harness.wait("the reactor", |harness| {
             harness.handle.status().behind < 100_000
         })?;
+
         if sent >= next || sent >= events {
             next += step;
             // Pending events use memory but are not growth.
             harness.wait_until_done()?;
+
             let mb = memory_mb(std::process::id(), "VmRSS")?;
             let (done, skipped) = reactions(&harness);
+
             let row = Row::default()
                 .count("EVENTS", "events", sent)
                 .number(
@@ -107,21 +120,29 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
                 .count("REACTIONS", "reactions", done)
                 .count("SKIPPED", "left_out", skipped)
                 .number("RSS MB", "rss_mb", 1, mb);
+
             report.print_row(row)?;
+            // Kept apart from the rows for the comparison at the end.
             samples.push(mb);
         }
     }
+
     let (done, skipped) = reactions(&harness);
     let handled = done + skipped;
+    // A lost event would look like saved memory.
     let expected = sent / BATCH * patterns.len() as u64;
+
     harness.stop();
     ensure!(
         handled == expected,
         "{handled} of {expected} matching events were handled"
     );
+
+    // The median, because single samples include segments that are being sealed.
     let quarter = samples.len() / 4;
     let before = median(samples.get(quarter..2 * quarter).unwrap_or_default());
     let after = median(samples.get(samples.len() - quarter..).unwrap_or_default());
+
     ensure!(
         after - before <= GROWTH_MB,
         "memory grew from {before:.1} MB in the second quarter of {sent} events to {after:.1} MB in the last, by more than {GROWTH_MB:.0} MB"

@@ -43,7 +43,10 @@ pub(super) fn run(
 ) -> anyhow::Result<(Subject, SourceRun)> {
     let config = prepare(scratch.path(), connections)?;
     let subject = Subject::daemon(scratch, Some(&config))?;
+
     let mut open = None;
+
+    // The daemon chooses the port, and opens it after its own socket.
     wait_for_status(&subject, |status| {
         let source = &status["https"];
         open = source["listen"]
@@ -52,13 +55,17 @@ pub(super) fn run(
             .map(str::to_owned);
         (u64::from(open.is_some()), 1)
     })?;
+
     let address = open
         .unwrap_or_default()
         .parse::<SocketAddr>()
         .context("read the address of the source")?;
+
     let address = Address::new(address, "localhost", CA).context("read the certificate")?;
     let signer = Signer::from_pem(MINION).context("read the minion's key")?;
+
     let all_signed = Barrier::new(usize::try_from(connections)? + 1);
+
     let minions = Minions {
         address,
         signer,
@@ -67,6 +74,7 @@ pub(super) fn run(
         batch,
         all_signed,
     };
+
     let run = minions.send(&subject)?;
     Ok((subject, run))
 }
@@ -76,16 +84,21 @@ fn prepare(dir: &Path, connections: u64) -> anyhow::Result<std::path::PathBuf> {
     let put = |name: &str, bytes: &[u8]| {
         std::fs::write(dir.join(name), bytes).with_context(|| format!("write {name}"))
     };
+
     std::fs::create_dir_all(dir.join("pki/minions")).context("create the directory of keys")?;
+    // One key for all: a minion is known by the name of the file.
     for n in 0..connections {
         put(&format!("pki/minions/{}", name(n)), MINION_PUBLIC)?;
     }
+
     put("tls.pem", CERTIFICATE)?;
     put("tls.key", KEY)?;
+
     let shown = dir.display();
     let text = format!(
         "https: {{listen: \"127.0.0.1:0\", certificate: \"{shown}/tls.pem\", key: \"{shown}/tls.key\", pki_dir: \"{shown}/pki\"}}\n"
     );
+
     put("https.yaml", text.as_bytes())?;
     Ok(dir.join("https.yaml"))
 }
@@ -110,9 +123,12 @@ impl Minions {
             let threads: Vec<_> = (0..self.connections)
                 .map(|n| scope.spawn(move || self.run_minion(n)))
                 .collect();
+            // The clock starts when the last batch is signed.
             self.all_signed.wait();
+
             let (start, own, cpu_s_before) =
                 (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
+
             let mut latencies = Vec::new();
             for thread in threads {
                 latencies.extend(
@@ -121,9 +137,11 @@ impl Minions {
                         .map_err(|_| anyhow!("run the load: a thread panicked"))??,
                 );
             }
+
             let seconds = start.elapsed().as_secs_f64();
             let latencies = latencies.into_iter().collect();
             let sender_cpu_s = own_cpu_s()? - own;
+
             Ok(SourceRun {
                 seconds,
                 latencies,
@@ -136,10 +154,13 @@ impl Minions {
 
     fn run_minion(&self, n: u64) -> anyhow::Result<Vec<Duration>> {
         let prepared = self.sign(n);
+
         // Reached even after a failure, because the other threads wait.
         self.all_signed.wait();
         let (mut connection, batches) = prepared?;
+
         let mut latencies = Vec::with_capacity(batches.len());
+
         for batch in &batches {
             let start = Instant::now();
             let answer = connection.post(batch).context("send a batch")?;
@@ -152,24 +173,31 @@ impl Minions {
     fn sign(&self, n: u64) -> anyhow::Result<(HttpsConnection, Vec<Vec<u8>>)> {
         let id = name(n);
         let mut connection = HttpsConnection::open(&self.address).context("connect")?;
+
         let sealed = |connection: &mut HttpsConnection, payload: &[u8]| {
             connection
                 .sealed(&id, &self.signer, Clock::real().now(), payload)
                 .context("sign a batch")
         };
+
         // An authenticated connection gets a longer idle timeout.
         let first = sealed(&mut connection, &[])?;
         check(&connection.post(&first).context("send a first batch")?)?;
+
         let mut last_request = Instant::now();
         let mut batches = Vec::new();
         let mut at = n * self.batch;
+
         while at < self.entries {
             let count = self.batch.min(self.entries - at);
             let payload: Vec<u8> = (at..at + count)
                 .flat_map(|entry| returned(&id, entry))
                 .collect();
+
             batches.push(sealed(&mut connection, &payload)?);
+            // Entries are dealt out to the minions in turn.
             at += self.connections * self.batch;
+
             if last_request.elapsed() > KEEP_ALIVE {
                 connection
                     .request("GET", HELLO_PATH, &[])
@@ -177,6 +205,7 @@ impl Minions {
                 last_request = Instant::now();
             }
         }
+
         Ok((connection, batches))
     }
 }
@@ -190,6 +219,7 @@ fn returned(id: &str, entry: u64) -> Vec<u8> {
         let result = json!({ "comment": comment, "name": name, "changes": {}, "result": true, "duration": entry % 97 });
         (name, result)
     };
+
     let load = json!({
         "id": id, "jid": stamped_jid(Micros(JIDS_FROM.saturating_add_unsigned(entry))), "fun": "state.apply",
         "fun_args": [], "retcode": 0, "success": true, "return": (0..4).map(state).collect::<Map<_, _>>(),
@@ -201,16 +231,20 @@ fn returned(id: &str, entry: u64) -> Vec<u8> {
 fn check(answer: &HttpsAnswer) -> anyhow::Result<()> {
     for frame in frames(&answer.body) {
         let mut reader = Reader::new(frame.context("read an answer")?);
+
+        // The second element says whether the call succeeded.
         let good = reader
             .array()
             .and_then(|_| reader.value())
             .and_then(|_| reader.value())
             .ok()
             .and_then(as_bool);
+
         if good != Some(true) {
             bail!("store a batch: {}", String::from_utf8_lossy(&answer.body));
         }
     }
+
     if answer.status == 200 {
         Ok(())
     } else {

@@ -114,10 +114,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         } else {
             1_000_000
         });
+
         let connections = source.connections(args.connections);
         let name = source.to_possible_value().context("name the source")?;
+
         for batch in source.batches(&args.batch) {
+            // A new daemon for each run, so that no run finds entries of another.
             let scratch = args.common.scratch()?;
+
             let (mut subject, run) = match source {
                 BenchSource::Baseline | BenchSource::Socket => {
                     socket(args, &scratch, source, entries, connections, batch)?
@@ -127,15 +131,24 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 }
                 BenchSource::Https => https::run(&scratch, entries, connections, batch)?,
             };
+
+            // Sealing belongs to the cost.
             subject.process.wait_until_idle(TIMEOUT)?;
+
             let daemon_cpu_s = subject.process.cpu_s()? - run.cpu_s_before;
             let rss_peak_mb = subject.rss_peak_mb()?;
+
             if source != BenchSource::Baseline {
                 subject.check_log()?;
             }
+            // Only now, because the daemon logs the end of a connection.
             drop(run.peer);
+
             subject.stop()?;
+
+            // Costs are given for a million entries, so that runs of different length compare.
             let per_million = |seconds: f64| seconds / entries as f64 * 1e6;
+
             let row = Row::default()
                 // The key has been `door` since the first release; scripts read it.
                 .text("SOURCE", "door", name.get_name())
@@ -162,6 +175,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                     per_million(run.sender_cpu_s),
                 )
                 .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb);
+
             runs.push(report.row(row)?);
         }
     }
@@ -182,20 +196,26 @@ fn socket(
     } else {
         (Subject::daemon(scratch, None)?, Encoding::EventReturn)
     };
+
     let generator = mix(args.common.seed, 1.0).generator(encoding);
+
+    // The start of the process does not belong to the load.
     let cpu_s_before = subject.process.cpu_s()?;
+
     let spec = LoadSpec {
         connections,
         in_flight: IN_FLIGHT,
         batch,
         ..LoadSpec::new(&generator, entries)
     };
+
     let LoadResult {
         seconds,
         latencies,
         own_cpu_s: sender_cpu_s,
         ..
     } = run_load(&subject.socket, &spec, |_, _| Ok(()))?;
+
     Ok((
         subject,
         SourceRun {
@@ -215,18 +235,23 @@ fn wait_for_status(
 ) -> anyhow::Result<()> {
     let mut client = Client::connect(&subject.socket)?;
     let (mut seen, mut since) = (0, Instant::now());
+
     loop {
         let (now, end) = progress(&client.call("status", call_args([]))?);
+
         if now >= end {
             return Ok(());
         }
+
         if now > seen {
             (seen, since) = (now, Instant::now());
         }
+        // Only a lack of progress is a failure; a slow disk is not.
         ensure!(
             since.elapsed() < PROGRESS_TIMEOUT,
             "wait for the daemon: no progress after {now} of {end}"
         );
+
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -31,38 +31,52 @@ pub(super) fn run(
         scratch.path().join("sources.yaml"),
         scratch.path().join("source"),
     );
+
     let is_bus = source == BenchSource::Bus;
+
     let bus = is_bus
         .then(|| FakeBus::listen(&path))
         .transpose()
         .context("listen as a bus")?;
+
     let text = if is_bus {
         format!("bus: [\"{}\"]\n", path.display())
     } else {
         format!("zeromq: {{pull: \"ipc://{}\"}}\n", path.display())
     };
+
     std::fs::write(&config, text).context("write a configuration")?;
     let subject = Subject::daemon(scratch, Some(&config))?;
+
     // It listens on its own socket before it opens the others, and answers after that.
     Client::connect(&subject.socket)?
         .call("status", Value::Map(Vec::new()))
         .context("wait for the daemon")?;
+
+    // The clock starts when the source is connected.
     let peer = match bus {
         Some(bus) => bus.subscriber().context("wait for the bus source")?,
         None => push(&path)?,
     };
+
+    // The same events as over the local socket.
     let generator = mix(args.common.seed, 1.0).generator(Encoding::Message);
+
     let (start, own, cpu_s_before) = (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
     send(&peer, is_bus, &generator, entries)?;
     let sender_cpu_s = own_cpu_s()? - own;
+
+    // Without answers, only the daemon's counter shows that all events are stored.
     wait_for_status(&subject, |status| {
         (
             status["counters"]["entries_stored"].as_u64().unwrap_or(0),
             entries,
         )
     })?;
+
     let seconds = start.elapsed().as_secs_f64();
     let latencies = Durations::default();
+
     Ok((
         subject,
         SourceRun {
@@ -79,9 +93,11 @@ fn push(path: &Path) -> anyhow::Result<UnixStream> {
     let mut peer = connect::unix(path, PROGRESS_TIMEOUT).context("connect to the PULL")?;
     peer.set_read_timeout(Some(PROGRESS_TIMEOUT))
         .context("set a timeout")?;
+
     peer.write_all(&greeting()).context("greet the PULL")?;
     peer.write_all(&ready(SocketType::Push))
         .context("greet the PULL")?;
+    // Its greeting has a fixed size, and nothing in it matters here.
     let theirs = greeting().len() + ready(SocketType::Pull).len();
     peer.read_exact(&mut vec![0; theirs])
         .context("read the greeting of the PULL")?;
@@ -96,9 +112,12 @@ fn send(
 ) -> anyhow::Result<()> {
     let (mut out, mut frame, mut message) =
         (Vec::with_capacity(2 * WRITE_BYTES), Vec::new(), Vec::new());
+
     for n in 0..entries {
         message.clear();
+
         generator.write(n, &mut message);
+
         if is_bus {
             frame.clear();
             put_frame(&mut frame, &message);
@@ -111,6 +130,8 @@ fn send(
         } else {
             put_message(&mut out, &[&message]);
         }
+
+        // Large writes, so that the sender does not become the bottleneck.
         if out.len() >= WRITE_BYTES || n + 1 == entries {
             peer.write_all(&out).context("send")?;
             out.clear();

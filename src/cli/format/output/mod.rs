@@ -115,14 +115,20 @@ impl Output {
     pub(in crate::cli) fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
         let stdout = io::stdout();
+        // CSV is for programs even if a person looks at it.
         let terminal = stdout.is_terminal() && form != Form::Csv;
+
         let size = terminal
             .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
             .flatten();
+
         let columns = size
+            // Some terminals do not know their size.
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns > 0);
+
         let (format, bold) = (form.into(), terminal && is_coloured());
+
         Self {
             form,
             format,
@@ -164,6 +170,7 @@ impl Output {
                 cell.clone()
             }
         };
+
         let line = cells.iter().map(quoted).collect::<Vec<_>>().join(",");
         Ok(self.sink.write(&format!("{line}\n"))?)
     }
@@ -178,8 +185,10 @@ impl Output {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else {
             return Ok(());
         };
+
         // The last column stays empty: a terminal would wrap after it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
+
         self.sink.write(&format!("\r\x1b[K{}", plain(&text)))?;
         self.flush()
     }
@@ -220,6 +229,7 @@ impl Output {
         {
             return self.rendered(&nested(&value, 0, self.colours(), false));
         }
+
         let text = if self.format == Format::Json {
             format!("{document:#}")
         } else {
@@ -315,9 +325,11 @@ fn escape(
     is_unsafe: impl Fn(char) -> bool,
     write: impl Fn(&mut String, char) -> std::fmt::Result,
 ) -> Cow<'_, str> {
+    // Most text needs no copy.
     if !text.contains(&is_unsafe) {
         return Cow::Borrowed(text);
     }
+
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if is_unsafe(c) {
@@ -334,6 +346,7 @@ fn is_unsafe(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
     }
+
     // Line separators and bidirectional controls; then characters that are invisible or render as blanks.
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}')

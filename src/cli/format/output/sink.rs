@@ -33,9 +33,12 @@ impl Sink {
         let stdout = io::stdout();
         let named = std::env::var("PAGER").unwrap_or_else(|_| "less".to_owned());
         let pager: Vec<String> = named.split_whitespace().map(str::to_owned).collect();
+
         let is_used = !DISABLED.load(Ordering::Relaxed)
             && stdout.is_terminal()
+            // It would show the same, and only hold it back.
             && pager.first().is_some_and(|program| program != "cat");
+
         match rustix::termios::tcgetwinsize(&stdout) {
             Ok(size) if is_used && size.ws_row > 1 => Self::Waiting {
                 text: String::new(),
@@ -56,10 +59,13 @@ impl Sink {
                 pager,
             } => {
                 waiting.push_str(text);
+                // The last line of the terminal is for the prompt.
                 if memchr::memchr_iter(b'\n', waiting.as_bytes()).count() < *lines {
                     return Ok(());
                 }
+
                 let waiting = std::mem::take(waiting);
+                // Without a pager, everything is printed as it comes.
                 *self = start(pager).unwrap_or_else(Self::stdout);
                 self.write(&waiting)
             }
@@ -77,12 +83,15 @@ impl Sink {
 
     /// Writes what is buffered, and waits until the pager ends.
     pub(super) fn finish(&mut self) -> io::Result<()> {
+        // Everything fits the terminal.
         if let Self::Waiting { text, .. } = self {
             let text = std::mem::take(text);
             *self = Self::stdout();
             self.write(&text)?;
         }
+
         self.flush()?;
+
         if let Self::Pager(mut child, writer) = std::mem::replace(self, Self::stdout()) {
             drop(writer);
             child.wait()?;
@@ -99,9 +108,11 @@ fn start(pager: &[String]) -> Option<Sink> {
         .args(args)
         .env("LESSSECURE", "1")
         .stdin(Stdio::piped());
+
     if std::env::var_os("LESS").is_none() {
         command.env("LESS", "FRX");
     }
+
     let mut child = command.spawn().ok()?;
     let input = child.stdin.take()?;
     Some(Sink::Pager(child, BufWriter::new(input)))

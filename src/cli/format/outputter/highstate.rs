@@ -30,6 +30,7 @@ fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
 fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
     let mut data = get(data, "return").unwrap_or(data);
     data = get(data, "data").unwrap_or(data);
+
     // The final event of a runner, instead of a minion's return.
     if let Some([(_, only)]) = data.as_map().map(Vec::as_slice)
         && get(only, "jid").is_some()
@@ -39,18 +40,24 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
             .and_then(|value| get(value, "data"))
             .unwrap_or(data);
     }
+
     match data {
         Value::Integer(_) | Value::Boolean(_) | Value::String(_) | Value::Nil => {
             Some(clean(&python::text(data)))
         }
         Value::Map(hosts) => {
+            // An orchestration is shown under the id of the master, beside its `retcode`.
             let master = |key: &Value| key.as_str().is_some_and(|key| key.ends_with("_master"));
             let of_master = hosts.iter().filter(|(key, _)| master(key)).count() == 1;
+            // Beside the results of a runner, `retcode` is no host.
             let is_host = |key: &Value| !(of_master && key.as_str() == Some("retcode"));
+
             let hosts = hosts.iter().filter(|(key, _)| is_host(key));
+
             let shown: Option<Vec<_>> = hosts
                 .map(|(host, data)| Some(format_host(host, data, level, colours)?.0))
                 .collect();
+
             Some(shown?.join("\n"))
         }
         _ => None,
@@ -81,8 +88,10 @@ fn format_host(
     let mut colour = colours.green();
     let mut lines = Vec::new();
     let mut counts = Counts::default();
+
     match data {
         Value::Integer(_) | Value::Boolean(_) => {
+            // Salt counts a bare value as a change, and colours it so.
             counts.changed = 1;
             lines.push(format!("{colour}    {}{end}", python::repr(data)));
             colour = colours.cyan();
@@ -97,6 +106,7 @@ fn format_host(
             );
             colour = colours.cyan();
         }
+        // A list instead of states has the reasons why they did not compile.
         Value::Array(errors) => {
             colour = colours.light_red();
             lines.push(format!("    {colour}Data failed to compile:{end}"));
@@ -109,21 +119,27 @@ fn format_host(
         }
         Value::Map(states) => {
             for (key, state) in states {
+                // States without a number were not recorded in order. Salt warns before anything
+                // else.
                 let lost = state.as_map().is_some_and(|state| !state.is_empty());
                 if lost && key.as_str() != Some("changes") && get(state, "__run_num__").is_none() {
                     lines.insert(0, line(&sorted_repr(state)));
                     lines.insert(0, LOST.to_owned());
                 }
             }
+
             let mut states: Vec<_> = states
                 .iter()
                 .filter(|(_, state)| get(state, "result").is_some())
                 .collect();
+
+            // In the order in which they ran.
             states.sort_by_key(|(_, state)| {
                 get(state, "__run_num__")
                     .and_then(Value::as_i64)
                     .unwrap_or(0)
             });
+
             for (key, state) in states {
                 colour = format_state(
                     &mut lines,
@@ -134,10 +150,12 @@ fn format_host(
                     colour,
                 )?;
             }
+
             summary(&mut lines, &counts, &host, colours);
         }
         _ => {}
     }
+
     lines.insert(0, format!("{colour}{host}:{end}"));
     Some((lines.join("\n"), counts.changed > 0))
 }
@@ -150,10 +168,12 @@ fn sorted_repr(value: &Value) -> String {
     let Value::Map(pairs) = value else {
         return python::repr(value);
     };
+
     let mut pairs: Vec<_> = pairs
         .iter()
         .map(|(key, value)| (python::repr(key), sorted_repr(value)))
         .collect();
+
     pairs.sort();
     let pairs = pairs
         .into_iter()
@@ -172,26 +192,34 @@ fn format_state(
 ) -> Option<&'static str> {
     let end = colours.end();
     let result = get(state, "result")?;
+
     match result {
         Value::Boolean(true) => counts.succeeded += 1,
         Value::Boolean(false) => counts.failed += 1,
         Value::Nil => counts.not_run += 1,
         _ => counts.other += 1,
     }
+
     let duration = get(state, "duration");
     let took = duration.and_then(milliseconds).unwrap_or(0.0);
+    // Parallel states overlap, so only the longest one counts for the run time.
     if get(state, "__parallel__").is_some() {
         counts.longest_parallel = counts.longest_parallel.max(took);
     } else {
         counts.durations += took;
     }
+
     let name = get(state, "name")
         .and_then(Value::as_str)
         .unwrap_or_default();
+
     let changes = get(state, "changes")?;
+
     let (changed, change_text) = if matches!(name, "state.orch" | "state.orchestrate" | "state.sls")
     {
+        // The changes of an orchestration are returns of its own jobs.
         let inner = format!("\n{}", output(changes, level + 1, colours)?);
+
         let pad = " ".repeat(DEEP * level);
         (
             true,
@@ -204,25 +232,34 @@ fn format_state(
     } else {
         format_changes(changes, colours)?
     };
+
     counts.changed += usize::from(changed);
+
     let mut colour = if changed {
         colours.cyan()
     } else {
         colours.green()
     };
+
+    // A result outweighs the changes.
     match result {
         Value::Boolean(false) => (colour, heading) = (colours.red(), colours.red()),
         Value::Nil => (colour, heading) = (colours.light_yellow(), colours.light_yellow()),
         _ => {}
     }
+
     let parts: Vec<_> = key.split("_|-").collect();
+    // A key in another form is not from a state: the caller falls back to `nested`.
     let [module, id, about, function, ..] = parts.as_slice() else {
         return None;
     };
+
     lines.push(format!("{colour}----------{end}"));
     let mut put = |label: &str, text: &str| lines.push(format!("    {colour}{label}: {text}{end}"));
+
     let shown = |text: &str| block(text, DEEP);
     let mut comment = shown(python::text(get(state, "comment")?).trim());
+
     match get(state, "data") {
         Some(Value::Array(items)) => {
             for item in items {
@@ -230,6 +267,7 @@ fn format_state(
             }
         }
         Some(Value::Map(pairs)) => {
+            // Salt lists such data below the comment.
             for (key, value) in pairs {
                 let _ = write!(
                     comment,
@@ -242,6 +280,7 @@ fn format_state(
         Some(other) => comment.extend([" ", &shown(&python::text(other))]),
         None => {}
     }
+
     put("      ID", &shown(id));
     put("Function", &shown(&format!("{module}.{function}")));
     if id != about {
@@ -249,15 +288,20 @@ fn format_state(
     }
     put("  Result", &shown(&python::text(result)));
     put(" Comment", &comment);
+
+    // Not every return has these times.
     if let Some(start) = get(state, "start_time") {
         put(" Started", &shown(&python::text(start)));
+
         let duration = duration.map(python::text).filter(|text| !text.is_empty());
         put(
             "Duration",
             &duration.map_or_else(String::new, |text| format!("{} ms", shown(&text))),
         );
     }
+
     lines.push(format!("{colour}     Changes:   {change_text}{end}"));
+
     if let Some(warnings) = get(state, "warnings").and_then(Value::as_array) {
         counts.warnings += 1;
         let text = warnings
@@ -268,6 +312,7 @@ fn format_state(
         let (red, text) = (colours.light_red(), wrapped(&clean(&text)));
         lines.push(format!("   {red} Warnings: {text}{end}"));
     }
+
     Some(heading)
 }
 
@@ -286,9 +331,12 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
         Value::Map(pairs) => pairs.is_empty(),
         other => other.as_f64() == Some(0.0),
     };
+
     if falsy {
         return Some((false, String::new()));
     }
+
+    // A module of the site may return anything.
     if !changes.is_map() {
         return Some((
             true,
@@ -298,17 +346,23 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
             ),
         ));
     }
+
+    // `salt.state` of an orchestration: the changes are returns of minions, and formatted like
+    // them.
     let states = get(changes, "ret")
         .filter(|_| get(changes, "out").and_then(Value::as_str) == Some("highstate"));
+
     let Some(states) = states.filter(|ret| !ret.is_nil()) else {
         return Some((
             true,
             format!("\n{}", nested(changes, DEEP, colours, false).trim_end()),
         ));
     };
+
     let (mut text, mut changed) = (String::new(), false);
     for (host, data) in states.as_map()? {
         let (shown, any) = format_host(host, data, 1, colours)?;
+        // A change anywhere inside is a change of this state.
         changed |= any;
         for line in python::lines(&shown) {
             let _ = write!(text, "\n{:DEEP$}{line}", "");
@@ -322,16 +376,21 @@ fn wrapped(text: &str) -> String {
     let pad = " ".repeat(DEEP);
     let mut lines: Vec<String> = Vec::new();
     let (mut line, mut gap) = (String::new(), 0);
+
     for word in text.split(|c: char| c.is_ascii_whitespace()) {
+        // Several spaces in a row are kept within a line.
         if word.is_empty() {
             gap += 1;
             continue;
         }
+
         let spaces = if line.is_empty() && !lines.is_empty() {
             0
         } else {
             gap
         };
+
+        // A line may only be longer than the limit if it is a single word.
         let wide = DEEP + line.chars().count() + spaces + word.chars().count() > WRAP;
         if wide && !line.is_empty() {
             lines.push(std::mem::take(&mut line));
@@ -341,6 +400,7 @@ fn wrapped(text: &str) -> String {
         line.push_str(word);
         gap = 1;
     }
+
     lines.push(line);
     lines.join(&format!("\n{pad}")).trim_start().to_owned()
 }
@@ -356,17 +416,22 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
         changed,
         ..
     } = *counts;
+
     let digits = [succeeded, failed, not_run, other, warnings]
         .iter()
         .map(|n| n.to_string().len())
         .max();
+
     // Without any state the width excludes digits.
     let any = succeeded + failed + not_run + other + warnings > 0;
     let width = LABEL + 2 + digits.filter(|_| any).unwrap_or(0);
+
     let rule = "-".repeat(width);
     let count =
         |label: &str, n: usize| format!("{label}: {n:>0$}", width.saturating_sub(label.len() + 2));
+
     lines.push(format!("{cyan}\nSummary for {host}\n{rule}{end}"));
+
     let mut marks = Vec::new();
     if not_run > 0 {
         marks.push(format!(
@@ -377,17 +442,22 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
     if changed > 0 {
         marks.push(format!("{green}changed={changed}{end}"));
     }
+
     let marks = if marks.is_empty() {
         String::new()
     } else {
         format!(" ({})", marks.join(", "))
     };
+
     lines.push(format!(
         "{green}{}{end}{marks}",
         count("Succeeded", succeeded + not_run)
     ));
+
     let colour = if failed > 0 { colours.red() } else { cyan };
     lines.push(format!("{colour}{}{end}", count("Failed", failed)));
+
+    // Salt leaves this line out without warnings, unlike the others.
     if warnings > 0 {
         lines.push(format!(
             "{}{}{end}",
@@ -395,17 +465,22 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
             count("Warnings", warnings)
         ));
     }
+
+    // A state with the result `None` counts as run.
     let total = succeeded + failed + not_run + other;
     lines.push(format!(
         "{cyan}{rule}\nTotal states run: {total:>0$}{end}",
         width.saturating_sub(7)
     ));
+
     let sum = counts.durations + counts.longest_parallel;
+    // Salt switches to seconds as late as this.
     let (sum, unit) = if sum > 999.0 {
         (sum / 1000.0, "s")
     } else {
         (sum, "ms")
     };
+
     let sum = format!("{sum:.3}");
     lines.push(format!(
         "{cyan}Total run time: {sum:>0$} {unit}{end}",

@@ -19,6 +19,7 @@ pub(in crate::cli) fn nested(
         failed,
         lines: Vec::new(),
     };
+
     nest.display(value, indent, "");
     nest.lines.join("\n")
 }
@@ -46,6 +47,7 @@ impl Nest {
             self.colours.cyan()
         };
         match value {
+            // Salt shows these as Python's `repr`, and text without quotes.
             Value::Nil | Value::Boolean(_) | Value::Integer(_) | Value::F32(_) | Value::F64(_) => {
                 self.line(
                     indent,
@@ -57,13 +59,16 @@ impl Nest {
             }
             Value::String(_) | Value::Binary(_) | Value::Ext(..) => {
                 let text = python::text(value);
+
                 let mut prefix = Cow::Borrowed(prefix);
                 for line in python::lines(&text) {
                     self.line(indent, self.colours.green(), &prefix, line, "");
+                    // Further lines stand below the first.
                     prefix = Cow::Owned(" ".repeat(prefix.len()));
                 }
             }
             Value::Array(items) => {
+                // A list in a failed return is as red as its keys.
                 let colour = if self.failed {
                     self.colours.red()
                 } else {
@@ -72,6 +77,7 @@ impl Nest {
                 for item in items {
                     match item {
                         Value::Array(_) | Value::Map(_) => {
+                            // A nested collection gets a mark of its own, and starts below it.
                             self.line(indent, colour, "", "|_", "");
                             let prefix = if item.is_map() { "" } else { "- " };
                             self.display(item, indent + 2, prefix);
@@ -81,6 +87,7 @@ impl Nest {
                 }
             }
             Value::Map(pairs) => {
+                // The outermost map needs no rule above it.
                 if indent > 0 {
                     self.line(indent, head, "", "----------", "");
                 }
@@ -100,7 +107,9 @@ fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
             .as_f64()
             .or_else(|| value.as_bool().map(|b| if b { 1.0 } else { 0.0 }))
     };
+
     let mut sorted: Vec<_> = pairs.iter().collect();
+    // Numbers sort by value: 9 comes before 10.
     if pairs.iter().all(|(key, _)| number(key).is_some()) {
         sorted
             .sort_by(|(a, _), (b, _)| number(a).partial_cmp(&number(b)).unwrap_or(Ordering::Equal));
@@ -109,6 +118,7 @@ fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
             .map(|(key, value)| (python::text(key), value))
             .collect();
     }
+
     let mut named: Vec<_> = sorted
         .drain(..)
         .map(|(key, value)| (python::text(key), value))
