@@ -1,5 +1,5 @@
-//! The command line's client of the local socket: one connection, one call at a time, with limits for
-//! time, answer size and nesting depth. `docs/WIRE.md` defines the format.
+//! The command line's client of the local socket: one connection, one call at a time, with limits
+//! for time, answer size and nesting depth. `docs/WIRE.md` defines the format.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use super::trust;
 use crate::base::{connect, limits};
 use crate::wire::{call, msgpack};
 
-/// Why a call has no answer.
+/// The reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon is listening, or access is denied: start the daemon, or name another socket.
@@ -39,10 +39,10 @@ pub enum ClientError {
         /// The daemon's message.
         message: String,
     },
-    /// A malformed answer: a bug, another program's socket, or a daemon of another version.
+    /// A malformed response: a bug, another program's socket, or a daemon of another version.
     #[error("malformed answer from the daemon: {0}")]
     Protocol(String),
-    /// No answer in time; retry later.
+    /// No response in time; retry later.
     #[error("the daemon did not answer within {} seconds", .0.as_secs())]
     TimedOut(Duration),
 }
@@ -61,7 +61,7 @@ impl Client {
         Self::connect_within(path, limits::CLI_ANSWER_TIMEOUT)
     }
 
-    /// Connects, with `timeout` for the connection and for each answer.
+    /// Connects, with `timeout` for the connection and for each response.
     pub fn connect_within(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let stream = connect::unix(path, timeout).map_err(|error| match error.kind() {
             // A full backlog: the daemon is running but does not accept.
@@ -90,24 +90,24 @@ impl Client {
         }
     }
 
-    /// Makes a call and waits for the answer. `args` is a map with str keys, see [`args`].
+    /// Makes a call and waits for the result. `args` is a map with str keys, see [`args`].
     pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
         self.ask(name, &packed(args)?)
     }
 
-    /// Makes a call with arguments as msgpack, and waits for the answer.
+    /// Makes a call with arguments as msgpack, and waits for the result.
     pub fn ask(&mut self, name: &str, args: &[u8]) -> Result<Value, ClientError> {
         let id = self.post(name, args)?;
         read_answer(self.receive()?, id)
     }
 
-    /// Makes a call and returns the raw frame of its answer, for measurements.
+    /// Makes a call and returns the raw frame of the response, for measurements.
     pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
         self.post(name, &packed(args)?)?;
         self.receive_frame()
     }
 
-    /// Makes a call and returns its answer as msgpack.
+    /// Makes a call and returns the result as msgpack.
     pub fn call_packed(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
         let id = self.post(name, &packed(args)?)?;
         let frame = self.receive_frame()?;
@@ -134,8 +134,9 @@ impl Client {
         }
     }
 
-    /// Sends a call without waiting; [`Client::next_answer`] returns its answer with the id returned here.
-    /// `args` is a msgpack map. Callers must read answers in between, or both sides block.
+    /// Sends a call without waiting; [`Client::next_answer`] returns its result with the id
+    /// returned here. `args` is a msgpack map. Callers must read responses in between, or both
+    /// sides block.
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
@@ -160,7 +161,8 @@ impl Client {
         })
     }
 
-    /// Waits for the next answer to a posted call, and returns it with the call's id. Answers arrive in any order.
+    /// Waits for the next response to a posted call, and returns it with the call's id. Responses
+    /// arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
         let answer = self.receive()?;
 
@@ -244,7 +246,7 @@ impl Client {
     }
 }
 
-/// Arguments of a call, without those that are nil.
+/// Makes the arguments of a call; nil values are left out.
 pub fn args<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     let set = pairs.into_iter().filter(|(_, value)| !value.is_nil());
     Value::Map(set.map(|(key, value)| (Value::from(key), value)).collect())

@@ -1,15 +1,17 @@
 //! The local socket: one unix stream each for many short-lived and forking processes.
 //!
-//! Each connection has a task, which reads frames in order and starts calls. A writing call enters `intake` before the
-//! next frame is read, so one peer's writes keep their order. Answers are sent in order of completion (`stream.rs`). A
-//! peer that breaks the protocol gets an error and is disconnected; other connections are not affected.
+//! Each connection has a task, which reads frames in order and starts calls. A writing call enters
+//! `intake` before the next frame is read, so one peer's writes keep their order. Answers are sent
+//! in order of completion (`stream.rs`). A peer that breaks the protocol gets an error and is
+//! disconnected; other connections are not affected.
 //!
 //! # Limits
 //!
-//! Memory for a frame is reserved from [`SOCKET_BYTES_IN_FLIGHT`] before the frame is read, in lanes by size, so a
-//! slow peer with a large frame does not block small calls. A tiny frame is read first, so a stalled peer
-//! blocks no one. Answers waiting to be read have at most [`ANSWER_BYTES_WAITING`]. Every step has a timeout
-//! except one: between two frames a peer may be silent indefinitely. The searches of a peer that is gone end.
+//! Memory for a frame is reserved from [`SOCKET_BYTES_IN_FLIGHT`] before the frame is read, in
+//! lanes by size, so a slow peer with a large frame does not block small calls. A tiny frame is
+//! read first, so a stalled peer blocks no one. Answers waiting to be read have at most
+//! [`ANSWER_BYTES_WAITING`]. Every step has a timeout except one: between two frames a peer may be
+//! silent indefinitely. The searches of a peer that is gone end.
 
 use std::io;
 use std::pin::pin;
@@ -49,7 +51,7 @@ struct SocketServer {
     intake: Intake,
     lanes: Lanes,
     answer_bytes: AtomicUsize,
-    /// What each user may hold.
+    /// The budgets of users.
     budgets: Budgets,
 }
 
@@ -124,7 +126,7 @@ pub(crate) async fn serve(
         .await;
 }
 
-/// The permit of a call in flight, and the bytes of its answer in the total.
+/// The permit of a call in flight, and the bytes of its response in the total.
 struct CallInFlight {
     _permit: OwnedSemaphorePermit,
     bytes: usize,
@@ -200,18 +202,18 @@ async fn serve_peer(
 struct Peer {
     server: Arc<SocketServer>,
     caller: Caller,
-    /// That of its user.
+    /// The budget of the peer's user.
     budget: Arc<Budget>,
     answers: Arc<AnswerWriter<CallInFlight>>,
-    /// One permit per call, held until its answer is sent.
+    /// One permit per call, held until its response is sent.
     call_permits: Arc<Semaphore>,
-    /// Its sender is dropped when the connection has ended.
+    /// The sender is dropped when the connection has ended.
     ended: watch::Receiver<()>,
     /// Turns true when the daemon stops.
     stop: watch::Receiver<bool>,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug)]
 enum CloseReason {
     Error(CallError),
@@ -277,7 +279,8 @@ impl Peer {
         }
     }
 
-    /// A permit for a call. While there is none, nothing is read that would show that the peer is gone.
+    /// A permit for a call. While there is none, nothing is read that would show that the peer is
+    /// gone.
     async fn permit(&self) -> Result<OwnedSemaphorePermit, CloseReason> {
         if let Ok(permit) = self.call_permits.clone().try_acquire_owned() {
             return Ok(permit);
@@ -288,7 +291,7 @@ impl Peer {
         }
     }
 
-    /// Sends the reason for closing the connection, if any, and waits until every answer is sent.
+    /// Sends the reason for closing the connection, if any, and waits until every response is sent.
     async fn close(&self, close_reason: Result<(), CloseReason>) {
         let reason = match close_reason {
             Ok(()) | Err(CloseReason::Gone) => None,
@@ -310,7 +313,8 @@ impl Peer {
         let _ = self.call_permits.acquire_many(all).await;
     }
 
-    /// Sends a frame without waiting. It is written at once if the peer has no other call in flight.
+    /// Sends a frame without waiting. It is written at once if the peer has no other call in
+    /// flight.
     fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
         // Only this call is in flight, so nothing can be queued behind or before its answer.
         let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
@@ -375,7 +379,8 @@ impl Lanes {
     }
 }
 
-/// Waits for the result of a reading call; `None` if its connection ends before, which ends the call.
+/// Waits for the result of a reading call; `None` if its connection ends before, which ends the
+/// call.
 async fn while_open<T>(
     mut ended: watch::Receiver<()>,
     reading: impl Future<Output = T>,
@@ -495,17 +500,17 @@ async fn start_call(
     Ok(())
 }
 
-/// The destination of a call's answer.
+/// The destination of a call's response.
 struct Reply {
     id: u64,
     permit: OwnedSemaphorePermit,
     peer: Peer,
-    /// When the request was read; `None` for a call that waits for news.
+    /// The time at which the request was read; `None` for a call that waits for news.
     started: Option<Instant>,
 }
 
 impl Reply {
-    /// Sends the answer without waiting; dropped if the peer has disconnected.
+    /// Sends the response without waiting; it is dropped if the peer has disconnected.
     fn send(self, outcome: Result<Vec<u8>, CallError>) {
         let Self {
             id,

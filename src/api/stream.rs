@@ -1,11 +1,12 @@
-//! One peer's connection: reading its bytes, and sending answers.
+//! One peer's connection: reading its bytes, and sending responses.
 //!
-//! A call with a waiting caller uses as few system calls and wake-ups as possible, because apart from the sync they
-//! are most of its latency:
+//! A call with a waiting caller uses as few system calls and wake-ups as possible, because apart
+//! from the sync they are most of its latency:
 //!
 //! - one read returns whole small frames, including the header;
-//! - the thread that has the answer for a peer without other calls writes it directly into the socket's empty buffer.
-//!   That never blocks. The remainder, and answers queued behind others, are sent by the peer's task.
+//! - the thread that has the answer for a peer without other calls writes it directly into the
+//!   socket's empty buffer. That never blocks. The remainder, and answers queued behind others, are
+//!   sent by the peer's task.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -100,13 +101,13 @@ impl Incoming {
     }
 }
 
-/// An answer to send, with the resources that it holds until then.
+/// A response to send, with the resources that it holds until then.
 pub(super) struct OutgoingAnswer<H> {
     pub(super) frame: Vec<u8>,
     pub(super) held: H,
 }
 
-/// The writing half, shared by all threads with an answer for this peer.
+/// The writing half, shared by all threads with a response for this peer.
 pub(super) struct AnswerWriter<H> {
     to: OwnedWriteHalf,
     /// Timeout of one write.
@@ -119,7 +120,7 @@ struct AnswerQueue<H> {
     waiting: VecDeque<OutgoingAnswer<H>>,
     /// The peer's task is writing.
     busy: bool,
-    /// No more answers are sent.
+    /// No more responses are sent.
     closed: bool,
 }
 
@@ -138,7 +139,8 @@ impl<H> AnswerWriter<H> {
         }
     }
 
-    /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
+    /// Sends a response without waiting. `at_once` tries to write it directly. It is dropped if the
+    /// peer has disconnected.
     pub(super) fn send(&self, mut answer: OutgoingAnswer<H>, at_once: bool) {
         let mut queue = self.queue.lock();
         // The call was carried out; nobody reads its answer.
@@ -163,7 +165,7 @@ impl<H> AnswerWriter<H> {
         self.came.notify_one();
     }
 
-    /// Writes queued answers until the peer disconnects or stops reading; returns the error.
+    /// Writes queued responses until the peer disconnects or stops reading; returns the error.
     pub(super) async fn write_out(&self) -> io::Result<()> {
         loop {
             // A `Notify` keeps one wake-up, so an answer that is queued between the two lines is
@@ -189,8 +191,9 @@ impl<H> AnswerWriter<H> {
         }
     }
 
-    /// Waits until the peer has closed the connection; one that has only finished writing still reads. Uses a descriptor of its own, because
-    /// the readiness of the shared one is needed for writing.
+    /// Waits until the peer has closed the connection; one that has only finished writing still
+    /// reads. Uses a descriptor of its own, because the readiness of the shared one is needed for
+    /// writing.
     pub(super) async fn disconnected(&self) {
         if self.wait_for_close().await.is_err() {
             // Without a descriptor it is not noticed; the answer then is in vain.
@@ -211,7 +214,7 @@ impl<H> AnswerWriter<H> {
         }
     }
 
-    /// Takes the queued answers as one buffer; the queue is busy until the next call.
+    /// Takes the queued responses as one buffer; the queue is busy until the next call.
     fn take(&self) -> Option<(Vec<u8>, Vec<H>)> {
         let mut queue = self.queue.lock();
         let Some(first) = queue.waiting.pop_front() else {

@@ -9,7 +9,8 @@ use crate::base::limits::INTAKE_TIMEOUT;
 use crate::model::Batch;
 use crate::store::{Done, Intake};
 
-/// Passes entries to the appender, waiting up to [`INTAKE_TIMEOUT`] for room. `done` is always called.
+/// Passes entries to the appender, waiting up to [`INTAKE_TIMEOUT`] for room. `done` is always
+/// called.
 pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
     let mut done = Some(done);
     let deadline = Instant::now() + INTAKE_TIMEOUT;

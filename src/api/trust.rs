@@ -1,8 +1,10 @@
-//! The users that the command line trusts to serve the daemon's socket: the same rule as in the Python extension (`utils/peer.py`).
+//! The users that the command line trusts to serve the daemon's socket: the same rule as in the
+//! Python extension (`utils/peer.py`).
 //!
-//! A path is no proof: a user with write access to the socket's directory can place another socket there and receive
-//! all requests. The kernel knows the user that called `listen(2)`. Trusted are root, the user
-//! of this process, and the owner of the socket's directory, if no other user can replace that directory.
+//! A path is no proof: a user with write access to the socket's directory can place another socket
+//! there and receive all requests. The kernel knows the user that called `listen(2)`. Trusted are
+//! root, the user of this process, and the owner of the socket's directory, if no other user can
+//! replace that directory.
 
 use std::fs;
 use std::io;

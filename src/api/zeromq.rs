@@ -22,7 +22,7 @@ pub(crate) struct ZmqSocketStatus {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ZmqProcess {
-    /// None between two processes.
+    /// The process id; `None` between two processes.
     pub(crate) pid: Option<u32>,
     /// Number of processes that ended.
     pub(crate) restarts: u64,

@@ -1,17 +1,19 @@
-//! Dead letters: events that a destination rejected for good, or that cannot be encoded. Each has its reason and a copy of the event, which
-//! retention does not touch.
+//! Dead letters: events that a destination rejected for good, or that cannot be encoded. Each has
+//! its reason and a copy of the event, which retention does not touch.
 //!
 //! # On disk
 //!
-//! Text. `sinks/<name>.dead` in the state directory, one line per event, appended and synced before the event counts as delivered.
+//! Text. `sinks/<name>.dead` in the state directory, one line per event, appended and synced before
+//! the event counts as delivered.
 //!
 //! ```text
 //! <xxh3-64 of the JSON, 16 hexadecimal digits> {"seq": .., "at": .., "failed_at": .., "attempts": .., "reason": .., "id": .., "tag": ..,
 //!     "minion": .., "fun": .., "jid": .., "master_id": .., "body": "<msgpack in base64>"}
 //! ```
 //!
-//! The last line of an id counts: sequence numbers repeat if the store is replaced. A line whose checksum does not match is preserved and reported. An incomplete last line is cut
-//! off: its event was not acknowledged. Removals rewrite the file.
+//! The last line of an id counts: sequence numbers repeat if the store is replaced. A line whose
+//! checksum does not match is preserved and reported. An incomplete last line is cut off: its event
+//! was not acknowledged. Removals rewrite the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ pub(crate) struct DeadLetter {
     pub(crate) body: String,
 }
 
-/// Why dead letters were not stored, read or removed.
+/// The reason why dead letters were not stored, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeadLetterError {
     #[error(
@@ -93,7 +95,7 @@ impl DeadLetter {
         (self.seq, self.id.clone())
     }
 
-    /// Whether a person means this one: by the event's id or its sequence number.
+    /// True if `name` is the event's id or its sequence number.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.id == name || name.parse() == Ok(self.seq)
     }
@@ -249,7 +251,8 @@ impl DeadLetters {
         saved
     }
 
-    /// Removes these, or all without a list, damaged ones too; returns their number. Durable on return.
+    /// Removes the letters with these ids; without a list all of them, and the damaged lines.
+    /// Returns their number. Durable on return.
     pub(crate) fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let mut state = self.state.lock();
         // Copies, so that memory still agrees with the file if the rewrite fails.
@@ -317,7 +320,7 @@ impl DeadLetters {
     }
 }
 
-/// What is wrong with the content of a file of dead letters.
+/// The faults in the content of a file of dead letters.
 pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
     let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
     let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());

@@ -2,17 +2,19 @@
 //!
 //! # Invariant
 //!
-//! No value of an event makes two records of one item. Where lines separate items, `\n` and `\r` of a value are written as these two
-//! characters, a backslash and a letter; items of the encoders that write JSON have none.
+//! No value of an event makes two records of one item. Where lines separate items, `\n` and `\r` of
+//! a value are written as these two characters, a backslash and a letter; items of the encoders
+//! that write JSON have none.
 
-/// What ends an item at its destination.
+/// The way in which a destination finds the end of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// A message: it has a length, or is alone in its request.
     Message,
     /// A line. The item is one, whatever its template has.
     Line,
-    /// A line break, but an item of a template may have several lines of its own, as in a bulk request. Only its values have none.
+    /// A line break, but an item of a template may have several lines of its own, as in a bulk
+    /// request. Only its values have none.
     Lines,
 }
 

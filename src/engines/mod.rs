@@ -1,7 +1,9 @@
-//! Engines: they carry stored events to other systems, each from a saved position on and at its own pace.
+//! Engines: they carry stored events to other systems, each from a saved position on and at its own
+//! pace.
 //!
-//! A *sink* is a [`feed::Feed`] of events, an [`encoder`] (events to items, which are bytes) and a [`transport`] (items to a destination).
-//! A *preset* is a YAML file with the settings of both for one vendor. docs/SINKS.md describes the configuration.
+//! A *sink* is a [`feed::Feed`] of events, an [`encoder`] (events to items, which are bytes) and a
+//! [`transport`] (items to a destination). A *preset* is a YAML file with the settings of both for
+//! one vendor. docs/SINKS.md describes the configuration.
 //!
 //! ```text
 //! log -> Feed -> Event -> redaction -> Encoder -> items -> requests of a batch's size -> Transport -> destination
@@ -9,13 +11,15 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
-//! A [`program::script`] is an engine in the other direction: the lines of a program become events on Salt's bus.
+//! A [`program::script`] is an engine in the other direction: the lines of a program become events
+//! on Salt's bus.
 //!
 //! # Invariant
 //!
-//! A feed's position passes an event only after the destination has accepted each of its items, or their dead letters are durable. So every
-//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine. A script
-//! writes to Salt's bus only, at a limited rate.
+//! A feed's position passes an event only after the destination has accepted each of its items, or
+//! their dead letters are durable. So every matching event is delivered at least once. Engines only
+//! read the log: none of them delays a writer or another engine. A script writes to Salt's bus
+//! only, at a limited rate.
 
 pub(crate) mod dead_letters;
 pub(crate) mod encoder;

@@ -2,8 +2,9 @@
 //!
 //! # Invariant
 //!
-//! A value is in no status, log line, error, dead letter or rendered configuration: settings hold references, and each text of a transport
-//! passes [`Revealed::scrub`] before anyone else sees it ([`crate::engines::transport::open`]).
+//! A value is in no status, log line, error, dead letter or rendered configuration: settings hold
+//! references, and each text of a transport passes [`Revealed::scrub`] before anyone else sees it
+//! ([`crate::engines::transport::open`]).
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -115,10 +116,12 @@ impl Secret {
 #[derive(Clone, Default)]
 pub(crate) struct Revealed(Arc<Mutex<Vec<Vec<char>>>>);
 
-/// Values of at least this many bytes are also found in other spellings: a shorter one is part of ordinary words.
+/// Values of at least this many bytes are also found in other spellings. A shorter value is part of
+/// ordinary words.
 const ENCODED_BYTES_MIN: usize = 4;
 
-/// Parts of an address, and of a header with a scheme, from this length on are secret of themselves.
+/// Parts of an address, and of a header with a scheme, from this length on are secret of
+/// themselves.
 const PART_BYTES_MIN: usize = 6;
 
 /// A text that is scrubbed ends here. What is shown of it is far shorter.
@@ -138,7 +141,8 @@ impl Revealed {
         }
     }
 
-    /// The text of an option, a header or a variable with this name. A plain one is hidden too if the name is that of a secret.
+    /// The text of an option, a header or a variable with this name. A plain text is hidden as well
+    /// if the name is that of a secret.
     pub(crate) fn named(&self, name: &str, text: &Text) -> Result<String, SecretError> {
         let value = self.text(text)?;
         if is_secret_name(name) {
@@ -147,7 +151,7 @@ impl Revealed {
         Ok(value)
     }
 
-    /// An address. The login and the query of a plain one are secret, too.
+    /// An address. The login and the query of a plain address are secret as well.
     pub(crate) fn url(&self, text: &Text) -> Result<String, SecretError> {
         let value = self.text(text)?;
         if matches!(text, Text::Plain(_)) {
@@ -196,8 +200,8 @@ impl Revealed {
         }
     }
 
-    /// The text without the values, however they are spelled: as they are, in percent encoding, as JSON or HTML, in base64 or
-    /// hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
+    /// The text without the values, however they are spelled: as they are, in percent encoding, as
+    /// JSON or HTML, in base64 or hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
     pub(crate) fn scrub(&self, text: &str) -> String {
         let text = text
             .get(..text.floor_char_boundary(SCRUBBED_BYTES_MAX))
@@ -226,7 +230,7 @@ impl Revealed {
     }
 }
 
-/// Whether a header, a variable or an option of this name has a secret.
+/// True if a header, a variable or an option of this name has a secret.
 fn is_secret_name(name: &str) -> bool {
     const WORDS: [&str; 10] = [
         "authorization",
@@ -284,7 +288,8 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-/// The characters that are the same in each text in base64 that contains these bytes: for each of three offsets and both alphabets.
+/// The characters that are the same in each text in base64 that contains these bytes: for each of
+/// three offsets and both alphabets.
 fn in_base64(bytes: &[u8]) -> impl Iterator<Item = String> {
     let at_offset = |offset: usize| {
         let mut padded = vec![0; offset];
@@ -340,7 +345,8 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
     }
 }
 
-/// The end of a spelling of a value that begins here. All spellings of a character are followed, as a value can have backslashes.
+/// The end of a spelling of a value that begins here. All spellings of a character are followed, as
+/// a value can have backslashes.
 fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize> {
     let (mut now, mut next) = (vec![from], Vec::new());
     for &want in std::iter::once(&first).chain(rest) {

@@ -1,7 +1,8 @@
 //! Templates of sinks: Jinja over the keys of an event's JSON form.
 //!
-//! Besides Jinja's filters there is `tojson`, which writes any value as JSON. A missing value is empty, and so are its members. Nothing is
-//! escaped. A template is compiled once, and each rendering is bounded by [`SINK_TEMPLATE_FUEL`] and [`SINK_ITEM_BYTES_MAX`].
+//! Besides Jinja's filters there is `tojson`, which writes any value as JSON. A missing value is
+//! empty, and so are its members. Nothing is escaped. A template is compiled once, and each
+//! rendering is bounded by [`SINK_TEMPLATE_FUEL`] and [`SINK_ITEM_BYTES_MAX`].
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub struct Template(Arc<Environment<'static>>);
 /// The name of a template in its own environment.
 const NAME: &str = "template";
 
-/// Why a template has no text for an event.
+/// The reason why a template has no text for an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the template failed: {0}")]
 pub struct RenderError(String);
@@ -85,7 +86,8 @@ impl Template {
         Ok(Self(Arc::new(env)))
     }
 
-    /// From now on values are written without line breaks, see [`super::framing`]; those of the template's own text stay.
+    /// From now on values are written without line breaks, see [`super::framing`]; those of the
+    /// template's own text stay.
     pub(crate) fn break_no_lines(&mut self) {
         Arc::make_mut(&mut self.0).set_formatter(|out, state, value| {
             // Other values than texts are written in a form that escapes line breaks, or have none.

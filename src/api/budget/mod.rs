@@ -1,9 +1,11 @@
 //! Budgets: what one client may hold of what all clients share.
 //!
-//! A client is a token, or a user of this machine. Its budget has connections, event streams, threads that carry out requests, and bytes of answers that
-//! are not read. Each is reserved before the work or the memory is spent, from the client's share first and then from the whole, so that a client whose
-//! share is used up waits without holding anything that others need. A reservation is released when the *work* ends, even if the connection ended
-//! before; a search whose client is gone ends at its next block ([`work`](crate::base::work)).
+//! A client is a token, or a user of this machine. Its budget has connections, event streams,
+//! threads that carry out requests, and bytes of answers that are not read. Each is reserved before
+//! the work or the memory is spent, from the client's share first and then from the whole, so that
+//! a client whose share is used up waits without holding anything that others need. A reservation
+//! is released when the *work* ends, even if the connection ended before; a search whose client is
+//! gone ends at its next block ([`work`](crate::base::work)).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use crate::wire::call::CallError;
 /// Bytes per permit of rooms.
 const PERMIT_BYTES: usize = 1024;
 
-/// Whose budget it is.
+/// The owner of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::api) enum Client {
     /// A token of the HTTP listener, by its name.
@@ -34,11 +36,11 @@ pub(in crate::api) enum Client {
 /// The shares of one client, and the whole.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct BudgetLimits {
-    /// Requests that are carried out at once: of one client, of all.
+    /// Requests that are carried out at the same time: of one client, of all clients.
     pub(in crate::api) workers: (usize, usize),
-    /// Bytes of unread answers: of one client, of all.
+    /// Bytes of unread responses: of one client, of all clients.
     pub(in crate::api) bytes: (usize, usize),
-    /// Event streams: of one client, of all.
+    /// Event streams: of one client, of all clients.
     pub(in crate::api) streams: (usize, usize),
     /// Connections of one client.
     pub(in crate::api) connections: usize,
@@ -158,8 +160,9 @@ impl Budget {
             && self.connections.available_permits() == self.connections_max
     }
 
-    /// Runs `task` on a thread for blocking work, when one is free for this client. The thread stays reserved until the task ends. If this future is
-    /// dropped, the task does not begin, or ends at its next [`check`](crate::base::work::check).
+    /// Runs `task` on a thread for blocking work, when one is free for this client. The thread
+    /// stays reserved until the task ends. If this future is dropped, the task does not begin, or
+    /// ends at its next [`check`](crate::base::work::check).
     pub(in crate::api) async fn carry_out<T: Send + 'static>(
         &self,
         task: impl FnOnce() -> T + Send + 'static,
@@ -188,7 +191,7 @@ impl Budget {
         }
     }
 
-    /// Reserves room for an answer, before it is made.
+    /// Reserves room for a response before it is made.
     pub(in crate::api) async fn room(&self, bytes: usize) -> Result<Room, CallError> {
         let reserved = self.bytes.reserve(bytes / PERMIT_BYTES + 1);
         match timeout(self.wait, reserved).await {
@@ -212,7 +215,7 @@ impl Budget {
     }
 }
 
-/// Room for an answer.
+/// Room for a response.
 pub(in crate::api) struct Room {
     pool: Pool,
     reserved: Reserved,
@@ -232,7 +235,8 @@ impl AsRef<[u8]> for HeldBytes {
 }
 
 impl Room {
-    /// The answer in its room. One that is longer than what was reserved gets the rest now, or is dropped: to wait would hold it outside.
+    /// Puts a response into its room. A response that is longer than the room gets the rest now, or
+    /// is dropped: to wait would hold it outside the budget.
     pub(in crate::api) fn fill(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
         // No wait here: the caller holds the whole answer in memory.
         let more = self.fit(&bytes);
@@ -243,7 +247,8 @@ impl Room {
         Ok(self.held(bytes))
     }
 
-    /// As [`Room::fill`], with a wait for the rest: for a piece of a stream, whose size is bounded and of which a client has only one at a time.
+    /// Like [`Room::fill`], but waits for the rest. For a piece of a stream, whose size is bounded
+    /// and of which a client has only one at a time.
     pub(in crate::api) async fn fill_in_time(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
         let more = self.fit(&bytes);
         if more > 0 {
@@ -254,7 +259,8 @@ impl Room {
         Ok(self.held(bytes))
     }
 
-    /// Releases what the answer does not need, or returns how much it lacks. An answer that is longer than the share needs all of it.
+    /// Releases what the response does not need, or returns how much it lacks. A response that is
+    /// longer than the share needs all of it.
     fn fit(&mut self, bytes: &[u8]) -> usize {
         let needed = (bytes.len() / PERMIT_BYTES + 1).min(self.pool.own_max);
         // The room that is not needed is free while the peer reads.

@@ -82,7 +82,8 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
     w.str(BUS_ONLY).bool(true);
 }
 
-/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, with the keys that the return has; with `full` the whole return.
+/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, with the keys that the return has; with
+/// `full` the whole return.
 pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = job_of(ctx, args, &args.required_id("jid")?)?;
     let full = args.flag("full")?;
@@ -163,8 +164,8 @@ pub(super) fn get_jids(ctx: &ReadCtx<'_>, _: &Args<'_>) -> Result<Vec<u8>, CallE
 /// Number of jobs from which the average size is estimated.
 const JOBS_MEASURED: usize = 1000;
 
-/// A map built from its end: jobs are listed the latest first and answered the earliest first. It exists in memory once, because it can
-/// have 136 MB.
+/// A map built from its end: jobs are listed the latest first and answered the earliest first. It
+/// exists in memory once, because it can have 136 MB.
 #[derive(Default)]
 struct Backwards {
     /// From the last byte to the first.
@@ -179,7 +180,8 @@ impl Backwards {
         self.pairs += 1;
     }
 
-    /// Reserves memory for `pairs` pairs of the average size so far; unused memory is never touched.
+    /// Reserves memory for `pairs` pairs of the average size so far; unused memory is never
+    /// touched.
     fn reserve_for(&mut self, pairs: u64) {
         let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
         let bytes = pairs

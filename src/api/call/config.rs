@@ -54,7 +54,8 @@ impl RunningConfig {
     }
 }
 
-/// The keys that `doctor` needs, as in a configuration file. Sinks and scripts, which may contain secrets, are left out.
+/// The keys that `doctor` needs, as in a configuration file. Sinks and scripts, which may contain
+/// secrets, are left out.
 pub(super) fn show(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let mut values = ctx.config.config().to_json();
     // By name, so that a new section is shown unless it is named here.

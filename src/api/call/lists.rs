@@ -165,7 +165,7 @@ pub(super) fn write_event(store: &StoreView, w: &mut Writer, event: &StoredEntry
     map.write(w);
 }
 
-/// Entries as stored: those of a job, or those of the log.
+/// Entries as stored: of one job, or of the whole log.
 pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let durable = ctx.store.durable();
     // Entries beyond the durable position may be numbered anew after a crash.

@@ -1,7 +1,8 @@
-//! Calls of the local socket, one item each in [`CALLS`]. `docs/WIRE.md` defines arguments and answers.
+//! Calls of the local socket, one item each in [`CALLS`]. `docs/WIRE.md` defines arguments and
+//! answers.
 //!
-//! A reading call returns msgpack. A writing call produces entries and the answer to send once they are
-//! durable. Calls do not wait for the disk; the socket does.
+//! A reading call returns msgpack. A writing call produces entries and the answer to send once they
+//! are durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
 pub(crate) mod config;
@@ -78,7 +79,8 @@ pub struct Ctx {
     pub(crate) config: Arc<config::RunningConfig>,
 }
 
-/// What a call that applies the limits of its caller may use. Nothing else leads such a call to the store, so that none can forget them.
+/// The context of a call that applies the limits of its caller. Nothing else leads such a call to
+/// the store, so none can forget them.
 pub(crate) struct ReadCtx<'a> {
     /// The store as the caller may know it.
     pub(crate) store: StoreView,
@@ -97,9 +99,10 @@ impl<'a> ReadCtx<'a> {
 }
 
 pub(crate) enum CallHandler {
-    /// Answers at once from what the caller may know of the stored data.
+    /// Returns at once what the caller may know of the stored data.
     Read(ReadCall),
-    /// Answers at once, about the daemon or about entries of any minion. Not for limited callers.
+    /// Returns at once something about the daemon, or about entries of any minion. Not for limited
+    /// callers.
     Whole(WholeCall),
     /// Like [`CallHandler::Whole`], with access to the caller's uid.
     Act(fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>),
@@ -112,8 +115,8 @@ pub(crate) enum CallHandler {
 }
 
 impl CallHandler {
-    /// Runs a reading call. Values that Salt's codec cannot read are replaced: earlier releases could store such values, and one of them
-    /// would make the whole answer unreadable.
+    /// Runs a reading call. Values that Salt's codec cannot read are replaced: earlier releases
+    /// could store such values, and one of them would make the whole answer unreadable.
     pub(super) fn answer(
         &self,
         ctx: &Ctx,
@@ -637,8 +640,8 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T
     })
 }
 
-/// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
-/// their bytes.
+/// Encodes an answer without stored values. Answers that embed such values are written directly: a
+/// document would not preserve their bytes.
 pub(super) fn document(answer: &impl Serialize) -> Result<Vec<u8>, CallError> {
     Ok(encode(answer)?)
 }
@@ -669,8 +672,9 @@ pub(in crate::api) fn failed(error: StoreError) -> CallError {
 ///
 /// # Invariant
 ///
-/// Only even microseconds. The odd ones are reserved for the extension, which generates jids while the daemon is unreachable
-/// (`local_jid` in `salt/`). So the two never generate the same jid, even if clocks are set.
+/// Only even microseconds. The odd ones are reserved for the extension, which generates jids while
+/// the daemon is unreachable (`local_jid` in `salt/`). So the two never generate the same jid, even
+/// if clocks are set.
 #[derive(Debug)]
 pub(crate) struct JidMaker(AtomicI64);
 

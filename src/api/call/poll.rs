@@ -1,4 +1,5 @@
-//! Calls that answer when there is something new, or after a time. They occupy no thread while they wait.
+//! Calls that answer when there is something new, or after a time. They occupy no thread while they
+//! wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub(super) enum Attempt {
 /// Pause between two attempts of a call that is idle.
 const IDLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Makes one attempt, which does not wait. The flag is set for the last one, which must return [`Attempt::Done`].
+/// Makes one attempt, which does not wait. The flag is set for the last one, which must return
+/// [`Attempt::Done`].
 type MakeAttempt = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send>;
 
 /// A polling call with its arguments.
@@ -36,7 +38,8 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// As [`Poll::new`], under the limits of the caller of `reading`. Entries that it may not know do not end the wait.
+    /// Like [`Poll::new`], under the limits of the caller of `reading`. Entries that the caller may
+    /// not know do not end the wait.
     pub(super) fn limited(
         reading: &ReadCtx<'_>,
         wait_ms: Option<u64>,
@@ -63,8 +66,9 @@ impl Poll {
         }
     }
 
-    /// Attempts the call until it has an answer. After the wait, or when `stop` turns true, the next attempt is the last one.
-    /// Each attempt is carried out within the client's budget; between attempts the call holds nothing.
+    /// Attempts the call until it has a result. After the wait, or when `stop` turns true, the next
+    /// attempt is the last one. Each attempt is carried out within the client's budget; between
+    /// attempts the call holds nothing.
     pub(in crate::api) async fn run(
         self,
         ctx: Arc<Ctx>,

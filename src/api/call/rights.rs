@@ -1,6 +1,7 @@
 //! Rights: what a peer of the local socket may do, from the uid that the kernel reports for it.
 //!
-//! The socket's permissions decide who can connect. Every call in [`CALLS`](super::CALLS) names the right that it needs.
+//! The socket's permissions decide who can connect. Every call in [`CALLS`](super::CALLS) names the
+//! right that it needs.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
@@ -13,11 +14,11 @@ use crate::wire::call::{Args, CallError};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// Its effective user when it connected; `None` if the kernel does not report it.
+    /// The effective user when the caller connected; `None` if the kernel does not report it.
     pub(crate) uid: Option<u32>,
-    /// Its id when it connected, if it is a process of this machine.
+    /// The process id when the caller connected, if it is a process of this machine.
     pub(crate) pid: Option<u32>,
-    /// What it may know.
+    /// Limits on what the caller may read.
     pub(crate) limits: Arc<ReadLimits>,
 }
 
@@ -51,13 +52,14 @@ impl Call {
         }
     }
 
-    /// The right that the call needs with these arguments: an import needs more, and so does a change of the consumer of a sink, which is
-    /// the sink's position, filter and switch.
+    /// The right that the call needs with these arguments: an import needs more, and so does a
+    /// change of the consumer of a sink, which is the sink's position, filter and switch.
     pub(in crate::api) fn needed(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Right, CallError> {
         Ok(self.right_for(self.asked(ctx, args)?))
     }
 
-    /// The first limit, if any, that the call does not apply: it must not be made under these limits.
+    /// The first limit, if any, that the call does not apply: it must not be made under these
+    /// limits.
     pub(in crate::api) fn unapplied(&self, limits: &ReadLimits) -> Option<Limit> {
         let is_unapplied =
             |limit: &Limit| limits.of(*limit).is_some() && !self.applies.contains(limit);
@@ -73,7 +75,8 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Administrators are root, the user `daemon`, and the owners of the sockets of `buses`; all other peers have the right `others`.
+    /// Administrators are root, the user `daemon`, and the owners of the sockets of `buses`; all
+    /// other peers have the right `others`.
     pub(crate) fn new(daemon: u32, others: Right, buses: Vec<BusMonitor>) -> Self {
         Self {
             daemon,

@@ -66,7 +66,8 @@ pub(super) fn event_send(
     })
 }
 
-/// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map that Salt's codec can read.
+/// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map
+/// that Salt's codec can read.
 pub(crate) fn fire(
     ctx: &Ctx,
     bus: Option<&str>,
@@ -120,8 +121,8 @@ fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
     .into())
 }
 
-/// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event; without one,
-/// from the framing, which is length-prefixed on 3006 only.
+/// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
+/// without one, from the framing, which is length-prefixed on 3006 only.
 fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
     let filter = EventFilter {
         tag: Some(Glob::new("salt/*")),

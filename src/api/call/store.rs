@@ -172,7 +172,7 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     document(&pruned(&ctx.store.prune(&options).map_err(refused)?))
 }
 
-/// The answer to `store_prune`, also used without a daemon.
+/// The result of `store_prune`. The command line also uses it without a daemon.
 pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
     let row = |planned: &PlannedDrop| {
         let (usage, [oldest, newest]) = (&planned.segment_usage, times(&planned.segment_usage));

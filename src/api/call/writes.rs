@@ -2,9 +2,9 @@
 //!
 //! # Rules
 //!
-//! `save_load` is called again for every return, with the return as load (`salt/utils/job.py`). Such a load is
-//! stored only for an unknown job; `returner` stores all of its data again.
-//! The jids `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
+//! `save_load` is called again for every return, with the return as load (`salt/utils/job.py`).
+//! Such a load is stored only for an unknown job; `returner` stores all of its data again. The jids
+//! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 
 use super::Ctx;
 use crate::base::clock::Micros;
@@ -33,8 +33,9 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
     })
 }
 
-/// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the present, because retention and lists depend
-/// on it. Imports may be older; their caller is an administrator ([`super::Rights`]).
+/// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
+/// present, because retention and lists depend on it. Imports may be older; their caller is an
+/// administrator ([`super::Rights`]).
 fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, CallError> {
     let now = ctx.clock.now();
     // Mostly: the entry has the time at which it arrives.
@@ -223,8 +224,8 @@ pub(super) fn returner(
     Ok(nil())
 }
 
-/// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user, target, arguments...) are
-/// the master's statements about a job, so a minion cannot set them.
+/// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user,
+/// target, arguments...) are the master's statements about a job, so a minion cannot set them.
 pub(in crate::api) const SIGNED_KEYS: [&str; 8] = [
     "id", "jid", "fun", "fun_args", "return", "retcode", "success", "out",
 ];
@@ -271,7 +272,8 @@ pub(in crate::api) fn signed_return(
     Ok(nil())
 }
 
-/// Rejects jids that would stay at the top of every list: times in the future, and texts without a time unless the master published the job.
+/// Rejects jids that would stay at the top of every list: times in the future, and texts without a
+/// time unless the master published the job.
 fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError> {
     let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
     // The clock of a minion may be ahead by as much as its batch may be.
@@ -526,8 +528,8 @@ pub(super) fn save_reg(
     Ok(nil())
 }
 
-/// Salt calls this every minute. Its value is the age limit of classes with the age `salt`; 0 means forever.
-/// Without a value it only triggers a retention round.
+/// Salt calls this every minute. Its value is the age limit of classes with the age `salt`; 0 means
+/// forever. Without a value it only triggers a retention round.
 pub(super) fn clean_old_jobs(
     ctx: &Ctx,
     args: &Args<'_>,

@@ -8,14 +8,17 @@
 //! | any, without a token | the form of the page for a token |
 //! | any, with a token | the scope of the token, within its limits |
 //!
-//! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page has a session ([`super::sessions`]) of a token, or of
-//! a user of this machine. An address never has a token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it, is
-//! answered 401.
+//! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page has
+//! a session ([`super::sessions`]) of a token, or of a user of this machine. An address never has a
+//! token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it,
+//! is answered 401.
 //!
-//! A browser on this machine can send requests to a loopback address for any web page. Such requests are rejected by three properties that a page cannot
-//! change: a name in `Host` that is not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and `Sec-Fetch-Site`. The same is true of
-//! the unix socket, which ssh can forward to a port of this machine. A link on another site may lead to a view: the answer is empty, and the browser
-//! loads the view again.
+//! A browser on this machine can send requests to a loopback address for any web page. Such
+//! requests are rejected by three properties that a page cannot change: a name in `Host` that is
+//! not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and
+//! `Sec-Fetch-Site`. The same is true of the unix socket, which ssh can forward to a port of this
+//! machine. A link on another site may lead to a view: the answer is empty, and the browser loads
+//! the view again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -59,9 +62,9 @@ pub(super) struct Access {
     pub(super) right: Right,
     /// The user, and the limits of the token.
     pub(super) caller: Caller,
-    /// Its token, which may be revoked while an answer is written.
+    /// The token, which may be revoked while a response is written.
     pub(super) token: Option<Box<Token>>,
-    /// What the token or the user may hold.
+    /// The budget of the token or the user.
     pub(super) budget: Arc<Budget>,
 }
 

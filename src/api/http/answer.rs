@@ -1,4 +1,5 @@
-//! Answers: JSON with an entity tag, errors with a stable code, and memory that is reserved until the peer has read it.
+//! Responses: JSON with an entity tag, errors with a stable code, and memory that is reserved until
+//! the peer has read it.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl HttpError {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    /// The answer: `{"error": {"code": ..., "message": ...}}`.
+    /// The response: `{"error": {"code": ..., "message": ...}}`.
     pub(super) fn answer(&self) -> Answer {
         let text = json!({ "error": { "code": self.code, "message": self.message } }).to_string();
         let mut answer = plain(self.status, "application/json", text.into());
@@ -98,7 +99,7 @@ impl From<EncodeError> for HttpError {
     }
 }
 
-/// A whole answer.
+/// A response whose body is complete.
 pub(super) fn plain(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Body::from(body));
     *answer.status_mut() = status;
@@ -108,7 +109,7 @@ pub(super) fn plain(status: StatusCode, kind: &'static str, body: Bytes) -> Answ
     answer
 }
 
-/// Headers of every answer: nothing is cached by others, guessed or embedded.
+/// Adds the headers of every response: others may not cache, guess or embed it.
 pub(super) fn protect(headers: &mut HeaderMap) {
     for (name, value) in [
         ("cache-control", "private, no-cache"),
@@ -127,12 +128,13 @@ pub(super) fn protect(headers: &mut HeaderMap) {
     }
 }
 
-/// A JSON answer to a reading request, with an entity tag; without a body if the peer has it already.
+/// A JSON response to a reading request, with an entity tag; without a body if the peer has that
+/// version already.
 pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
     tagged_as("application/json", body, request)
 }
 
-/// As [`tagged`], of another type.
+/// Like [`tagged`], with another content type.
 pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) -> Answer {
     // A hash of the content needs no versions of what it was made from, and survives a restart.
     let tag = format!("\"{:032x}\"", xxh3_128(&body));
@@ -158,7 +160,7 @@ pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) ->
     answer
 }
 
-/// A budget for bytes of answers that minions have not read.
+/// A budget for bytes of responses that minions have not read.
 #[derive(Clone)]
 pub(super) struct AnswerRoom {
     free: Arc<Semaphore>,
@@ -186,7 +188,7 @@ impl AnswerRoom {
         }
     }
 
-    /// Reserves the bytes of an answer; `None` if there is no room.
+    /// Reserves the bytes of a response; `None` if there is no room.
     pub(super) fn hold_now(&self, bytes: Vec<u8>) -> Option<Bytes> {
         let permit = self
             .free
@@ -199,7 +201,7 @@ impl AnswerRoom {
         }))
     }
 
-    /// All of them for an answer larger than the budget.
+    /// The number of permits for these bytes; all permits for a response larger than the budget.
     fn permits(&self, bytes: &[u8]) -> u32 {
         u32::try_from((bytes.len() / PERMIT_BYTES + 1).min(self.all)).unwrap_or(u32::MAX)
     }

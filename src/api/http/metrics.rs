@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Labels are bounded: names from the configuration, of consumers and of classes, never a job id or a minion id. Only `http.minion_metrics` adds series
-//! per minion.
+//! Labels are bounded: names from the configuration, of consumers and of classes, never a job id or
+//! a minion id. Only `http.minion_metrics` adds series per minion.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -20,10 +20,10 @@ use crate::ingest::bus::BusMonitor;
 use crate::model::{Flags, SeqNo};
 use crate::store::{HIGHSTATE, StoreError};
 
-/// The type of an answer with metrics.
+/// The content type of metrics.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A metric beside the counters.
+/// A metric that is not one of the counters.
 struct Family {
     name: &'static str,
     kind: Kind,
@@ -74,7 +74,7 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
 macro_rules! families {
     ($($id:ident = $family:expr;)+) => {
         $(static $id: Family = $family;)+
-        /// All metrics beside the counters, in the order of an answer.
+        /// All metrics except the counters, in the order of the page.
         static FAMILIES: &[&Family] = &[$(&$id,)+];
     };
 }
@@ -173,7 +173,7 @@ impl Value {
     }
 }
 
-/// The samples of one answer, by the name of their family.
+/// The samples of one page, by the name of their family.
 #[derive(Debug, Default)]
 struct Snapshot {
     samples: HashMap<&'static str, Vec<(Labels, Value)>>,
@@ -258,7 +258,8 @@ impl Collector for Snapshot {
     }
 }
 
-/// The last highstate of each minion, by the return's sequence number, so that a scrape reads new returns only.
+/// The last highstate of each minion, by the return's sequence number, so that a scrape reads new
+/// returns only.
 #[derive(Default)]
 pub(super) struct Highstates(Mutex<HashMap<String, Highstate>>);
 
@@ -321,7 +322,7 @@ fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
     }))
 }
 
-/// The text of an answer. `highstates` is set with `http.minion_metrics`.
+/// The text of the page. `highstates` is set with `http.minion_metrics`.
 pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
     let mut snapshot = Snapshot {
         counters: ctx.metrics.all(),

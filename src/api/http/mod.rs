@@ -1,17 +1,20 @@
-//! HTTP: health, metrics, hooks, the API and the page, and the requests of minions (docs/HTTP.md, docs/MINIONS.md).
+//! HTTP: health, metrics, hooks, the API and the page, and the requests of minions (docs/HTTP.md,
+//! docs/MINIONS.md).
 //!
-//! One server ([`listener`]) serves every address. That of `http.listen` and the unix socket have all routes but those of minions, which
-//! `http.minions` adds; that of `https.listen` has the routes of minions alone.
+//! One server ([`listener`]) serves every address. That of `http.listen` and the unix socket have
+//! all routes but those of minions, which `http.minions` adds; that of `https.listen` has the
+//! routes of minions alone.
 //!
 //! # Limits
 //!
-//! Connections, heads, bodies, idle time and the bytes of unread answers are bounded (`base/limits/http.rs`). A request is carried out by a thread for
-//! blocking work, at most `HTTP_CALLS_MAX` at once. A slow reader holds the memory of its own answer and no thread.
+//! Connections, heads, bodies, idle time and the bytes of unread answers are bounded
+//! (`base/limits/http.rs`). A request is carried out by a thread for blocking work, at most
+//! `HTTP_CALLS_MAX` at once. A slow reader holds the memory of its own answer and no thread.
 //!
 //! # Invariant
 //!
-//! A request is checked in this order: site, token, right, parameters; that of a minion by its signature instead. Nothing of a rejected
-//! request is carried out.
+//! A request is checked in this order: site, token, right, parameters; that of a minion by its
+//! signature instead. Nothing of a rejected request is carried out.
 
 mod access;
 mod answer;

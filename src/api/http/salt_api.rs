@@ -1,7 +1,8 @@
-//! A part of salt-api, enough for the job and event pages of SaltGUI: `POST /login`, `/logout`, `/` and `/run`, and `GET /events` (docs/HTTP.md).
+//! A part of salt-api, enough for the job and event pages of SaltGUI: `POST /login`, `/logout`, `/`
+//! and `/run`, and `GET /events` (docs/HTTP.md).
 //!
-//! The functions of the runner `jobs` are answered from operations of the API, with the rights and limits of the token. Nothing is passed to a master: other
-//! clients and functions are rejected.
+//! The functions of the runner `jobs` are answered from operations of the API, with the rights and
+//! limits of the token. Nothing is passed to a master: other clients and functions are rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 const FUNCTIONS: &str = "jobs.list_jobs, jobs.list_job, jobs.lookup_jid, jobs.active";
 
-/// The routes. `GET /events` is in those of the page, which has a view of the same path.
+/// The routes, without `GET /events`, whose path belongs to a view of the page.
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     Router::new()
         .route("/login", post(login))
@@ -42,7 +43,7 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
         .route("/run", post(run))
 }
 
-/// Whether a client asks for a stream instead of a view.
+/// True if a client asks for a stream instead of a view.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accept = headers
         .get_all(header::ACCEPT)
@@ -194,7 +195,8 @@ async fn run(
     done.await.unwrap_or_else(rejected)
 }
 
-/// JSON in which integers beyond 64 bits are text: read as numbers they lose digits. A jid is one, and some clients send it as a number.
+/// JSON in which integers beyond 64 bits are text: read as numbers they lose digits. A jid is one,
+/// and some clients send it as a number.
 fn with_exact_integers(json: &str) -> String {
     const DIGITS_MIN: usize = 19;
     let mut out = String::with_capacity(json.len());
@@ -267,7 +269,8 @@ const SIGNATURES: [(&str, &[&str]); 4] = [
     ("jobs.active", &["display_progress"]),
 ];
 
-/// The keys of a chunk that are not parameters: the call itself, the sign-in, and how Salt waits for it.
+/// The keys of a chunk that are not parameters: the call itself, the sign-in, and how Salt waits
+/// for it.
 const ENVELOPE: [&str; 11] = [
     "client",
     "fun",
@@ -431,7 +434,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A time as people write it, in microseconds since 1970; without a zone it is that of job ids, UTC.
+/// A time as people write it, in microseconds since 1970; without a zone it is that of job ids,
+/// UTC.
 fn time_of(text: &str) -> Option<i64> {
     const FORMATS: [&str; 9] = [
         "%Y-%m-%d %H:%M:%S%.f",
@@ -695,7 +699,8 @@ impl Jobs<'_> {
         })
     }
 
-    /// Recent jobs with missing returns. Salt asks the minions; a minion that is down counts here until the time is over.
+    /// Recent jobs with missing returns. Salt asks the minions; a minion that is down counts here
+    /// until the time is over.
     async fn active(&self) -> Result<Json, HttpError> {
         let since = self
             .server
@@ -761,7 +766,8 @@ fn returns(job: &Json) -> impl Iterator<Item = &Json> {
         .flatten()
 }
 
-/// A job as `salt.utils.jid.format_jid_instance` describes it, with its defaults for what is not known.
+/// A job as `salt.utils.jid.format_jid_instance` describes it, with its defaults for what is not
+/// known.
 fn described(row: &Json) -> Json {
     let or = |name: &str, default: &str| {
         let known = row.get(name).filter(|value| !value.is_null()).cloned();

@@ -1,4 +1,5 @@
-//! The routes, and what happens to every request: checks before, protective headers and the audit log after.
+//! The routes, and what happens to every request: checks before, protective headers and the audit
+//! log after.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -51,11 +52,11 @@ pub(super) const BUDGET: BudgetLimits = BudgetLimits {
 pub(super) struct HttpServer {
     pub(super) ctx: Arc<Ctx>,
     pub(super) config: HttpConfig,
-    /// What each token or user may hold.
+    /// The budgets of tokens and users.
     budgets: Budgets,
-    /// Those of `/metrics`, which no other request can use up.
+    /// The budgets of `/metrics`, which no other request can use up.
     metrics: Budgets,
-    /// Those of hooks, which wait for Salt's master.
+    /// The budgets of hooks, which wait for Salt's master.
     pub(super) hooks: Budgets,
     pub(super) pieces: v1::SharedPieces,
     pub(super) marks: v1::Marks,
@@ -209,7 +210,7 @@ pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
         .with_state(server.clone())
 }
 
-/// An error in the extensions of an answer, for [`guard`].
+/// An error in the extensions of a response, for [`guard`].
 #[derive(Clone)]
 struct Rejected(HttpError);
 
@@ -312,13 +313,13 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The answer to a rejected request, which [`guard`] counts.
+/// The response to a rejected request, which [`guard`] counts.
 pub(super) fn rejected(error: HttpError) -> Response {
     let answer = error.answer();
     rejected_with(error, answer)
 }
 
-/// As [`rejected`], in another form.
+/// Like [`rejected`], with a response in another form.
 pub(super) fn rejected_with(error: HttpError, mut answer: Answer) -> Response {
     answer.extensions_mut().insert(Rejected(error));
     answer

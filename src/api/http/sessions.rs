@@ -1,13 +1,13 @@
 //! Sessions of the page: a random secret in a cookie, and one-time links that begin one.
 //!
-//! A session belongs to a token, whose scope and limits apply, or to a user of this machine, who has asked at the local socket for a link
-//! (`page_link`) and has the rights of that socket. Only hashes of the secrets are kept, in memory: a restart of the daemon signs
-//! everyone out.
+//! A session belongs to a token, whose scope and limits apply, or to a user of this machine, who
+//! has asked at the local socket for a link (`page_link`) and has the rights of that socket. Only
+//! hashes of the secrets are kept, in memory: a restart of the daemon signs everyone out.
 //!
 //! # Invariant
 //!
-//! A session is valid for [`HTTP_SESSION_LIFETIME`], for [`HTTP_SESSION_IDLE`] after its last request, and only while its token is.
-//! A link begins one session.
+//! A session is valid for [`HTTP_SESSION_LIFETIME`], for [`HTTP_SESSION_IDLE`] after its last
+//! request, and only while its token is. A link begins one session.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,12 +32,12 @@ const LINK_PREFIX: &str = "scl_";
 /// The path of the page that takes a link's secret, with the secret behind it.
 pub(super) const LINK_PATH: &str = "/sign-in/";
 
-/// Whose rights a session has.
+/// The client whose rights a session has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Those of a token.
+    /// The owner of a token.
     Token(Box<Token>),
-    /// Those of a user at the local socket.
+    /// A user of the local socket.
     User(Caller),
 }
 
@@ -66,7 +66,7 @@ struct Link {
 pub struct Sessions {
     open: Mutex<HashMap<Digest, Session>>,
     links: Mutex<HashMap<Digest, Link>>,
-    /// Whether the network listener has TLS.
+    /// True if the network listener has TLS.
     pub(super) has_tls: bool,
 }
 
@@ -84,7 +84,8 @@ impl Sessions {
         }
     }
 
-    /// Begins a session and returns its secret. Beyond a limit the session that was unused for longest ends.
+    /// Begins a session and returns its secret. Beyond a limit the session that was unused for
+    /// longest ends.
     pub(super) fn begin(&self, holder: Holder, now: Duration) -> Result<String, CallError> {
         let text = secret(SESSION_PREFIX)?;
         let mut sessions = self.open.lock();
@@ -120,7 +121,8 @@ impl Sessions {
         Ok(text)
     }
 
-    /// The holder of a valid session, which counts as used. Whether its token still is valid is up to the caller.
+    /// The holder of a valid session, which counts as used. The caller checks that its token still
+    /// is valid.
     pub(super) fn find(&self, text: &str, now: Duration) -> Option<Holder> {
         let mut sessions = self.open.lock();
         let session = sessions.get_mut(&sha256(text.as_bytes()))?;
@@ -152,7 +154,8 @@ impl Sessions {
         Ok(text)
     }
 
-    /// Takes a link, which is used up, and begins its session. `None` if it is unknown, used or too old.
+    /// Takes a link, which is then used up, and begins its session. `None` if the link is unknown,
+    /// used or too old.
     pub(super) fn open_link(
         &self,
         text: &str,

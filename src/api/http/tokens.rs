@@ -1,7 +1,8 @@
 //! Tokens of the HTTP listener: `saltcellar token`, and the file `TOKENS` in the state directory.
 //!
-//! A token is `sct_` and 32 random bytes in base64. The file has its SHA-256, from which the token cannot be found: unlike a password it has 256 random
-//! bits, so nothing is gained by a slow hash, and a fast one cannot be used to keep the daemon busy.
+//! A token is `sct_` and 32 random bytes in base64. The file has its SHA-256, from which the token
+//! cannot be found: unlike a password it has 256 random bits, so nothing is gained by a slow hash,
+//! and a fast one cannot be used to keep the daemon busy.
 //!
 //! ```text
 //! {"version": 1, "tokens": [{"name": ..., "scope": ..., "hash": <64 hex digits>, "created": <microseconds since 1970>, "minions": <glob>, ...}]}
@@ -9,7 +10,8 @@
 //!
 //! # Invariant
 //!
-//! A token is valid only while its hash is in the file, which is durable before a call is answered. The file has mode 0600 with any umask.
+//! A token is valid only while its hash is in the file, which is durable before a call is answered.
+//! The file has mode 0600 with any umask.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -52,7 +54,7 @@ pub struct Tokens {
 
 struct State {
     tokens: Vec<Token>,
-    /// Why the file cannot be used; then no token is valid, and the file stays as it is.
+    /// The reason why the file cannot be used; then no token is valid, and the file stays as it is.
     problem: Option<String>,
 }
 
@@ -99,8 +101,9 @@ pub(super) struct TokenScanner {
 }
 
 impl TokenScanner {
-    /// Whether the bytes contain a valid token, whatever is around it. Other secrets with the same prefix are not found. The time of a
-    /// comparison reveals nothing about a token, because hashes are compared.
+    /// True if the bytes contain a valid token, whatever is around it. Other secrets with the same
+    /// prefix are not found. The time of a comparison reveals nothing about a token, because hashes
+    /// are compared.
     pub(super) fn finds_in(&self, bytes: &[u8]) -> bool {
         // A token may be glued to other characters of its alphabet, so each prefix is a candidate,
         // with exactly the length of a token.
@@ -145,7 +148,7 @@ impl Tokens {
         }
     }
 
-    /// What is wrong with the file.
+    /// The fault of the file, if any.
     pub(crate) fn fault(&self) -> Option<FileFault> {
         let state = self.state.lock();
         let problem = state.problem.as_ref()?;
@@ -157,7 +160,7 @@ impl Tokens {
         ))
     }
 
-    /// Whether no token exists.
+    /// True if no token exists.
     pub fn is_empty(&self) -> bool {
         self.state.lock().tokens.is_empty()
     }
@@ -191,12 +194,12 @@ impl Tokens {
             .expect("a token")
     }
 
-    /// Whether a token that was found still exists.
+    /// True if a token that was found still exists.
     pub fn is_valid(&self, token: &Token) -> bool {
         self.state.lock().tokens.contains(token)
     }
 
-    /// Waits until a token that was found does not exist any more.
+    /// Waits until a token that was found is revoked.
     pub(super) async fn revoked(&self, token: &Token) {
         let mut changes = self.changes.subscribe();
         while self.is_valid(token) {

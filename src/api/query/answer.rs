@@ -18,8 +18,8 @@ pub(crate) struct Answer {
     pub(crate) others: Vec<StoredEntry>,
 }
 
-/// Whether the entry is the result of a runner or wheel. Its body is always read: it may name the job that started it, and those that it
-/// started.
+/// True if the entry is the result of a runner or wheel function. Its body is always read: it may
+/// name the job that started it, and the jobs that it started.
 pub(super) fn names_jobs(entry: &StoredEntry) -> bool {
     is_of_master(&entry.fun)
 }
@@ -38,8 +38,8 @@ impl Answer {
         msgpack::get(&self.entry.body, key)
     }
 
-    /// Whether it was seen on a bus only, so that any program may have fired it. False for entries of releases up to 0.1, which did not
-    /// record it.
+    /// True if it was seen on a bus only, so any program may have fired it. False for entries of
+    /// releases up to 0.1, which did not record it.
     pub(crate) fn is_bus_only(&self) -> bool {
         is_bus_only(&self.entry)
     }
@@ -63,12 +63,12 @@ impl Answer {
     }
 }
 
-/// Whether a return was seen on a bus only when it was stored.
+/// True if a return was seen on a bus only when it was stored.
 pub(super) fn is_bus_only(entry: &StoredEntry) -> bool {
     entry.flags.has(Flags::UNCONFIRMED)
 }
 
-/// Whether two answers have the same content.
+/// True if two answers have the same content.
 pub(super) fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
     peek(&one.body).answer == peek(&other.body).answer
 }

@@ -1,7 +1,7 @@
 //! Comparison of two runs, by minion and by state.
 //!
-//! Ignored are values that change with every run (durations, times of day, pids of commands, the order of states),
-//! and a state's comment if its result and its changes are the same.
+//! Ignored are values that change with every run (durations, times of day, pids of commands, the
+//! order of states), and a state's comment if its result and its changes are the same.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl DiffKind {
 pub(crate) struct Difference<'a> {
     pub(crate) minion: &'a str,
     pub(crate) kind: DiffKind,
-    /// Its answers in the earlier and in the later run.
+    /// The answers in the earlier and in the later run.
     pub(crate) answers: [Option<&'a Answer>; 2],
     /// The differing states, if both answers exist and at least one of them has states.
     pub(crate) states: Vec<StateDiff<'a>>,
@@ -50,7 +50,7 @@ pub(crate) struct Difference<'a> {
 #[derive(Debug)]
 pub(crate) struct StateDiff<'a> {
     pub(crate) kind: DiffKind,
-    /// Its rows in the earlier and in the later run.
+    /// The rows in the earlier and in the later run.
     pub(crate) rows: [Option<StateRow<'a>>; 2],
 }
 
@@ -159,7 +159,8 @@ fn same_changes(a: &StateRow<'_>, b: &StateRow<'_>) -> bool {
     of_a == of_b || commands && pairs(of_a).filter(telling).eq(pairs(of_b).filter(telling))
 }
 
-/// The latest earlier job with the same function, arguments and target. Scans a limited number of jobs.
+/// The latest earlier job with the same function, arguments and target. Scans a limited number of
+/// jobs.
 pub(crate) fn previous_run(
     store: &StoreView,
     job: &Job,

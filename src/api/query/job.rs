@@ -3,16 +3,18 @@
 //! # Rules
 //!
 //! - The load with the highest rank counts (`store::job_summary::rank`), of equal ones the first.
-//! - A minion's first answer counts; later differing ones are its history. But answers from a returner call
-//!   take precedence over those seen on a bus only. Among the latter, complete ones take precedence over those trimmed for size
-//!   (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
-//! - Any program with permission to fire events can put a return on a bus. In a job that Salt stored through the extension
-//!   ([`JobSummary::is_cached_by_salt`]) a return seen on a bus only is not an answer: see [`Job::bus_only`]. In other jobs it is
-//!   one, with a mark ([`Answer::is_bus_only`]).
-//! - The expected minions are those named by the publish and the syndics, and minions that ran something themselves. The event
-//!   `.../new` counts only if no load names minions.
+//! - A minion's first answer counts; later differing ones are its history. But answers from a
+//!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
+//!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
+//! - Any program with permission to fire events can put a return on a bus. In a job that Salt
+//!   stored through the extension ([`JobSummary::is_cached_by_salt`]) a return seen on a bus only
+//!   is not an answer: see [`Job::bus_only`]. In other jobs it is one, with a mark
+//!   ([`Answer::is_bus_only`]).
+//! - The expected minions are those named by the publish and the syndics, and minions that ran
+//!   something themselves. The event `.../new` counts only if no load names minions.
 //! - The last end time counts.
-//! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result count.
+//! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result
+//!   count.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -45,13 +47,14 @@ pub(crate) struct Job {
     /// A publish or a syndic named minions.
     targets_known: bool,
     pub(crate) answers: BTreeMap<String, Answer>,
-    /// Minions whose returns were seen on a bus only and are not answers, because no returner call confirmed them.
+    /// Minions whose returns were seen on a bus only and are not answers, because no returner call
+    /// confirmed them.
     pub(crate) bus_only: BTreeSet<String>,
-    /// Its returns must not be cached.
+    /// True if the job's returns must not be cached.
     pub(crate) nocache: bool,
     /// The job that started it, if its own entries name one.
     pub(crate) parent: Option<String>,
-    /// Only returns from a returner call are answers.
+    /// True if only returns from a returner call are answers.
     confirmed_only: bool,
 }
 
@@ -76,8 +79,8 @@ impl Job {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
-    /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence of an answer and
-    /// its failure are known, but not its content, nor whether later ones differ.
+    /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence
+    /// of an answer and its failure are known, but not its content, nor whether later ones differ.
     pub(crate) fn read_of(
         store: &StoreView,
         jid: &str,
@@ -87,8 +90,8 @@ impl Job {
         Ok(Self::of(store.job_entries_with(jid, wanted)?))
     }
 
-    /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers and failures are
-    /// known, but not their content.
+    /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers
+    /// and failures are known, but not their content.
     pub(crate) fn read_load(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
         let job = Self::read_of(store, jid, |_| false)?;
         match job {
@@ -103,7 +106,8 @@ impl Job {
         Self::of_part(entries, cached)
     }
 
-    /// As [`Job::of`], from some of its entries. `confirmed_only`: Salt stored the job through the extension.
+    /// Like [`Job::of`], from some of the job's entries. `confirmed_only`: Salt stored the job
+    /// through the extension.
     pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let jid = entries.first()?.jid.clone();
         let mut job = Self {
@@ -198,9 +202,9 @@ impl Job {
         self.minions.get_or_insert_default().append(&mut named);
     }
 
-    /// A minion that ran something itself (`salt-call`, a schedule, a peer's runner) is expected: the
-    /// master makes it the target of its return (`_store_job` in `salt/utils/job.py`). The master does the same for its own runners, with
-    /// an id of `<host>_master`.
+    /// A minion that ran something itself (`salt-call`, a schedule, a peer's runner) is expected:
+    /// the master makes it the target of its return (`_store_job` in `salt/utils/job.py`). The
+    /// master does the same for its own runners, with an id of `<host>_master`.
     fn expect_self_target(&mut self, load: &[u8]) {
         let word = |key| msgpack::get(load, key).and_then(as_text);
         if let (Some(id), Some(tgt)) = (word("id"), word("tgt"))
@@ -258,7 +262,7 @@ impl Job {
         self.answers.iter().filter(|_| !self.nocache)
     }
 
-    /// Whether the job is known to have been sent to other minions only.
+    /// True if the job is known to have been sent to other minions only.
     pub(crate) fn is_not_targeted(&self, minion: &str) -> bool {
         let named = self
             .minions
@@ -323,8 +327,8 @@ pub(crate) struct Precedence {
 }
 
 impl Precedence {
-    /// The precedence of an answer. Salt's marker for trimmed events can also
-    /// occur in a complete return: a returner call is never trimmed.
+    /// The precedence of an answer. Salt's marker for trimmed events can also occur in a complete
+    /// return: a returner call is never trimmed.
     pub(crate) fn of(confirmed: bool, body: &[u8]) -> Self {
         Self {
             confirmed,
@@ -336,7 +340,7 @@ impl Precedence {
         Self::of(entry.source.confirms(), &entry.body)
     }
 
-    /// Whether it counts instead of an earlier answer.
+    /// True if this answer counts instead of an earlier one.
     pub(crate) fn overrides(self, earlier: Self) -> bool {
         if earlier.confirmed == self.confirmed {
             earlier.trimmed && !self.trimmed

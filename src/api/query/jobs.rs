@@ -96,7 +96,7 @@ impl JobResult {
 #[derive(Debug, Clone)]
 pub(crate) struct ListedJob {
     pub(crate) row: JobSummary,
-    /// Its start: the time in its jid, else that of its first entry.
+    /// The start of the job: the time in its jid, or else the time of its first entry.
     pub(crate) at: Micros,
 }
 
@@ -177,7 +177,7 @@ impl JobFilter {
         Ok(self.metadata.iter().all(matches))
     }
 
-    /// Whether it depends on a job's entries.
+    /// True if the filter depends on a job's entries.
     fn needs_entries(&self) -> bool {
         self.minion.is_some() || self.result.is_some()
     }
@@ -221,7 +221,8 @@ pub(crate) fn jobs_before(
     Ok(JobsPage { jobs, ..page })
 }
 
-/// As [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory together.
+/// Like [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory
+/// together.
 pub(crate) fn each_job_before(
     store: &StoreView,
     filter: &JobFilter,
@@ -320,8 +321,8 @@ pub(crate) fn each_job_before(
     }
 }
 
-/// A cursor before which all further jobs are, at a full second: `at` may be a job that the reader may not know. `None` if it would not advance
-/// beyond `began_at`.
+/// A cursor before which all further jobs are, at a full second: `at` may be a job that the reader
+/// may not know. `None` if it would not advance beyond `began_at`.
 fn coarse_cursor(at: JidKey, began_at: Option<JidKey>) -> Option<String> {
     const SECOND_US: i64 = 1_000_000;
 
@@ -333,7 +334,8 @@ fn coarse_cursor(at: JidKey, began_at: Option<JidKey>) -> Option<String> {
         .then(|| key.text())?
 }
 
-/// The first time of jids with this prefix, and the key after the last of them; `None` for a prefix that is too short.
+/// The first time of jids with this prefix, and the key after the last of them; `None` for a prefix
+/// that is too short.
 fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     const LAST: &str = "235959999999";
     if !begin.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -370,8 +372,8 @@ fn answered_by(
     }))
 }
 
-/// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or not at all with
-/// `confirmed_only`.
+/// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or
+/// not at all with `confirmed_only`.
 pub(crate) fn last_jobs(
     store: &StoreView,
     fun: &str,

@@ -2,16 +2,17 @@
 //!
 //! # The rule
 //!
-//! Salt's own references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`, `salt/modules/saltutil.py`):
+//! Salt's own references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`,
+//! `salt/modules/saltutil.py`):
 //!
-//! - An orchestration names the jobs that it started: each state of its result has the job's id in `__jid__`, for jobs
-//!   of minions (`salt.state`, `salt.function`), of a runner or of a wheel. So they are known after its end.
-//!   `salt.parallel_runners` names none.
-//! - A nested orchestration names the outer one from its start: `orchestration_jid` in the arguments of
-//!   `salt/run/<jid>/new`. In the outermost one this is its own jid.
+//! - An orchestration names the jobs that it started: each state of its result has the job's id in
+//!   `__jid__`, for jobs of minions (`salt.state`, `salt.function`), of a runner or of a wheel. So
+//!   they are known after its end. `salt.parallel_runners` names none.
+//! - A nested orchestration names the outer one from its start: `orchestration_jid` in the
+//!   arguments of `salt/run/<jid>/new`. In the outermost one this is its own jid.
 //!
-//! Other runners (`salt.execute`), `publish`, and the reactor leave no reference, and batches of 3006 are independent jobs;
-//! such jobs have no links.
+//! Other runners (`salt.execute`), `publish`, and the reactor leave no reference, and batches of
+//! 3006 are independent jobs; such jobs have no links.
 
 use super::job::Job;
 use crate::base::clock::Micros;
@@ -78,8 +79,8 @@ pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
     parent_in_args(args, &entry.jid)
 }
 
-/// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
-/// names it. Scans a limited number of jobs.
+/// The job that started this one: named in its own load, or else an orchestration that started at
+/// most [`LINK_SPAN`] earlier and names it. Scans a limited number of jobs.
 pub(crate) fn parent(store: &StoreView, job: &Job) -> Result<Option<String>, StoreError> {
     // A nested orchestration states its parent, which needs no search.
     if job.parent.is_some() {

@@ -1,7 +1,8 @@
 //! Minions, computed from the archive: last seen, last function, last highstate, missing returns.
 //!
-//! The latest job of each function and minion is in an index. Three things are read from a limited number of entries, which the
-//! answer states: events, jobs for missing returns, and the states of highstates.
+//! The latest job of each function and minion is in an index. Three things are read from a limited
+//! number of entries, which the answer states: events, jobs for missing returns, and the states of
+//! highstates.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -108,11 +109,13 @@ pub(crate) struct MinionsFilter {
     pub(crate) limit: usize,
 }
 
-/// The jobs of one minion that count, by function. That of [`HIGHSTATE`] is one of the others, or an earlier one.
+/// The jobs of one minion that count, by function. That of [`HIGHSTATE`] is one of the others, or
+/// an earlier one.
 type Runs = BTreeMap<String, LatestJob>;
 
-/// The latest jobs by minion of those functions and minions that `wanted` selects, without forged ones: a return seen on a bus only does not
-/// count in a job that Salt stores through the extension, see [`Job`].
+/// The latest jobs by minion of the functions and minions that `wanted` selects, without forged
+/// ones: a return seen on a bus only does not count in a job that Salt stores through the
+/// extension, see [`Job`].
 fn runs(
     store: &StoreView,
     wanted: impl Fn(&[u8], &str) -> bool,
@@ -246,7 +249,8 @@ fn missing_returns(
     Ok(found)
 }
 
-/// Reads results, and states up to [`MINIONS_STATE_BYTES`], of the runs of these minions. Runs of the same job are read together.
+/// Reads results, and states up to [`MINIONS_STATE_BYTES`], of the runs of these minions. Runs of
+/// the same job are read together.
 fn read_states(
     store: &StoreView,
     rows: &mut [(String, &mut MinionRun)],

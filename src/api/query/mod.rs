@@ -1,7 +1,7 @@
 //! Queries: jobs assembled from their entries, and lists of jobs.
 //!
-//! Nothing is stored here. A job is computed from its entries in the order of the log, so the answer does not depend
-//! on duplicates or on rebuilt indexes.
+//! Nothing is stored here. A job is computed from its entries in the order of the log, so the
+//! answer does not depend on duplicates or on rebuilt indexes.
 
 mod answer;
 mod diff;

@@ -27,7 +27,7 @@ pub(crate) struct ProgressEvent {
 }
 
 impl ProgressEvent {
-    /// Its content: a state's row in Salt's form, or a runner's report.
+    /// The content: a state's row in Salt's form, or a runner's report.
     pub(crate) fn value(&self) -> &[u8] {
         let ret = msgpack::get(&self.entry.body, "data").and_then(|data| msgpack::get(data, "ret"));
         ret.unwrap_or(&self.entry.body)

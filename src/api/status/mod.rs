@@ -1,7 +1,8 @@
 //! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
 //!
-//! Every field has a default, so that a client can read the answer of another release. Times are microseconds since 1970 UTC, and
-//! rates are numbers per 1000 s, because answers contain no floats.
+//! Every field has a default, so that a client can read the answer of another release. Times are
+//! microseconds since 1970 UTC, and rates are numbers per 1000 s, because answers contain no
+//! floats.
 
 mod growth;
 mod health;

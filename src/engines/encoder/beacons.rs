@@ -1,10 +1,12 @@
 //! The encoder `beacons`: each number of a beacon's event as a measurement.
 //!
-//! A rule selects beacons by name and finds their numbers, also in texts such as `87.5%`, and in maps of `value` and `unit` as in `/proc/meminfo`
-//! (kB become bytes). The rules for Salt's own beacons are in `beacons.yaml`. Events of other beacons have no items.
+//! A rule selects beacons by name and finds their numbers, also in texts such as `87.5%`, and in
+//! maps of `value` and `unit` as in `/proc/meminfo` (kB become bytes). The rules for Salt's own
+//! beacons are in `beacons.yaml`. Events of other beacons have no items.
 //!
-//! The name of a measurement is the rule's prefix and the path of the number. Its item is a JSON object with `metric`, `value`, `time`, `unix`
-//! and `tags`, or the text of the template `item`, which also has `minion`, `beacon`, `id` and `tag_list` (`["minion:web1", ..]`).
+//! The name of a measurement is the rule's prefix and the path of the number. Its item is a JSON
+//! object with `metric`, `value`, `time`, `unix` and `tags`, or the text of the template `item`,
+//! which also has `minion`, `beacon`, `id` and `tag_list` (`["minion:web1", ..]`).
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -96,7 +98,7 @@ pub(super) struct Measurement {
 }
 
 impl Measurements {
-    /// `rules` are tried before those of `beacons.yaml`; `tags` are those of all measurements.
+    /// `rules` are tried before the rules of `beacons.yaml`; all measurements have `tags`.
     pub(super) fn new(rules: Rules, tags: BTreeMap<String, Json>) -> Self {
         Self { rules, tags }
     }

@@ -1,4 +1,5 @@
-//! Encoders: events to items. An item is what a destination stores, accepts or rejects as one: a line, a document, a measurement.
+//! Encoders: events to items. An item is what a destination stores, accepts or rejects as one: a
+//! line, a document, a measurement.
 
 mod beacons;
 mod json;
@@ -12,10 +13,12 @@ use super::template::RenderError;
 
 /// Encodes events; shared by the threads of a sink.
 pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
-    /// Adds the items of an event: any number, and none for an event without a value for the destination.
+    /// Adds the items of an event: any number, and none for an event without a value for the
+    /// destination.
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
 
-    /// From now on no value of an event has a line break in an item, see [`crate::engines::framing`]. Encoders that write JSON have none.
+    /// From now on no value of an event has a line break in an item, see
+    /// [`crate::engines::framing`]. Encoders that write JSON have none.
     fn break_no_lines(&mut self) {}
 }
 

@@ -1,7 +1,7 @@
 //! The encoders `otlp_logs` and `otlp_metrics`: protobuf of OpenTelemetry for OTLP over HTTP.
 //!
-//! An item is a complete request with the records of one event. Protobuf merges repeated fields, so several items one after another are a
-//! request too, and the transport needs no separator.
+//! An item is a complete request with the records of one event. Protobuf merges repeated fields, so
+//! several items one after another are a request too, and the transport needs no separator.
 //!
 //! ```text
 //! resource     service.name, host.name (the minion)

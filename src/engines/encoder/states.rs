@@ -1,6 +1,8 @@
-//! The encoder `states`: one flat record per state of a return of `state.apply` and its kin, with a fixed set of fields.
+//! The encoder `states`: one flat record per state of a return of `state.apply` and its kin, with a
+//! fixed set of fields.
 //!
-//! `changes` is JSON in a text, so that the number of a log store's fields does not grow with the states. Other events have no items.
+//! `changes` is JSON in a text, so that the number of a log store's fields does not grow with the
+//! states. Other events have no items.
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};

@@ -58,8 +58,8 @@ impl Encoder for TemplateEncoder {
     }
 }
 
-/// The names in a template: the keys of the JSON form, and the time in seconds, milliseconds and nanoseconds since 1970. `json` is the whole form
-/// as text.
+/// The names in a template: the keys of the JSON form, and the time in seconds, milliseconds and
+/// nanoseconds since 1970. `json` is the whole form as text.
 fn context(event: &Event) -> Result<Map<String, Json>, Unreadable> {
     let mut names = event.to_json()?;
     let micros = event.at.0;

@@ -14,7 +14,7 @@ pub(crate) struct Fetched {
     /// The matching events behind the last acknowledged one, in order.
     pub(crate) entries: Vec<StoredEntry>,
     pub(crate) next: SeqNo,
-    /// Whether the feed is paused, so that there are none.
+    /// True if the feed is paused and therefore has no events.
     pub(crate) is_paused: bool,
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct Progress {
 
 /// One sink's source of events. Other threads move and pause it meanwhile.
 pub(crate) trait Feed: Send + Sync {
-    /// The next events, at most so many, and of at most so many bytes but for the first one; waits for one.
+    /// The next events: at most `events`, and at most `bytes` bytes except for the first event.
+    /// Waits up to `wait` for one.
     fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError>;
 
     /// The events from a position on, without taking them. `None` if they must be fetched.
@@ -47,10 +48,12 @@ pub(crate) trait Feed: Send + Sync {
         bytes: usize,
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError>;
 
-    /// Takes what was read ahead, as [`Feed::fetch`] does. False if it is not what follows the last acknowledged event any more.
+    /// Takes what was read ahead, as [`Feed::fetch`] does. False if it is not what follows the last
+    /// acknowledged event any more.
     fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError>;
 
-    /// Notes that all events up to `last` are delivered: they are not fetched again. Fails after a [`Feed::seek`] since the fetch.
+    /// Notes that all events up to `last` are delivered: they are not fetched again. Fails after a
+    /// [`Feed::seek`] since the fetch.
     fn ack(&self, last: SeqNo) -> Result<(), FeedError>;
 
     fn seek(&self, to: Position) -> Result<(), FeedError>;

@@ -155,7 +155,8 @@ pub(super) fn settings(
     }
 }
 
-/// Replaces `${name}` in all texts. A text that is only that becomes the value, of any type; nothing that uses an absent value remains.
+/// Replaces `${name}` in all texts. A text that is only that becomes the value, of any type;
+/// nothing that uses an absent value remains.
 fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
     match value {
         Json::Object(map) => {

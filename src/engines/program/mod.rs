@@ -1,8 +1,10 @@
-//! Programs of engines: child processes with an environment of their own, each in its process group.
+//! Programs of engines: child processes with an environment of their own, each in its process
+//! group.
 //!
 //! # Invariant
 //!
-//! The end of a program is that of its process group. Values of secrets are only in the program's environment.
+//! The end of a program is that of its process group. Values of secrets are only in the program's
+//! environment.
 
 pub(crate) mod script;
 
@@ -38,7 +40,8 @@ pub(super) fn check_command(command: &[String]) -> Result<(), Invalid> {
     }
 }
 
-/// Starts a program; standard output and standard error are pipes. Secrets of its environment are added to `revealed`.
+/// Starts a program; standard output and standard error are pipes. Secrets of its environment are
+/// added to `revealed`.
 pub(super) fn start(
     command: &[String],
     variables: &Variables,
@@ -80,7 +83,8 @@ pub(super) fn start(
         .map_err(|why| format!("cannot start {program}: {why}"))
 }
 
-/// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its process group.
+/// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its
+/// process group.
 pub(super) fn end(child: &mut Child, is_patient: impl Fn() -> bool) {
     // Polled: the standard library has no wait with a timeout.
     let until = Instant::now() + SINK_EXEC_STOP;
@@ -109,7 +113,8 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         .map(drop)
 }
 
-/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with the stream, or when `take` returns false.
+/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with
+/// the stream, or when `take` returns false.
 pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) {
     let mut from = BufReader::new(from);
 

@@ -1,4 +1,5 @@
-//! Scripts: programs whose lines of output become events on Salt's bus, as with Salt's engine `script`.
+//! Scripts: programs whose lines of output become events on Salt's bus, as with Salt's engine
+//! `script`.
 //!
 //! ```text
 //! from the program   one JSON object a line: {"tag": "door/open", "data": {"door": 4}}
@@ -6,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! An event is fired before the next line is read further, so a program that writes faster than its rate, or while Salt's bus is unreachable,
-//! waits. A loop from an event to a sink to a script to an event is bounded by the rate. A line that is no event is counted and left out.
+//! An event is fired before the next line is read further, so a program that writes faster than its
+//! rate, or while Salt's bus is unreachable, waits. A loop from an event to a sink to a script to
+//! an event is bounded by the rate. A line that is no event is counted and left out.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read};
@@ -134,7 +136,7 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
     })
 }
 
-/// Why an event was not fired.
+/// The reason why an event was not fired.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FireFailure {
     /// The bus is unreachable; fire the same event again.
@@ -176,7 +178,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Its end requests that of the thread: nothing is sent.
+/// Dropping it asks the thread to end; nothing is sent.
 struct Stop {
     _sender: Sender<()>,
 }
@@ -191,7 +193,7 @@ impl Scripts {
         scripts
     }
 
-    /// Starts new scripts, starts changed ones again, and stops removed ones.
+    /// Starts new scripts, restarts changed ones, and stops removed ones.
     pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
         let mut state = self.running.lock();
 
@@ -287,7 +289,7 @@ struct Script {
     stop: Receiver<()>,
 }
 
-/// Why a program is not read any more.
+/// The reason why a program is not read any more.
 enum Ended {
     Stop,
     /// It ended with status 0.
@@ -353,7 +355,7 @@ impl Script {
         }
     }
 
-    /// Whether a stop is requested before the end of a pause.
+    /// Waits for `pause`; true if a stop is requested before its end.
     fn is_stopped_within(&self, pause: Duration) -> bool {
         self.stop.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected)
     }
@@ -542,7 +544,8 @@ fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
     }
 }
 
-/// Tag and data of an event; the error states what would be right. Data without `id` gets that of the master, as in Salt.
+/// Tag and data of an event; the error states what would be right. Data without `id` gets that of
+/// the master, as in Salt.
 fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     let shown = || shortened(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
     let expected = "give one JSON object a line, with `tag` (a text) and `data` (an object)";

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::engines::settings::RetrySettings;
 use crate::model::Rate;
 
-/// The pauses of one run of failures: each is twice as long as the one before, up to a limit, varied at random.
+/// The pauses of one run of failures: each is twice as long as the one before, up to a limit,
+/// varied at random.
 #[derive(Debug)]
 pub(in crate::engines) struct Backoff {
     settings: RetrySettings,
@@ -57,7 +58,8 @@ impl Backoff {
 #[derive(Debug)]
 pub(in crate::engines) struct Throttle {
     rate: Rate,
-    /// One period after the time when the items so far would have passed evenly, by the monotonic clock.
+    /// One period after the time when the items so far would have passed evenly, by the monotonic
+    /// clock.
     next: Duration,
 }
 

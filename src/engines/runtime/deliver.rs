@@ -1,9 +1,10 @@
-//! Delivery of one batch: requests of limited size, repeated until the destination has accepted or rejected each item.
+//! Delivery of one batch: requests of limited size, repeated until the destination has accepted or
+//! rejected each item.
 //!
 //! # Invariant
 //!
-//! Whatever a destination accepts of a request: with the order `minion`, the last delivery of an item comes after the destination has accepted
-//! all earlier items of its minion.
+//! Whatever a destination accepts of a request: with the order `minion`, the last delivery of an
+//! item comes after the destination has accepted all earlier items of its minion.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -68,7 +69,8 @@ pub(super) fn requests(items: Vec<Item>, limits: RequestLimits) -> VecDeque<Vec<
 }
 
 impl DeliverContext {
-    /// Delivers items in their order. Returns when each is accepted, or its event is a durable dead letter.
+    /// Delivers items in their order. Returns when each is accepted, or its event is a durable dead
+    /// letter.
     pub(super) fn deliver(
         &self,
         transport: &mut dyn Transport,
@@ -131,9 +133,10 @@ impl DeliverContext {
         Ok(())
     }
 
-    /// Notes what a destination accepted, and makes dead letters of what it rejected for good. The rest is delivered again: first the items
-    /// that it did not accept now, then the later ones of their minions, although it may have accepted those. Only so the last delivery of
-    /// each item comes after that of the items before it.
+    /// Notes what a destination accepted, and makes dead letters of what it rejected for good. The
+    /// rest is delivered again: first the items that it did not accept now, then the later ones of
+    /// their minions, although it may have accepted those. Only so the last delivery of each item
+    /// comes after that of the items before it.
     fn sort_out(
         &self,
         batch: &Batch,

@@ -2,7 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A sink that cannot start, fails or panics affects no other sink. The thread of a changed sink starts its work after the old one has ended.
+//! A sink that cannot start, fails or panics affects no other sink. The thread of a changed sink
+//! starts its work after the old one has ended.
 
 pub(super) mod backoff;
 mod deliver;
@@ -122,7 +123,8 @@ impl Engines {
         engines
     }
 
-    /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and connections of the others.
+    /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and
+    /// connections of the others.
     pub(crate) fn apply(&self, settings: Vec<SinkSettings>) {
         // Held until all sinks are as configured: two reloads at once must not start a sink twice.
         let mut running = self.running.lock();
@@ -271,7 +273,7 @@ impl Engines {
             .collect()
     }
 
-    /// Whether a sink of this name is configured.
+    /// True if a sink of this name is configured.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.running.lock().contains_key(name)
     }
@@ -386,7 +388,8 @@ impl Engines {
         Ok(self.find(name)?.2.dead_letters.all())
     }
 
-    /// Delivers dead letters again, all or these; returns how many. Those that are rejected again stay.
+    /// Delivers dead letters again, all or these; returns how many. Those that are rejected again
+    /// stay.
     pub(crate) fn retry_dead_letters(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Reads the events of a sink and encodes them. In a backlog the next batch is read while the one before is delivered.
+//! Reads the events of a sink and encodes them. In a backlog the next batch is read while the one
+//! before is delivered.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
-//! The thread of a sink: takes encoded events, delivers them on its lanes, and acknowledges them together.
+//! The thread of a sink: takes encoded events, delivers them on its lanes, and acknowledges them
+//! together.
 //!
-//! A *lane* is one of the parallel deliveries. With the order `minion`, all events of a minion take the same lane.
+//! A *lane* is one of the parallel deliveries. With the order `minion`, all events of a minion take
+//! the same lane.
 
 use std::collections::HashSet;
 use std::io;

@@ -11,7 +11,7 @@ use crate::base::metrics::Counter;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Its thread has not started yet.
+    /// The thread has not started yet.
     #[default]
     Starting,
     Idle,
@@ -19,7 +19,7 @@ pub(crate) enum Phase {
     /// The last delivery failed; it waits for the next attempt.
     Retrying,
     Paused,
-    /// Its thread ended by a panic.
+    /// The thread has ended by a panic, or could not start.
     Failed,
 }
 
@@ -69,7 +69,7 @@ impl SinkCounters {
     }
 }
 
-/// Why a wait ended before its time, or a delivery was given up.
+/// The reason why a wait ended early, or a delivery was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interrupt {
     Stop,
@@ -179,7 +179,8 @@ impl SinkState {
         self.is_reopening.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek since `moves`.
+    /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek
+    /// since `moves`.
     pub(super) fn wait(&self, clock: &Clock, pause: Duration, moves: u64) -> Result<(), Interrupt> {
         // Before `last`, which is locked by `set_phase`.
         let until = clock.monotonic() + pause;

@@ -57,7 +57,7 @@ pub(crate) enum SinkOrder {
     None,
 }
 
-/// When a failed delivery is repeated; it is repeated until it succeeds.
+/// The pauses between attempts of a failed delivery, which is repeated until it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetrySettings {
@@ -278,7 +278,8 @@ fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> 
     Ok(merged)
 }
 
-/// Replaces values; mappings are merged. An encoder or transport of another kind replaces the preset's.
+/// Replaces values; mappings are merged. An encoder or transport of another kind replaces the
+/// preset's.
 fn merge(base: &mut Map<String, Json>, over: Map<String, Json>) {
     for (key, value) in over {
         // Options of the preset's kind mean nothing to another kind.

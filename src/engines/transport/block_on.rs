@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread on which a client answers its peer also while the sink is idle.
+/// A thread on which a client answers its peer even while the sink is idle.
 pub(super) struct ClientThread(Option<Runtime>);
 
 impl ClientThread {
@@ -35,7 +35,7 @@ impl ClientThread {
             .map_err(|_| late())
     }
 
-    /// Runs work beside the sink.
+    /// Runs work while the sink goes on.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.0 {
             runtime.spawn(work);

@@ -1,4 +1,5 @@
-//! The transport `exec`: a long-running program that reads items from standard input and acknowledges each on standard output.
+//! The transport `exec`: a long-running program that reads items from standard input and
+//! acknowledges each on standard output.
 //!
 //! ```text
 //! to the program     one line per item
@@ -8,8 +9,9 @@
 //!                    reject REASON      never acceptable: a dead letter
 //! ```
 //!
-//! Any other line, a missing line within the timeout, and the end of the program are failures: the program is killed with all processes of its
-//! group, and the batch is delivered again to a new one. Lines on standard error go to the daemon's log.
+//! Any other line, a missing line within the timeout, and the end of the program are failures: the
+//! program is killed with all processes of its group, and the batch is delivered again to a new
+//! one. Lines on standard error go to the daemon's log.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -100,7 +102,8 @@ struct ExecTransport {
 /// A running program. Its end is that of its process group.
 struct Program {
     child: Child,
-    /// Batches of lines to the thread that writes; a program that reads nothing must not block the sink.
+    /// Batches of lines to the thread that writes; a program that reads nothing must not block the
+    /// sink.
     input: Option<Sender<Vec<u8>>>,
     /// Lines of its standard output.
     output: Receiver<String>,
@@ -207,7 +210,7 @@ impl Program {
         Ok(started)
     }
 
-    /// Sends lines and reads an answer for each. Adds the answers to `answers`.
+    /// Sends lines and reads the acknowledgement of each. Adds them to `answers`.
     fn exchange(
         &mut self,
         lines: Vec<u8>,
@@ -281,7 +284,8 @@ impl Program {
         Ok(rejected)
     }
 
-    /// A line without an item would be taken for the next answer.
+    /// Fails if the program wrote a line without an item: it would be taken for the next
+    /// acknowledgement.
     fn expect_silence(&self) -> Result<(), String> {
         match self.output.try_recv() {
             Ok(line) => Err(format!("the program answered {line:?} without an item")),

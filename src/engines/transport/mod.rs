@@ -2,8 +2,9 @@
 //!
 //! # Invariant
 //!
-//! [`Transport::deliver`] returns `Ok` only if the destination has accepted each item that is not among the rejected ones. An error may leave
-//! any of them accepted: the caller delivers them again.
+//! [`Transport::deliver`] returns `Ok` only if the destination has accepted each item that is not
+//! among the rejected ones. An error may leave any of them accepted: the caller delivers them
+//! again.
 
 mod block_on;
 mod exec;
@@ -33,7 +34,7 @@ use crate::store::vfs::Fs;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) event: Arc<Event>,
-    /// Its index among the items of the event; `None` if it is the only one.
+    /// The index among the items of the event; `None` if it is the only one.
     pub(crate) part: Option<usize>,
     pub(crate) bytes: Vec<u8>,
 }
@@ -85,7 +86,8 @@ pub(crate) enum DeliverError {
         /// The pause that the destination requests.
         after: Option<Duration>,
     },
-    /// The destination does not accept these items together; deliver parts. A single item is rejected for good.
+    /// The destination does not accept these items together; deliver parts. A single item is
+    /// rejected for good.
     #[error("{reason}")]
     Refused { reason: String },
 }
@@ -104,7 +106,7 @@ impl DeliverError {
     }
 }
 
-/// The request and the answer of one delivery, for people. Secrets are redacted.
+/// The request and the response of one delivery, for people. Secrets are redacted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Transcript {
     pub(crate) request: String,
@@ -158,8 +160,8 @@ impl Dependencies {
     }
 }
 
-/// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts and findings are scrubbed here, and
-/// reasons then shortened, so that no transport can forget it.
+/// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts
+/// and findings are scrubbed here, and reasons then shortened, so that no transport can forget it.
 pub(crate) fn open(destination: &dyn Destination, deps: &Dependencies) -> Box<dyn Transport> {
     // One list per open transport: a reopened one reads its secrets again, and old values stay
     // hidden.
@@ -243,7 +245,7 @@ pub(crate) trait Destination: Send + Sync + Debug {
     /// The limits of a request unless the sink sets its own.
     fn limits(&self) -> RequestLimits;
 
-    /// What ends an item.
+    /// The way in which the destination finds the end of an item.
     fn framing(&self) -> Framing {
         Framing::Message
     }

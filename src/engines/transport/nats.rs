@@ -1,7 +1,8 @@
 //! The transport `nats`: publishes to a stream of NATS JetStream.
 //!
-//! Each item is a message with the header `Nats-Msg-Id`, by which the server drops duplicates within the stream's `duplicate_window`. The items
-//! of a batch are published in order; they are delivered when the server has acknowledged each.
+//! Each item is a message with the header `Nats-Msg-Id`, by which the server drops duplicates
+//! within the stream's `duplicate_window`. The items of a batch are published in order; they are
+//! delivered when the server has acknowledged each.
 
 use std::time::Duration;
 

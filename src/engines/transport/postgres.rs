@@ -6,7 +6,8 @@
 //! | `salt_returns` | `salt/job/<jid>/ret/<minion>` | job, minion and time of the event; the table has no key of its own |
 //! | `jids` | `salt/job/<jid>/new` | `jid`; a load that Salt has stored itself stays |
 //!
-//! A batch is one transaction, so it is stored as a whole or not at all, and a repeated one changes nothing.
+//! A batch is one transaction, so it is stored as a whole or not at all, and a repeated one changes
+//! nothing.
 
 use std::time::Duration;
 
@@ -308,7 +309,8 @@ fn message(error: &tokio_postgres::Error) -> String {
     format!("{error}{}", source.unwrap_or_default())
 }
 
-/// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events' fault; all others pass.
+/// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events'
+/// fault; all others pass.
 fn failure(error: &tokio_postgres::Error) -> DeliverError {
     let reason = message(error);
     let code = error

@@ -1,4 +1,5 @@
-//! Transports over a socket whose receiver answers nothing: a message counts as delivered once the kernel has accepted it.
+//! Transports over a socket whose receiver sends no response: a message counts as delivered once
+//! the kernel has accepted it.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind};

@@ -6,9 +6,11 @@
 //! tcp, tls  length " " message (RFC 6587, octet counting; RFC 5425)
 //! ```
 //!
-//! The host is the minion, or the master for events without one. 32473 is the enterprise number for examples (RFC 5612).
+//! The host is the minion, or the master for events without one. 32473 is the enterprise number for
+//! examples (RFC 5612).
 //!
-//! Before each batch the connection is tested, so that messages are not written to one that the receiver has closed.
+//! Before each batch the connection is tested, so that messages are not written to one that the
+//! receiver has closed.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -266,7 +268,7 @@ impl Socket {
         }
     }
 
-    /// As syslog(3): a datagram socket, else a stream.
+    /// Connects as syslog(3) does: to a datagram socket, or else to a stream socket.
     fn connect_unix(path: &Path, timeout: Duration) -> io::Result<Self> {
         let datagram = UnixDatagram::unbound()?;
         match datagram.connect(path) {
@@ -345,7 +347,7 @@ impl Socket {
     }
 }
 
-/// Whether a connection from which nothing is expected is open. It does not block.
+/// True if a connection from which nothing is expected is open. Does not block.
 fn expects_nothing<S: Read>(
     stream: &mut S,
     set_nonblocking: impl Fn(&S, bool) -> io::Result<()>,

@@ -1,4 +1,5 @@
-//! Calls about jobs: lists, one job, its states, the difference between two runs, and changes of a job.
+//! Calls about jobs: lists, one job, its states, the difference between two runs, and changes of a
+//! job.
 //!
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
@@ -171,8 +172,8 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// The rows of the minions of this page, until it has enough rows or bytes, and the last minion if more follow. `rows` returns the rows
-    /// of a minion with the bytes from which they are made.
+    /// The rows of the minions of this page, until it has enough rows or bytes, and the last minion
+    /// if more follow. `rows` returns the rows of a minion with the bytes from which they are made.
     fn walk<T>(
         &self,
         minions: impl Iterator<Item = &'a String>,
@@ -281,7 +282,7 @@ fn read_of(
     Job::read_of(&ctx.store, jid, |minion| wanted.contains(minion)).map_err(failed)
 }
 
-/// An answer for display: the keys of the return, and derived values.
+/// A minion's answer for display: the keys of the return, and derived values.
 fn return_of(answer: &Answer) -> Return {
     let outcome = answer.outcome();
     let later = |other: &StoredEntry| {

@@ -438,7 +438,8 @@ pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     })
 }
 
-/// The current result of a call: of a job, or of a function that had finished when the record was written.
+/// The current result of a call: of a job, or of a function that had finished when the record was
+/// written.
 fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
     let sent = get(call, "sent").and_then(as_int).unwrap_or(0);

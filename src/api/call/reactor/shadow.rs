@@ -1,4 +1,5 @@
-//! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for comparison.
+//! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for
+//! comparison.
 
 use super::super::{Ctx, failed};
 use crate::base::clock::Micros;

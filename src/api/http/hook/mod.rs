@@ -1,19 +1,23 @@
-//! `POST /hook/<tag>`: fires an event onto Salt's bus, as Salt's engine `webhook` does, so that its reactors work unchanged.
+//! `POST /hook/<tag>`: fires an event onto Salt's bus, as Salt's engine `webhook` does, so that its
+//! reactors work unchanged.
 //!
 //! ```text
 //! tag    salt/engines/hook/<tag>
 //! data   {"headers": {<name>: <value>}, "body": <bytes>, "_stamp": <time>}
 //! ```
 //!
-//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by commas. `http.hook_headers` can restrict them.
+//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by
+//! commas. `http.hook_headers` can restrict them.
 //!
 //! # Invariant
 //!
-//! Events are stored and read by others, so no token of this daemon becomes a part of one: [`SECRET`] headers and those with a valid token are left
-//! out, and a hook with a valid token in its tag or body is rejected. Its query is no part of the event.
+//! Events are stored and read by others, so no token of this daemon becomes a part of one:
+//! [`SECRET`] headers and those with a valid token are left out, and a hook with a valid token in
+//! its tag or body is rejected. Its query is no part of the event.
 //!
-//! A sink of type `http` marks what it delivers of a hook's event with the header [`HOPS`]: how often the event has passed through a hook. So a chain of
-//! hooks and sinks that leads back to itself ends.
+//! A sink of type `http` marks what it delivers of a hook's event with the header [`HOPS`]: how
+//! often the event has passed through a hook. So a chain of hooks and sinks that leads back to
+//! itself ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -146,8 +150,8 @@ async fn fired(
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
 }
 
-/// The bus in a query such as `bus=/var/run/salt/master`, needed if the daemon reads several. The rest of the query, which senders may add, is
-/// ignored, as Salt's engine does.
+/// The bus in a query such as `bus=/var/run/salt/master`, needed if the daemon reads several. The
+/// rest of the query, which senders may add, is ignored, as Salt's engine does.
 fn bus(uri: &Uri) -> Option<String> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).unwrap_or_default();
     pairs

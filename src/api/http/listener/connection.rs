@@ -2,7 +2,8 @@
 //!
 //! # Limits
 //!
-//! Handshake and request head each have a timeout; peers that do not read their answers, and idle ones, are disconnected.
+//! Handshake and request head each have a timeout; peers that do not read their answers, and idle
+//! ones, are disconnected.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,7 @@ use crate::base::limits::{
 };
 use crate::wire::signed::Digest;
 
-/// The answer to a peer without TLS.
+/// The response to a peer without TLS.
 const TLS_REQUIRED: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
 This port speaks HTTPS: the address begins with https://\n";
@@ -44,7 +45,7 @@ This port speaks HTTPS: the address begins with https://\n";
 /// A connection, in the extensions of each of its requests.
 pub(in crate::api::http) struct Connection {
     pub(in crate::api::http) peer: Peer,
-    /// Its permit, on a network address.
+    /// The connection's permit, on a network address.
     pub(in crate::api::http) permit: Option<Permit>,
     /// The hash of the daemon's certificate, with TLS.
     pub(in crate::api::http) certificate: Option<Digest>,
@@ -77,7 +78,8 @@ impl Connection {
         }
     }
 
-    /// Counts the connection for the client of its first authenticated request; false if that has too many. A proxy may send requests of others on it.
+    /// Counts the connection for the client of its first authenticated request; false if that
+    /// client has too many. A proxy may send requests of other clients on it.
     pub(in crate::api::http) fn claim(&self, access: &Access) -> bool {
         if self.claim.get().is_some() {
             return true;
@@ -288,7 +290,8 @@ async fn answer(
     answer
 }
 
-/// Reads the request first: closing with unread bytes would reset the connection before the peer reads the answer.
+/// Rejects plain HTTP. Reads the request first: closing with unread bytes would reset the
+/// connection before the peer reads the response.
 async fn reject_plain_http(mut stream: TcpStream) {
     let talk = async {
         let _ = stream.readable().await;

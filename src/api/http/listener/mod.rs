@@ -1,9 +1,11 @@
-//! The server of every network address: it binds, accepts, loads the certificate, limits connections and stops. Its [`ListenerKind`] is what
-//! an address has of its own; its routes are given.
+//! The server of every network address: it binds, accepts, loads the certificate, limits
+//! connections and stops. Its [`ListenerKind`] is what an address has of its own; its routes are
+//! given.
 //!
 //! # Invariant
 //!
-//! Invalid certificate files and addresses in use never stop the daemon: they are reported and retried.
+//! Invalid certificate files and addresses in use never stop the daemon: they are reported and
+//! retried.
 
 mod connection;
 mod pace;
@@ -37,7 +39,7 @@ use crate::config::HttpTls;
 
 /// Limits and counters of an address.
 pub(super) struct ListenerKind {
-    /// Its section of the configuration.
+    /// The section of the configuration.
     name: &'static str,
     peers_max: usize,
     times: Times,
@@ -245,7 +247,8 @@ impl NetworkListener {
         }
     }
 
-    /// Retries until it succeeds: the address may become available later, and the job cache works without it.
+    /// Retries until it succeeds: the address may become available later, and the job cache works
+    /// without it.
     async fn bind(&self) -> TcpListener {
         loop {
             // An address may be in use, or belong to an interface that is not up yet.

@@ -1,4 +1,5 @@
-//! A stream whose peer must read at a least rate: whoever reads one byte a second would hold an answer and a connection for days.
+//! A stream whose peer must read at a minimum rate: a peer that reads one byte a second would hold
+//! a response and a connection for days.
 
 use std::io;
 use std::pin::Pin;
@@ -12,8 +13,9 @@ use crate::base::limits::{HTTP_READ_RATE_MIN, HTTP_READ_WINDOW};
 
 /// A stream; writing fails with [`io::ErrorKind::TimedOut`] if the peer reads too slowly.
 ///
-/// A window begins when a write has to wait, and ends when everything is written. In each window of [`HTTP_READ_WINDOW`] the peer must take
-/// [`HTTP_READ_RATE_MIN`] bytes per second. A peer to which nothing is written is not measured.
+/// A window begins when a write has to wait, and ends when everything is written. In each window of
+/// [`HTTP_READ_WINDOW`] the peer must take [`HTTP_READ_RATE_MIN`] bytes per second. A peer to which
+/// nothing is written is not measured.
 pub(super) struct Paced<S> {
     stream: S,
     window: Option<Window>,

@@ -2,10 +2,11 @@
 //!
 //! A connection belongs to the first minion that signs a batch on it, and counts for this one.
 //!
-//! At the limit the oldest unauthenticated connection (without a valid signature or token so far) is closed; without
-//! any, the minion's one idle for longest. A signer has at most [`HTTPS_PEERS_OF_ONE`] connections; one more closes
-//! its own one idle for longest. A minion's connection is idle between batches with a valid signature, regardless of other requests.
-//! One with a token is kept.
+//! At the limit the oldest unauthenticated connection (without a valid signature or token so far)
+//! is closed; without any, the minion's one idle for longest. A signer has at most
+//! [`HTTPS_PEERS_OF_ONE`] connections; one more closes its own one idle for longest. A minion's
+//! connection is idle between batches with a valid signature, regardless of other requests. One
+//! with a token is kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -114,7 +115,8 @@ impl ConnectionPermits {
         })
     }
 
-    /// A permit for a new connection; `evicted` is called if another connection is closed for it. `None` if all are busy.
+    /// A permit for a new connection; `evicted` is called if another connection is closed for it.
+    /// `None` if all are busy.
     pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<Permit> {
         let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
             permit
@@ -173,7 +175,8 @@ impl ConnectionPermits {
 }
 
 impl Permit {
-    /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
+    /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of
+    /// them busy.
     pub(in crate::api::http) fn begin(&self, signer: &str) -> Option<BatchInFlight<'_>> {
         // The queues before a connection's state, everywhere: the state is one value, copied or set
         // under its own lock.

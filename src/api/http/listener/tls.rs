@@ -2,7 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Invalid files never stop the daemon: they are logged and counted, and the last valid pair stays in use.
+//! Invalid files never stop the daemon: they are logged and counted, and the last valid pair stays
+//! in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use crate::wire::signed::{Digest, der, sha256};
 pub(super) struct Certificate {
     /// The configuration for handshakes.
     pub(super) config: Arc<ServerConfig>,
-    /// Its hash, which minions sign.
+    /// The hash of the certificate, which minions sign.
     pub(super) digest: Digest,
-    /// Its expiry, if it can be parsed.
+    /// The expiry, if it can be parsed.
     pub(super) not_after: Option<Micros>,
 }
 

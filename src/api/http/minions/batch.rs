@@ -1,7 +1,7 @@
 //! One batch: its envelope is verified, then its payload read, then its calls run.
 //!
-//! Checks run in order of cost: accepted key, clock, connection, signature, batch number; only then the
-//! payload is read.
+//! Checks run in order of cost: accepted key, clock, connection, signature, batch number; only then
+//! the payload is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::wire::signed::{
 /// Bytes per permit of a lane.
 const PERMIT_BYTES: usize = 1024;
 
-/// Bytes of a rejected batch that are still read, so that its sender can read the answer.
+/// Bytes of a rejected batch that are still read, so that its sender can read the response.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// Reading calls allowed with `https.read: all`.
@@ -54,7 +54,8 @@ const READABLE: [&str; 7] = [
     "get_endtime",
 ];
 
-/// Those with an answer by minion, allowed with `https.read: own` for the minion's own part.
+/// Reading calls whose result is by minion, allowed with `https.read: own` for the minion's own
+/// part.
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
 
 /// State shared by all connections of minions.
@@ -86,7 +87,8 @@ impl Minions {
         }
     }
 
-    /// Handles a batch: returns the answers to its calls, or why it is rejected as a whole.
+    /// Handles a batch: returns the responses to its calls, or the reason why it is rejected as a
+    /// whole.
     pub(super) async fn take_batch(
         self: &Arc<Self>,
         connection: &Connection,
@@ -304,7 +306,8 @@ impl SignedRequest<'_> {
         Ok((signer, payload, (room, in_flight)))
     }
 
-    /// Verifies that the envelope is from a minion with an accepted key, current, for this connection, and new.
+    /// Verifies that the envelope is from a minion with an accepted key, current, for this
+    /// connection, and new.
     fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
         let (ctx, id) = (&self.server.ctx, envelope.id);
         let metrics: &Metrics = &ctx.metrics;
@@ -402,7 +405,7 @@ impl SignedRequest<'_> {
         }
     }
 
-    /// Stores the returns, then answers the reading calls.
+    /// Stores the returns, then makes the reading calls.
     async fn carry_out(&self, signer: String, payload: Vec<u8>) -> Vec<u8> {
         // Frames are parsed in place; entries keep the payload, without copies of their bodies.
         let mut batch = FrameBatch::within(&payload);
@@ -553,7 +556,7 @@ impl SignedRequest<'_> {
     }
 }
 
-/// The answers of a batch under construction.
+/// The responses of a batch under construction.
 #[derive(Default)]
 struct BatchAnswers {
     frames: Vec<u8>,
@@ -613,7 +616,7 @@ impl BatchBody {
         }
     }
 
-    /// Reads a little more: a peer that is still sending would not see the answer.
+    /// Reads a little more: a peer that is still sending would not see the response.
     async fn drain(&mut self) {
         let until = Instant::now() + Duration::from_secs(1);
         let mut left = DRAIN_BYTES;

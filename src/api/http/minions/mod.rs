@@ -1,14 +1,16 @@
 //! The requests of minions on other machines, which sign their calls with their own Salt keys.
 //!
-//! `docs/WIRE.md` defines the format. Each connection gets a challenge. The signature of a batch covers this
-//! challenge, an increasing number, the minion's clock, the hash of the payload, and the daemon's
-//! certificate. So an intercepted batch is invalid on every other connection, also after a restart, without a
-//! record of earlier batches. A minion can store only its own returns; the configuration defines its read access.
+//! `docs/WIRE.md` defines the format. Each connection gets a challenge. The signature of a batch
+//! covers this challenge, an increasing number, the minion's clock, the hash of the payload, and
+//! the daemon's certificate. So an intercepted batch is invalid on every other connection, also
+//! after a restart, without a record of earlier batches. A minion can store only its own returns;
+//! the configuration defines its read access.
 //!
 //! # Invariant
 //!
-//! Before a valid signature, at most an envelope (1.4 KB) of a peer is kept in memory. Afterwards memory for its bytes is
-//! reserved before they are read, and each minion has at most [`HTTPS_BATCHES_OF_ONE`] batches in flight.
+//! Before a valid signature, at most an envelope (1.4 KB) of a peer is kept in memory. Afterwards
+//! memory for its bytes is reserved before they are read, and each minion has at most
+//! [`HTTPS_BATCHES_OF_ONE`] batches in flight.
 //!
 //! [`HTTPS_BATCHES_OF_ONE`]: crate::base::limits::HTTPS_BATCHES_OF_ONE
 
@@ -31,7 +33,7 @@ use crate::wire::call::{CallError, refusal_frame};
 use crate::wire::msgpack::Writer;
 use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
 
-/// The routes of minions; an address for minions alone also answers all other paths.
+/// The routes of minions. An address for minions alone rejects all other paths in the same format.
 pub(super) fn routes(minions: Arc<Minions>, alone: bool) -> Router {
     // Other methods of these paths are answered in the format of minions, too.
     let routes = Router::new()

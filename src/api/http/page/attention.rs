@@ -1,6 +1,7 @@
 //! The overview's list of minions, shared by views.
 //!
-//! A list is exact while nothing has been stored since it was read; otherwise it is shown up to an age.
+//! A list is exact while nothing has been stored since it was read; otherwise it is shown up to an
+//! age.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,7 +15,8 @@ use super::super::access::Access;
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
 
-/// The latest list for each right and limits. Views that need the same list wait for one that reads it.
+/// The latest list for each right and limits. Views that need the same list wait for one that reads
+/// it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Attention(Mutex<VecDeque<Known>>);
 
@@ -28,7 +30,8 @@ struct Known {
 }
 
 impl Attention {
-    /// The list for a reader, by `read` if no valid one is known. `durable` is the position to which the store is readable.
+    /// The list for a reader, by `read` if no valid one is known. `durable` is the position to
+    /// which the store is readable.
     pub(super) async fn get<F: Future<Output = Json>>(
         &self,
         access: &Access,

@@ -1,12 +1,13 @@
 //! The web page: views at `/`, as HTML from templates in the binary (docs/HTTP.md).
 //!
-//! A view makes operations of the API, with the rights and limits of its token, and renders their answers. It works without the script, which only follows
-//! events, refreshes the overview and shows local times.
+//! A view makes operations of the API, with the rights and limits of its token, and renders their
+//! answers. It works without the script, which only follows events, refreshes the overview and
+//! shows local times.
 //!
 //! # Invariant
 //!
-//! Text from outside reaches the page only through templates, which escape it, or through [`render`], which escapes it too. The policy of the page
-//! allows no inline script or style.
+//! Text from outside reaches the page only through templates, which escape it, or through
+//! [`render`], which escapes it too. The policy of the page allows no inline script or style.
 
 mod attention;
 mod render;
@@ -63,7 +64,8 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The first parts of the paths of the page. They need no token: without one, a view is answered by the form for it.
+/// The first parts of the paths of the page. They need no token: without one, a view is answered by
+/// the form for it.
 const PARTS: [&str; 9] = [
     "", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out",
 ];
@@ -205,7 +207,7 @@ async fn replay(
 struct Frame {
     who: String,
     right: &'static str,
-    /// Whether the reader has signed in by a token.
+    /// True if the reader has signed in, by a token or a link.
     signed_in: bool,
 }
 
@@ -265,7 +267,8 @@ fn html(status: StatusCode, body: Bytes) -> Answer {
     answer
 }
 
-/// A path of this listener, to which the page may lead a browser. Other addresses, which a link on a foreign site may name, cannot be one.
+/// A path of this listener, to which the page may lead a browser. Other addresses, which a link on
+/// a foreign site may name, cannot be one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LocalPath(String);
 
@@ -275,8 +278,8 @@ impl LocalPath {
         Self("/".to_owned())
     }
 
-    /// A path with its query; the overview instead of another address. A browser reads `//` and `/\` at the beginning as another host,
-    /// and skips tabs and line breaks.
+    /// A path with its query; the overview instead of another address. A browser reads `//` and
+    /// `/\` at the beginning as another host, and skips tabs and line breaks.
     fn or_root(text: &str) -> Self {
         let is_local = text.starts_with('/')
             && !text.starts_with("//")
@@ -290,7 +293,7 @@ impl LocalPath {
         }
     }
 
-    /// That of a request.
+    /// The path of a request.
     fn of(uri: &Uri) -> Self {
         Self::or_root(uri.path_and_query().map_or("/", |of| of.as_str()))
     }

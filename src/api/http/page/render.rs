@@ -90,12 +90,13 @@ pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, 
     render("layout.html", Value::from_safe_string(body)).map_err(failed)
 }
 
-/// Whether a character changes the direction of the text after it.
+/// True if a character changes the direction of the text after it.
 fn turns_text(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text with these characters spelled out, as on the command line: a minion's id must not look like another one.
+/// A text with these characters spelled out, as on the command line: a minion's id must not look
+/// like another one.
 fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(turns_text) {
         return Cow::Borrowed(text);

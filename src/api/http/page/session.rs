@@ -1,7 +1,9 @@
-//! Signing in to the page: by a token in a form, or by a one-time link; both begin a session ([`super::super::sessions`]).
+//! Signing in to the page: by a token in a form, or by a one-time link; both begin a session
+//! ([`super::super::sessions`]).
 //!
-//! The cookie has the session's secret. Scripts cannot read it (`HttpOnly`), pages of other sites do not send it (`SameSite=Strict`), and with TLS it is
-//! sent over TLS only and cannot be set by another host (`Secure`, `__Host-`).
+//! The cookie has the session's secret. Scripts cannot read it (`HttpOnly`), pages of other sites
+//! do not send it (`SameSite=Strict`), and with TLS it is sent over TLS only and cannot be set by
+//! another host (`Secure`, `__Host-`).
 
 use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
@@ -41,15 +43,17 @@ pub(in super::super) fn session_of(headers: &HeaderMap, has_tls: bool) -> Option
         .map(|(_, secret)| secret)
 }
 
-/// Whether the cookie counts: a change also needs proof that a page of this listener caused it. Foreign values are rejected before.
+/// True if the cookie counts: a change needs proof that a page of this listener caused it. Foreign
+/// values of the proof are rejected before.
 pub(in super::super) fn is_confirmed(method: &Method, headers: &HeaderMap) -> bool {
     let is_proven =
         || headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
     matches!(*method, Method::GET | Method::HEAD) || is_proven()
 }
 
-/// Whether a request without rights has the cookie of a session. Its session has ended: it is too old or was not used for too long, its token was
-/// revoked, or the daemon was restarted, which keeps sessions in memory only.
+/// True if a request without rights has the cookie of a session. Its session has ended: it is too
+/// old or was not used for too long, its token was revoked, or the daemon was restarted, which
+/// keeps sessions in memory only.
 pub(in super::super) fn had_session(method: &Method, headers: &HeaderMap, has_tls: bool) -> bool {
     session_of(headers, has_tls).is_some() && is_confirmed(method, headers)
 }
@@ -57,7 +61,8 @@ pub(in super::super) fn had_session(method: &Method, headers: &HeaderMap, has_tl
 /// The reason to sign in again.
 pub(in super::super) const SESSION_ENDED: &str = "Your session has ended: it expired, its token was revoked, or saltcellar was restarted. Sign in again.";
 
-/// The answer to a visit through a link on another site. It has no data: the page loads the view again, as a request of its own, with the cookie.
+/// The response to a visit through a link on another site. It has no data: the page loads the view
+/// again, as a request of its own, with the cookie.
 pub(in super::super) fn arrival(uri: &Uri) -> Response {
     shown(
         StatusCode::OK,
@@ -85,7 +90,7 @@ pub(super) async fn form(request: Request) -> Response {
     )
 }
 
-/// The answer to a view without a valid session. `had_session` as of [`had_session`].
+/// The response to a view without a valid session. `had_session` is the result of [`had_session`].
 pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
     let why = had_session.then_some(SESSION_ENDED);
     shown(

@@ -140,8 +140,8 @@ impl Ask<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The fields of the address for an operation: all that are not empty, and not `own` ones of the view.
-    /// `last`, such as `1d`, becomes the start of the time range.
+    /// The fields of the address for an operation: all that are not empty and do not belong to the
+    /// view itself (`own`). `last`, such as `1d`, becomes the start of the time range.
     fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
         let mut fields = vec![];
 
@@ -165,7 +165,7 @@ impl Ask<'_> {
         Ok(fields)
     }
 
-    /// The time so long before now, in microseconds since 1970.
+    /// The time this long before now, in microseconds since 1970.
     fn before(&self, span: &str) -> Result<i64, HttpError> {
         let seconds = match span {
             "1h" => 3600,
@@ -189,13 +189,13 @@ impl Ask<'_> {
             .saturating_sub(seconds * 1_000_000))
     }
 
-    /// The answer of a reading operation that has the path of this view.
+    /// The result of a reading operation that has the path of this view.
     async fn get(&self, path: &str, fields: Vec<(String, Json)>) -> Result<Json, HttpError> {
         let of_path = if path.contains('{') { self.path } else { &[] };
         v1::ask(self.server, self.access, ("GET", path), of_path, fields).await
     }
 
-    /// As [`Ask::get`], for a part of a view: an error is shown in its place.
+    /// Like [`Ask::get`], for a part of a view: an error is shown in its place.
     async fn part(&self, path: &str, fields: &[(&str, Json)]) -> Json {
         let fields = fields
             .iter()

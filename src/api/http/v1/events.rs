@@ -1,7 +1,9 @@
-//! Events as text: in an answer, and as a stream.
+//! Events as text: in a response, and as a stream.
 //!
-//! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is read, so a slow reader holds one piece and no thread.
-//! Streams at the same position share their pieces ([`super::shared`]). A stream with `max_rate` skips events, and sends their number ([`super::rate`]).
+//! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is
+//! read, so a slow reader holds one piece and no thread. Streams at the same position share their
+//! pieces ([`super::shared`]). A stream with `max_rate` skips events, and sends their number
+//! ([`super::rate`]).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -51,7 +53,7 @@ fn append(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends an event of an answer; its time becomes text.
+/// Appends an event of a call's result; its time becomes text.
 fn append_event(event: &[u8], out: &mut Vec<u8>) {
     out.push(b'{');
     for (n, (key, value)) in pairs(event).enumerate() {
@@ -89,7 +91,7 @@ fn append_for_salt(event: &[u8], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// The JSON text of an answer with `events`; `next` becomes a cursor.
+/// The JSON text of a call's result with `events`; `next` becomes a cursor.
 pub(super) fn answer_text(answer: &[u8], store: &str) -> Vec<u8> {
     let mut out = b"{\"events\":[".to_vec();
     let (mut first, mut last) = (true, None);
@@ -147,7 +149,7 @@ impl Format {
         }
     }
 
-    /// Appends the events of an answer; without any, a sign of life. Returns their number.
+    /// Appends the events of a call's result; without any, a sign of life. Returns their number.
     fn append(self, answer: &[u8], out: &mut Vec<u8>) -> usize {
         let mut count = 0;
         for event in get(answer, "events").into_iter().flat_map(elements) {
@@ -189,7 +191,7 @@ impl Format {
         }
     }
 
-    /// The number of events that were skipped; `id` is that of the last position among them.
+    /// The message about skipped events; `id` is that of the last position among them.
     fn skipped(self, count: u64, id: &str) -> Vec<u8> {
         let text = json!({ "count": count, "id": id });
         match self {
@@ -214,7 +216,7 @@ fn token_revoked() -> HttpError {
     HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
 }
 
-/// Waits until the token is revoked; forever without one.
+/// Waits until the token is revoked; without a token forever.
 async fn revoked(token: Option<Box<Token>>, tokens: Arc<Tokens>) {
     match token {
         Some(token) => tokens.revoked(&token).await,
@@ -222,7 +224,7 @@ async fn revoked(token: Option<Box<Token>>, tokens: Arc<Tokens>) {
     }
 }
 
-/// The pieces of a stream, with its permit.
+/// The pieces of a stream, with the permit of the stream.
 struct Pieces {
     from: mpsc::Receiver<Bytes>,
     _permit: Reserved,
@@ -250,14 +252,14 @@ pub(super) struct Stream {
     token: Option<Box<Token>>,
     budget_of_client: Arc<Budget>,
     format: Format,
-    /// Of a stream with `max_rate`.
+    /// The rate limit of a stream with `max_rate`.
     budget: Option<RateBudget>,
-    /// Whether all events were sent.
+    /// True when all stored events were sent.
     is_end: bool,
 }
 
 impl Stream {
-    /// Starts a stream; an error in its arguments is found before the answer begins.
+    /// Starts a stream; an error in its arguments is found before the response begins.
     pub(super) async fn start(
         server: Arc<HttpServer>,
         access: &Access,
@@ -413,7 +415,7 @@ impl Stream {
         })
     }
 
-    /// The number of events from a position on and before `upto`.
+    /// Counts the events from a position on and before `upto`, and makes the message about them.
     async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
         let (server, limits) = (self.server.clone(), self.caller.limits.clone());
         let filter: EntryFilter = serde_json::from_value(Json::from(self.filter.clone()))
@@ -454,7 +456,8 @@ impl Stream {
         })
     }
 
-    /// The part of the stream that follows at a position; waits for the next second if the budget is spent.
+    /// The part of the stream that follows at a position; waits for the next second if the budget
+    /// is spent.
     async fn next_part(&mut self, from: SeqNo) -> Result<Part, HttpError> {
         let now = self.server.ctx.clock.monotonic();
         let events = self.events_at_once(now);

@@ -121,7 +121,7 @@ async fn run(
     Ok(plain(StatusCode::OK, "application/json", body))
 }
 
-/// The answer of an operation, for the page.
+/// The result of an operation, for the page.
 pub(super) async fn ask(
     server: &Arc<HttpServer>,
     access: &Access,
@@ -165,7 +165,8 @@ pub(super) async fn follow_as_salt(
     .await
 }
 
-/// Rejects a token without the right, with a limit that the operation does not apply, or that excludes the minion in the path.
+/// Rejects a token without the right, with a limit that the operation does not apply, or that
+/// excludes the minion in the path.
 fn permit(
     operation: &Operation,
     access: &Access,
@@ -200,7 +201,7 @@ fn permit(
     Ok(())
 }
 
-/// The fields of a JSON body; none of an empty one.
+/// The fields of a JSON body; none if the body is empty.
 fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     if body.is_empty() {
         return Ok(Vec::new());
@@ -214,7 +215,7 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes the call of an operation, and returns the JSON text of the answer.
+/// Makes the call of an operation, and returns the JSON text of the response.
 async fn carry_out(
     server: &Arc<HttpServer>,
     operation: &'static Operation,
@@ -275,7 +276,7 @@ async fn carry_out(
     server.carry_out(&access.budget, work).await?
 }
 
-/// The JSON text of an answer.
+/// The JSON text of a call's result.
 fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec<u8>, HttpError> {
     let Shape::Typed { convert, .. } = operation.answer else {
         return Ok(answer_text(answer, with.store));

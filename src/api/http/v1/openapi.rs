@@ -1,4 +1,4 @@
-//! The OpenAPI document, generated from the operations and from the types of their answers.
+//! The OpenAPI document, generated from the operations and from the types of their responses.
 
 use std::collections::BTreeMap;
 

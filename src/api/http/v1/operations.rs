@@ -1,6 +1,8 @@
-//! All operations of the API, in one table: routes, parameters and the OpenAPI document follow from it.
+//! All operations of the API, in one table: routes, parameters and the OpenAPI document follow from
+//! it.
 //!
-//! An operation makes one call of the local socket (`api/call/`) and changes only the form of its answer.
+//! An operation makes one call of the local socket (`api/call/`) and changes only the form of its
+//! result.
 
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value as Json;
@@ -31,7 +33,8 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// The call that it makes, which has the same right. A test checks that all are known.
+    /// The call that the operation makes, which has the same right. A test checks that all are
+    /// known.
     pub(super) fn made(&self) -> Result<&'static Call, CallError> {
         find(self.call)
             .ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))

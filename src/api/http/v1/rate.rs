@@ -1,8 +1,10 @@
-//! The rate of a stream with `max_rate`: up to that many events in each second, the first ones; later ones are skipped and counted.
+//! The rate of a stream with `max_rate`: up to that many events in each second, the first ones;
+//! later ones are skipped and counted.
 //!
 //! # Invariant
 //!
-//! Streams skip only at the start of a second, all to the same position ([`Marks`]): those with equal filters and rates share their pieces from there on.
+//! Streams skip only at the start of a second, all to the same position ([`Marks`]): those with
+//! equal filters and rates share their pieces from there on.
 
 use std::time::Duration;
 
@@ -48,7 +50,8 @@ pub(super) fn until_next_second(now: Duration) -> Duration {
 pub(in super::super) struct Marks(Mutex<(u64, SeqNo)>);
 
 impl Marks {
-    /// The position of this second: that of the first stream that asks, which is at the end of the log.
+    /// The position of this second: that of the first stream that asks, which is at the end of the
+    /// log.
     pub(super) fn at(&self, now: Duration, durable: SeqNo) -> SeqNo {
         let mut latest = self.0.lock();
         if now.as_secs() > latest.0 || latest.1 == SeqNo::default() {

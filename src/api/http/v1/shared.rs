@@ -1,6 +1,8 @@
-//! Pieces of event streams, read and formatted once for all streams that are at the same position with the same filter.
+//! Pieces of event streams, read and formatted once for all streams that are at the same position
+//! with the same filter.
 //!
-//! Streams with equal filters soon share their pieces: two that read to the end of the log in the same instant continue at the same position.
+//! Streams with equal filters soon share their pieces: two that read to the end of the log in the
+//! same instant continue at the same position.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -37,20 +39,20 @@ pub(super) enum Part {
 pub(super) struct Piece {
     pub(super) text: Bytes,
     pub(super) events: usize,
-    /// More were stored already.
+    /// True if more events are stored already.
     pub(super) more: bool,
-    /// The position after it.
+    /// The position after the piece.
     pub(super) next: u64,
 }
 
 type Slot = Arc<OnceCell<Piece>>;
 
-/// The latest pieces, and those that are being read.
+/// The latest pieces, and the pieces that are being read.
 #[derive(Debug, Default)]
 pub(in super::super) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
 
 impl SharedPieces {
-    /// The piece of this key, by `read` if no other stream has read it or is reading it.
+    /// The piece of this key, made by `read` unless another stream has read it or is reading it.
     pub(super) async fn get(
         &self,
         key: &PieceKey,

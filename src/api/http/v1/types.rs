@@ -1,4 +1,4 @@
-//! The answers of the API. The OpenAPI document has their schemas, so a field is described once.
+//! The responses of the API. The OpenAPI document has their schemas, so a field is described once.
 //!
 //! An answer of a call (docs/WIRE.md) is read into its type and written again: times become text, and cursors name their store. Values of Salt are in the
 //! JSON form of `crate::wire::json`.
@@ -16,7 +16,7 @@ use crate::api::call::store::StoreState;
 use crate::api::query::{Minion, MinionsPage};
 use crate::api::status::Status;
 
-/// Context of an answer.
+/// Context of a response.
 pub(super) struct Finish<'a> {
     /// The id of the store.
     pub(super) store: &'a str,
@@ -30,7 +30,7 @@ impl Finish<'_> {
     }
 }
 
-/// An answer of an operation.
+/// A response of an operation.
 pub(super) trait Answered: DeserializeOwned + Serialize + JsonSchema {
     /// Adds what the call does not know.
     fn finish(&mut self, _: &Finish<'_>) {}

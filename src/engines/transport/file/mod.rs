@@ -2,8 +2,9 @@
 //!
 //! # Invariant
 //!
-//! The file ends with a complete line whenever no write is in progress: a failed write is truncated away, and an incomplete last line, which a
-//! killed process leaves, is truncated at the next start.
+//! The file ends with a complete line whenever no write is in progress: a failed write is truncated
+//! away, and an incomplete last line, which a killed process leaves, is truncated at the next
+//! start.
 
 mod rotate;
 

@@ -1,4 +1,5 @@
-//! Rotation: the file gets the time as a suffix and is compressed; the oldest of such files are removed.
+//! Rotation: the file gets the time as a suffix and is compressed; the oldest of such files are
+//! removed.
 //!
 //! ```text
 //! audit.jsonl                        the growing file
@@ -92,7 +93,8 @@ impl Rotation {
         self.finish(fs, path)
     }
 
-    /// Compresses rotated files that are not yet compressed, and removes the oldest beyond the limit.
+    /// Compresses rotated files that are not yet compressed, and removes the oldest beyond the
+    /// limit.
     pub(super) fn finish(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
         // Files of an interrupted rotation are compressed as well.
         if let Some(suffix) = self.compress.suffix() {
@@ -161,7 +163,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether this is the time of a rotation, `20261121T054728Z` or that and a number.
+/// True if this is the time of a rotation: `20261121T054728Z`, or that and a number.
 fn is_stamp(text: &std::ffi::OsStr) -> bool {
     let Some((time, number)) = text.to_str().and_then(|text| text.split_once('Z')) else {
         return false;

@@ -74,8 +74,9 @@ impl Client {
         })
     }
 
-    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is not HTTP. Events that have passed through
-    /// hooks are marked with `hops`, so that a loop back to a hook ends.
+    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is
+    /// not HTTP. Events that have passed through hooks are marked with `hops`, so that a loop back
+    /// to a hook ends.
     pub(super) fn send(
         &self,
         settings: &HttpDestination,
@@ -133,7 +134,7 @@ impl Client {
         answer
     }
 
-    /// Whether there is an HTTP service at the address.
+    /// Checks that there is an HTTP service at the address.
     pub(super) fn probe(&self, settings: &HttpDestination) -> Result<String, String> {
         let request = Request::head(&self.url)
             .body(())

@@ -1,4 +1,4 @@
-//! Errors of single items in the answer of a bulk request.
+//! Errors of single items in the response to a bulk request.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
 use prost::Message as _;
@@ -12,7 +12,8 @@ use crate::engines::transport::{DeliverError, Item, Rejected};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ItemErrors {
-    /// A list: of all items in their order, or with `id` of the failed ones. A missing list has no failed items if there is an `id`.
+    /// A list: of all items in their order, or with `id` of the failed ones. A missing list has no
+    /// failed items if there is an `id`.
     list: String,
     /// The sequence number of a failed item's event.
     #[serde(default)]
@@ -107,8 +108,9 @@ impl ItemErrors {
     }
 }
 
-/// The answer of an OTLP receiver, which has the number of rejected records but not which. A rejected item alone is found by dividing the
-/// request. Answers for logs and metrics have the same fields.
+/// The response of an OTLP receiver, which has the number of rejected records but not which. A
+/// rejected item is found by dividing the request. Answers for logs and metrics have the same
+/// fields.
 pub(super) fn partial_success(
     items: &[Item],
     answer: &[u8],

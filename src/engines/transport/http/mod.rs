@@ -4,9 +4,10 @@
 //! request body   prefix item separator item ... suffix
 //! ```
 //!
-//! | answer | meaning |
+//! | response | meaning |
 //! |---|---|
-//! | 2xx, or a status in `accept` | delivered, except for the items that [`items`] finds in the answer |
+//! | 2xx, or a status in `accept` | delivered, except for the items that [`items`] finds in the
+//! response |
 //! | 400, 413, 415, 422 | refused: parts are sent alone until the rejected item is found |
 //! | any other, or none | sent again later; `Retry-After` is honoured |
 
@@ -228,11 +229,12 @@ struct HttpTransport {
     settings: HttpDestination,
     clock: Clock,
     secrets: Revealed,
-    /// Made at the first delivery, and again after a rejected credential: its file may have changed.
+    /// Made at the first delivery, and again after a rejected credential: its file may have
+    /// changed.
     client: Option<Client>,
 }
 
-/// An answer of a destination.
+/// A response of a destination.
 struct Answer {
     status: u16,
     headers: Vec<(String, String)>,

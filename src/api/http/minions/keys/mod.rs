@@ -16,7 +16,7 @@ use crate::base::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
 use crate::config::salt_master::{FileIdentity, read_small};
 use crate::wire::signed::der::rsa_public_key;
 
-/// Why no key is available.
+/// The reason why no key is available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoKey {
     /// The master has not accepted the key: it is unknown, pending, rejected or denied.
@@ -31,7 +31,8 @@ pub(super) enum NoKey {
     Unreadable { id: String, why: String },
 }
 
-/// The store of Salt's driver `mmap_key`, which replaces the files of `localfs_key` (`keys.cache_driver`, from 3008 on).
+/// The store of Salt's driver `mmap_key`, which replaces the files of `localfs_key`
+/// (`keys.cache_driver`, from 3008 on).
 const OTHER_STORE: &str = ".mmap_keys.idx";
 
 /// Directories of other keys, and their states in `salt-key`.
@@ -64,7 +65,7 @@ impl Keys {
         keys
     }
 
-    /// Why this directory does not have the keys that the master accepts.
+    /// The reason why this directory does not have the keys that the master accepts.
     fn not_files(&self) -> Option<String> {
         let dir = self.dir.display();
         // With the other driver the files of `localfs_key` may still exist and be stale, so none of
@@ -83,7 +84,8 @@ impl Keys {
         })
     }
 
-    /// The accepted key of a minion. The envelope's parser guarantees that `id` is a valid file name.
+    /// The accepted key of a minion. The envelope's parser guarantees that `id` is a valid file
+    /// name.
     pub(super) fn accepted(&self, id: &str) -> Result<PublicKey, NoKey> {
         let path = self.dir.join("minions").join(id);
         let unreadable = |why: &dyn std::fmt::Display| NoKey::Unreadable {

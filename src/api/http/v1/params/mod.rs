@@ -114,7 +114,7 @@ pub(super) fn cursor<'a>(text: &'a str, store: &str) -> Result<&'a str, HttpErro
     }
 }
 
-/// The arguments of a call, as a msgpack map. An unknown or repeated parameter is an error.
+/// The arguments of a call. An unknown or repeated parameter is an error.
 pub(super) fn arguments(
     known: &[Param],
     path: &[(String, String)],
