@@ -70,6 +70,8 @@ impl Classes {
     /// Builds the table; adds `jobs` and `events` if missing. The configuration guarantees valid, unique names and
     /// at most [`crate::base::limits::CLASSES_MAX`] classes.
     pub fn new(rules: &[ClassRules]) -> Self {
+        // The fixed classes come first, whatever the order of the configuration: their indexes are
+        // constants.
         let fixed = [ClassRules::jobs(), ClassRules::events()];
         let configured =
             |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
@@ -81,11 +83,14 @@ impl Classes {
             .map(|f| configured(f).unwrap_or_else(|| f.clone()))
             .chain(others.cloned())
             .collect();
+
         let rows = all.iter().map(|class| Row {
             name: class.name.as_str().into(),
             keep: class.keep,
             overflow_of: None,
         });
+
+        // `Class` is a byte; the configuration allows far fewer classes.
         let mut rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
         let place = |name: &str| {
             (0..u8::MAX)
@@ -93,6 +98,8 @@ impl Classes {
                 .zip(&rows)
                 .find(|(_, row)| *row.name == *name)
         };
+
+        // Only a limit by bytes or entries lets one minion evict the entries of others.
         let limited: Vec<Row> = (0..u8::MAX)
             .map(Class)
             .zip(&rows)
@@ -103,6 +110,8 @@ impl Classes {
                 overflow_of: Some(class),
             })
             .collect();
+
+        // Unless the configuration lists them, `events` and `jobs` are emptied last, in this order.
         let listed = rules.iter().map(|class| class.name.as_str());
         let unlisted = [EVENTS, JOBS]
             .into_iter()
@@ -111,16 +120,18 @@ impl Classes {
             .chain(unlisted)
             .filter_map(|name| Some(place(name)?.0))
             .collect();
+
         let first_overflow = rows.len();
         rows.extend(limited);
         rows.truncate(usize::from(u8::MAX));
-        // Those who take the most give first.
+        // Those who take the most give first: overflows before the classes of the configuration.
         let order = (0..u8::MAX)
             .map(Class)
             .take(rows.len())
             .skip(first_overflow)
             .chain(proper)
             .collect();
+
         Self {
             configured: rows.len(),
             order,
@@ -146,6 +157,7 @@ impl Classes {
             let row = self.rows.get(overflow.index())?;
             Some((row.overflow_of?, overflow))
         });
+        // A share of everything is no share: nothing is kept apart.
         let off = self.share_percent >= 100;
         pairs.filter(|_| !off).collect::<Vec<_>>().into_iter()
     }
@@ -217,6 +229,7 @@ impl Classes {
     /// Adds a class that exists only on disk; false if the table is full.
     pub(in crate::store) fn add_found(&mut self, name: &str) -> bool {
         let room = self.rows.len() < usize::from(u8::MAX);
+
         if room {
             // An overflow keeps what its class keeps, also after that has lost its limits.
             let of = name.strip_suffix(OVERFLOW).and_then(|of| self.find(of));
@@ -255,12 +268,14 @@ impl Matcher {
             for ClassRule { fun, tag } in &rules.rules {
                 match (fun, tag) {
                     (Some(fun), None) => matcher.by_fun.push((class, fun.clone())),
+                    // A literal prefix excludes most tags with one comparison.
                     (fun, Some(tag)) => {
                         let prefix: String = tag
                             .as_str()
                             .chars()
                             .take_while(|c| !"*?[".contains(*c))
                             .collect();
+
                         let (tag, fun) = (tag.clone(), fun.clone());
                         matcher.by_tag.push(TagRule {
                             class,
@@ -285,12 +300,14 @@ impl Matcher {
 
     /// The first class with a rule that matches this tag, among the classes before `than`.
     fn class_of_tag(&self, entry: &Entry<'_>, than: Option<Class>) -> Option<Class> {
+        // The rule of an earlier class wins, whichever kind it is; classes are in order.
         let before = |rule: &&TagRule| than.is_none_or(|than| rule.class < than);
         let takes = |rule: &&TagRule| {
             entry.tag.starts_with(&rule.prefix)
                 && rule.fun.as_ref().is_none_or(|glob| glob.matches(entry.fun))
                 && rule.tag.matches_bytes(entry.tag)
         };
+
         self.by_tag
             .iter()
             .take_while(before)
@@ -332,11 +349,15 @@ impl Classifier {
             entry.kind,
             Kind::Event | Kind::Gap | Kind::Reaction | Kind::SeenOnBus
         );
+
         let rest = if is_event && entry.jid.is_empty() {
             Class::EVENTS
         } else {
             Class::JOBS
         };
+
+        // Without rules, the usual case, nothing is looked up. Thorium's register is always in
+        // `jobs`.
         if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty()
             || entry.kind == Kind::Register
         {
@@ -351,6 +372,8 @@ impl Classifier {
         } else {
             self.by_function(entry)
         };
+
+        // A rule by tag counts only if its class comes before that of the function.
         let by_tag = if entry.tag.is_empty() {
             None
         } else {
@@ -360,6 +383,7 @@ impl Classifier {
     }
 
     fn by_function(&mut self, entry: &Entry<'_>) -> Option<Class> {
+        // An entry without a function belongs where its job went.
         if entry.fun.is_empty() {
             return if entry.jid.is_empty() {
                 None
@@ -367,9 +391,12 @@ impl Classifier {
                 self.jobs.get(&JidKey::of(entry.jid)).copied()
             };
         }
+
         let class = if let Some(known) = self.functions.get(entry.fun) {
             *known
         } else {
+            // Rare enough to start over: fleets run tens of functions, and starting over only
+            // repeats some matching.
             if self.functions.len() >= FUNCTIONS_REMEMBERED {
                 self.functions.clear();
             }
@@ -377,6 +404,8 @@ impl Classifier {
             self.functions.insert(entry.fun.into(), class);
             class
         };
+
+        // For later entries of the job that do not name the function.
         if let Some(class) = class
             && !entry.jid.is_empty()
         {
@@ -386,13 +415,16 @@ impl Classifier {
     }
 
     fn remember(&mut self, job: JidKey, class: Class) {
+        // Returns of one job usually follow each other.
         if self.last == Some(job) {
             return;
         }
+
         self.last = Some(job);
         if self.jobs.insert(job, class).is_none() {
             self.order.push_back(job);
         }
+
         if self.order.len() > JOB_CLASSES_REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {

@@ -64,6 +64,7 @@ impl Part {
     fn fits_into(&self, index: &MemIndex) -> bool {
         let entries = self.blocks.iter().map(|block| block.entries.len()).sum();
         let raw_bytes = self.blocks.iter().map(|block| block.raw_bytes).sum();
+
         let last = self
             .blocks
             .iter()
@@ -117,11 +118,14 @@ impl Active {
         limits: &Limits,
     ) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
+        // First: nothing may take the segment for finished while its log is opened.
         segment.set_active(true);
         let file = segment
             .fs()
             .open_to_write(&path)
             .map_err(io_at("open for writing", &path))?;
+
+        // A small segment would consist of preallocated bytes mostly.
         let ahead = LOG_BYTES_AHEAD.min(limits.segment_bytes_max / 16);
         Ok(Self {
             segment,
@@ -141,12 +145,14 @@ impl Active {
         let (id, blocks) = (self.segment.log().id(), part.blocks.len());
         for (n, block) in part.blocks.iter().enumerate() {
             let offset = self.end + block.meta.offset;
+            // Also what earlier frames of the same commit have not synced yet.
             let position = Position {
                 offset,
                 unsynced: offset - self.synced,
                 ends_commit: n + 1 == blocks,
             };
             let at = usize::try_from(block.meta.offset).ok();
+
             let frame = at
                 .and_then(|at| part.frames.get_mut(at..))
                 .expect("the part contains its frames");
@@ -156,19 +162,23 @@ impl Active {
 
     fn write(&mut self, frames: &[u8]) -> Result<(), StoreError> {
         let path = self.segment.log().path();
+        // Before the write: a failed one may have written any part.
         self.dirty = true;
         let end = self.end + frames.len() as u64;
         self.written = end;
+
         if end > self.len && self.ahead > 0 {
             // A sync that does not change the file's size saves the file system a journal commit.
             match self.file.set_len(end + self.ahead) {
                 Ok(()) => self.len = end + self.ahead,
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "log preallocation failed, syncs become slower");
+                    // Only a matter of speed, so it is tried once and then given up for this log.
                     self.ahead = 0;
                 }
             }
         }
+
         self.len = self.len.max(end);
         assert!(!self.broken, "a log whose sync failed is never appended to");
         self.file
@@ -182,6 +192,8 @@ impl Active {
             return;
         }
         let path = self.segment.log().path();
+
+        // The file's length must be durable before the segment is sealed and read by its size.
         match self
             .file
             .set_len(self.end)
@@ -198,24 +210,29 @@ impl Active {
         if !std::mem::take(&mut self.dirty) {
             return Ok(());
         }
+
         let synced = self
             .file
             .sync_data()
             .map_err(io_at("sync", self.segment.log().path()));
         match synced {
             Ok(()) => self.synced = self.written,
+            // After a failed sync the kernel may drop the pages and report success the next time.
             Err(_) => self.broken = true,
         }
+
         synced
     }
 
     /// Truncates uncommitted bytes that a failed sync may have left, and rewrites acknowledged but unsynced bytes. The
     /// segment must not be sealed before this is durable: a power cut could restore frames that the index does not contain.
     fn cut_off(&self) -> Result<(), StoreError> {
+        // A range that was acknowledged is written once more: the pages of it may be marked clean.
         let path = self.segment.log().path();
         self.segment
             .log()
             .rewrite_range(&*self.file, self.synced, self.end)?;
+
         self.file
             .set_len(self.end)
             .and_then(|()| self.file.sync_all())
@@ -225,6 +242,7 @@ impl Active {
     fn undo(&mut self) {
         // The log may be synced already, if that of another class failed.
         self.dirty = true;
+
         (self.written, self.synced) = (self.end, self.synced.min(self.end));
         match self.file.set_len(self.end) {
             Ok(()) => self.len = self.end,
@@ -264,22 +282,31 @@ impl Committer {
     /// Runs until the appender has ended and all its commits are applied.
     pub fn run(self) {
         loop {
+            // The lock is not held during the wait: the appender may commit meanwhile.
             let pause = with_writer(&self.writer, |writer| writer.pause());
             let next = self.commits.recv_timeout(pause);
+
             let is_closed = matches!(next, Err(RecvTimeoutError::Disconnected));
+
+            // One commit at a time, whichever thread it comes from.
             with_writer(&self.writer, |writer| {
                 match next {
                     Ok(commit) => writer.apply(commit, |result| drop(self.results.send(result))),
                     Err(RecvTimeoutError::Timeout) => writer.roll_full_segments(),
                     Err(RecvTimeoutError::Disconnected) => {
+                        // The appender has ended, so nothing follows. Logs end with their last
+                        // frame after a clean stop.
                         writer.sync_late();
                         writer.active.iter_mut().flatten().for_each(Active::trim);
                     }
                 }
+
+                // Under load no timeout occurs, so the delayed sync is checked after each commit.
                 if writer.unsynced_since.is_some() && writer.pause().is_zero() {
                     writer.sync_late();
                 }
             });
+
             if is_closed {
                 return;
             }
@@ -293,11 +320,13 @@ pub(in crate::store) fn with_writer<T>(
     writer: &Mutex<SegmentWriter>,
     work: impl FnOnce(&mut SegmentWriter) -> T,
 ) -> T {
+    // Left set if `work` panics; parking_lot's locks have no poisoning.
     let mut writer = writer.lock();
     assert!(
         !std::mem::replace(&mut writer.in_use, true),
         "an earlier commit panicked"
     );
+
     let result = work(&mut writer);
     writer.in_use = false;
     result
@@ -311,6 +340,7 @@ impl SegmentWriter {
 
     /// Maximum wait for a commit: until the delayed sync is due, or segment ages are to be checked.
     fn pause(&self) -> Duration {
+        // Not less than zero: a sync that is overdue is due now.
         match (self.limits.durability, self.unsynced_since) {
             (Durability::Written { within }, Some(since)) => within.saturating_sub(since.elapsed()),
             _ => SEGMENT_AGE_POLL,
@@ -319,7 +349,9 @@ impl SegmentWriter {
 
     /// Applies a commit and acknowledges its entries; calls `free` with the result when the next commit may be handed over.
     pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(CommitResult)) {
+        // Nothing is acknowledged before this returns.
         let outcome = self.execute(&mut commit);
+
         let entries: usize = commit
             .parts
             .iter()
@@ -330,7 +362,10 @@ impl SegmentWriter {
             self.shared.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries not stored, senders notified");
         }
+
         let outcome = outcome.map_err(|error| error.to_string());
+
+        // The buffers go back to the appender, so a steady flow allocates nothing.
         let buffers = commit
             .parts
             .into_iter()
@@ -341,6 +376,7 @@ impl SegmentWriter {
             error: outcome.clone().err(),
             buffers,
         };
+
         let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(outcome.clone()));
         // Under load the next commit is packed while these callbacks run. One or two callers are answered first: waking the
         // appender would only compete for the processor. After a failure the appender must be woken first: otherwise it
@@ -352,11 +388,15 @@ impl SegmentWriter {
             answer(commit.dones);
             free(result);
         }
+
+        // After the acknowledgements: finishing a segment may wait for the sealer.
         self.roll_full_segments();
     }
 
     fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
         let started = Instant::now();
+        // Of several logs, some may have been written or synced already. All are undone, because
+        // the commit counts as a whole.
         if let Err(error) = self.write(&mut commit.parts) {
             self.active.iter_mut().flatten().for_each(Active::undo);
             self.finish_broken_segments();
@@ -364,10 +404,12 @@ impl SegmentWriter {
         }
         // The entries are on disk; nothing from here on can fail.
         for part in &mut commit.parts {
+            // Offsets in a commit begin at zero; the log's end makes them absolute.
             let active = self
                 .active
                 .get_mut(part.class.index())
                 .and_then(Option::as_mut);
+
             let active = active.expect("the segment just written");
             let mut end = active.end;
             for block in &mut part.blocks {
@@ -375,25 +417,35 @@ impl SegmentWriter {
                 assert_eq!(block.meta.offset, end, "frames are contiguous");
                 end = block.meta.end();
             }
+
             active.end += part.frames.len() as u64;
             assert_eq!(active.end, end, "a log ends with its last frame");
+
+            // Readers see the entries from here on, before their senders hear of them.
             if let Index::Memory(index) = &mut *active.segment.index_mut() {
                 part.blocks
                     .iter()
                     .for_each(|block| index_block(index, block, &self.shared.metrics));
             }
         }
+
+        // After the index: who waits for this position finds its entries.
         self.shared.set_durable(commit.covered);
+
         let (metrics, stats) = (&self.shared.metrics, &commit.stats);
+
         for part in &commit.parts {
             let entries = part
                 .blocks
                 .iter()
                 .map(|block| block.entries.len() as u64)
                 .sum();
+
             self.shared.count_written(part.class, entries);
             // Not from `stats`, which include entries of blocks that are still open.
             metrics.entries_stored.add(entries);
+
+            // Numbers of a class must ascend, or readers would miss entries.
             let last = part.blocks.last().expect("a part has blocks").meta.last_seq;
             let before = self
                 .on_disk
@@ -404,13 +456,17 @@ impl SegmentWriter {
                 "sequence numbers ascend within a class"
             );
         }
+
+        // Before the acknowledgement: a full disk is noticed by the commit that fills it.
         self.shared.check_free_space();
+
         metrics.commits.add(1);
         metrics.entry_bytes_stored.add(stats.raw_bytes);
         metrics.duplicates_folded.add(stats.known);
         metrics.returns_differing.add(stats.differing);
         metrics.returns_stored.add(stats.returns);
         metrics.returns_failed.add(stats.failed);
+
         if let Some(failed) = commit.stats.last_failed.take() {
             *self.shared.last_failed.lock() = Some(failed);
         }
@@ -419,20 +475,26 @@ impl SegmentWriter {
     }
 
     fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
+        // All writes first, then all syncs: the disk can combine them.
         for part in &mut *parts {
             let Some(first) = part.blocks.first() else {
                 continue;
             };
+
             self.finish_without_room_for(part)?;
             let active = self.active_segment(part.class, first.meta.first_seq)?;
             active.place(part);
             active.write(&part.frames)?;
         }
+        // A commit may only have callers whose entries are known already.
         if parts.is_empty() {
             return Ok(());
         }
+
         match self.limits.durability {
+            // Also logs that this commit did not write to, if an earlier write is not synced.
             Durability::Durable => self.active.iter_mut().flatten().try_for_each(Active::sync),
+            // The first write since the last sync begins the time that may be lost.
             Durability::Written { .. } => {
                 self.unsynced_since.get_or_insert_with(Instant::now);
                 Ok(())
@@ -442,16 +504,20 @@ impl SegmentWriter {
 
     /// Finishes the active segment of a class if its index has no room for `part`.
     fn finish_without_room_for(&mut self, part: &Part) -> Result<(), StoreError> {
+        // Checked before the write: once on disk, entries cannot be left out of the index.
         let Some(slot) = self.active.get_mut(part.class.index()) else {
             return Ok(());
         };
+
         let is_full = |active: &Active| {
             active
                 .segment
                 .memory()
                 .is_some_and(|index| !part.fits_into(&index))
         };
+
         if let Some(full) = slot.as_mut().filter(|active| is_full(active)) {
+            // Durable before the segment counts as finished.
             full.sync()?;
             full.trim();
             let segment = full.segment.clone();
@@ -474,12 +540,14 @@ impl SegmentWriter {
             )));
         };
         if slot.is_none() {
+            // Created with its first entry, so that a class without entries has no directory.
             let (shared, name) = (&self.shared, self.shared.classes.name(class));
             let id = LogId {
                 store_id: shared.store_id,
                 first_seq,
             };
             create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
+
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
             let segment = Arc::new(Segment::open(
                 &shared.fs,
@@ -488,23 +556,29 @@ impl SegmentWriter {
                 id,
                 index,
             )?);
+
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
+            // Visible to readers only now that it is complete.
             shared.add_segment(segment);
             *slot = Some(active);
         }
+
         slot.as_mut()
             .ok_or_else(|| StoreError::Failed("no active segment".to_owned()))
     }
 
     /// Runs the delayed sync of durability `written`.
     fn sync_late(&mut self) {
+        // Cleared first: a failed sync is not tried again on the same file.
         self.unsynced_since = None;
         for active in self.active.iter_mut().flatten() {
+            // The entries were acknowledged. All that is left is to write them again below.
             if let Err(error) = active.sync() {
                 self.shared.metrics.late_syncs_failed.add(1);
                 tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power cut");
             }
         }
+
         self.finish_broken_segments();
     }
 
@@ -516,7 +590,10 @@ impl SegmentWriter {
                 self.broken.push(broken);
             }
         }
+
         let seals = &self.seals;
+
+        // Kept until the cut is durable; see `cut_off`.
         self.broken.retain(|broken| {
             let cut = broken.cut_off();
             match &cut {
@@ -534,20 +611,25 @@ impl SegmentWriter {
     fn roll_full_segments(&mut self) {
         let (shared, limits) = (&self.shared.clone(), self.limits);
         let is_full = |active: &mut Active| shared.is_full(&active.segment, active.end, &limits);
+
+        // A segment must be durable before it is finished.
         if self.unsynced_since.is_some() && self.active.iter_mut().flatten().any(is_full) {
             self.sync_late();
         }
+
         for slot in &mut self.active {
             match slot.take_if(is_full) {
                 // After a failed write the truncation is not synced yet.
                 Some(full) if full.dirty => self.broken.push(full),
                 Some(mut full) => {
                     full.trim();
+                    // The preallocated bytes are cut off before the sealer looks at the log.
                     finish(&self.seals, full.segment);
                 }
                 None => {}
             }
         }
+
         if !self.broken.is_empty() {
             self.finish_broken_segments();
         }
@@ -556,13 +638,16 @@ impl SegmentWriter {
 
 /// Queues a finished segment for sealing; waits while the queue is full.
 fn finish(seals: &Sender<Arc<Segment>>, segment: Arc<Segment>) {
+    // First, because the sealer and retention work on finished segments only.
     segment.set_active(false);
+    // Fails during a stop. The segment is complete, so nothing is lost.
     if let Err(SendError(segment)) = seals.send(segment) {
         tracing::error!(dir = %segment.dir().display(), "sealer ended, the next start seals this segment");
     }
 }
 
 fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
+    // A block with a huge entry must not keep its buffer forever.
     buffer.clear();
     buffer.shrink_to(crate::base::limits::COMMIT_PACKED_BYTES);
     buffer
@@ -575,11 +660,14 @@ fn index_block(index: &mut MemIndex, block: &PackedBlock, metrics: &Metrics) {
         let entry = batch
             .and_then(|batch| batch.entry(place.at as usize))
             .expect("an entry of this block");
+
+        // Deduplication may have changed both after the batch was made.
         let entry = Entry {
             kind: place.kind,
             flags: place.flags,
             ..entry
         };
+
         let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
         added.expect("room was checked before the write");
         count(&entry, metrics);
@@ -589,9 +677,11 @@ fn index_block(index: &mut MemIndex, block: &PackedBlock, metrics: &Metrics) {
 /// Counts jobs and returns by function.
 fn count(entry: &Entry<'_>, metrics: &Metrics) {
     let counts = &metrics.distributions;
+
     match entry.kind {
         Kind::Load => counts.jobs.count(entry.fun),
         Kind::Return => {
+            // Both kinds are counted apart: a forged event must not look like a return of a minion.
             let is_confirmed = !entry.flags.has(Flags::UNCONFIRMED);
             let [succeeded, failed] = if is_confirmed {
                 &counts.confirmed_returns

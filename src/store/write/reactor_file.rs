@@ -33,6 +33,7 @@ impl Store {
         write: impl FnOnce(&mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()>,
     ) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
+
         let write_to = |file: &dyn FsFile| {
             let mut at = 0;
             write(&mut |text| {
@@ -41,6 +42,7 @@ impl Store {
                 Ok(())
             })
         };
+
         self.0
             .fs
             .replace(&path, Box::new(write_to))
@@ -52,9 +54,12 @@ impl Store {
         let path = self.0.dir.join(NAME);
         let append = || {
             let file = self.0.fs.open_to_write(&path)?;
+            // Another process, or a failed append, has changed it: the checkpoint then rewrites the
+            // file.
             if file.size()? != offset {
                 return Err(io::Error::other("unexpected length of the file"));
             }
+
             file.write_all_at(text.as_bytes(), offset)?;
             file.sync_data()
         };

@@ -49,12 +49,15 @@ pub(in crate::store) fn refill(
     (classifier, shares): (&mut Classifier, &mut Shares),
 ) {
     let mut recent = Vec::new();
+
+    // Oldest first, as the entries were stored: decisions of deduplication depend on the order.
     for Chosen {
         segment,
         number,
         meta,
     } in newest_blocks(shared, window).into_iter().rev()
     {
+        // Blocks of 256 KiB are cached on the way, which the first readers use.
         let read = match shared.block(&segment, number) {
             Ok(Some(view)) => {
                 let count = |class, entry: &Entry<'_>| shares.count(class, entry, &shared.shares);
@@ -72,8 +75,12 @@ pub(in crate::store) fn refill(
         }
     }
     // Blocks of different classes overlap.
+    // Blocks of different classes overlap.
     recent.sort_unstable_by_key(|recent| recent.seq);
+
     let surplus = recent.len().saturating_sub(window);
+
+    // The blocks have more entries than the window. The surplus would push out newer ones.
     for Recent {
         kind,
         source,
@@ -83,6 +90,7 @@ pub(in crate::store) fn refill(
         ..
     } in recent.into_iter().skip(surplus)
     {
+        // The fingerprints stand for tag and body, so neither is copied.
         dedupe.check(
             &Entry {
                 flags,
@@ -90,6 +98,7 @@ pub(in crate::store) fn refill(
             },
             fingerprints,
         );
+        // They are on disk, so nothing of it is ever taken back.
         dedupe.keep_all();
     }
 }
@@ -104,6 +113,7 @@ fn take(
         let (tag, jid) = (rows.tag(n), rows.jid(n));
         let entry = rows.entry(n, &tag, &jid, rows.body(n)?);
         count(classifier.class_of(&entry), &entry);
+
         let Entry {
             kind,
             source,
@@ -111,6 +121,7 @@ fn take(
             at,
             ..
         } = entry;
+
         to.push(Recent {
             seq: rows.seq(n),
             kind,
@@ -124,6 +135,7 @@ fn take(
 }
 
 fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
+    // Not fatal, but a number of this metric explains duplicates after a start.
     shared.metrics.blocks_unread_at_start.add(1);
     let path = segment.log().path().display();
     tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
@@ -137,18 +149,24 @@ fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
         .all()
         .map(|class| NewestBlocks::new(shared.segments(class)))
         .collect();
+
     let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
     // A lower bound of the sequence numbers in the window.
     let mut oldest = SeqNo(u64::MAX);
     loop {
+        // The class whose next block is the newest one.
         let newest = walks
             .iter_mut()
             .filter(|walk| walk.newest.is_some())
             .max_by_key(|walk| walk.newest);
         let Some(walk) = newest else { break };
+
+        // Enough entries, and no remaining block can have a newer one; or enough bytes, whatever
+        // they hold.
         if (entries >= window && walk.newest < Some(oldest)) || bytes >= DEDUPE_REFILL_BYTES {
             break;
         }
+
         match walk.step(shared) {
             Ok(Some(block)) => {
                 if entries < window {
@@ -158,6 +176,7 @@ fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
                 bytes += u64::from(block.meta.len);
                 chosen.push(block);
             }
+            // A segment was opened; its blocks are compared in the next pass.
             Ok(None) => {}
             Err((segment, error)) => skipped(shared, &segment, 0, &error.to_string()),
         }
@@ -187,6 +206,7 @@ impl NewestBlocks {
     }
 
     fn update_newest(&mut self) {
+        // An unopened segment is bounded by its last number, without its index.
         let in_block = self
             .current
             .as_ref()
@@ -213,6 +233,7 @@ impl NewestBlocks {
                 None => Ok(None),
             },
         };
+
         self.update_newest();
         next
     }

@@ -62,8 +62,10 @@ impl SequenceFile {
 
     /// Parses the file; `None` if it is malformed or its checksum does not match.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        // The checksum first: a changed digit would be a valid number.
         let mut lines = without_sum(bytes)?.lines();
         let end = SeqNo(lines.next()?.parse().ok()?);
+
         let skipped = lines.map(|line| {
             let (first, end) = line.strip_prefix("skipped ")?.split_once(' ')?;
             Some(SkippedNumbers {
@@ -71,6 +73,7 @@ impl SequenceFile {
                 end: SeqNo(end.parse().ok()?),
             })
         });
+
         let skipped = skipped.collect::<Option<_>>()?;
         Some(Self { end, skipped })
     }
@@ -104,24 +107,30 @@ impl SeqNos {
         ahead: u64,
     ) -> Result<Self, StoreError> {
         let path = state_dir.join(SEQUENCE);
+
         let file = SequenceFile::read(&**fs, state_dir)?;
         let stored = file.as_ref().map(|file| file.as_ref().map(|file| file.end));
         let skipped = file.flatten().unwrap_or_default().skipped;
         let mut problem = None;
+
         let next = match stored {
             Some(Some(stored)) => {
+                // The log has numbers that were never reserved here: an older file was put back, or
+                // the disk lost an update.
                 if used > stored {
                     problem = Some(
                         "older than the log: numbers of lost entries may be assigned again; was an older file put back?",
                     );
+
                     tracing::error!(
                         path = %path.display(), stored = stored.0, next = used.0,
                         "file older than the log, sequence numbers of lost entries may be assigned again"
                     );
                 }
+                // Never below either of them: both may have been seen by readers.
                 used.max(stored)
             }
-            // A new store.
+            // Neither file nor log: no number was ever assigned.
             None if used == SeqNo::FIRST => used,
             None | Some(None) => {
                 // Saturates at the last number, where `reserve` fails.
@@ -136,6 +145,7 @@ impl SeqNos {
                 next
             }
         };
+
         Ok(Self {
             fs: fs.clone(),
             path,
@@ -165,10 +175,12 @@ impl SeqNos {
     pub(crate) fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
         let exhausted = StoreError::Broken("sequence numbers are exhausted");
         let wanted = self.next.0.checked_add(count as u64);
+        // The last batch must fit as a whole, so numbers run out a little early.
         let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(self.ahead)?)))
         else {
             return Err(exhausted);
         };
+        // Rarely: once in `NUMBERS_AHEAD` numbers, and before any of them is used.
         if wanted > self.end.0 {
             self.write_end(SeqNo(ahead))?;
         }
@@ -196,13 +208,17 @@ impl SeqNos {
     }
 
     fn write_end(&mut self, end: SeqNo) -> Result<(), StoreError> {
+        // Skipped ranges are kept forever: they are what distinguishes them from lost entries.
         let file = SequenceFile {
             end,
             skipped: self.skipped.clone(),
         };
+
         self.fs
             .write_whole(&self.path, file.text().as_bytes())
             .map_err(io_at("write", &self.path))?;
+
+        // Only after success, so that a failed reservation assigns nothing.
         self.end = end;
         Ok(())
     }

@@ -67,10 +67,12 @@ struct Limits {
 impl Limits {
     /// The limits of a class, in bytes as received.
     fn of(keep: Keep, raw_percent: u64) -> Self {
+        // In 128 bits: bytes times percent may exceed 64.
         let raw = |bytes: u64| {
             let scaled = u128::from(bytes) * u128::from(raw_percent) / 100;
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
+
         Self {
             bytes: keep.bytes.map(raw),
             entries: keep.entries,
@@ -104,25 +106,32 @@ impl Window {
 
     /// Counts an entry, and forgets those that the limits no longer hold.
     fn count(&mut self, minion: &str, amount: Amount, limits: Limits) {
+        // Steps of equal size: the window forgets a step at a time instead of single entries.
         let is_full = |step: &(Amount, _)| step.0.exceeds(limits, SHARE_STEPS as u64);
         if self.steps.back().is_none_or(is_full) {
             self.steps.push_back(<_>::default());
         }
+
         while self.steps.len() > SHARE_STEPS {
             self.forget_oldest();
         }
+
         let Some((total, minions)) = self.steps.back_mut() else {
             return;
         };
         total.add(amount);
+        // Counts for the window, but belongs to nobody.
         if minion.is_empty() {
             return;
         }
+
         // Ids are given by peers: beyond a number, new ones are not counted.
         let is_known = self.by_minion.contains_key(minion);
         if !is_known && self.by_minion.len() >= SHARE_MINIONS_MAX {
             return;
         }
+
+        // In the step as well, so that it can be subtracted when the step is forgotten.
         for map in [&mut self.by_minion, minions] {
             if let Some(known) = map.get_mut(minion) {
                 known.add(amount);
@@ -139,6 +148,7 @@ impl Window {
         for (minion, amount) in minions {
             if let Some(known) = self.by_minion.get_mut(&minion) {
                 known.subtract(amount);
+                // Otherwise the map would keep every minion that was ever seen.
                 if *known == Amount::default() {
                     self.by_minion.remove(&minion);
                 }
@@ -172,6 +182,7 @@ impl Shares {
             keep: classes.keep(class),
             window: Window::default(),
         };
+
         Self {
             classes: classes.overflows().map(share).collect(),
             percent: classes.share_percent(),
@@ -181,6 +192,7 @@ impl Shares {
     /// Counts an entry that is stored already, wherever it is.
     pub(crate) fn count(&mut self, class: Class, entry: &Entry<'_>, state: &ShareState) {
         if let Some(share) = self.classes.iter_mut().find(|share| share.class == class) {
+            // At the compression of now: what counts is how much of the class its entries take.
             let limits = Limits::of(share.keep, state.raw_percent(class));
             share.window.count(entry.minion, Amount::of(entry), limits);
         }
@@ -202,19 +214,24 @@ impl Shares {
         clock: &Clock,
     ) -> (Class, bool) {
         let Some(share) = self.classes.iter_mut().find(|share| share.class == class) else {
+            // Most classes have no limit that could be shared.
             return (class, false);
         };
         let limits = Limits::of(share.keep, state.raw_percent(class));
+
         let amount = Amount::of(entry);
+
         let mut would_be = share.window.of(entry.minion);
         would_be.add(amount);
         // Half of it here, half in the overflow.
         let is_over = !entry.minion.is_empty() && would_be.exceeds(limits.percent(self.percent), 2);
+
         if is_over {
             state.note(class, (&share.name, entry.minion), amount, clock.now());
             return (share.overflow, true);
         }
         share.window.count(entry.minion, amount, limits);
+        // Only what stays counts: entries in the overflow evict nobody else.
         (class, false)
     }
 }
@@ -265,13 +282,17 @@ impl ShareState {
 
     fn note(&self, class: Class, (name, minion): (&str, &str), amount: Amount, now: Micros) {
         let mut over = self.over.lock();
+
         let key = (class, minion.to_owned());
         if !over.contains_key(&key) {
+            // Logged once, not for each entry.
             tracing::warn!(
                 minion,
                 class = name,
                 "minion over its share of a class, its further entries are kept in the overflow of the class"
             );
+            // Bounded, because ids come from peers. The one that was over its share longest ago
+            // goes.
             if over.len() >= SHARE_NAMED_MAX {
                 let oldest = over.iter().min_by_key(|(_, one)| one.at);
                 if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
@@ -279,11 +300,13 @@ impl ShareState {
                 }
             }
         }
+
         let one = over.entry(key).or_insert(OverShare {
             at: now,
             entries: 0,
             bytes: 0,
         });
+
         one.at = now;
         one.entries = one.entries.saturating_add(amount.entries);
         one.bytes = one.bytes.saturating_add(amount.bytes);
@@ -313,11 +336,14 @@ pub(in crate::store) fn divided(
         let share = u128::from(limit) * u128::from(percent) / 100;
         let share = u64::try_from(share).unwrap_or(limit);
         if is_overflow {
+            // What the class leaves is not lost, even beyond the share.
             share.max(limit.saturating_sub(other))
         } else {
+            // The class gives up at most the share.
             limit.saturating_sub(other.min(share))
         }
     };
+
     Keep {
         bytes: keep.bytes.map(|limit| divide(limit, other.0)),
         entries: keep.entries.map(|limit| divide(limit, other.1)),
