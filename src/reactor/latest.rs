@@ -34,6 +34,7 @@ impl<T, const MAX: usize> LatestByJid<T, MAX> {
         }
     }
 
+    /// Removes a value. Its jid keeps its place in the order until it is the oldest.
     pub(super) fn remove(&mut self, jid: &str) -> Option<T> {
         self.values.remove(jid)
     }

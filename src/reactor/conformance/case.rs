@@ -59,6 +59,7 @@ pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
         path: dir.to_owned(),
         error,
     };
+
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(io)? {
         let path = entry.map_err(io)?.path();
@@ -69,6 +70,8 @@ pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
             found.push(path);
         }
     }
+
+    // By name, so that two runs report in the same order.
     found.sort();
     Ok(found)
 }
@@ -80,10 +83,12 @@ impl Case {
             path: path.to_owned(),
             what,
         };
+
         let text = fs::read_to_string(path).map_err(|error| CaseError::Io {
             path: path.to_owned(),
             error,
         })?;
+
         let json: Json = serde_json::from_str(&text).map_err(|error| no_case(error.to_string()))?;
         Self::of(&json).map_err(|what| no_case(what.to_owned()))
     }
@@ -96,8 +101,10 @@ impl Case {
                 .unwrap_or_default()
                 .to_owned()
         };
+
         let flag =
             |name: &str, otherwise| input.get(name).and_then(Json::as_bool).unwrap_or(otherwise);
+
         let mut files = Vec::new();
         if let Some(given) = input.get("files") {
             for (name, content) in given.as_object().ok_or("`files` is not an object")? {
@@ -107,6 +114,7 @@ impl Case {
                 ));
             }
         }
+
         Ok(Self {
             id: json
                 .get("id")
@@ -121,6 +129,7 @@ impl Case {
                 .and_then(Json::as_array)
                 .ok_or("no `events`")?
                 .clone(),
+            // Without these flags a case has the state of a reactor that has just started.
             is_leader: flag("is_leader", true),
             pool_full: flag("pool_full", false),
             salt_stubs: input
@@ -184,21 +193,27 @@ impl Drop for CaseDir {
 impl CaseDir {
     /// Creates the directory with the case's files.
     pub(super) fn set(case: &Case) -> Result<Self, CaseError> {
+        // Cases may run concurrently, in one process or several.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!(
             "saltcellar-conformance-{}-{number}",
             std::process::id()
         ));
+
         let io = |path: &Path, error| CaseError::Io {
             path: path.to_owned(),
             error,
         };
+
         fs::create_dir(&dir).map_err(|error| io(&dir, error))?;
+        // Without symbolic links, because paths in results are compared as text.
         let dir = dir.canonicalize().map_err(|error| io(&dir, error))?;
+
         let case_dir = Self {
             root: dir.to_string_lossy().into_owned(),
         };
+
         for dir in [
             "srv/salt",
             "srv/salt-dev",
@@ -209,15 +224,18 @@ impl CaseDir {
             let path = PathBuf::from(&case_dir.root).join(dir);
             fs::create_dir_all(&path).map_err(|error| io(&path, error))?;
         }
+
         let config = FileText::Text(format!("{BASE}{}", case.master_config));
         case_dir.write("etc/salt/master", &config)?;
         case_dir.write(
             &format!("{CACHE}/.root_key"),
             &FileText::Text(MASTER_KEY.to_owned()),
         )?;
+
         for (name, text) in &case.files {
             case_dir.write(name, text)?;
         }
+
         Ok(case_dir)
     }
 
@@ -228,19 +246,24 @@ impl CaseDir {
             path: path.clone(),
             error,
         };
+
+        // A case from elsewhere must not write outside of its directory.
         if name.split('/').any(|part| part == "..") {
             return Err(CaseError::NoCase {
                 path,
                 what: "a file is outside of the case's directory".to_owned(),
             });
         }
+
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(io)?;
         }
+
         match text {
             FileText::Text(text) => {
                 fs::write(&path, text.replace("${ROOT}", &self.root)).map_err(io)
             }
+            // Bytes are written as they are, without placeholders.
             FileText::Bytes(bytes) => fs::write(&path, bytes).map_err(io),
         }
     }
@@ -280,16 +303,20 @@ fn without_addresses(text: &str) -> String {
     while let Some(at) = rest.find("0x") {
         let (before, after) = rest.split_at(at + 2);
         out.push_str(before);
+
         let digits = after
             .bytes()
             .take_while(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
             .count();
+
         let (hex, behind) = after.split_at(digits);
+        // Shorter and longer numbers are no addresses.
         out.push_str(if (8..=16).contains(&digits) {
             "ADDRESS"
         } else {
             hex
         });
+
         rest = behind;
     }
     out + rest

@@ -28,26 +28,32 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         excused: Vec::new(),
         needs_salt: None,
     };
+
     let dir = CaseDir::set(case)?;
     let mut differences = Differences {
         all: Vec::new(),
         event: 0,
     };
     let master = SaltMaster::read(&dir.config());
+    // Event 0 is the configuration itself.
     configuration(case, &dir, &master, &mut differences);
+
     let salt = Arc::new(CaseSalt::new(case, &dir, options));
     let pipeline =
         Pipeline::new(&master, Arc::clone(&salt) as Arc<dyn Salt>).with_full_pool(case.pool_full);
     pipeline.set_leader(case.is_leader);
+
     // Errors in the rules are logged once, when they are read.
     let rules_errors = pipeline.rules().map_or(0, |rules| errors(&rules.notes));
     let mut worker = Worker::new(Arc::new(pipeline));
+
     let expected = case
         .expect
         .get("events")
         .and_then(Json::as_array)
         .cloned()
         .unwrap_or_default();
+
     let mut more_errors = false;
     let mut crashed = false;
     let mut changed = false;
@@ -57,14 +63,18 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         let tag = event.get("tag").and_then(Json::as_str).unwrap_or_default();
         let data = event.get("data").map_or(Value::Null, decode);
         let outcome = worker.react(tag, Body::Value(&data), Detail::Everything);
+
         let foreign = outcome
             .not_native
             .iter()
             .any(|file| file.why.starts_with("renderer "));
+
+        // The first reason is enough for the report.
         if let Some(file) = outcome.not_native.first() {
             salt.wanted
                 .get_or_init(|| format!("{}: {}", file.file, file.why));
         }
+
         let Some(expected) = expected.get(number) else {
             // Salt's process died before, so the case has no results for this event.
             if !crashed {
@@ -75,12 +85,15 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
             }
             continue;
         };
+
         let mut got = Got::of(&outcome, &dir);
         let mut expected = expected.clone();
+
         // Text from a Python renderer is printed with quotes; the cases hold the printed form.
         if foreign {
             (got.layers, expected) = (unquoted(&got.layers), unquoted(&expected));
         }
+
         let expected = &expected;
         if expected.get("crash").is_some() {
             crashed = true;
@@ -104,7 +117,10 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
                 continue;
             }
         }
+
+        // From here on Salt still matches by the old rules.
         changed |= outcome.fired.iter().any(changes_rules);
+
         let salt_s = expected
             .get("logs")
             .and_then(Json::as_array)
@@ -113,17 +129,22 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
                     .filter(|log| log.get("level").and_then(Json::as_str) == Some("ERROR"))
                     .count()
             });
+        // An ERROR that Salt does not have is never excused.
         more_errors |= errors(&outcome.notes) > salt_s;
     }
+
     // Where Salt has a defect, a difference is accepted unless it is an error of ours.
     if case.advice.starts_with("salt-defect") && !more_errors {
         result.excused.append(&mut differences.all);
     } else {
         result.differences = differences.all;
     }
+
+    // The case may pass with Salt's Python.
     if !result.differences.is_empty() && !salt.is_whole() {
         result.needs_salt = salt.wanted.get().map(|why| dir.general_text(why));
     }
+
     Ok(result)
 }
 
@@ -185,6 +206,7 @@ impl Got {
             };
             json!({"fun": call.fun, "args": args, "kwargs": encode_map(&call.kwargs), name: answer})
         };
+
         let fired = |fired: &Fired| json!({"tag": fired.tag, "data": encode(&fired.data)});
         let layers = json!({
             "matched": outcome.matched.iter().map(encode).collect::<Json>(),
@@ -194,9 +216,11 @@ impl Got {
             "salt_calls": outcome.salt_calls.iter().map(salt_call).collect::<Json>(),
             "fired": outcome.fired.iter().map(fired).collect::<Json>(),
         });
+
         let text = |text: &str| dir.general_text(text);
         let render = |render: &Render| (text(&render.file), render.text.as_deref().map(text));
         Self {
+            // Paths become placeholders, because each run has another directory.
             layers: dir.general(&layers),
             renders: outcome.renders.iter().map(render).collect(),
             logs: logs(&outcome.notes, dir),
@@ -274,6 +298,7 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
         let got = dir.general(&master.option("reactor").map_or(Json::Null, encode));
         differences.compare(Layer::EffectiveReactor, expected, &got, false);
     }
+
     // Salt logs an unreadable file twice.
     let mut rows = case
         .expect
@@ -282,6 +307,7 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
         .cloned()
         .unwrap_or_default();
     rows.dedup_by(|a, b| a.get("message") == b.get("message"));
+
     // The types of options are Salt's own concern.
     rows.retain(|row| {
         let message = row
@@ -290,10 +316,12 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
             .unwrap_or_default();
         !(message.starts_with("Config option ") && message.contains(" has an invalid type of "))
     });
+
     let (expected, got) = (
         expected_logs(Some(&Json::from(rows))),
         logs(&master.notes, dir),
     );
+
     if expected != got {
         differences.add(
             Layer::ConfigLogs,
@@ -303,9 +331,11 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
 }
 
 fn layers(case: &Case, expected: &Json, got: &Got, differences: &mut Differences) {
+    // A part that the case lacks was empty.
     let empty = Json::Array(Vec::new());
     let of = |name: &str| expected.get(name).unwrap_or(&empty);
     let before = differences.all.len();
+
     for (layer, name, ordered) in [
         (Layer::Matched, "matched", false),
         (Layer::High, "high", false),
@@ -315,13 +345,17 @@ fn layers(case: &Case, expected: &Json, got: &Got, differences: &mut Differences
     ] {
         differences.compare(layer, of(name), got.layer(name), ordered);
     }
+
+    // With equal data a difference between texts has no effect.
     let same_high = differences
         .all
         .iter()
         .skip(before)
         .all(|found| found.layer != Layer::High);
+
     renders(case, of("renders"), &got.renders, same_high, differences);
     salt_calls(of("salt_calls"), got.layer("salt_calls"), differences);
+
     let wanted = expected_logs(expected.get("logs"));
     if wanted != got.logs {
         differences.add(
@@ -346,11 +380,14 @@ fn renders(
             (get("file").unwrap_or_default(), get("text"))
         })
         .collect();
+
     let mut got = got.to_vec();
+    // The files come in the order of a directory, which no file system promises.
     if case.unordered_renders {
         expected.sort();
         got.sort();
     }
+
     let files = |rows: &[(String, Option<String>)]| {
         let texts: Vec<String> = rows
             .iter()
@@ -362,11 +399,14 @@ fn renders(
             texts.join(", ")
         }
     };
+
     let kinds = |rows: &[(String, Option<String>)]| {
         rows.iter()
             .map(|(f, t)| (f.clone(), t.is_some()))
             .collect::<Vec<_>>()
     };
+
+    // Other files are a difference of their own, so their texts are not compared.
     if kinds(&expected) != kinds(&got) {
         differences.add(
             Layer::Renders,
@@ -374,6 +414,7 @@ fn renders(
         );
         return;
     }
+
     for ((file, expected), (_, got)) in expected.iter().zip(&got) {
         if let (Some(expected), Some(got)) = (expected, got)
             && expected != got
@@ -395,6 +436,7 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
         rows.iter()
             .map(|row| {
                 let mut row = row.clone();
+                // That it raised must be equal, not the text.
                 if let Some(raised) = row.get_mut("raised") {
                     *raised = Json::Bool(true);
                 }
@@ -402,6 +444,7 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
             })
             .collect()
     };
+
     differences.compare(
         Layer::SaltCalls,
         &without_texts(expected),
@@ -418,17 +461,23 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
             "Salt's process dies here, which must cause an ERROR; none was logged".to_owned(),
         );
     }
+
+    // A part that the case lacks was empty.
     let empty = Vec::new();
     let calls = expected
         .get("calls")
         .and_then(Json::as_array)
         .unwrap_or(&empty);
+
     let ours = got.layer("calls").as_array().unwrap_or(&empty);
+
+    // Salt loses the calls after the crash; they are made here.
     let begins = calls.len() <= ours.len()
         && calls
             .iter()
             .zip(ours)
             .all(|(expected, got)| difference(expected, got, false).is_none());
+
     if !begins {
         let (calls, ours) = (short(&Json::from(calls.clone())), short(got.layer("calls")));
         differences.add(
@@ -436,6 +485,8 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
             format!("expected to begin with {calls}, got {ours}"),
         );
     }
+
+    // What Salt did before it died must be the same.
     for (layer, name) in [(Layer::Matched, "matched"), (Layer::Low, "low")] {
         if let Some(expected) = expected.get(name) {
             differences.compare(layer, expected, got.layer(name), false);
@@ -493,10 +544,12 @@ impl Salt for CaseSalt {
             .signatures
             .get(client.name())
             .and_then(|functions| functions.get(fun));
+
         match (recorded, &self.helper) {
             (Some(recorded), _) => Ok(Signature::from_json(recorded)),
             (None, Some(helper)) => helper.signature(client, fun),
             (None, None) => {
+                // The reaction fails for lack of it, and the report gives the reason.
                 self.wanted
                     .get_or_init(|| format!("the signature of {} {fun}", client.name()));
                 Ok(None)

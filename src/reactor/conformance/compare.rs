@@ -27,6 +27,7 @@ fn differ(
             format!("{path}: ")
         }
     };
+
     let difference_at = |path: &str| {
         Some(format!(
             "{}expected {}, got {}",
@@ -35,9 +36,11 @@ fn differ(
             short(got)
         ))
     };
+
     let (expected, got) = (plain(expected), plain(got));
     match (expected, got) {
         (Json::Array(a), Json::Array(b)) => {
+            // Another length says more than the first item that differs.
             if a.len() != b.len() {
                 let (a, b, expected, got) = (a.len(), b.len(), short(expected), short(got));
                 return Some(format!(
@@ -45,7 +48,9 @@ fn differ(
                     prefix(path)
                 ));
             }
+
             for (number, (a, b)) in a.iter().zip(b).enumerate() {
+                // One buffer for all paths: each level removes its part again.
                 let length = path.len();
                 let _ = write!(path, "[{number}]");
                 if let Some(found) = differ(a, b, ordered, depth, path) {
@@ -57,24 +62,29 @@ fn differ(
         }
         (Json::Object(a), Json::Object(b)) => {
             if let (Some(a), Some(b)) = (members(a), members(b)) {
+                // The members of a set have no order.
                 return if same_members(a, b) {
                     None
                 } else {
                     difference_at(path)
                 };
             }
+
+            // A missing key explains more than a value that differs.
             if let Some(key) = a.keys().find(|key| !b.contains_key(*key)) {
                 return Some(format!(
                     "{path}.{key}: expected {}, got nothing",
                     short(&a[key.as_str()])
                 ));
             }
+
             if let Some(key) = b.keys().find(|key| !a.contains_key(*key)) {
                 return Some(format!(
                     "{path}.{key}: expected nothing, got {}",
                     short(&b[key.as_str()])
                 ));
             }
+
             for (key, a) in a {
                 let length = path.len();
                 path.push('.');
@@ -87,6 +97,8 @@ fn differ(
                 }
                 path.truncate(length);
             }
+
+            // The first level has the names of the case format, whose order means nothing.
             if ordered && depth > 0 && !a.keys().eq(b.keys()) {
                 let keys = |map: &serde_json::Map<String, Json>| {
                     map.keys().cloned().collect::<Vec<_>>().join(", ")
@@ -97,6 +109,7 @@ fn differ(
                     keys(b)
                 ));
             }
+
             None
         }
         (a, b) if a == b => None,
@@ -150,9 +163,12 @@ pub(super) fn parting(expected: &str, got: &str) -> String {
         .zip(got.chars())
         .take_while(|(a, b)| a == b)
         .count();
+
     let line = expected.chars().take(same).filter(|c| *c == '\n').count() + 1;
+    // A few equal characters show the place.
     let from = same.saturating_sub(10);
     let part = |text: &str| text.chars().skip(from).take(50).collect::<String>();
+
     format!(
         "line {line}: expected {:?}, got {:?}",
         part(expected),

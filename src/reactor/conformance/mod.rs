@@ -149,7 +149,9 @@ impl Report {
 
     /// The form of `--output json`.
     pub fn to_json(&self) -> Json {
+        // Excused differences do not make a case fail.
         let failing: Vec<&CaseResult> = self.failing().collect();
+
         json!({
             "passed": self.results.len() - failing.len(),
             "failed": failing.len(),
@@ -176,23 +178,27 @@ impl Report {
             .iter()
             .filter(|result| result.needs_salt.is_some())
             .count();
+
         let mut line = format!(
             "{} cases: {} passed, {} failed",
             self.results.len(),
             self.results.len() - failing.len(),
             failing.len()
         );
+
+        // Without Salt's Python such a failure says nothing about saltcellar.
         if need_salt > 0 {
             let _ = write!(
                 line,
                 " ({need_salt} of them require Salt's own Python: --salt-python)"
             );
         }
+
         line
     }
 }
 
-/// Runs all cases of these directories, and passes each result to `report`.
+/// Runs all cases of these directories, and passes each result to `tell`.
 pub fn run(
     dirs: &[PathBuf],
     options: &ConformanceOptions,
@@ -202,6 +208,7 @@ pub fn run(
     for dir in dirs {
         for path in read_cases(Path::new(dir))? {
             let checked = Case::read(&path).and_then(|case| check_case(&case, options));
+            // A case that cannot be read fails like any other, and the rest are run.
             let result = checked.unwrap_or_else(|error| CaseResult {
                 id: path
                     .file_stem()
@@ -217,10 +224,13 @@ pub fn run(
                 excused: Vec::new(),
                 needs_salt: None,
             });
+
+            // Each at once, because all of them take a while.
             tell(&result);
             report.results.push(result);
         }
     }
+
     Ok(report)
 }
 

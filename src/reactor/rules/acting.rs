@@ -41,6 +41,7 @@ pub(crate) struct Assigned {
 
 /// The rules of Salt's own reactor, and whether the configuration starts it.
 pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
+    // The file is read as Salt reads it, because ours may have other rules.
     let rules = match master.option("reactor") {
         Some(Value::Str(path)) => RulesFile::new(path)
             .rules()
@@ -49,10 +50,12 @@ pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
         Some(reactor) => Rules::new(reactor).listed(),
         None => Vec::new(),
     };
+
     let workers = master
         .int("reactor_worker_threads")
         .and_then(|workers| usize::try_from(workers).ok());
     let (runs, fallback) = (master.runs_reactor(), master.has_reactor_fallback());
+
     SaltsReactor {
         runs,
         fallback,
@@ -69,15 +72,18 @@ pub(crate) fn assign(
     blocked: Option<&str>,
     lacks: &str,
 ) -> Vec<Assigned> {
+    // Rules with equal patterns are the same rule, whatever their files.
     let is_in = |rules: &[ListedRule], rule: &ListedRule| {
         rules.iter().any(|one| one.pattern == rule.pattern)
     };
+
     let only_salts: Vec<_> = salts
         .rules
         .iter()
         .filter(|rule| !is_in(&ours, rule))
         .cloned()
         .collect();
+
     let salts_off = "Salt's own reactor is off";
     let of_ours = ours.into_iter().map(|rule| {
         let salt = salts.runs && is_in(&salts.rules, &rule);
@@ -96,6 +102,7 @@ pub(crate) fn assign(
         };
         Assigned { rule, actor, why }
     });
+
     let mut all: Vec<_> = of_ours.collect();
     all.extend(only_salts.into_iter().map(|rule| {
         let (actor, why) = if salts.runs {
@@ -105,6 +112,7 @@ pub(crate) fn assign(
         };
         Assigned { rule, actor, why }
     }));
+
     all
 }
 

@@ -51,14 +51,19 @@ impl Matcher {
         for text in patterns {
             let glob = Glob::new(text);
             let literals = glob.literals();
+
+            // A pattern without a literal beginning belongs to the root of the tree.
             let beginning = literals
                 .first()
                 .filter(|literal| literal.begins)
                 .map_or("", |literal| &literal.text);
+
+            // A shorter tag than all literal parts together cannot match.
             let whole: String = literals
                 .iter()
                 .map(|literal| literal.text.as_str())
                 .collect();
+
             let rest = rest_of(text, beginning, &glob);
             matcher.insert(
                 beginning.as_bytes(),
@@ -68,14 +73,17 @@ impl Matcher {
                 },
             );
         }
+
         matcher
     }
 
     fn insert(&mut self, beginning: &[u8], pattern: Pattern) {
         let number = self.patterns.len();
         self.patterns.push(pattern);
+
         let mut at = 0;
         for &byte in beginning {
+            // The number of the new node, if no pattern before had this byte here.
             let fresh = self.nodes.len();
             let Some(node) = self.nodes.get_mut(at) else {
                 return;
@@ -89,6 +97,7 @@ impl Matcher {
                 }
             };
         }
+
         if let Some(node) = self.nodes.get_mut(at) {
             node.here.push(number);
         }
@@ -120,7 +129,9 @@ impl Matcher {
         let mut bytes = tag.bytes().enumerate();
         let mut at = 0;
         let mut depth = 0;
+
         while let Some(node) = self.nodes.get(at) {
+            // The prefixes of these patterns end here, so the rest of each decides.
             for &number in &node.here {
                 let matches_after = self
                     .patterns
@@ -130,12 +141,15 @@ impl Matcher {
                     return;
                 }
             }
+
+            // The tag ends, or no pattern goes on with its next byte.
             let Some((index, byte)) = bytes.next() else {
                 return;
             };
             let Ok(child) = node.children.binary_search_by_key(&byte, |child| child.0) else {
                 return;
             };
+
             at = node.children.get(child).map_or(usize::MAX, |child| child.1);
             depth = index + 1;
         }
@@ -157,10 +171,12 @@ fn rest_of(text: &str, beginning: &str, glob: &Glob) -> Rest {
     if text.contains('[') {
         return Rest::Other(glob.clone());
     }
+
     match text.strip_prefix(beginning) {
         Some("") => Rest::End,
         Some(rest) => {
             let after = rest.trim_start_matches('*');
+            // The first wildcard is not a star, or there is another one.
             if after.len() == rest.len() || after.contains(['*', '?']) {
                 return Rest::Other(glob.clone());
             }

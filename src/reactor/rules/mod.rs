@@ -35,6 +35,8 @@ impl Rules {
                 .as_str()
                 .map_or_else(|| value.python_repr(), str::to_owned)
         };
+
+        // Even what Salt ignores is shown, because somebody wrote it.
         let one = |(pattern, value): (&Key, &Value)| {
             let files = match value {
                 Value::List(items) => items.iter().map(text).collect(),
@@ -45,6 +47,7 @@ impl Rules {
                 files,
             }
         };
+
         self.entries
             .iter()
             .filter_map(Value::as_map)
@@ -77,11 +80,14 @@ impl Rules {
             entries,
             ..Self::default()
         };
+
         let mut compiled: Vec<(Arc<str>, Vec<Value>)> = Vec::new();
         for entry in &rules.entries {
+            // Salt skips such an entry, too, without a message.
             let Some((key, value)) = only_pair(entry) else {
                 continue;
             };
+
             let Some(pattern) = key.as_str() else {
                 rules.notes.push(Note::error(
                     LOGGER,
@@ -92,13 +98,17 @@ impl Rules {
                 ));
                 continue;
             };
+
+            // As in Salt, anything else names no file.
             let references = match value {
                 Value::Str(_) => vec![value.clone()],
                 Value::List(items) => items.clone(),
                 _ => Vec::new(),
             };
+
             compiled.push((Arc::from(pattern), references));
         }
+
         rules.matcher = Matcher::new(compiled.iter().map(|(pattern, _)| &**pattern));
         rules.compiled = compiled;
         rules
@@ -202,12 +212,16 @@ impl RulesFile {
     }
 
     pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
+        // From before the file is read: if it changes meanwhile, it is read again for the next
+        // event.
         let now = Fingerprint::of(Path::new(&self.path));
+
         if let (Some((seen, rules)), Some(now)) = (&self.seen, &now)
             && seen.is_unchanged(now)
         {
             return Ok(Arc::clone(rules));
         }
+
         let complain = |what: &str, cause: String| {
             Note::error(
                 LOGGER,
@@ -215,12 +229,14 @@ impl RulesFile {
             )
             .because(cause)
         };
+
         let bytes =
             std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
         let value =
             yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
+
         let rules = Arc::new(Rules::new(&value));
         self.seen = now.map(|now| (now, Arc::clone(&rules)));
         Ok(rules)

@@ -45,22 +45,29 @@ pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Fo
         Role::Master => "master.d",
         Role::Minion => "minion.d",
     };
+
     let mut always = vec![path.to_owned()];
     always.extend(path.parent().map(|dir| dir.join(includes)));
     let with_state = |file: &PathBuf| (file.clone(), file_state(file));
+
+    // Known files stay watched, even if this read fails before it comes to them.
     let others = known
         .iter()
         .map(|(file, _)| file)
         .filter(|file| !always.contains(file));
     let mut files: Followed = always.iter().chain(others).map(with_state).collect();
+
     loop {
         let master = SaltMaster::read_as(path, role);
         let is_new = |file: &&PathBuf| files.iter().all(|(there, _)| there != *file);
+        // The state of a file that turns up now is from after it was read, so all are read again.
         let new: Followed = master.files.iter().filter(is_new).map(with_state).collect();
+
         if new.is_empty() {
             files.retain(|(file, _)| always.contains(file) || master.files.contains(file));
             return (master, files);
         }
+
         files.extend(new);
     }
 }
@@ -102,6 +109,7 @@ pub(super) fn build(
     if !path.is_file() {
         return Err(format!("{key}: there is no file {}", path.display()));
     }
+
     let bad: Vec<&Note> = master
         .notes
         .iter()
@@ -110,12 +118,14 @@ pub(super) fn build(
     if let Some(first) = bad.first() {
         return Err(format!("{key}: {first}"));
     }
+
     for note in &master.notes {
         if !said.is_new(note.to_string()) {
             continue;
         }
         tracing::warn!(file = %path.display(), "{note}");
     }
+
     let python = python::find(config.python.as_deref());
     if let Some(python) = &python {
         if said.is_new(format!("python {}", python.display())) {
@@ -128,12 +138,15 @@ pub(super) fn build(
             grains, `caller` reactions, and runners and wheel functions without `args` will fail"
         );
     }
+
+    // Reported at the start, not only when the first file needs Python.
     if let Some(python) = &python
         && let Err(why) = SaltPython::new(python, master.configured_user())
         && said.is_new(&why)
     {
         tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
     }
+
     let salt: Arc<dyn Salt> = match &python {
         Some(python) => {
             let (memory, time, metrics) =
@@ -149,10 +162,15 @@ pub(super) fn build(
         }
         None => Arc::new(NoSalt),
     };
+
     let pipeline = Pipeline::new(master, salt);
+
+    // The daemon's own rules replace those of the master.
     if let Some(rules) = &config.rules() {
         pipeline.set_rules(rules);
     }
+
+    // With rules that cannot be read no event would match, so the configuration is rejected.
     let rules = pipeline.rules().map_err(|note| note.to_string())?;
     for note in &rules.notes {
         if !said.is_new(note.to_string()) {
@@ -160,12 +178,15 @@ pub(super) fn build(
         }
         tracing::error!(file = %path.display(), "{note}");
     }
+
     if said.is_new(format!("{} rules", rules.len())) {
         tracing::info!(rules = rules.len(), file = %path.display(), "loaded the reactor's rules");
     }
+
     let mut settings = config.effective();
     settings.salts = acting::of_master(master);
     settings.runners = runner_limits(master);
+
     // Salt starts its own reactor regardless of other settings; two reactors would do everything twice.
     if settings.salts.runs && !settings.shadow {
         match role {
@@ -193,6 +214,7 @@ pub(super) fn build(
             `saltcellar_reactor`"
         );
     }
+
     let place = (role == Role::Master).then(|| MasterAddress::of(master));
     let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
     if let Some(why) = &unsupported
@@ -200,14 +222,21 @@ pub(super) fn build(
     {
         tracing::error!(master = %path.display(), "reactions are not executed: {why}");
     }
+
     let sock_dir = master.sock_dir.clone();
+
+    // A master of syndics publishes jobs that match none of its own minions.
     let orders = master
         .option("order_masters")
         .is_some_and(|value| *value != Value::Bool(false));
+
     let accepted = match master.accepted_keys() {
         AcceptedKeys::Files(dir) if !orders => Some(dir.join("minions")),
+        // Keys that are kept elsewhere cannot be listed here.
         AcceptedKeys::Files(_) | AcceptedKeys::Driver(_) => None,
     };
+
+    // From now on later remarks are compared with those about this configuration.
     said.accept();
     Ok(Built {
         pipeline: Arc::new(pipeline),
@@ -233,12 +262,16 @@ fn unsupported_transport(master: &SaltMaster) -> Option<String> {
 /// The limits of concurrent runners, from the options of Salt's own reactor.
 fn runner_limits(master: &SaltMaster) -> RunnerLimits {
     let default = RunnerLimits::default();
+
     let number = |name: &str| {
         master
             .int(name)
             .and_then(|number| usize::try_from(number).ok())
     };
+
     let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
+
+    // As many as Salt's own reactor, whose users know these options.
     RunnerLimits {
         threads: threads.map_or(default.threads, |threads| {
             threads.clamp(1, REACTOR_RUNNERS_MAX)

@@ -60,9 +60,12 @@ impl MasterExecutor {
 
     /// Applies a changed configuration. The key is checked for each request anyway.
     pub(super) fn apply(&self, built: &Built) {
+        // The reactor of a minion has no master.
         let (Some(place), Some(known)) = (&built.place, self.target()) else {
             return;
         };
+
+        // An unchanged address keeps its connections.
         let master = if known.master.place() == place {
             known.master
         } else {
@@ -72,12 +75,14 @@ impl MasterExecutor {
             );
             Arc::new(Master::new(place.clone(), self.metrics.clone()))
         };
+
         let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
         let target = MasterTarget {
             master,
             accepted,
             unsupported,
         };
+
         *self.target.write() = Some(target);
     }
 }
@@ -127,6 +132,7 @@ impl Executor for MasterExecutor {
             // A name with a slash is not a minion id, and could lead out of the directory.
             !name.contains('/') && accepted.join(name).symlink_metadata().is_ok()
         };
+
         let found = match (tgt_type, tgt) {
             ("glob", Value::Str(glob)) if glob.contains(['*', '?', '[']) => {
                 let glob = Glob::new(glob);
@@ -135,12 +141,15 @@ impl Executor for MasterExecutor {
                     key.is_ok_and(|key| key.file_name().to_str().is_some_and(|id| glob.matches(id)))
                 })
             }
+            // Without the directory nothing is known about the keys.
             ("glob", Value::Str(name)) => accepted.is_dir().then(|| is_there(name))?,
             ("list", Value::List(names)) => accepted
                 .is_dir()
                 .then(|| names.iter().filter_map(Value::as_str).any(is_there))?,
+            // Other targets depend on data of the minions.
             _ => return None,
         };
+
         (!found).then(|| "no minion with an accepted key matches the target".to_owned())
     }
 
@@ -156,15 +165,20 @@ impl Executor for MasterExecutor {
             .and_then(Value::as_map)
             .cloned()
             .unwrap_or_default();
+
         let helper = self.callers.read().clone();
         let helper = helper.ok_or_else(|| CallerError::NotStarted(NO_SALT.to_owned()))?;
+
         let answer = helper
             .call(&call.fun, args, &kwargs)
             .map_err(|error| match error {
                 SaltError::Absent(why) => CallerError::NotStarted(why),
+                // It ran until it was killed, and would do that again.
                 error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
+                // How far it ran is unknown.
                 error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
             })?;
+
         let SaltAnswer {
             result, retcode, ..
         } = answer;

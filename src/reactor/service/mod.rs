@@ -88,9 +88,13 @@ impl ReactorService {
             }
             return Ok(None);
         };
+
         let path = path.to_owned();
+
+        // A configuration from a flag cannot change while the daemon runs.
         let own =
             matches!(config.origin(key), Origin::File { .. }).then(|| Own::of(config.clone()));
+
         let (master, files) = read(role, &path, &Vec::new());
         let mut said = Said::default();
         let Built {
@@ -103,14 +107,17 @@ impl ReactorService {
             sock_dir,
         } = build(&master, &path, key, &config.reactor, metrics, &mut said)
             .map_err(ServiceError::Config)?;
+
         let shadow = settings.shadow;
         if let Some(place) = &place {
             tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
         } else {
             tracing::info!(minion = %path.display(), shadow, "reacting to the minion's events");
         }
+
         check_buses(&config.bus, &sock_dir);
         let (clock, metrics) = (clock.clone(), metrics.clone());
+
         let executor = Arc::new(MasterExecutor {
             target: RwLock::new(place.map(|place| {
                 let master = Arc::new(Master::new(place, metrics.clone()));
@@ -126,6 +133,7 @@ impl ReactorService {
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
+
         let rules = Arc::new(Native::new(pipeline.clone()));
         let parts = Parts {
             store: store.clone(),
@@ -137,8 +145,10 @@ impl ReactorService {
             settings,
             executor: executor.clone(),
         };
+
         let reactor = Reactor::start(parts).map_err(ServiceError::Start)?;
         let drain = Drain::new();
+
         let reloader = Reloader(Arc::new(Mutex::new(Current {
             handle: reactor.handle(),
             executor: executor.clone(),
@@ -151,12 +161,15 @@ impl ReactorService {
             pipeline,
             said,
         })));
+
+        // The reloader has a stop signal of its own, because it stops before the reactor.
         let (follower, stops) = (reloader.clone(), drain.clone());
         let work = move || follower.follow(&stops);
         let follower = Builder::new()
             .name("sc-react-conf".to_owned())
             .spawn(work)
             .map_err(ServiceError::Reloader)?;
+
         Ok(Some(Self {
             reactor,
             reloader,
@@ -258,24 +271,35 @@ impl Current {
         let config = self.own_config();
         let (role, path, key) = &self.source;
         let metrics = &self.executor.metrics;
+
         // Invalid files are watched, too, because the correction will be made there.
         let (master, files) = read(*role, path, &self.files);
         self.files = files;
+
         let said = &mut self.said;
         match config
             .and_then(|config| Ok((build(&master, path, key, &config, metrics, said)?, config)))
         {
             Ok((built, config)) => {
+                // First the changes by `salt-run`, so that no event sees the new rules without
+                // them.
                 built.pipeline.take_over(&self.pipeline);
                 self.executor.apply(&built);
+
                 let runs_as = runs_as(&master);
+
+                // Only a needed change replaces the process: a function that still runs in the old
+                // one would run beside those of the new one.
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
                     *self.executor.callers.write() = other;
                     (self.python, self.runs_as) = (built.python, runs_as);
                 }
+
                 self.config = config;
                 self.pipeline = built.pipeline;
+
+                // Last, because from here on the new rules handle events.
                 let rules = Arc::new(Native::new(self.pipeline.clone()));
                 self.handle.change(rules, built.settings);
                 Ok(())
@@ -292,6 +316,7 @@ impl Current {
         let Some(own) = &mut self.own else {
             return Ok(self.config.clone());
         };
+
         loop {
             // Their state before reading. An invalid file is watched, too.
             *own = Own::of(own.running.clone());
@@ -301,13 +326,16 @@ impl Current {
                 break;
             }
         }
+
         let config = own.running.reactor.clone();
         let (role, path, key) = &self.source;
+        // Buses and checkpoint belong to the master or minion that the daemon was started for.
         if config.of_whom() != Some((*role, path, key)) {
             return Err(format!(
                 "{key} names another file; restart the daemon to apply the change"
             ));
         }
+
         Ok(config)
     }
 }

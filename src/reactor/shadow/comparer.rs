@@ -119,6 +119,8 @@ impl Comparer {
                 shadow,
                 started,
             } => {
+                // A start begins a new phase, because what Salt did while the daemon was down has
+                // no counterpart.
                 if !shadow {
                     self.shadow_since = None;
                 } else if started || self.shadow_since.is_none() {
@@ -134,6 +136,7 @@ impl Comparer {
                 }
             }
             ShadowItem::Made { jid } => {
+                // A job that our reactor published is no call of Salt's.
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
                 }
@@ -148,6 +151,7 @@ impl Comparer {
             ShadowItem::Ended { jid, at } => self.pool.ended(&jid, at),
             ShadowItem::Load { jid, call } => match self.of_jid.get(&jid).copied() {
                 Some(key) => {
+                    // Putting the call back would forget that it is excluded.
                     let is_excluded = self.excluded.contains(&key);
                     if let Some(salts) = self.remove_salts(key) {
                         self.put_salts(with_load(salts, call));
@@ -165,6 +169,8 @@ impl Comparer {
                 }
             }
         }
+
+        // Beyond the limits the oldest call is compared before its window ends.
         while self.ours.len() + self.salts.len() + self.failed.len() > REACTOR_SHADOW_WAITING_MAX
             || self.bytes > REACTOR_SHADOW_WAITING_BYTES
         {
@@ -181,6 +187,7 @@ impl Comparer {
                 },
             }
         }
+
         std::mem::take(&mut self.results)
     }
 
@@ -192,29 +199,36 @@ impl Comparer {
         {
             return;
         }
+
         if ours.call.client == "caller" {
             let why = "caller functions leave no trace on the master's bus";
             return self.results.push(Comparison::Unseen(ours, why));
         }
+
         let (alike, key) = (ours.call.key(), (ours.at, ours.reaction, ours.nth));
         self.ours_alike.insert((alike, key));
         if ours.prevented_by.is_empty() {
             self.ours_free.insert((alike, key));
         }
+
         self.bytes += ours.call.weight();
         self.ours.insert(key, ours);
     }
 
     fn take_salts(&mut self, mut salts: SaltsCall) {
+        // A job of ours, or one that waits already.
         if self.made.get(&salts.jid).is_some() || self.of_jid.contains_key(&salts.jid) {
             return;
         }
+
         if let Some(load) = self.loads.remove(&salts.jid) {
             salts = match with_load(salts, load) {
                 Some(salts) => salts,
+                // Its load shows that no reactor published it.
                 None => return,
             };
         }
+
         // By the mode at this position of the log; it may change later.
         let in_shadow = self
             .shadow_since
@@ -222,6 +236,7 @@ impl Comparer {
         if !in_shadow || salts.at < self.since || salts.at >= self.until {
             self.excluded.insert((salts.at, salts.seq));
         }
+
         self.put_salts(Some(salts));
     }
 
@@ -249,6 +264,7 @@ impl Comparer {
     pub(crate) fn pass(&mut self, now: Micros) -> Vec<Comparison> {
         let late = REACTOR_SHADOW_LATE;
         self.pool.pass(now);
+
         // Calls that wait for Salt's pool have a longer window.
         let over: Vec<OurKey> = self
             .ours
@@ -259,12 +275,15 @@ impl Comparer {
         for key in over {
             self.compare_ours(key);
         }
+
+        // While Salt's pool was full, later calls of Salt's may still match a waiting one of ours.
         let mut of_pool = self.ours.iter().filter(|(_, ours)| uses_pool(ours));
         let waits_since = if self.pool.was_full() {
             of_pool.next().map(|(key, _)| key.0)
         } else {
             None
         };
+
         // All matching calls of ours have been compared by then, even if their records came late.
         while let Some(key) = self.salts.keys().next().copied()
             && key.0.after(2 * (self.window + late)) < now
@@ -272,12 +291,15 @@ impl Comparer {
         {
             self.compare_salts(key);
         }
+
         // All matching calls of Salt's have been compared by then.
         while let Some(key) = self.failed.keys().next().copied()
             && key.0.after(3 * (self.window + late)) < now
         {
             self.compare_failed(key);
         }
+
+        // No waiting call is so old that it needs them.
         while self
             .gaps
             .front()
@@ -285,6 +307,7 @@ impl Comparer {
         {
             self.gaps.pop_front();
         }
+
         std::mem::take(&mut self.results)
     }
 
@@ -301,13 +324,16 @@ impl Comparer {
         let Some(ours) = self.ours.remove(&key) else {
             return;
         };
+
         self.bytes -= ours.call.weight();
         let alike = ours.call.key();
         self.ours_alike.remove(&(alike, key));
         self.ours_free.remove(&(alike, key));
+
         let (from, to) = (ours.at.before(REACTOR_SHADOW_EARLY), self.window_end(&ours));
         let within = (from, SeqNo(0))..=(to, SeqNo(u64::MAX));
         let is_prevented = !ours.prevented_by.is_empty();
+
         let same = {
             let mut equal = ranged(&self.salts_alike, alike, &within);
             // A prevented call matches only a call that is not needed by those that are made.
@@ -320,6 +346,8 @@ impl Comparer {
                 equal.nth(claimed).is_some()
             })
         };
+
+        // Only an equal call shows that Salt made what would be prevented here.
         let best = same.or_else(|| {
             if is_prevented {
                 None
@@ -327,12 +355,14 @@ impl Comparer {
                 self.most_similar(&ours, &within)
             }
         });
+
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
             if is_prevented {
                 return self
                     .results
                     .push(Comparison::OnlySalts(salts, Some(Box::new(ours))));
             }
+
             let compared = ours.call.compare(&salts.call);
             return self.results.push(if compared.differences.is_empty() {
                 Comparison::Same(ours, salts, compared.unseen)
@@ -340,13 +370,17 @@ impl Comparer {
                 Comparison::Differs(ours, salts, compared.differences)
             });
         }
+
+        // A prevented call that Salt did not make either is no difference.
         if is_prevented {
             return;
         }
+
         let in_a_gap = self
             .gaps
             .iter()
             .any(|(begin, end)| *begin <= to && *end >= from);
+
         self.results.push(if in_a_gap {
             Comparison::Unseen(ours, "events of the bus were lost in that time")
         } else {
@@ -366,6 +400,7 @@ impl Comparer {
     /// The call of Salt's that differs in the fewest fields and equals no other call of ours.
     fn most_similar(&self, ours: &OurCall, within: &RangeInclusive<SaltKey>) -> Option<SaltKey> {
         let of_fun = ranged(&self.salts_of_fun, ours.call.fun_key(), within);
+
         // Jobs with a known load can match by ID and file, even with another function.
         let by_name = self
             .salts
@@ -374,6 +409,7 @@ impl Comparer {
             .filter(|(_, salts)| {
                 salts.certain && !salts.call.id.is_empty() && salts.call.fun != ours.call.fun
             });
+
         let mut best: Option<(usize, SaltKey)> = None;
         for key in of_fun
             .take(CANDIDATES_MAX)
@@ -382,20 +418,25 @@ impl Comparer {
             let Some(salts) = self.salts.get(&key) else {
                 continue;
             };
+
+            // A call that equals another one of ours is left to that one.
             let alike = salts.call.key();
             let is_of_others = self
                 .ours_alike
                 .range((alike, FIRST)..)
                 .next()
                 .is_some_and(|(of, _)| *of == alike);
+
             if is_of_others || !is_like(&ours.call, salts) {
                 continue;
             }
+
             let fields = ours.call.compare(&salts.call).differences.len();
             if best.is_none_or(|(known, _)| fields < known) {
                 best = Some((fields, key));
             }
         }
+
         best.map(|(_, key)| key)
     }
 
@@ -404,11 +445,14 @@ impl Comparer {
         let Some(salts) = self.remove_salts(key).filter(|_| is_included) else {
             return;
         };
+
+        // Salt may have made what failed to render here.
         if let Some(failed) = self.failed_for(&salts) {
             return self
                 .results
                 .push(Comparison::OursFailed(failed, Some(Box::new(salts))));
         }
+
         self.results.push(if salts.certain {
             Comparison::OnlySalts(salts, None)
         } else {
@@ -418,11 +462,14 @@ impl Comparer {
 
     /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is known, otherwise the latest.
     fn failed_for(&mut self, salts: &SaltsCall) -> Option<FailedReaction> {
+        // A job of an unknown publisher says nothing about the reaction.
         if !salts.certain {
             return None;
         }
+
         let from = (salts.at.before(self.window), SeqNo(0));
         let to = (salts.at.after(REACTOR_SHADOW_EARLY), SeqNo(u64::MAX));
+
         let is_of = |failed: &FailedReaction| {
             let file = base(&salts.call.sls);
             file.is_empty()
@@ -431,8 +478,10 @@ impl Comparer {
                     .iter()
                     .any(|one| base(&one.at.file) == file || one.at.file.is_empty())
         };
+
         let within = self.failed.range_mut(from..=to).rev().take(CANDIDATES_MAX);
         let (failed, is_reported) = within.map(|(_, of)| of).find(|(failed, _)| is_of(failed))?;
+
         *is_reported = true;
         Some(failed.clone())
     }
@@ -475,9 +524,11 @@ fn is_like(ours: &ObservedCall, salts: &SaltsCall) -> bool {
     if ours.client != theirs.client {
         return false;
     }
+
     if !theirs.id.is_empty() && ours.id == theirs.id && base(&ours.sls) == base(&theirs.sls) {
         return true;
     }
+
     // Jobs need more in common than the function, because most are a `state.apply`.
     ours.fun == theirs.fun
         && (ours.client != "local"

@@ -141,6 +141,7 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
         .bool(shadow)
         .str("started")
         .bool(started);
+
     Batch::of(&Entry {
         kind: Kind::Reaction,
         source: Source::Reactor,
@@ -162,6 +163,7 @@ impl ShadowItem {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
             Kind::Event => {
+                // A function that could not be started has its call and its end in one event.
                 let ended = ended(row);
                 master_call(row)
                     .map(ShadowItem::Salts)
@@ -220,6 +222,7 @@ fn list(value: Value) -> Option<Vec<Value>> {
 fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     let body = row.body;
     let is = |key| get(body, key).and_then(as_bool).unwrap_or(false);
+
     match text(body, "state") {
         "mode" => {
             return vec![ShadowItem::Mode {
@@ -230,17 +233,22 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
         }
         // Replays are requested by a user.
         "done" | "failed" | "partial" | "dead" | "left" if get(body, "replay").is_none() => {}
+        // Marks of calls are no outcome.
         _ => return Vec::new(),
     }
+
     let (Some(event), Some(at)) = (seq(body, "event"), get(body, "at").and_then(as_int)) else {
         return Vec::new();
     };
+
     let rules: Vec<String> = elements(get(body, "rules").unwrap_or_default())
         .filter_map(as_text)
         .map(str::to_owned)
         .collect();
+
     let tag = String::from_utf8_lossy(row.tag);
     let tag = tag.strip_prefix(REACTION_TAG).unwrap_or_default();
+
     let failures = failures(body);
     let mut found = Vec::new();
     if !failures.is_empty() {
@@ -254,6 +262,8 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             failures,
         }));
     }
+
+    // A record that a throttle left has calls only in shadow.
     let left_by = option_of(text(body, "why")).unwrap_or_default();
     for (nth, call) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
         let outcome = text(call, "outcome");
@@ -276,6 +286,7 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
                 continue;
             }
         };
+
         found.push(ShadowItem::Ours(OurCall {
             event,
             at: Micros(at),
@@ -288,6 +299,7 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             throttle: throttle.to_owned(),
         }));
     }
+
     found
 }
 
@@ -295,9 +307,11 @@ fn recorded_call(body: &[u8]) -> ObservedCall {
     let (client, fun) = (text(body, "client"), text(body, "fun"));
     let load = small(get(body, "load").unwrap_or_default());
     let load = load.as_ref().and_then(Value::as_map);
+
     let call = match client {
         "local" => match load {
             Some(load) => ObservedCall::job(fun, load).with_load(load),
+            // The load was too large for the record, which still has the target as text.
             None => ObservedCall {
                 tgt: text(body, "tgt").into(),
                 tgt_type: "glob".to_owned(),
@@ -307,6 +321,7 @@ fn recorded_call(body: &[u8]) -> ObservedCall {
         "runner" | "wheel" => requested_call(client, fun, load),
         _ => ObservedCall::on_master(client, fun, inside(load, "args", "kwargs")),
     };
+
     ObservedCall {
         id: text(body, "id").to_owned(),
         sls: text(body, "sls").to_owned(),
@@ -343,6 +358,7 @@ fn job(row: &Followed<'_>) -> Option<ShadowItem> {
         .into_iter()
         .filter_map(part)
         .collect();
+
     let call = ObservedCall::job(fun, &load);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
     Some(ShadowItem::Salts(SaltsCall {
@@ -361,23 +377,28 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
     {
         return None;
     }
+
     let tag = job_tag(row.tag)?;
     let args = get(row.body, "fun_args");
     // A function that could not be started has only a result event, without arguments.
     if !matches!((tag.about, args), ("new", _) | ("ret", None)) {
         return None;
     }
+
     let (client, fun) = get(row.body, "fun").and_then(as_text)?.split_once('.')?;
     if !matches!(client, "runner" | "wheel") {
         return None;
     }
+
     let args = args.and_then(small).and_then(list);
+
     if args
         .as_deref()
         .is_some_and(|args| is_nested(args) || (fun == "salt.cmd" && is_own(args)))
     {
         return None;
     }
+
     let call = ObservedCall::on_master(client, fun, args);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
     Some(SaltsCall {
@@ -404,7 +425,8 @@ fn is_nested(args: &[Value]) -> bool {
     matches!(args.last(), Some(Value::Map(words)) if words.contains_key("__pub_user"))
 }
 
-/// True for the daemon's own request, see `reactor/service/learner.rs`.
+/// True for a request of earlier releases, which had the signatures of all runners fetched by this
+/// call.
 fn is_own(args: &[Value]) -> bool {
     matches!(args, [Value::Str(fun), Value::Str(of)] if fun == "sys.runner_argspec" && of == "*")
 }
@@ -430,6 +452,7 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
         Some(Value::Float(seconds)) => row.at.0.saturating_sub((seconds * 1e6) as i64),
         _ => 0,
     };
+
     ShadowItem::Gap {
         begin: Micros(begin),
         end: row.at,

@@ -136,10 +136,13 @@ impl ObservedCall {
                 .unwrap_or_default()
                 .to_owned()
         };
+
         let tgt_type = Some(text("tgt_type")).filter(|name| !name.is_empty());
         let tgt_type = tgt_type.unwrap_or_else(|| "glob".to_owned());
         let tgt = load.get("tgt").cloned().unwrap_or(Value::Null);
+
         Self {
+            // A list can be given as text with commas.
             tgt: if tgt_type == "list" {
                 as_list(tgt)
             } else {
@@ -211,13 +214,16 @@ impl ObservedCall {
         let text = |text: &str| Some(Value::from(text));
         found.field("client", text(&self.client), text(&salts.client));
         found.field("fun", text(&self.fun), text(&salts.fun));
+
         if self.client == "local" {
             found.field("tgt", Some(self.tgt.clone()), Some(salts.tgt.clone()));
             found.field("tgt_type", text(&self.tgt_type), text(&salts.tgt_type));
         }
+
         match (&self.args, &salts.args) {
             (Some(ours), Some(theirs)) => {
                 let ((ours, our_words), (theirs, their_words)) = (split(ours), split(theirs));
+                // To the end of the longer list, because an argument may be missing on either side.
                 for n in 0..ours.len().max(theirs.len()) {
                     found.field(
                         &format!("arg[{n}]"),
@@ -229,13 +235,16 @@ impl ObservedCall {
             }
             _ => found.unseen.push("arguments".to_owned()),
         }
+
         match (&self.load, &salts.load) {
             (Some(ours), Some(theirs)) => found.map("load", ours, theirs),
+            // Only a load shows these, and only if saltcellar is the master's job cache.
             (Some(_), None) => found
                 .unseen
                 .push("ret, metadata and similar fields".to_owned()),
             _ => {}
         }
+
         found
     }
 }
@@ -245,14 +254,18 @@ impl Compared {
         if ours == salts {
             return;
         }
+
+        // What was cut off or redacted may have been equal.
         let is_unknown = |value: &Value| matches!(value.as_str(), Some(TRIMMED | REDACTED));
         if salts.as_ref().is_some_and(is_unknown) || ours.as_ref().is_some_and(is_unknown) {
             return self.unseen.push(field.to_owned());
         }
+
         // Large mappings are compared by key, for a short result.
         if let (Some(Value::Map(ours)), Some(Value::Map(salts))) = (&ours, &salts) {
             return self.map(field, ours, salts);
         }
+
         self.differences.push(Difference {
             field: field.to_owned(),
             ours,
@@ -297,6 +310,7 @@ fn unmarked(args: &[Value]) -> Vec<Value> {
         }
         other => other.clone(),
     };
+
     args.iter().map(one).collect()
 }
 
@@ -319,6 +333,7 @@ fn digest(value: &Value) -> u64 {
                 (digest(&key.0), digest(value)).hash(&mut hasher);
                 hasher.finish()
             };
+            // A sum does not depend on the order of the pairs.
             map.iter()
                 .map(one)
                 .fold(1, u64::wrapping_add)
@@ -331,6 +346,7 @@ fn digest(value: &Value) -> u64 {
         }
         other => Key(other.clone()).hash(&mut hasher),
     }
+
     hasher.finish()
 }
 
@@ -356,8 +372,10 @@ fn rest_of(load: &Map) -> Map {
         .get("ret")
         .filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
     rest.extend(ret.map(|ret| (Key::from("ret"), ret.clone())));
+
     let kwargs = load.get("kwargs").and_then(Value::as_map);
     for (key, value) in kwargs.into_iter().flatten() {
+        // Salt passes its default, which has no effect.
         let is_default = key.as_str() == Some("delimiter") && value.as_str() == Some(":");
         if key
             .as_str()
@@ -367,5 +385,6 @@ fn rest_of(load: &Map) -> Map {
             rest.insert(key.clone(), value.clone());
         }
     }
+
     rest
 }

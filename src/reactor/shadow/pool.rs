@@ -52,13 +52,17 @@ impl Pool {
     pub(super) fn pass(&mut self, now: Micros) {
         self.now = self.now.max(now);
         let oldest = self.now.before(REACTOR_SHADOW_WINDOW_MAX);
+        // A result that never came must not keep the pool full.
         self.under_way.retain(|_, began| *began > oldest);
+
         if let Some((_, end)) = self.full.back_mut()
             && end.is_none()
             && self.under_way.len() < self.workers
         {
             *end = Some(self.now);
         }
+
+        // No window reaches back to these.
         while self
             .full
             .front()

@@ -69,11 +69,14 @@ impl Lease {
         // Independent of the token: what the master has started does not change while its engine runs.
         self.salts_reactor = report.salts_reactor;
 
+        // While the fallback acts there is no lease, whatever the token.
         if report.acts {
             (self.required, self.fallback_acts, self.until) = (true, true, None);
             (self.began, self.ended) = (report.began.or(self.began), None);
             return;
         }
+
+        // A report with an old token was delayed and extends nothing.
         let Some(until) = self.end_of(report.token).filter(|until| now < *until) else {
             return;
         };
@@ -100,13 +103,17 @@ impl Lease {
                     .to_owned(),
             );
         }
+
+        // Unless the master falls back, there is nothing to wait for.
         if !self.required || self.until.is_some_and(|until| now < until) {
             return None;
         }
+
         let since = match self.until {
             None => "since the start of the daemon".to_owned(),
             Some(_) => format!("for {} s", REACTOR_LEASE.as_secs()),
         };
+
         Some(format!(
             "the master's engine saltcellar_reactor has not renewed the reactor's lease {since}: the master is stopped, or the engine cannot \
             reach this daemon (saltcellar.reactor_fallback is true)"
