@@ -97,8 +97,7 @@ pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Cal
             whole_return(w.str(minion), answer);
             continue;
         }
-        // A single pass over the return, which can be long. The first of equal keys counts, as
-        // everywhere.
+        // A single pass over the return, which can be long. The first of equal keys counts.
         let mut kept: [(&str, Option<&[u8]>); 4] =
             ["return", "retcode", "success", "out"].map(|key| (key, None));
         for (key, value) in msgpack::pairs(&answer.entry.body) {

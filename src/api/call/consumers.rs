@@ -378,7 +378,7 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, Ca
             .store
             .next_batch(&name, &holder, lease, limits)
             .map_err(refused)?;
-        // Only now does the lease exist that is bound.
+        // The lease that is bound exists only now.
         if let Some(process) = process {
             ctx.store
                 .bind_lease(&name, &holder, process)

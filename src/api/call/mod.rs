@@ -615,8 +615,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Call> {
 
 /// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
 pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
-    // The whole map becomes values in memory, several times larger: unlike bodies of entries, which
-    // are never decoded here, so this has a limit of its own.
+    // The map is decoded into values of several times its size, so its limit is below that of a
+    // frame.
     let map = args.map();
 
     if map.len() > ARGS_BYTES_MAX {

@@ -300,7 +300,8 @@ pub(super) fn authenticate(
                 None => unauthenticated(invalid),
             }
         }
-        // A signed-out visitor of the page must not get the message for programs.
+        // A visitor whose session has ended gets a message for people, and not the one for
+        // programs.
         (None, _) => match cookie() {
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),

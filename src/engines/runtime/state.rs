@@ -182,9 +182,10 @@ impl SinkState {
     /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek
     /// since `moves`.
     pub(super) fn wait(&self, clock: &Clock, pause: Duration, moves: u64) -> Result<(), Interrupt> {
-        // Before `last`, which is locked by `set_phase`.
         let until = clock.monotonic() + pause;
+        // Locked before `last`, which `set_phase` locks.
         let mut requests = self.requests.lock();
+
         // A stop comes before a move, and a move before a pause: the first two void what the caller
         // is about to do.
         loop {

@@ -133,7 +133,7 @@ impl Transport for ExecTransport {
 
         let mut answers = String::new();
         let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
-        // Also after an error: the answers so far are what a test is made for.
+        // Even after an error: the answers so far are what a test is made for.
         if let (Some(transcript), Some(request)) = (transcript, request) {
             *transcript = Transcript {
                 request,

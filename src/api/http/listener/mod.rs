@@ -222,8 +222,7 @@ impl NetworkListener {
             tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
         }
 
-        // The files of the certificate are checked at an interval: a watch would miss some of the
-        // ways in which they are replaced.
+        // An interval needs no knowledge of the way in which the files are replaced.
         let mut round = interval(HTTPS_POLL);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
 

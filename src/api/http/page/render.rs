@@ -31,8 +31,8 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::Html);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
-    // In every value, so that no template has to remember it. Output that is marked as safe is made
-    // here, of text that has been through `shown`.
+    // In every value, so that no template has to remember it. Only the filters below make output
+    // that is marked as safe.
     env.set_formatter(|out, state, value| {
         if value.is_none() {
             return Ok(());
