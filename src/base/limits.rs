@@ -21,8 +21,8 @@ pub use store::*;
 /// The largest entry plus room for the call around it. A longer header is answered with an error before any
 /// allocation.
 pub const WIRE_FRAME_BYTES_MAX: usize = ENTRY_BYTES_MAX + 64 * 1024;
-/// Bytes of an answer that our own client accepts. `get_jids` lists all jobs at once, as Salt requires, at some 136 bytes
-/// each. The buffer grows with the received data.
+/// Bytes of a response that this program accepts as a client. `get_jids` lists all jobs at once, as
+/// Salt requires, at about 136 bytes each. The buffer grows with the received data.
 pub const WIRE_ANSWER_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of one entry's body. Salt trims events at 1 MiB by default; returns of `cp.push` and
@@ -36,24 +36,24 @@ pub const MSGPACK_DEPTH_MAX: usize = 512;
 /// [`MSGPACK_DEPTH_MAX`] as `rmpv` counts: two for each level, and three more for the parts of an ext.
 pub const RMPV_DEPTH_MAX: usize = 2 * MSGPACK_DEPTH_MAX + 3;
 
-/// Nesting depth that an answer of the daemon adds around a value from Salt: list, row, field.
+/// Nesting depth that a response of the daemon adds around a value from Salt: list, row, field.
 pub const ENVELOPE_DEPTH_MAX: usize = 8;
 
-/// Nesting depth of JSON text: of an answer or an exported line, and the object of a tagged value.
+/// Nesting depth of JSON text: of a response or an exported line, and the object of a tagged value.
 pub const JSON_DEPTH_MAX: usize = MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX + 4;
 
-/// [`RMPV_DEPTH_MAX`] of a whole answer.
+/// [`RMPV_DEPTH_MAX`] of a whole response.
 pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MAX + 1);
 
-/// Unreadable values (for Salt's codec) in one answer that are replaced by a text with the reason. Further ones become
-/// nil, so that many small ones do not enlarge the answer.
+/// Unreadable values (for Salt's codec) in one response that are replaced by a text with the
+/// reason. Further ones become nil, so that many small ones do not enlarge the response.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
 /// Bytes of an unhashable map key that is shown as text. The text of a nil is six times as long.
 pub const UNREADABLE_KEY_BYTES_MAX: usize = 1024;
 
-/// Concurrent connections on the local socket. One more is answered `unavailable` and closed.
-/// A master has tens of workers with one connection each.
+/// Concurrent connections on the local socket. One more gets `unavailable` and is closed. A master
+/// has tens of workers with one connection each.
 pub const SOCKET_PEERS_MAX: usize = 16_384;
 
 /// Bytes of a unix socket's path: `sun_path` of Linux has 108 bytes with the terminating zero.
@@ -71,7 +71,7 @@ pub const CONFIG_DEPTH_MAX: usize = 16;
 /// Rows that the command line requests in one call; the page size of `--all`.
 pub const CLI_PAGE_ROWS: u64 = 1_000;
 
-/// Timeout of the command line for an answer of the daemon.
+/// Timeout of the command line for a response of the daemon.
 pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const _: () =
@@ -85,17 +85,17 @@ pub const ARGS_BYTES_MAX: usize = 64 * 1024;
 /// Nesting depth of these arguments, as `rmpv` counts.
 pub const ARGS_DEPTH_MAX: usize = 64;
 
-/// Rows in the answer to one list call.
+/// Rows in the response to one list call.
 pub const LIST_ROWS_MAX: usize = 10_000;
 
-/// Bytes of data in the answer to one `events_list`, which then indicates that more follow.
+/// Bytes of data in the response to one `events_list`, which then indicates that more follow.
 pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of frames in flight of all peers of the local socket. A peer whose frame does not fit
 /// waits before its first byte is read.
 pub const SOCKET_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
 
-/// Calls in flight of one connection; further ones are read after an answer is sent.
+/// Calls in flight of one connection; further ones are read after a response is sent.
 pub const PEER_CALLS_IN_FLIGHT: usize = 256;
 
 /// Bytes read from each file of a spool: the head of the first waiting record, and the counters.
@@ -104,7 +104,7 @@ pub const SPOOL_PEEK_BYTES: usize = 4096;
 /// Bytes of read-ahead: a small frame arrives whole, with its header, in one read.
 pub const PEER_READ_BYTES: usize = 4096;
 
-/// Bytes of answers to one peer in one write.
+/// Bytes of responses to one peer in one write.
 pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 
 /// Reading calls of the local socket that are carried out at once, and those of one user. A master and its administrators are often one user.
@@ -114,10 +114,11 @@ pub const SOCKET_CALLS_OF_ONE: usize = 12;
 /// Time that a reading call waits for its turn. Salt's own timeouts are shorter.
 pub const SOCKET_CALL_WAIT: Duration = Duration::from_secs(120);
 
-/// Longest wait for a listener at the path of our own socket. One that hangs longer uses the path.
+/// Longest wait for a listener at the path of the daemon's socket. A listener that hangs longer is
+/// using the path.
 pub const SOCKET_IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Timeout for the rest of a started frame, and for reading an answer.
+/// Timeout for the rest of a started frame, and for reading a response.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connections of a unix socket that wait to be accepted; the system has its own limit (`net.core.somaxconn`).
@@ -142,8 +143,8 @@ pub const BUS_READ_BYTES: usize = 256 * 1024;
 /// A bus read with fewer bytes than this is followed by a pause of [`BUS_GATHER`].
 pub const BUS_READ_LITTLE: usize = 16 * 1024;
 
-/// Pause in which events accumulate in the socket at a low rate, so that a commit has more than one or two of them. No caller
-/// waits for an answer; the first event after silence is read at once.
+/// Pause in which events accumulate in the socket at a low rate, so that a commit has more than one
+/// or two of them. No caller waits for a response; the first event after silence is read at once.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
 
 /// Bytes and age at which events of a bus are stored while no reader waits for new events. Nothing acknowledges these events, and a
@@ -279,7 +280,8 @@ pub const NAME_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a frame that its peer may send without reserving memory first.
 pub const TINY_FRAME_BYTES: usize = 64 * 1024;
 
-/// Bytes of answers that wait for peers to read them. A call whose answer does not fit is answered `unavailable`.
+/// Bytes of responses that wait for peers to read them. A call whose response does not fit gets
+/// `unavailable`.
 pub const ANSWER_BYTES_WAITING: usize = 256 * 1024 * 1024;
 
 /// Interval between attempts to seal a segment.
@@ -313,7 +315,7 @@ pub const TAG_TEMPLATES_MAX: u32 = 1_024;
 /// See [`TAG_TEMPLATES_MAX`].
 pub const TAG_TEMPLATE_BYTES_MAX: usize = 64 * 1024;
 
-/// Jobs of a growing segment sorted at once, in the path of a commit: some 50 microseconds.
+/// Jobs of a growing segment sorted at once, in the path of a commit: about 50 microseconds.
 pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 
 /// Memory of sled for the state database.
@@ -374,10 +376,11 @@ pub const HTTPS_BATCHES_OF_ONE: usize = 8;
 /// Minimum bytes per second of a large batch, in addition to [`PEER_TIMEOUT`].
 pub const HTTPS_BYTES_PER_S_MIN: usize = 64 * 1024;
 
-/// Bytes of answers to minions in flight.
+/// Bytes of responses to minions in flight.
 pub const HTTPS_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of answers after which the remaining reading calls of a batch are deferred to a separate batch.
+/// Bytes of responses after which the remaining reading calls of a batch are deferred to a separate
+/// batch.
 pub const HTTPS_ANSWERS_OF_ONE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Batches with reading calls handled concurrently; others wait.
@@ -386,7 +389,7 @@ pub const HTTPS_ASKING_MAX: usize = 4;
 /// Bytes of a certificate file, of a private key and of a minion's public key. A longer file is a different one.
 pub const PEM_BYTES_MAX: u64 = 256 * 1024;
 
-/// Minions whose key is cached, at some 600 bytes each.
+/// Minions whose key is cached, at about 600 bytes each.
 pub const HTTPS_KEYS_REMEMBERED: usize = 16 * 1024;
 
 /// Interval at which an HTTP listener checks its certificate for changes, and retries to open its socket.
@@ -455,7 +458,8 @@ pub const YAML_ALIASED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Digits of an integer in YAML and JSON, as in Python.
 pub const INTEGER_DIGITS_MAX: usize = 4300;
 
-/// Requisites between the chunks of one event, each pattern counted for all its matches. Salt compares all pairs, too.
+/// Requisites between the chunks of one event, each pattern counted for all its matches. Salt also
+/// compares all pairs.
 pub const REQUISITES_MAX: usize = 1_000_000;
 
 /// Calls and bytes in flight of an import; the daemon accepts [`PEER_CALLS_IN_FLIGHT`] on one connection.
@@ -463,7 +467,7 @@ pub const IMPORT_CALLS: usize = 192;
 /// See [`IMPORT_CALLS`].
 pub const IMPORT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Reading calls in flight of an import or an export. Each answer has up to [`LIST_BYTES_MAX`].
+/// Reading calls in flight of an import or an export. Each response has up to [`LIST_BYTES_MAX`].
 pub const IMPORT_QUESTIONS: usize = 32;
 
 /// Items, and their bytes, that an import looks up together before it stores them.
@@ -471,12 +475,12 @@ pub const IMPORT_CHUNK_ITEMS: usize = 1024;
 /// See [`IMPORT_CHUNK_ITEMS`].
 pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
 
-/// Known loads, minions and returns that an import keeps in memory, some 100 bytes each; beyond them only those of the current jobs.
-/// Entries of a job are close together in all import formats.
+/// Known loads, minions and returns that an import keeps in memory, about 100 bytes each; beyond
+/// them only those of the current jobs. Entries of a job are close together in all import formats.
 pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
 
-/// Jobs that `import local_cache` sorts at once, some 110 bytes each. A larger tree is walked once per this many
-/// jobs.
+/// Jobs that `import local_cache` sorts at once, about 110 bytes each. A larger tree is walked once
+/// per this many jobs.
 pub const IMPORT_JOBS_SORTED: usize = 256 * 1024;
 
 /// Events of one `event_return` of an import.
@@ -493,12 +497,14 @@ const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);
 /// Differing later answers of one minion kept for display; all are counted.
 pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
 
-/// Rows scanned by one call for a list of jobs. The answer contains the position for the next call.
+/// Rows scanned by one call for a list of jobs. The response contains the position for the next
+/// call.
 pub const LIST_JOBS_SEEN: usize = 100_000;
 /// Jobs whose entries one list call reads, for filters on the outcome of a job.
 pub const LIST_JOBS_READ: usize = 5_000;
 
-/// Minions in one answer. Larger than other pages, because each page examines jobs and events anew.
+/// Minions in one response. Larger than other pages, because each page examines jobs and events
+/// anew.
 pub const MINIONS_ROWS_MAX: usize = 10_000;
 /// Newest jobs that one call about minions examines for missing returns, and their returns and expected minions at most.
 pub const MINIONS_JOBS_CHECKED: usize = 100;
@@ -546,8 +552,8 @@ pub const REACTOR_TEMPLATES_MAX: usize = 4096;
 /// Bytes of a reactor file. Real ones have some hundred.
 pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Time for which the files of a reference are cached without a check of the disk. Salt checks for each event, which takes some 3 us; an
-/// edit takes longer than this to trigger an event.
+/// Time for which the files of a reference are cached without a check of the disk. Salt checks for
+/// each event, which takes about 3 us; an edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 
 /// Timeout of Salt's own renderer for one file, or for one function call, by default (`reactor.helper_timeout`), after which its
@@ -570,8 +576,8 @@ pub const REACTOR_HELPER_TIME_MAX: Duration = Duration::from_secs(3600);
 /// Attempts of a request to Salt's own renderer whose process dies each time.
 pub const REACTOR_HELPER_TRIES: u32 = 3;
 
-/// Bytes of data of one process of Salt's own renderer, by default (`reactor.helper_memory`). With all of Salt
-/// loaded it has some 150 MiB.
+/// Bytes of data of one process of Salt's own renderer, by default (`reactor.helper_memory`). With
+/// all of Salt loaded it has about 150 MiB.
 pub const REACTOR_HELPER_MEMORY: u64 = 1024 * 1024 * 1024;
 
 /// The minimum of `reactor.helper_memory`: Salt has to fit.
@@ -583,7 +589,7 @@ pub const REACTOR_HELPER_EXIT_TIME: Duration = Duration::from_secs(2);
 /// Timeout for the start of Salt's own renderer, which loads all of Salt.
 pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of one answer of Salt's own renderer. Grains and options together have some 100 KiB.
+/// Bytes of one response of Salt's own renderer. Grains and options together have some 100 KiB.
 pub const REACTOR_HELPER_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Steps of one rendering of a template: expressions, loop iterations, traversed members of values. A million take

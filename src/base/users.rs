@@ -1,4 +1,5 @@
-//! Users and groups of this machine, from `/etc/passwd` and `/etc/group`. These files lack those of other sources, such as LDAP.
+//! Local users and groups, from `/etc/passwd` and `/etc/group`. Users and groups of other sources,
+//! such as LDAP, are not in these files.
 
 use std::fs;
 

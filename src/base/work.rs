@@ -1,7 +1,8 @@
 //! The work of one request: whether anybody still waits for it, and how much processor time it may take.
 //!
-//! Whoever carries out a request runs it in a [`Work`]. Long loops far below, such as a search that goes through blocks, call [`check`], and end
-//! with its error. Threads that run in no work, such as those of writers and consumers, are never ended.
+//! Whoever carries out a request runs it in a [`Work`]. Long loops far below, such as a search that
+//! goes through blocks, call [`check`], and end with its error. Threads outside of a [`Work`], such
+//! as those of writers and consumers, are never ended.
 
 use std::cell::RefCell;
 use std::sync::Arc;

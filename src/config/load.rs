@@ -53,7 +53,8 @@ impl SocketChoice {
     /// Without an explicit path, and if the user's own socket does not exist, this is the system daemon's socket if
     /// that exists, or may exist: its directory is closed to users outside the socket's group.
     ///
-    /// An error of the configuration file is no reason to leave a running daemon alone: of such a file only the key `socket` is used.
+    /// An error in the configuration file does not keep a client from a running daemon: of such a
+    /// file only the key `socket` is used.
     pub fn find(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
         Self::find_beside(Path::new(SYSTEM_SOCKET), given, environment)
     }
@@ -92,7 +93,8 @@ impl SocketChoice {
     }
 }
 
-/// The settings without those of files of which one has an error, but with their `socket`, if that line can be read.
+/// The settings of flags and environment, for files with an error. Of the files only the key
+/// `socket` is used, where that line can be read.
 fn lenient(
     main: &Path,
     given: &CliOverrides,
@@ -133,7 +135,7 @@ fn socket_line(text: &str) -> Option<(usize, Json)> {
     })
 }
 
-/// The configuration file. Other files are read beside it.
+/// The configuration file. Further files are in a directory next to it.
 struct MainFile {
     path: PathBuf,
     /// It was named; the default one may be missing.

@@ -288,9 +288,10 @@ impl Bus {
         }
     }
 
-    /// Ends the account of a connection at a stop of the daemon. One that was not established yet has no gap recorded before it. Without its own
-    /// record that gap would be part of the next start's, and restarts in quick succession would look like one long loss. What came within
-    /// the connection is not certain: the next gap begins with it.
+    /// Completes the records of a connection when the daemon stops. The gap before a connection
+    /// that was not established yet is recorded now: otherwise it would become part of the next
+    /// start's gap, and restarts in quick succession would look like one long loss. Nothing is
+    /// certain about events within the connection, so the next gap begins with it.
     fn stopped(&mut self, connection: &Connection) {
         if connection.settled {
             return;
@@ -431,8 +432,8 @@ impl Bus {
         outcome
     }
 
-    /// Hands the gathered events over: at once if a reader waits for new events, else once they are many or old, because every
-    /// commit costs as much as hundreds of events.
+    /// Hands the gathered events over: immediately if a reader waits for new events, else once they
+    /// are many or old, because every commit costs as much as hundreds of events.
     fn hand_over_when_due(&mut self) {
         let is_due = self.gathered.as_ref().is_some_and(|gathered| {
             gathered.batch.bytes() >= BUS_BATCH_BYTES

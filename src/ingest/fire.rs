@@ -1,8 +1,9 @@
 //! Fires events onto a Salt bus, as `event.send` and `event.fire_master` do.
 //!
-//! Beside the publisher's socket, a bus has one for incoming events (`master_event_pull.ipc`). It accepts one frame per event and
-//! answers nothing. Its framing can differ from the publisher's: 3007.15 and 3008.2 publish plain frames and accept length-prefixed ones.
-//! So the framing is detected once per socket that Salt creates:
+//! Beside the publisher's socket, a bus has one for incoming events (`master_event_pull.ipc`). It
+//! accepts one frame per event and sends no response. Its framing can differ from the publisher's:
+//! 3007.15 and 3008.2 publish plain frames and accept length-prefixed ones. The framing is
+//! therefore detected once for each socket that Salt creates:
 //!
 //! | publisher | accepted framing |
 //! |---|---|

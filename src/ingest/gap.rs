@@ -28,7 +28,7 @@ use crate::wire::msgpack::Writer;
 pub(crate) enum Cause {
     /// The daemon was not running.
     StartUp,
-    /// The connection ended: the master stopped, or disconnected us.
+    /// The connection ended: the master stopped, or disconnected this subscriber.
     Disconnect,
     /// Malformed data ended the connection.
     Framing,

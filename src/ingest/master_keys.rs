@@ -160,7 +160,6 @@ impl MasterKeys {
         }
     }
 
-    /// The known keys.
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.known().texts.keys().to_vec()
     }

@@ -82,7 +82,6 @@ pub(crate) enum RejectReason {
 /// The counters of a rule for `saltcellar status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RuleCount {
-    /// The rule's name.
     pub name: String,
     /// `filter` or `redact`.
     pub list: &'static str,

@@ -320,8 +320,8 @@ impl Redactor {
         redacted
     }
 
-    /// Redacts the names of an entry that the store keeps beside the body, as the fields of a body: one of its kind is kept. `None` if
-    /// all are.
+    /// Redacts the names that the store keeps in addition to the body, by the rules for the fields
+    /// of a body: a name of its kind is kept. `None` if all are kept.
     pub(crate) fn names(&self, entry: &Entry<'_>) -> Option<Names> {
         let own = [
             ("jid", entry.jid, is_jid as fn(&str) -> bool),

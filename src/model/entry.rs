@@ -256,7 +256,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Those of an entry.
+    /// The names of an entry.
     pub(crate) fn of(entry: &Entry<'_>) -> Self {
         Self {
             tag: entry.tag.to_vec(),

@@ -1,7 +1,8 @@
 //! The baseline: the minimum work of any durable store for the same bytes.
 //!
-//! It compresses waiting batches by zstd level 1 in blocks of 256 KiB, appends them to one file, calls fdatasync, and answers,
-//! while the next blocks are compressed. It has no tags, order, index or checksums.
+//! It compresses waiting batches by zstd level 1 in blocks of 256 KiB, appends them to one file,
+//! calls fdatasync, and acknowledges them, while the next blocks are compressed. It has no tags,
+//! order, index or checksums.
 
 use std::fs::File;
 use std::io::Write as _;

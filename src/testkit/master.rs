@@ -15,7 +15,7 @@ const READY: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 /// The master's end of a connection: a ROUTER.
 #[derive(Debug)]
 pub(crate) struct Router {
-    /// The connection, for invalid answers.
+    /// The connection, for invalid responses.
     pub stream: TcpStream,
     splitter: Splitter,
 }
@@ -111,7 +111,7 @@ pub fn serve(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> io::R
     Ok(port)
 }
 
-/// The answer to a job that was published for the minion `web1`.
+/// The response to a job that was published for the minion `web1`.
 pub fn published(jid: &str) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(2)

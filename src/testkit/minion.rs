@@ -16,7 +16,7 @@ use crate::base::limits::CLI_ANSWER_TIMEOUT;
 use crate::wire::msgpack::{Reader, get};
 use crate::wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH, sha256};
 
-/// Bytes of the head of an answer.
+/// Bytes of the head of a response.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 fn odd(what: impl Into<String>) -> io::Error {

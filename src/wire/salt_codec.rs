@@ -1,8 +1,9 @@
 //! The values that Salt's codec can read: `salt.payload.loads`, which is Python's msgpack with hooks for two ext types.
 //!
-//! One unreadable value makes the whole answer around it unreadable: one return would hide all
-//! returns of its job. So values are checked on entry, during the traversal that finds their ends
-//! anyway, and answers on exit ([`repaired`]), because stores of earlier releases contain unchecked values.
+//! One unreadable value makes the whole response around it unreadable: one return would hide all
+//! returns of its job. Values are therefore checked on entry, during the traversal that finds their
+//! ends anyway, and responses on exit ([`repaired`]), because stores of earlier releases contain
+//! unchecked values.
 //!
 //! | value | Salt's codec | accepted |
 //! |---|---|---|

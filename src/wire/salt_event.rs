@@ -13,7 +13,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use crate::model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
 
-/// The beginning of the tags of hooks, as of Salt's engine `webhook`.
+/// Prefix of the tags of hooks, the same as that of Salt's engine `webhook`.
 pub const HOOK_TAG: &str = "salt/engines/hook/";
 
 /// The header with the number of hooks that an event has passed through.
@@ -26,10 +26,11 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
 }
 
-/// The beginning of the text in the place of a value that is too large. The extension writes it, too.
+/// Prefix of the text that replaces a value that is too large. The extension writes the same text.
 const TOO_LARGE: &str = "saltcellar: this value was too large to be stored";
 
-/// A return without its value, which is too large: a text with its size is in its place. `None` if it has no value.
+/// Replaces the value of a return, which is too large, by a text with its size. `None` if the
+/// return has no value.
 pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
     let pairs: Vec<_> = msgpack::pairs(body).collect();
     let is_value = |key: &[u8]| as_text(key) == Some("return");

@@ -67,7 +67,8 @@ pub struct Listener {
     waiting: VecDeque<UnixStream>,
 }
 
-/// The sockets that the service manager passed: the one that clients reach, and the connections that waited at any of them.
+/// What the service manager passed: the socket that clients reach, and the connections that waited
+/// at any passed socket.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     live: Option<std_net::UnixListener>,

@@ -8,7 +8,8 @@ pub const FILTER_TEXT_BYTES_MAX: usize = 4 * 1024;
 /// Items of `match` in a filter.
 pub const FILTER_SCOPES_MAX: usize = 64;
 
-/// Bytes of one event that a condition goes through, look-up by look-up: several times the largest event, some 100 ms.
+/// Bytes of one event that a condition goes through, lookup by lookup: several times the largest
+/// event, about 100 ms.
 pub const FILTER_BYTES_MAX: usize = 4 * 64 * 1024 * 1024;
 
 /// Consumers of one store. Each has a line in the file `CONSUMERS`.
@@ -23,13 +24,15 @@ pub const CONSUMER_ERROR_BYTES_MAX: usize = 1024;
 /// Bytes of the filter of a consumer, as JSON.
 pub const CONSUMER_FILTER_BYTES_MAX: usize = 16 * 1024;
 
-/// Growth of the file `CONSUMERS` before it is rewritten, in addition to twice its size then: some 4,000 acknowledgements.
+/// Growth of the file `CONSUMERS` before it is rewritten, in addition to twice its size then: about
+/// 4,000 acknowledgements.
 pub const CONSUMER_FILE_GROWTH: u64 = 1024 * 1024;
 
-/// Acknowledgements of this time are lost in a power cut, so their events are delivered again. A killed daemon loses none.
+/// Acknowledgements of this time are lost in a power loss, so their events are delivered again. A
+/// killed daemon loses none.
 pub const CONSUMER_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A cursor that advances over so many entries without a match is saved.
+/// A cursor that advances over this many entries without a match is saved.
 pub const CONSUMER_SAVE_ENTRIES: u64 = 10_000;
 
 /// Bytes on disk per class that pinned consumers keep beyond the limits of the class, by default.
@@ -40,7 +43,8 @@ pub const CONSUMER_BATCH_EVENTS: usize = 500;
 /// Bytes of events after which a batch ends.
 pub const CONSUMER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes of entries that one read looks at before it returns, with or without a match: some 100 ms.
+/// Bytes of entries that one read looks at before it returns, with or without a match: about 100
+/// ms.
 pub const SCAN_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes that count for an entry which the reader may not know, whatever its size, among those that one read looks at.
 pub const HIDDEN_ENTRY_COST: usize = 64;

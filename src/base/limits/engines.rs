@@ -24,10 +24,10 @@ pub const DEAD_LETTERS_MAX: usize = 10_000;
 /// Bytes of one sink's dead letters, as above.
 pub const DEAD_LETTERS_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Bytes of a reason or an answer that a destination gave, in errors and dead letters.
+/// Bytes of a reason or a response that a destination gave, in errors and dead letters.
 pub const SINK_REASON_BYTES_MAX: usize = 1_024;
 
-/// Bytes of an HTTP answer that are read: that of a bulk request has a part for each item.
+/// Bytes of an HTTP response that are read: that of a bulk request has a part for each item.
 pub const SINK_ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Longest pause that a destination may request (`Retry-After`).
@@ -51,10 +51,10 @@ pub const SINK_TEMPLATE_FUEL: u64 = 1_000_000;
 /// Bytes of one item that a template makes.
 pub const SINK_ITEM_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Timeout of a program's answer to a stop, before it is killed.
+/// Timeout of a program's response to a stop, before it is killed.
 pub const SINK_EXEC_STOP: Duration = Duration::from_secs(2);
 
-/// Bytes of a request or an answer that `saltcellar sinks test` shows.
+/// Bytes of a request or a response that `saltcellar sinks test` shows.
 pub const SINK_SHOWN_BYTES_MAX: usize = 64 * 1024;
 
 /// Number of scripts. Each has two threads and a program.

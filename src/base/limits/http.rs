@@ -16,7 +16,7 @@ pub const HTTP_STREAMS_OF_ONE: usize = 64;
 const _: () =
     assert!(HTTP_STREAMS_OF_ONE < HTTP_PEERS_OF_ONE && HTTP_PEERS_OF_ONE * 4 <= HTTP_PEERS_MAX);
 
-/// Bytes per second that a peer must read of an answer, and the time over which they are measured.
+/// Bytes per second that a peer must read of a response, and the time over which they are measured.
 pub const HTTP_READ_RATE_MIN: u64 = 8 * 1024;
 /// See [`HTTP_READ_RATE_MIN`].
 pub const HTTP_READ_WINDOW: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub const HTTP_PROCESSOR_TIME: Duration = Duration::from_secs(20);
 pub const METRICS_CALLS_MAX: usize = 2;
 /// See [`METRICS_CALLS_MAX`].
 pub const METRICS_CALLS_OF_ONE: usize = 1;
-/// Bytes of unread answers of `/metrics`; half of them for one token or user.
+/// Bytes of unread responses of `/metrics`; half of them for one token or user.
 pub const METRICS_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
 /// Hooks that are fired at once, and those of one token or user. They wait for Salt's master, so they have threads of their own.
@@ -66,13 +66,14 @@ pub const HOOK_CALLS_OF_ONE: usize = 2;
 /// Bytes of bodies of hooks in flight; half of them for one token or user.
 pub const HOOK_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of answers that wait for peers to read them, and those of one token or user. A further request waits up to [`HTTP_BODY_TIMEOUT`] for room
-/// before it is carried out.
+/// Bytes of responses that wait for peers to read them, and those of one token or user. A further
+/// request waits up to [`HTTP_BODY_TIMEOUT`] for room before it is carried out.
 pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// See [`HTTP_ANSWER_BYTES`].
 pub const HTTP_ANSWER_BYTES_OF_ONE: usize = 48 * 1024 * 1024;
 
-/// Room that is reserved before an answer is made, and before a piece of a stream is read. Most are smaller.
+/// Room that is reserved before a response is made, and before a piece of a stream is read. Most
+/// are smaller.
 pub const HTTP_ANSWER_RESERVE: usize = 1024 * 1024;
 /// See [`HTTP_ANSWER_RESERVE`].
 pub const HTTP_STREAM_RESERVE: usize = 16 * 1024;
@@ -101,7 +102,7 @@ pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
 /// Newest jobs that `jobs.list_jobs` of salt-api answers.
 pub const SALT_API_JOBS: usize = 1000;
-/// Pages of so many jobs that it searches.
+/// Pages of [`SALT_API_JOBS`] jobs that it searches.
 pub const SALT_API_PAGES: usize = 20;
 /// Chunks of low data in one request to salt-api.
 pub const SALT_API_CHUNKS: usize = 16;

@@ -10,10 +10,11 @@ pub const MASTER_CONNECTIONS_KEPT: usize = 16;
 /// Timeout for connecting to a master.
 pub const MASTER_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout for a master's answer. Salt's own client waits as long for a publish (`publish_timeout`).
+/// Timeout for a master's response. Salt's own client waits as long for a publish
+/// (`publish_timeout`).
 pub const MASTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a master's answer: a wheel's result can be a file.
+/// Bytes of a master's response: a wheel's result can be a file.
 pub const MASTER_ANSWER_BYTES_MAX: usize = ENTRY_BYTES_MAX;
 
 /// Bytes read from a master at once.
@@ -28,7 +29,8 @@ pub const MASTER_KEYS_MAX: usize = 64;
 /// Interval between checks of the masters' key files.
 pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);
 
-/// Threads that render reactions and send requests to the master. They mostly wait for its answers.
+/// Threads that render reactions and send requests to the master. They mostly wait for its
+/// responses.
 pub const REACTOR_WORKERS: u32 = 16;
 
 /// Reactions queued in memory with their events. Further ones are queued as sequence numbers and read from the log.
@@ -42,7 +44,8 @@ pub const REACTOR_MINION_TASKS_MAX: usize = 16;
 /// Queues of one set of rules, one per minion whose events wait independently. Events of further minions wait until one is free.
 pub const REACTOR_QUEUES_MAX: usize = 10_000;
 
-/// All queued reactions. Beyond it reading of the log pauses. Each takes some 70 bytes, including its pending event.
+/// All queued reactions. Beyond it reading of the log pauses. Each takes about 70 bytes, including
+/// its pending event.
 pub const REACTOR_WAITING_MAX: usize = 4_000_000;
 
 /// Bytes of their event data in memory. The rest stays in the log until its turn comes.
@@ -113,8 +116,9 @@ pub const REACTOR_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without an event after which a runner is considered unknown or called with wrong arguments: 3008 emits nothing then.
 pub const REACTOR_RUNNER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for which the log is searched for the start of a runner or wheel function after a request without an answer. A busy master
-/// works through its queue meanwhile; afterwards the outcome is unknown.
+/// Time for which the log is searched for the start of a runner or wheel function after a request
+/// without a response. A busy master works through its queue meanwhile; afterwards the outcome is
+/// unknown.
 pub const REACTOR_START_TIME: Duration = Duration::from_secs(60);
 
 /// The same after a start of the daemon. Calls started while it was down are not in the log, so less can be found.
@@ -151,8 +155,8 @@ pub const REACTOR_RELOAD: Duration = Duration::from_secs(2);
 /// Timeout of a function of a `caller` reaction. A state run can take long, and Salt itself has no limit.
 pub const REACTOR_CALLER_TIME: Duration = Duration::from_secs(3600);
 
-/// Cache time of a file fetched by Salt from its file server. A fetch takes some 10 ms; the master polls its backends (git, S3)
-/// once a minute.
+/// Cache time of a file fetched by Salt from its file server. A fetch takes about 10 ms; the master
+/// polls its backends (git, S3) once a minute.
 pub const REACTOR_FETCHED_TRUSTED: Duration = Duration::from_secs(2);
 
 /// Changes by `salt-run reactor.add` and `reactor.delete` that are kept over a reload of the configuration.
@@ -169,7 +173,7 @@ pub const REACTOR_SHADOW_WINDOW_MAX: Duration = Duration::from_secs(3600);
 /// Time before its event at which a call may be seen: the two can arrive by different sources.
 pub const REACTOR_SHADOW_EARLY: Duration = Duration::from_secs(1);
 
-/// Time after the window for our own record, and the load of a job, to reach the log.
+/// Time after the window for the reactor's record, and the load of a job, to reach the log.
 pub const REACTOR_SHADOW_LATE: Duration = Duration::from_secs(2);
 
 /// Calls of either reactor that wait for the end of their window, and the bytes of their arguments. Beyond them the oldest are
@@ -196,7 +200,8 @@ pub const REACTOR_LEASE: Duration = Duration::from_secs(15);
 
 const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 
-/// Processes of Salt's Python that render concurrently. Each has some 70 MB, and starts when the others are busy.
+/// Processes of Salt's Python that render concurrently. Each has about 70 MB, and starts when the
+/// others are busy.
 pub const REACTOR_HELPERS: usize = 4;
 
 /// Calls by a reactor that are not yet attributed to ours or another one.

@@ -22,7 +22,8 @@ pub const REWRITE_SHARE: u64 = 8;
 /// Bytes of a rewritten log in one write.
 pub const REWRITE_PIECE_BYTES: usize = 1024 * 1024;
 
-/// Compressed bytes that wait for the committer; the appender then waits, too. About 16 full blocks.
+/// Compressed bytes that wait for the committer; then the appender also waits. About 16 full
+/// blocks.
 pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 
 /// Compressed bytes worth a separate commit under full load. With an idle intake, everything is committed.
@@ -45,8 +46,8 @@ pub const INTAKE_BATCHES: usize = 1024;
 /// completely at start.
 pub const SEGMENT_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Entries of one segment. Its index is in memory until it is sealed, at some 15 to 60 bytes an entry. One segment
-/// of each class grows while others are sealed.
+/// Entries of one segment. Its index is in memory until it is sealed, at about 15 to 60 bytes an
+/// entry. One segment of each class grows while others are sealed.
 pub const SEGMENT_ENTRIES_MAX: u64 = 500_000;
 
 /// Bytes of a class's name, which is a directory name and part of the header of each log file.
@@ -68,7 +69,7 @@ pub const KEEP_AGE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub const FUNCTIONS_REMEMBERED: usize = 4096;
 
 /// Jobs whose class is cached because a rule matched their function, for entries without a
-/// function: some 40 bytes each.
+/// function: about 40 bytes each.
 pub const JOB_CLASSES_REMEMBERED: usize = 64 * 1024;
 
 /// Free space below which no entries are accepted, and below which retention deletes early, for `auto`: a fraction
@@ -176,7 +177,7 @@ pub const ALLOWED_BLOCKS_BYTES: usize = 16 * 1024 * 1024;
 /// Open indexes of sealed segments; each has a file descriptor. A search opens those of all segments.
 pub const INDEXES_OPEN: usize = 256;
 
-/// Bytes of memory of the open indexes: some 50 KB each for segments of small events.
+/// Bytes of memory of the open indexes: about 50 KB each for segments of small events.
 pub const INDEXES_OPEN_BYTES: usize = 24 * 1024 * 1024;
 
 /// Bytes of a value in a job's row (arguments, metadata); a longer one is read from the log on demand.

@@ -318,9 +318,9 @@ impl SaltMaster {
 
     /// Whether Salt starts its own reactor.
     ///
-    /// A master with `reactor` rules adds that engine unless `engines` names it. It searches for the name
-    /// with Python's `in`, so in a list a longer name such as `saltcellar_reactor` matches, too; engines that do not
-    /// exist are ignored. A minion starts the engines in `engines`.
+    /// A master with `reactor` rules adds that engine unless `engines` names it. It searches for
+    /// the name with Python's `in`, so in a list a longer name such as `saltcellar_reactor` also
+    /// matches; engines that do not exist are ignored. A minion starts the engines in `engines`.
     pub fn runs_reactor(&self) -> bool {
         // An engine can have any name and name its module by `engine_module`.
         let own = |name: &str, options: &Value| {

@@ -278,7 +278,7 @@ impl SpillDrainer {
         self.retry_at.is_none_or(|(at, _)| now >= at)
     }
 
-    /// Requeues rejected batches once the store has answered all batches in flight.
+    /// Requeues rejected batches once the store has responded to all batches in flight.
     fn requeue_rejected(&mut self) {
         let shared = self.shared.clone();
         let mut state = shared.state.lock();

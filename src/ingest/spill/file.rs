@@ -11,8 +11,9 @@
 //!
 //! `record` defines the format of the files.
 //!
-//! Spilled events have not been acknowledged to anyone, so nothing is synced: a killed daemon finds everything again, a power cut can
-//! lose the newest. Events have passed the policy before they are spilled.
+//! Spilled events have not been acknowledged to anyone, so nothing is synced: a killed daemon finds
+//! everything again, a power loss can lose the newest. Events have passed the policy before they
+//! are spilled.
 //!
 //! # Invariant
 //!
@@ -46,7 +47,7 @@ struct File {
     events: u64,
     /// In delivery, now or when an earlier daemon ended.
     read: bool,
-    /// Chunks in flight: not yet answered by the store.
+    /// Chunks in flight: the store has not responded to them yet.
     under_way: u64,
     /// Everything in it is delivered.
     done: bool,
@@ -105,7 +106,7 @@ pub struct SpillContents {
     pub cut: u64,
     /// Files that could not be read and are retried.
     pub failed: u64,
-    /// Foreign files with names like ours, renamed.
+    /// Foreign files with names of spill files, renamed.
     pub quarantined: u64,
 }
 
@@ -219,7 +220,8 @@ impl DiskQueue {
             }
 
             let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
-            // Accept only names that we would have generated: new numbers are counted from them in both directions.
+            // Only names that this module generates are accepted: new numbers are counted from them
+            // in both directions.
             let is_ours =
                 (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
 
@@ -244,7 +246,7 @@ impl DiskQueue {
         Ok((queue, found))
     }
 
-    /// Checks that this is a file with our header, possibly incomplete after a crash.
+    /// Checks that the file has the header of a spill file, possibly incomplete after a crash.
     fn is_spill(&self, number: u64, read: bool) -> Result<(), String> {
         let path = self.path(number, read);
 
@@ -262,7 +264,7 @@ impl DiskQueue {
         });
 
         match begins {
-            // A crash can leave an empty file, and a power cut zeros in place of written bytes.
+            // A crash can leave an empty file, and a power loss zeros in place of written bytes.
             Ok(begins)
                 if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) =>
             {

@@ -6,11 +6,14 @@
 //!                        \--> disk --/
 //! ```
 //!
-//! The reader never waits for a disk; only the drainer accesses it. Memory is limited by [`BUS_MEMORY_BYTES`]. While it is full
-//! the reader waits shortly ([`SPILL_AFTER`]), so that a saturated store sets the pace; events
-//! not accepted by then are spilled to disk, up to `ingest.spill_bytes_max`. The drainer delivers in order: rejected batches,
-//! then events on disk, then events in memory. Events are lost only when both are full, or the disk accepts no
-//! writes. Losses are counted and recorded as a gap.
+//! The reader never waits for a disk; only the drainer accesses it. A busy store may set the pace
+//! for [`SPILL_AFTER`]; events that have waited longer are spilled to disk, up to
+//! `ingest.spill_bytes_max`, once they take more than
+//! [`SPILL_ABOVE_BYTES`](crate::base::limits::SPILL_ABOVE_BYTES). Memory is limited by
+//! [`BUS_MEMORY_BYTES`]. While it is full the reader waits for the drainer, [`BUS_WAITS_MAX`] in
+//! total. The drainer delivers in order: rejected batches, then events on disk, then events in
+//! memory. Events are lost only when both are full, or the disk accepts no writes. Losses are
+//! counted and recorded as a gap.
 //!
 //! # Invariant
 //!
@@ -80,7 +83,7 @@ impl PendingBatch {
     }
 }
 
-/// A batch offered to the store, kept until it and all before it are answered.
+/// A batch offered to the store, kept until the store has responded to it and to all before it.
 #[derive(Debug)]
 struct InFlight {
     pending_batch: PendingBatch,
@@ -92,7 +95,7 @@ struct InFlight {
 pub(crate) struct Waiting {
     /// Events in memory.
     pub events: u64,
-    /// Their memory.
+    /// Bytes of memory that they take.
     pub bytes: u64,
     /// Events on disk.
     pub(crate) spilled_events: u64,
@@ -202,7 +205,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The amount of waiting and lost events.
     pub(crate) fn waiting(&self) -> Waiting {
         let state = self.state.lock();
         let (spilled_events, spilled_bytes) = state.disk;
@@ -241,7 +243,7 @@ impl Shared {
         gap.batch(&self.bus)
     }
 
-    /// Records the store's answer to a batch in flight.
+    /// Records the store's response to a batch in flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
         let mut state = self.state.lock();
 
@@ -315,21 +317,14 @@ fn offer(
 
 #[derive(Clone)]
 pub(crate) struct BusDependencies {
-    /// Destination of the entries.
     pub intake: Intake,
-    /// The ingest policy.
     pub policy: Arc<Policy>,
-    /// The directory of all spills.
     pub(crate) spills: PathBuf,
-    /// Bytes of the spill of one bus on disk.
+    /// Limit of the files of one bus, in bytes.
     pub(crate) spill_bytes_max: u64,
-    /// The file system of the spills.
     pub fs: Arc<dyn Fs>,
-    /// The daemon's clock.
     pub clock: Clock,
-    /// The daemon's counters.
     pub metrics: Arc<Metrics>,
-    /// The shutdown request.
     pub drain: Drain,
     /// Time in which events accumulate after a small read.
     pub(crate) gather: std::time::Duration,
@@ -365,7 +360,6 @@ impl SpillWriter {
         }
     }
 
-    /// The shared state.
     pub(crate) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }

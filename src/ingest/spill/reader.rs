@@ -237,7 +237,7 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
     Ok(scan)
 }
 
-/// Whether nothing of it was written before a power cut.
+/// Whether the file is all zeros: a power loss came before any of its bytes were written.
 fn is_zeros(file: &dyn FsFile, size: u64) -> io::Result<bool> {
     let mut bytes = vec![0; SPILL_READ_BYTES];
     let mut at = 0;

@@ -22,7 +22,6 @@ const HEADER_LEN: usize = 12;
 /// The status of a spool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Spool {
-    /// Its directory.
     pub(crate) dir: PathBuf,
     pub(crate) waiting_bytes: u64,
     /// When the oldest of them was spooled; `None` if nothing waits, or if it cannot be read.

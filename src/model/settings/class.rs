@@ -28,7 +28,6 @@ pub struct ClassRules {
     /// Matches an entry that any of these matches. Empty for `jobs` and `events`, which contain the rest.
     #[serde(rename = "match")]
     pub(crate) rules: Vec<ClassRule>,
-    /// Its limits.
     pub(crate) keep: Keep,
 }
 

@@ -7,10 +7,10 @@ use crate::model::word::{Word, words};
 /// When an entry is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// After it is synced: a power cut loses no acknowledged entry.
+    /// After it is synced: no acknowledged entry is lost, even in a power loss.
     Durable,
-    /// After it is written. A killed daemon loses nothing; a power cut loses the entries acknowledged in the last
-    /// `within`, and during one sync.
+    /// After it is written. A killed daemon loses nothing; a power loss costs the entries
+    /// acknowledged in the last `within`, and during one sync.
     Written {
         /// Maximum time until the sync.
         within: Duration,

@@ -17,7 +17,6 @@ use crate::model::word::{self, Word, words};
 pub struct Rate {
     /// The maximum number per period.
     pub(crate) times: u32,
-    /// The period.
     pub(crate) per: Duration,
 }
 
@@ -98,7 +97,6 @@ pub struct RuleOptions {
     pub(crate) once_per: Option<Duration>,
     /// Maximum concurrent reactions, and runners in flight.
     pub(crate) concurrency: Option<u32>,
-    /// The order of events.
     pub(crate) order: RuleOrder,
     /// Permitted calls; empty permits all.
     #[serde(deserialize_with = "some_allowed")]

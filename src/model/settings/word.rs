@@ -245,7 +245,7 @@ pub mod or_none {
     }
 }
 
-/// Reads a struct from a mapping only; serde alone reads it from a list, too.
+/// Reads a struct from a mapping only; serde alone would also read it from a list.
 pub(crate) fn mapping<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {

@@ -1,5 +1,5 @@
-//! The load generator: several connections, each with a window of batches in flight. Latency is the time from a batch's due
-//! time to its answer.
+//! The load generator: several connections, each with a window of batches in flight. Latency is the
+//! time from a batch's due time to its response.
 //!
 //! Without a rate the loop is closed: a connection sends while fewer than [`LoadSpec::in_flight`] of its batches are
 //! unanswered. At saturation, latency is then the number in flight divided by throughput (Little's law), so smaller windows
@@ -49,7 +49,7 @@ impl<'a> LoadSpec<'a> {
 }
 
 pub(crate) struct LoadResult {
-    /// From the first batch to the last answer.
+    /// From the first batch to the last response.
     pub(crate) seconds: f64,
     pub(crate) raw_bytes: u64,
     /// Of each batch.
@@ -213,8 +213,8 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
         .context("read the id of an answer")
 }
 
-/// Sends all events to a socket and waits for all answers. Calls `watch` several times per second with the number of answered
-/// entries and the elapsed seconds.
+/// Sends all events to a socket and waits for all responses. Calls `watch` several times per second
+/// with the number of acknowledged entries and the elapsed seconds.
 pub(crate) fn run_load(
     socket: &Path,
     spec: &LoadSpec<'_>,

@@ -309,7 +309,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A step of a glob takes as long as going through so many bytes of msgpack.
+/// A step of a glob takes as long as going through this many bytes of msgpack.
 const GLOB_STEP_BYTES: usize = 4;
 
 /// Changing the case of a text copies it and takes longer by this factor than going through it.

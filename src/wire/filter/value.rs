@@ -31,7 +31,7 @@ pub(super) enum Value<'a> {
     Opaque(&'a [u8]),
 }
 
-/// The work for one event: bytes of data that look-ups and tests go through.
+/// Bytes of one event's data that lookups and tests have gone through.
 #[derive(Debug, Default)]
 pub(super) struct Budget(Cell<usize>);
 
@@ -217,7 +217,7 @@ impl<'a> Value<'a> {
         match (self, key) {
             (Self::Map(bytes), key) => {
                 for (name, value) in pairs(bytes) {
-                    // Before the comparison, so that no look-up is free.
+                    // Before the comparison, so that no lookup is free.
                     budget.charge(name.len() + value.len())?;
                     if Value::of(name).equals(key, budget)? {
                         return Ok(Value::of(value));

@@ -334,7 +334,7 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     }
 }
 
-/// The bytes of a binary.
+/// The bytes of text or binary.
 pub fn as_bytes(value: &[u8]) -> Option<&[u8]> {
     Reader::new(value).bytes().ok()
 }
@@ -382,7 +382,7 @@ pub fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     (0..count).map_while(move |_| Some((reader.value().ok()?, reader.value().ok()?)))
 }
 
-/// The elements of an array, likewise.
+/// As [`pairs`], for the elements of an array.
 pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut reader = Reader::new(value);
     let count = reader.array().unwrap_or(0);

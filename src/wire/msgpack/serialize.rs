@@ -46,7 +46,7 @@ pub fn or_absent<T: Serialize + Default + PartialEq, S: Serializer>(
     value.serialize(to)
 }
 
-/// A value of Salt in an answer: msgpack as it was received, in clients JSON.
+/// A value of Salt in a response: msgpack as it was received; JSON in a client.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Stored {
     /// Null, or left out, see [`or_absent`].
@@ -143,7 +143,7 @@ impl JsonSchema for Stored {
     }
 }
 
-/// A time in an answer: microseconds since 1970 UTC in msgpack, ISO text in JSON.
+/// A time in a response: microseconds since 1970 UTC in msgpack, ISO text in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Micros);
 

@@ -20,7 +20,7 @@ pub enum Value {
     Int(i64),
     /// An integer outside of `i64`: decimal digits, with `-` if negative.
     BigInt(String),
-    /// A float, also `nan` and the infinities.
+    /// A float, including `nan` and the infinities.
     Float(f64),
     /// Text.
     Str(String),
@@ -94,14 +94,14 @@ impl Hash for Key {
     }
 }
 
-/// Look-up by `&str` without an allocation.
+/// Lookup by `&str` without an allocation.
 impl indexmap::Equivalent<Key> for str {
     fn equivalent(&self, key: &Key) -> bool {
         key.as_str() == Some(self)
     }
 }
 
-/// Strings hash as `str`, for look-ups by `&str`.
+/// Strings hash as `str`, for lookups by `&str`.
 fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
     match value {
         Value::Null => state.write_u8(0),

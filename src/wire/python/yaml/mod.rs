@@ -1,7 +1,7 @@
 //! A YAML 1.1 parser like PyYAML with libyaml and Salt's loader, with Salt's rules for integers, dates and duplicates.
 //!
-//! A YAML 1.2 parser differs from libyaml in plain text, errors and tabs, and its events do not show the difference. The scanner is
-//! therefore our own.
+//! A YAML 1.2 parser differs from libyaml in plain text, errors and tabs, and its events do not
+//! show the difference. The scanner is therefore a part of this module.
 //!
 //! ```text
 //! text -> scan, scalar, tag: tokens -> parse: nodes -> construct: values
@@ -19,7 +19,7 @@ use crate::base::limits::SLS_BYTES_MAX;
 use construct::Constructor;
 use parse::Parser;
 
-/// A syntax error, or a value that Salt refuses.
+/// A syntax error, or a value that Salt rejects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct YamlError {
@@ -56,7 +56,7 @@ pub(crate) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlEr
     Ok((value, sharing))
 }
 
-/// An error for control characters.
+/// Rejects text beyond the size limit, and control characters.
 fn check(text: &str) -> Result<(), YamlError> {
     if text.len() > SLS_BYTES_MAX {
         let message = format!("larger than {SLS_BYTES_MAX} bytes");
