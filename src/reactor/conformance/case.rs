@@ -20,7 +20,7 @@ pub enum CaseError {
         /// Why.
         error: io::Error,
     },
-    /// It is no case.
+    /// It is not a case.
     #[error("{path}: {what}")]
     NoCase {
         /// The file.
@@ -171,7 +171,6 @@ pillar_roots:
     - ${ROOT}/srv/pillar
 ";
 
-/// The key of the master.
 const MASTER_KEY: &str = "test-master-key";
 
 /// The cache of the master, below the root directory.

@@ -118,7 +118,7 @@ pub(in crate::reactor) fn present(
     Ok(())
 }
 
-/// True for a list of one-key mappings, also for an empty list.
+/// True for a list of one-key mappings, even if the list is empty.
 fn is_dictlist(items: &[Value]) -> bool {
     items
         .iter()
@@ -268,7 +268,7 @@ pub(in crate::reactor) fn unpacked(arg: &Value) -> Result<Vec<Value>, String> {
     })
 }
 
-/// The chunk fails, and the reason is a part of Salt's text.
+/// A failure whose reason is a part of Salt's message.
 pub(in crate::reactor) fn cannot(client: Client, chunk: &Map, why: &str) -> Refusal {
     let (id, client, fun) = (
         text_of(chunk, "__id__"),

@@ -21,7 +21,7 @@ pub(crate) struct Call {
     pub(crate) chunk: Map,
     /// A job's payload for the master's request port, without the key; `None` after an error, which is in the notes.
     pub(crate) publish: Option<Map>,
-    /// The timeout of the master's answer to a job: seconds, as configured.
+    /// The timeout of the master's response to a job: seconds, as configured.
     pub(crate) timeout: Value,
 }
 

@@ -443,7 +443,7 @@ fn location_of(chunk: &Map) -> Location {
     Location::file(text_of(chunk, "__sls__"))
 }
 
-/// Salt's process dies in this case.
+/// The error of a chunk of an unknown type, of which Salt's process dies.
 fn unknown_type(chunk: &Map, state: &Value) -> Note {
     let state = state.python_str();
     Note::error(

@@ -159,7 +159,8 @@ fn expanded<'a>(
     Group::Plain(names_or_expression(&words).map_or(words, |joined| vec![joined]))
 }
 
-/// A group without operators, types and wildcards is a list of minions, or a regular expression if it contains such characters.
+/// The form of a group without operators, types and wildcards: a list of minions, or a regular
+/// expression if it contains such characters. `None` for any other group.
 fn names_or_expression(words: &[String]) -> Option<String> {
     let typed = |word: &str| {
         let mut chars = word.chars();

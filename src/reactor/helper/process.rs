@@ -23,7 +23,6 @@ use crate::base::limits;
 use crate::config::salt_master::Role;
 use crate::wire::json;
 
-/// The source code.
 const PROGRAM: &str = include_str!("render_helper.py");
 
 /// Maximum number of bytes read from the standard error of a failed start.
@@ -37,7 +36,7 @@ pub(in crate::reactor) enum Fault {
     Died(String),
     /// The time limit was exceeded.
     TooLong,
-    /// The answer is invalid.
+    /// The response is invalid.
     Nonsense(String),
 }
 
@@ -54,7 +53,7 @@ pub(in crate::reactor) struct Process {
     /// The user that it was switched to.
     account: Option<Account>,
     stream: UnixStream,
-    /// Bytes received after the last answer.
+    /// Bytes received after the last response.
     rest: Vec<u8>,
 }
 
@@ -133,7 +132,7 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends a request and waits for the answer. After a fault the process is unusable.
+    /// Sends a request and waits for the response. After a fault the process is unusable.
     pub(in crate::reactor) fn ask(
         &mut self,
         request: &Json,

@@ -14,7 +14,7 @@ use crate::reactor::render::functions::Functions;
 use crate::reactor::render::jinja::SaltFunctions;
 use crate::wire::python::{Map, Value};
 
-/// Why Salt gave no answer.
+/// Why Salt gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SaltError {
     /// Salt is not installed, or does not start.
@@ -26,7 +26,7 @@ pub enum SaltError {
         /// The limit, with the option that sets it.
         limit: String,
     },
-    /// The process died, or its answer is invalid.
+    /// The process died, or its response is invalid.
     #[error("Salt's Python failed: {0}")]
     Broken(String),
 }
@@ -70,9 +70,9 @@ pub struct SaltRendered {
 pub enum SaltChecked {
     /// It was rendered.
     Rendered,
-    /// It is right as far as a check goes, which does not run all of it; why not.
+    /// It is right as far as it was checked; the reason why not all of it was.
     Compiled(String),
-    /// Its rendering fails with the data of the check; that may be because of them.
+    /// Its rendering fails with the data of the check, and possibly because of that data.
     Fails(String),
     /// Its rendering fails with any data.
     Broken(String),

@@ -1,7 +1,8 @@
-//! Answers of a master.
+//! Responses of a master.
 //!
-//! A map if the master understood the request, else a string: `bad load` and similar for an unreadable request, another text for an
-//! internal error (`salt/channel/server.py`). Other answers leave open whether the request was carried out.
+//! A response is a map if the master understood the request, else a string: `bad load` and similar
+//! for an unreadable request, another text for an internal error (`salt/channel/server.py`). Any
+//! other response leaves open whether the request was carried out.
 
 use std::path::Path;
 
@@ -134,7 +135,7 @@ pub(super) fn read(
     }
 }
 
-/// Converts an `error` in an answer: text, or a map with name and message.
+/// Converts an `error` in a response: text, or a map with name and message.
 fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
     let name = get(error, "name").and_then(as_text).unwrap_or_default();
     let message = as_text(error)

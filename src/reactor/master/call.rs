@@ -9,9 +9,10 @@ use crate::wire::python::value::{Key, Map, Value};
 pub enum Client {
     /// Publishes a job to minions.
     Local,
-    /// Starts a runner on the master: the answer contains a jid, and the result arrives on the bus.
+    /// Starts a runner on the master: the response contains a jid, and the result arrives on the
+    /// bus.
     Runner,
-    /// Runs a wheel function on the master: the answer contains the result.
+    /// Runs a wheel function on the master: the response contains the result.
     Wheel,
     /// Runs an execution module here; a master has no such service.
     Caller,
@@ -88,7 +89,6 @@ impl Call {
         }
     }
 
-    /// A wheel function.
     pub(crate) fn wheel(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
         let load = [("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))];
         Self {

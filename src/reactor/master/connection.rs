@@ -10,7 +10,7 @@ use super::{MasterAddress, MasterError};
 use crate::base::limits::{MASTER_ANSWER_BYTES_MAX, MASTER_READ_BYTES};
 use crate::wire::zmtp::{self, Command, Handshake, Message, SocketType, Splitter, ZmtpItem};
 
-/// A connection after its handshake, with no answer pending.
+/// A connection after its handshake, with no response pending.
 pub(super) struct MasterConnection {
     stream: TcpStream,
     splitter: Splitter,
@@ -66,7 +66,8 @@ impl MasterConnection {
         }
     }
 
-    /// Whether no data is pending. A connection that was closed, or has unexpected data, is unusable.
+    /// True if no data is pending. A connection that was closed, or has unexpected data, is
+    /// unusable.
     pub(super) fn is_quiet(&self) -> bool {
         let mut one = [0];
         if self.stream.set_nonblocking(true).is_err() {
@@ -76,7 +77,7 @@ impl MasterConnection {
         self.stream.set_nonblocking(false).is_ok() && waits && self.splitter.waiting() == 0
     }
 
-    /// Sends a request and waits for its answer. After an error the connection is unusable.
+    /// Sends a request and waits for its response. After an error the connection is unusable.
     pub(super) fn exchange(
         &mut self,
         request: &[u8],

@@ -104,7 +104,7 @@ pub(crate) enum MasterError {
     /// The master failed temporarily and did nothing; retry later.
     #[error("the master at {place} failed temporarily: {why}")]
     Retry { place: String, why: String },
-    /// The request was sent, but no usable answer arrived: it may have been carried out.
+    /// The request was sent, but no usable response arrived: it may have been carried out.
     #[error(
         "no usable answer from the master at {place}, the request may have been carried out: {why}"
     )]
@@ -115,7 +115,7 @@ pub(crate) enum MasterError {
 }
 
 impl MasterError {
-    /// Whether the request certainly had no effect, so that a repetition is safe.
+    /// True if the request certainly had no effect, so that a repetition is safe.
     pub(crate) fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }
@@ -221,7 +221,7 @@ impl Master {
         *self.own_name_only.lock() = Some(key);
     }
 
-    /// Waits for an answer of one of the master's workers, which needs no key.
+    /// Waits for a response of one of the master's workers, which needs no key.
     pub(crate) fn ping(&self, timeout: Duration) -> Result<(), MasterError> {
         let mut w = Writer::new();
         w.map(3)

@@ -43,7 +43,6 @@ pub(crate) fn put(w: &mut Writer, value: &Value) {
     };
 }
 
-/// Encodes a value.
 pub(crate) fn packed(value: &Value) -> Vec<u8> {
     let mut w = Writer::new();
     put(&mut w, value);

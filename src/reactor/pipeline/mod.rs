@@ -65,7 +65,6 @@ enum Source {
 /// An event's data, in either form.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Body<'a> {
-    /// A value.
     Value(&'a Value),
     /// A stored event, whose master key was redacted.
     Stored {

@@ -19,7 +19,7 @@ use crate::base::limits;
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::helper::salt::{Salt, SaltError};
 
-/// The renderers, as of one state of the directories.
+/// The renderers for one state of the directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Renderers {
     /// Identifies the state; 0 without any module of the site.
@@ -29,16 +29,16 @@ pub(crate) struct Renderers {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Known {
-    /// Salt's own only.
+    /// Only those of Salt.
     #[default]
     SaltS,
-    /// By name: whether it is the site's.
+    /// By name, with true for a renderer of the site.
     Listed(HashMap<String, bool>),
-    /// Salt's Python gave no answer. The names of the site's modules.
+    /// Salt's Python did not respond. The names of the site's modules.
     Guessed(Vec<String>),
 }
 
-/// Whose a renderer is.
+/// The origin of a renderer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Salt,
@@ -46,7 +46,7 @@ pub(crate) enum Owner {
 }
 
 impl Renderers {
-    /// Whose the renderer is; `None` if there is none of this name.
+    /// The origin of a renderer; `None` if there is none of this name.
     pub(crate) fn owner(&self, name: &str) -> Option<Owner> {
         let of_salt = || {
             let is_known = NATIVE.contains(&name) || SALT_S.contains(&name);
@@ -67,7 +67,7 @@ impl Renderers {
     }
 }
 
-/// The directories of a site, and the renderers as of their last state.
+/// The directories of a site, and the renderers for their last state.
 #[derive(Debug, Default)]
 pub(crate) struct SiteRenderers {
     dirs: Vec<PathBuf>,

@@ -20,7 +20,7 @@ pub(crate) enum Actor {
 }
 
 impl Actor {
-    /// The name in the answers of calls and in tables.
+    /// The name in responses and tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Saltcellar => "saltcellar",

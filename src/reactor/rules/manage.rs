@@ -12,7 +12,7 @@ use crate::wire::python::value::Key;
 use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
-/// Part of the tags of requests and answers. All events with it require the key.
+/// Part of the tags of requests and responses. All events with it require the key.
 const MANAGE: &str = MANAGE_TAG;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Request {
     }
 }
 
-/// True for the tag of an answer by a reactor, which has no key.
+/// True for the tag of a response by a reactor, which has no key.
 pub(in crate::reactor) fn is_answer(tag: &str) -> bool {
     let verb = tag.strip_prefix(MANAGE).unwrap_or_default();
     matches!(
@@ -78,7 +78,7 @@ pub(in crate::reactor) fn status(done: bool, comment: &str) -> Value {
     mapping([("status", Value::Bool(done)), ("comment", comment.into())])
 }
 
-/// The answer to `list`, `add` or `delete`.
+/// The response to `list`, `add` or `delete`.
 pub(in crate::reactor) fn answer(verb: &str, reactors: Value, result: Option<Value>) -> Fired {
     let mut data = vec![("reactors", reactors)];
     data.extend(result.map(|result| ("result", result)));
@@ -88,7 +88,7 @@ pub(in crate::reactor) fn answer(verb: &str, reactors: Value, result: Option<Val
     }
 }
 
-/// The answer to `is_leader` and `set_leader`.
+/// The response to `is_leader` and `set_leader`.
 pub(in crate::reactor) fn leader(value: Value) -> Fired {
     Fired {
         tag: format!("{MANAGE}/leader/value"),

@@ -99,7 +99,6 @@ pub(super) struct Shared {
     /// Calls of another reactor while ours is active.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_unreachable: AtomicBool,
-    /// See [`Lease`].
     lease: Mutex<Lease>,
     /// The lease blocked calls when it was last checked.
     lease_blocked: AtomicBool,
@@ -317,7 +316,7 @@ impl Shared {
             .write(shadow::mode(self.settings().shadow, started, now));
     }
 
-    /// Ignores calls of reactors for a while, because they may be our own without a known answer.
+    /// Ignores calls of reactors for a while, because they may be our own without a known response.
     pub(super) fn suspend_foreign_calls(&self) {
         self.foreign_calls.lock().suspend(self.clock.now());
     }
@@ -513,7 +512,7 @@ impl Shared {
     }
 }
 
-/// Sets the rules; new ones apply to events from `from` on.
+/// Sets the rules; new rules apply to events from `from` on.
 fn set_rules(checkpoint: &mut Checkpoint, rules: &dyn RuleEngine, from: SeqNo) {
     let rules = rules.all();
     checkpoint.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
@@ -536,7 +535,7 @@ impl Handle {
         }
     }
 
-    /// Replaces rules and settings together. Reactions in progress end with the old ones.
+    /// Replaces rules and settings together. Reactions in progress keep the old ones.
     pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
         shared.lease.lock().configure(settings.salts.fallback);
@@ -641,7 +640,7 @@ impl Handle {
         self.0.settings().shadow_window
     }
 
-    /// Number of runners and wheel functions that Salt's own reactor runs at once.
+    /// Number of runners and wheel functions that Salt's own reactor runs concurrently.
     pub(crate) fn salts_workers(&self) -> usize {
         self.0.settings().salts.workers
     }

@@ -12,7 +12,6 @@ use crate::model::SeqNo;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FailedReaction {
     pub(crate) at: Micros,
-    /// The event.
     pub(crate) event: SeqNo,
     pub(crate) tag: String,
     pub(crate) rules: Vec<Arc<str>>,

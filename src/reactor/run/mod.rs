@@ -142,7 +142,7 @@ pub(crate) trait Executor: Send + Sync {
         None
     }
 
-    /// Runs an execution function on this machine.
+    /// Runs an execution function on this host.
     fn caller(&self, call: &Call) -> Result<CallerReturn, CallerError> {
         Err(CallerError::NotStarted(format!(
             "`caller` reactions are not supported here: {}",

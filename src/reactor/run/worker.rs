@@ -505,7 +505,8 @@ impl Shared {
         TryResult::Pause(now.after(pause))
     }
 
-    /// The master's answer to a job that matches no minion. Salt's reactor leaves no trace of such a job.
+    /// The master's response to a job that matches no minion. Salt's reactor leaves no trace of
+    /// such a job.
     fn no_target(&self, call: &Call) -> Option<String> {
         let tgt = call
             .load
@@ -649,7 +650,8 @@ impl Shared {
     }
 }
 
-/// The jid of a job, from the event's time and number, so that each try has the same one. Empty for calls whose jid the master chooses.
+/// The jid of a job, from the event's time and number, so that each try has the same jid. Empty for
+/// calls whose jid the master chooses.
 fn jid(task: &Task, progress: &TaskProgress, call: &Call) -> String {
     if call.client == Client::Local {
         own_jid(task, progress)

@@ -82,12 +82,12 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// The configuration that was built is in effect.
+    /// Makes the remarks about the built configuration those about the configuration in effect.
     fn accept(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
 
-    /// Whether a remark was not made about the configuration before.
+    /// True if a remark was not made about the configuration in effect.
     fn is_new(&mut self, remark: impl Into<String>) -> bool {
         let remark = remark.into();
         let is_new = !self.before.contains(&remark);

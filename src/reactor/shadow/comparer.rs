@@ -96,7 +96,7 @@ impl Comparer {
         self.window
     }
 
-    /// Number of runners and wheel functions that Salt's reactor runs at once.
+    /// Number of runners and wheel functions that Salt's reactor runs concurrently.
     pub(crate) fn workers(&self) -> usize {
         self.pool.workers()
     }

@@ -187,7 +187,7 @@ impl ShadowItem {
     }
 }
 
-/// True if the entry's time is of this machine's clock, and not of a minion's or a spool's.
+/// True if the entry's time is of this host's clock, and not of a minion's or a spool's.
 pub(crate) fn is_timely(source: Source) -> bool {
     matches!(source, Source::Bus | Source::Reactor)
 }

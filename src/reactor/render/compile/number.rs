@@ -52,7 +52,7 @@ impl Number {
         }
     }
 
-    /// Not comparable values, such as `nan`, are neither less nor greater.
+    /// Values that cannot be compared, such as `nan`, are neither less nor greater.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => a.cmp(b),

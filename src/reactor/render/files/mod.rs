@@ -82,7 +82,7 @@ pub(crate) struct Found {
 pub(crate) struct Template {
     pub(crate) text: Arc<str>,
     pub(crate) stages: Vec<Stage>,
-    /// The state of the renderers that the stages are known from.
+    /// The state of the renderers from which the stages follow.
     pub(crate) renderers: u64,
     /// Log messages of each use: unknown or disallowed renderers.
     pub(crate) notes: Vec<Note>,

@@ -80,7 +80,7 @@ impl<'a> Args<'a> {
         Ok(bound)
     }
 
-    /// Positional arguments. A call with named ones is not native.
+    /// Positional arguments. A call with named arguments is not native.
     fn places<const N: usize>(&self) -> Res<[Option<&'a Value>; N]> {
         if self.named.is_empty() {
             self.bind([""; N])

@@ -36,7 +36,7 @@ pub(super) fn is_lazy(name: &str) -> bool {
     is_in("items map reject rejectattr select selectattr", name)
 }
 
-/// Whether a filter consumes its input at once.
+/// Whether a filter consumes its input immediately.
 pub(super) fn consumes(name: &str) -> bool {
     is_in("first join list sort", name)
 }

@@ -439,7 +439,8 @@ impl<'s> Translator<'s, '_> {
         self.value(expr, false)
     }
 
-    /// An expression. `walked`: the result is consumed at once, so that it may be a generator in Jinja.
+    /// An expression. `walked`: the result is consumed immediately, so that it may be a generator
+    /// in Jinja.
     fn value(&mut self, expr: &Expr<'s>, walked: bool) -> Expr<'s> {
         let span = expr.span();
         match expr {

@@ -90,7 +90,7 @@ pub(crate) enum Obj {
     Tuple(Vec<Value>),
     /// `dict.keys()`, `dict.values()`, `dict.items()`
     View(View, Arc<Obj>),
-    /// A generator of Jinja. The translation permits it only where it is consumed at once.
+    /// A generator of Jinja. The translation permits it only where it is consumed immediately.
     Lazy(Vec<Value>),
     Namespace(Mutex<Vec<(String, Value)>>),
     /// Bytes, sets, large integers, dates: templates can only pass them on.
@@ -338,7 +338,6 @@ pub(crate) fn dict(pairs: Pairs) -> Value {
     Value::from_object(Obj::Dict(Shared::new(pairs, Access::Full)))
 }
 
-/// A tuple.
 pub(crate) fn tuple(items: Vec<Value>) -> Value {
     Value::from_object(Obj::Tuple(items))
 }

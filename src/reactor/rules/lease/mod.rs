@@ -17,7 +17,7 @@ use crate::base::limits::REACTOR_LEASE;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EngineReport<'a> {
-    /// The token of the answer before; `None` in the first report.
+    /// The token of the previous response; `None` in the first report.
     pub(crate) token: Option<&'a str>,
     /// Whether the engine may start Salt's reactor.
     pub(crate) fallback: bool,
@@ -60,7 +60,7 @@ impl Lease {
         }
     }
 
-    /// A new token for the answer to a report.
+    /// A new token for the response to a report.
     pub(crate) fn token(&self, now: Duration) -> String {
         format!("{}-{}", self.process, micros(now))
     }

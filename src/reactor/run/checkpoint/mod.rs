@@ -11,7 +11,7 @@ use self::open::OpenEvents;
 use super::record::{Mark, RecordSummary};
 use crate::model::SeqNo;
 
-/// The fold.
+/// Open events, rules and mode, as a fold over the log up to the cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// Position: all entries before it are included.
@@ -120,7 +120,8 @@ impl Checkpoint {
         Some(changed.into_iter().filter_map(is_of_file).collect())
     }
 
-    /// Sets the rules. New ones apply to events from `from` on. Removed ones are forgotten, so they are new when added again.
+    /// Sets the rules. New rules apply to events from `from` on. Removed rules are forgotten, so
+    /// that they are new when added again.
     pub(crate) fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
         let since = |rule: &str| {
             let hash = rule_hash(rule);

@@ -176,7 +176,7 @@ pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) 
 
 const ORCHESTRATION_JID: &str = "orchestration_jid";
 
-/// The event of a reaction's job, from its jid: see `jid` in `worker.rs`.
+/// The number of a reaction's event, from the jid of its job: see `own_jid` in `worker.rs`.
 fn event_of(jid: &str) -> Option<u64> {
     jid.split_once('_')?.1.parse().ok()
 }
@@ -250,13 +250,14 @@ impl Shared {
     }
 }
 
-/// Calls of runners and wheel functions by any reactor. A call is foreign if the master's answer to one of ours does not have its jid; that
-/// answer may come later than the event.
+/// Calls of runners and wheel functions by any reactor. A call is foreign if no response of the
+/// master to a call of ours has its jid; such a response may come later than the event.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,
     seen: Option<(Micros, String)>,
-    /// Until then calls are ignored: an answer to one of ours may be lost, or may have come before the start.
+    /// Until then calls are ignored: a response to one of ours may be lost, or may have come before
+    /// the start.
     quiet_until: Micros,
 }
 
@@ -268,13 +269,13 @@ impl ForeignCalls {
         }
     }
 
-    /// Ignores calls for a while, because they may be our own without a known answer.
+    /// Ignores calls for a while, because they may be our own without a known response.
     pub(crate) fn suspend(&mut self, now: Micros) {
         self.quiet_until = now.after(REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();
     }
 
-    /// Checks the calls to which the master had enough time to answer.
+    /// Checks the calls to which the master had enough time to respond.
     pub(crate) fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
         while let Some((at, jid, fun)) = self.waiting.pop_front() {
             if now < at.after(REACTOR_FOREIGN_CALL_GRACE) {

@@ -64,14 +64,14 @@ pub(crate) enum CallOutcome {
         /// The return value, as msgpack.
         result: Vec<u8>,
     },
-    /// The answer was lost, but the log proves that the master executed it: a job was published or answered, or a runner or wheel function
-    /// started.
+    /// The response was lost, but the log proves that the master executed the call: a job was
+    /// published or a minion returned, or a runner or wheel function started.
     Found,
     /// Not made, because the reactor is in shadow.
     Shadowed,
     /// Dead-lettered, for that reason.
     Dead(String),
-    /// Sent without an answer; the log does not prove that it was executed.
+    /// Sent without a response; the log does not prove that the call was executed.
     Unknown(String),
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Record {
     pub(crate) ended: Micros,
     pub(crate) plan: ReactionPlan,
     pub(crate) calls: Vec<CallRecord>,
-    /// The record that this one replays.
+    /// The record that this record replays.
     pub(crate) replay: Option<SeqNo>,
     /// Length of the chain of reactions that led to the event.
     pub(crate) depth: u32,

@@ -87,11 +87,11 @@ pub(crate) struct TaskProgress {
     pub(crate) start_recorded: bool,
     /// End of the log when the next call was first sent.
     pub(crate) since: SeqNo,
-    /// Set if the next call was sent, has no answer, and must not be sent again.
+    /// Set if the next call was sent, has no response, and must not be sent again.
     pub(crate) unanswered: Option<Unanswered>,
 }
 
-/// A call that was sent once and has no answer.
+/// A call that was sent once and has no response.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) why: String,
@@ -121,7 +121,7 @@ impl TaskProgress {
         }
     }
 
-    /// Adds a finished call. After a restart the next one may have been tried, too.
+    /// Adds a finished call. After a restart the next call may have been tried as well.
     pub(crate) fn finish_call(&mut self, made: CallRecord, task: &Task) {
         self.made.push(made);
         (self.tries, self.maybe_sent, self.start_recorded) = (0, task.resumed, false);
@@ -178,7 +178,7 @@ fn hash_of(minion: &str) -> u64 {
 }
 
 impl Scheduler {
-    /// Applies new settings, also to pending events.
+    /// Applies new settings, even to pending events.
     pub(crate) fn configure(&mut self, settings: Arc<ReactorSettings>) {
         self.runners.limit(settings.runners);
         for queues in self.queues.values_mut() {

@@ -73,7 +73,8 @@ impl Runners {
         has_room
     }
 
-    /// Adds a runner whose request had no answer, and that was found in the log; it takes a slot in excess of the limit.
+    /// Adds a runner whose request had no response, and that was found in the log; it takes a slot
+    /// in excess of the limit.
     pub(crate) fn found(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         *self.taken.entry(rules.clone()).or_default() += 1;
         self.total += 1;
@@ -173,7 +174,7 @@ impl Shared {
         self.change.notify_one();
     }
 
-    /// Adds a runner that the master started without an answer.
+    /// Adds a runner that the master started without a response.
     pub(in crate::reactor::run) fn runner_found(&self, rules: &RuleSet, fun: &str, jid: &str) {
         self.scheduler
             .lock()
@@ -182,7 +183,8 @@ impl Shared {
         self.check_for_result(jid);
     }
 
-    /// Searches the log for a result that came before the answer with the jid. The follower sees later ones.
+    /// Searches the log for a result that came before the response with the jid. The follower sees
+    /// later results.
     fn check_for_result(&self, jid: &str) {
         if matches!(self.runner_events(jid), Some((_, true))) {
             self.scheduler.lock().runners.ended(jid);

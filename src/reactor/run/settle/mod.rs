@@ -1,4 +1,4 @@
-//! The outcome of calls whose answer was lost.
+//! The outcome of calls whose response was lost.
 
 pub(crate) mod starts;
 
@@ -28,9 +28,11 @@ pub(super) fn start_of(call: &Call) -> Option<ObservedCall> {
 }
 
 impl Shared {
-    /// The jid of a call that was executed according to the log. A job has the same jid at each try, also after a restart; a return or the
-    /// event `publish`, which 3007 and 3008 fire as they send it, prove the job. Neither `new` nor the load in the job cache do: both come
-    /// before, and a master that is killed in between sends nothing. `error` means that the master refused the job.
+    /// The jid of a call that was executed according to the log. A job has the same jid at each
+    /// try, even after a restart. It is proved by a return, or by the event `publish`, which 3007
+    /// and 3008 fire as they send it. Neither `new` nor the load in the job cache prove it: both
+    /// come before, and a master that is killed in between sends nothing. `error` means that the
+    /// master refused the job.
     pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
         if let Some(start) = start_of(&made.call.request) {
             return self.starts.lock().find(&start, since);
@@ -54,7 +56,7 @@ impl Shared {
         }
     }
 
-    /// The state of a call that has no answer and is not sent again.
+    /// The state of a call that has no response and is not sent again.
     pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
         Unanswered {
             why,

@@ -1,8 +1,9 @@
 //! Starts of runners and wheel functions in the log, and their assignment to our calls.
 //!
-//! The master chooses the jid of a runner. If its answer is lost, only the start event (`salt/run/<jid>/new`) proves that the call was
-//! executed. A start is claimed by one call: by the call whose answer has its jid, or by an earlier call without an answer that has the
-//! same function and arguments.
+//! The master chooses the jid of a runner. If its response is lost, only the start event
+//! (`salt/run/<jid>/new`) proves that the call was executed. A start is claimed by one call: by the
+//! call whose response has its jid, or by an earlier call without a response that has the same
+//! function and arguments.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ impl Starts {
         self.in_flight.push(call.clone());
     }
 
-    /// Ends a call in flight; `jid` is that of the answer.
+    /// Ends a call in flight; `jid` is that of the response.
     pub(crate) fn returned(&mut self, call: &ObservedCall, since: SeqNo, jid: Option<&str>) {
         if let Some(at) = self.in_flight.iter().position(|one| one == call) {
             self.in_flight.swap_remove(at);
@@ -74,8 +75,8 @@ impl Starts {
         }
     }
 
-    /// Claims the earliest start from `since` on for a call without an answer, and returns its jid. Reserves one start for each equal call
-    /// in flight.
+    /// Claims the earliest start from `since` on for a call without a response, and returns its
+    /// jid. Reserves one start for each equal call in flight.
     pub(crate) fn find(&mut self, call: &ObservedCall, since: SeqNo) -> Option<String> {
         let others = self
             .in_flight
