@@ -13,11 +13,8 @@ use crate::store::Store;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) path: PathBuf,
-    /// Offset of the first byte.
     pub(crate) offset: u64,
-    /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Description of the damage.
     pub(crate) what: String,
     /// Number of entries that cannot be read because of it, if it is known.
     pub(crate) entries: Option<u64>,

@@ -14,8 +14,9 @@
 //!
 //! # Versions
 //!
-//! 1 and 2: unreleased; not readable.
-//! 3: a frame is valid at one offset of one log of one store; the store id is in `FORMAT` and in the header of each log.
+//! - 1 and 2: unreleased; not readable.
+//! - 3: a frame is valid at one offset of one log of one store; the store id is in `FORMAT` and in
+//!   the header of each log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -63,7 +64,8 @@ pub(crate) fn name_of(path: &Path) -> &str {
         .unwrap_or_default()
 }
 
-/// The content of a small file; `None` if it does not exist. Unreadable parts are logged, and read as zero bytes.
+/// The content of a small file; `None` if it does not exist. Unreadable parts are logged, and read
+/// as zero bytes.
 pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
     // An error to try again is returned; only what the disk cannot read is replaced.
     let content = read_whole(fs, path).map_err(io_at("read", path))?;
@@ -77,8 +79,8 @@ pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, St
     Ok(content)
 }
 
-/// As [`read_small`], for the owner of the file. A file with unreadable parts also gets the name `<name>.damaged`, which stays
-/// when the file is replaced: another attempt may read more of it.
+/// As [`read_small`], for the owner of the file. A file with unreadable parts also gets the name
+/// `<name>.damaged`, which stays when the file is replaced: another attempt may read more of it.
 pub(crate) fn open_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
     let content = read_small(fs, path)?;
     if content.as_ref().is_some_and(Content::is_damaged) {
@@ -137,8 +139,9 @@ pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?
 }
 
-/// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an existing directory
-/// is synced, too: its creator may have died before the sync, or the sync failed.
+/// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an
+/// existing directory is synced, too: its creator may have died before the sync, or the sync
+/// failed.
 pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     // The root always exists.
     let Some(parent) = path.parent() else {
@@ -213,7 +216,8 @@ impl Lock {
                 holder,
             });
         }
-        // Overwriting needs no free block on a full disk. The text is informative; the lock works without it.
+        // Overwriting needs no free block on a full disk. The text is informative; the lock works
+        // without it.
         let text = format!("{holder}\n");
         if let Err(error) = file
             .write_all_at(text.as_bytes(), 0)
@@ -229,12 +233,14 @@ impl Lock {
 
 const SUM_WORD: &str = "sum ";
 
-/// A text with its checksum as the last line: `sum`, space, xxh3-64 of everything before, 16 hexadecimal digits.
+/// A text with its checksum as the last line: `sum`, space, xxh3-64 of everything before, 16
+/// hexadecimal digits.
 pub(crate) fn with_sum(text: &str) -> String {
     format!("{text}{SUM_WORD}{:016x}\n", xxh3_64(text.as_bytes()))
 }
 
-/// The text before the checksum in the last line; `None` if the checksum is missing or does not match.
+/// The text before the checksum in the last line; `None` if the checksum is missing or does not
+/// match.
 pub(crate) fn without_sum(bytes: &[u8]) -> Option<&str> {
     let text = str::from_utf8(bytes).ok()?;
     let at = text
@@ -293,8 +299,8 @@ pub(crate) fn read_format(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Checks the format version of a state directory; initializes an empty one. Returns the store id, a random number that
-/// is part of every frame's checksum.
+/// Checks the format version of a state directory; initializes an empty one. Returns the store id,
+/// a random number that is part of every frame's checksum.
 pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
     let write = |store_id| {
@@ -334,7 +340,8 @@ pub(crate) enum FoundId {
     Missing,
 }
 
-/// Reads the store id. Another format is an error; so is a damaged `FORMAT` whose store id the logs do not tell.
+/// Reads the store id. Another format is an error; so is a damaged `FORMAT` whose store id the logs
+/// do not tell.
 pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, StoreError> {
     // Nothing is derived from the logs without a file: see `check_version`.
     let Some(content) = read_small(fs, &state_dir.join("FORMAT"))? else {
@@ -394,8 +401,9 @@ pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
     ids.into_iter().map(|(store_id, _)| store_id).collect()
 }
 
-/// The id that the store has for others: the first half of an event's id. It is derived one way from the store id, which must
-/// stay secret: a sender who knows that could put valid frames into the bodies of entries.
+/// The id that the store has for others: the first half of an event's id. It is derived one way
+/// from the store id, which must stay secret: a sender who knows that could put valid frames into
+/// the bodies of entries.
 pub(crate) fn public_id(store_id: u64) -> String {
     let input = [
         b"saltcellar public store id".as_slice(),

@@ -1,12 +1,13 @@
 //! The storage engine: an append-only log in segments, and the indexes over it.
 //!
-//! [`Store::open`] locks the state directory, recovers the log, and returns an [`Intake`] for writers, a [`Store`] for
-//! readers, and one loop per thread: [`Appender`], [`Committer`], [`Sealer`] and [`Retainer`].
+//! [`Store::open`] locks the state directory, recovers the log, and returns an [`Intake`] for
+//! writers, a [`Store`] for readers, and one loop per thread: [`Appender`], [`Committer`],
+//! [`Sealer`] and [`Retainer`].
 //!
 //! # Invariant
 //!
-//! The log is the only source of truth. All sled data is derived from it, and rebuilt when missing or damaged. Sequence
-//! numbers ascend, and an acknowledged entry never changes.
+//! The log is the only source of truth. All sled data is derived from it, and rebuilt when missing
+//! or damaged. Sequence numbers ascend, and an acknowledged entry never changes.
 //!
 //! # Modules, in reading order
 //!
@@ -19,7 +20,7 @@
 //! write            appender          ordering and packing: group commit
 //!                  dedupe, refill    deduplication across sources;  its state after a start
 //!                  seqno             allocation of sequence numbers
-//!                  class             retention classes and the assignment of entries
+//!                  class, shares     retention classes and the assignment of entries;  overflows
 //!                  committer         write, fdatasync, index, acknowledge
 //!                  reactor_file      checkpoint file of the reactor
 //! segment          seal, rewrite     sealing of finished segments;  compaction of small blocks
@@ -31,10 +32,13 @@
 //! read             scan, pattern     backward scans;  evaluation of tag patterns
 //!                  view, allowed     reads under limits;  what limits leave of each block
 //!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
-//!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
+//!                  job_summary       the data for job lists;  returns: results of many jobs
+//!                  last_seen         the latest entries of minions;  cache: the block cache;  stats
 //! retain           age_clock         clock that ignores steps of the wall clock
 //!                  hold, free_space  jobs exempt from retention;  free space guard
-//! stopped          what a clean stop leaves, to detect what is missing
+//!                  salt_keep         the time for which Salt keeps jobs
+//! stopped          the record of a clean stop, to detect what is missing
+//! damage           the damage found since the start
 //! vfs              file system abstraction, for fault injection
 //! tools            verify, rebuild, redact, salvage, backup, restore
 //! ```
@@ -171,7 +175,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Starts a thread per loop, for benchmarks and tests. The threads end when all handles are dropped.
+    /// Starts a thread per loop, for benchmarks and tests. The threads end when all handles are
+    /// dropped.
     pub fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
         let Self {
             store,
@@ -242,7 +247,8 @@ struct StoreInner {
     retention: retain::Retention,
     /// See [`Limits::pin_bytes_max`].
     pin_bytes_max: u64,
-    /// The content of `SEQUENCE` at the start: no number from there on was assigned before. The greatest number if it is unknown.
+    /// The content of `SEQUENCE` at the start: no number from there on was assigned before. The
+    /// greatest number if it is unknown.
     reserved_at_start: SeqNo,
     damage: damage::DamageList,
     rates: read::stats::Rates,
@@ -340,12 +346,14 @@ impl Store {
         present.into_iter().flatten().chain(at_start).collect()
     }
 
-    /// Reports a file that was malformed when it was read at the start, and is replaced since. It stays reported until the next start.
+    /// Reports a file that was malformed when it was read at the start, and is replaced since. It
+    /// stays reported until the next start.
     pub(crate) fn report_file(&self, name: &str, problem: impl Into<String>) {
         self.0.report_file(name, problem);
     }
 
-    /// The minions that were over their share of a class within a day: the class, the minion, and what of it is in the overflow.
+    /// The minions that were over their share of a class within a day: the class, the minion, and
+    /// what of it is in the overflow.
     pub(crate) fn over_share(&self) -> Vec<(Arc<str>, String, write::shares::OverShare)> {
         let shared = &self.0;
         let over = shared.shares.over(shared.clock.now()).into_iter();
@@ -490,8 +498,8 @@ impl Store {
                     opened => Arc::new(opened?),
                 };
 
-                // The active segment has no index. In a class that was removed from the configuration for a while,
-                // the newest segment is sealed, too.
+                // The active segment has no index. In a class that was removed from the
+                // configuration for a while, the newest segment is sealed, too.
                 let metadata = known.remove(&(name.to_string(), first_seq));
                 if let Some(metadata) = shared.sealed_metadata(&segment, metadata)? {
                     next_seq = next_seq.max(metadata.totals.last_seq.next());
@@ -528,7 +536,8 @@ impl Store {
                 shared.report_damage(&segment, &walked, is_newest);
 
                 if let Some(last) = walked.unbelieved {
-                    // The disk may have lost the last update of SEQUENCE: numbers just above it are not assigned again.
+                    // The disk may have lost the last update of SEQUENCE: numbers just above it are
+                    // not assigned again.
                     let skipped = options.limits.numbers_ahead.saturating_mul(2);
                     if last.0 < reserved_at_start.0.saturating_add(skipped) {
                         next_seq = next_seq.max(last.next());
@@ -556,7 +565,8 @@ impl Store {
                 }
                 // Not all segments are known yet, so keep every row about latest jobs.
                 if let Err(error) = segment::seal::seal(&shared, &segment) {
-                    // Sealed one at a time to bound the memory: an archive may lack all its indexes.
+                    // Sealed one at a time to bound the memory: an archive may lack all its
+                    // indexes.
                     tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
                     options.metrics.seals_failed.add(1);
                     backlog.push(segment);
@@ -718,8 +728,8 @@ fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &
     metrics.segments_missing.add(1);
 }
 
-/// The first sequence numbers of segments with a log, ascending. Calls `missing` for a segment without one, whose directory
-/// stays: a backup may restore the log.
+/// The first sequence numbers of segments with a log, ascending. Calls `missing` for a segment
+/// without one, whose directory stays: a backup may restore the log.
 fn segments_on_disk(
     fs: &dyn Fs,
     dir: &Path,

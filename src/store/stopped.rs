@@ -1,10 +1,10 @@
-//! What a clean stop leaves behind: the ends of the active logs, and the files that cannot be rebuilt. Nothing else tells that the end
-//! of an active log, or such a file as a whole, is missing.
+//! The record of a clean stop: the ends of the active logs, and the files that cannot be rebuilt.
+//! Nothing else tells that the end of an active log, or such a file as a whole, is missing.
 //!
 //! # Invariant
 //!
-//! The file is written when nothing changes any more, and removed by the next start before anything changes. A crash therefore
-//! leaves none, and what it says is never out of date.
+//! The file is written when nothing changes any more, and removed by the next start before anything
+//! changes. A crash therefore leaves none, and what it says is never out of date.
 //!
 //! # On disk
 //!
@@ -27,7 +27,6 @@ use super::vfs::{Disk, Fs};
 use super::{Store, StoreInner};
 use crate::model::SeqNo;
 
-/// The name of the file.
 pub(crate) const STOPPED: &str = "STOPPED";
 
 const TITLE: &str = "saltcellar stopped 1";
@@ -59,7 +58,8 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
-    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed.
+    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is
+    /// malformed.
     #[expect(
         clippy::option_option,
         reason = "a missing file and a malformed one have other consequences"
@@ -172,7 +172,8 @@ fn describe(state_dir: &Path, name: &str, hashed: bool) -> Result<Option<Stopped
     Ok(Some(StoppedFile { name, bytes, hash }))
 }
 
-/// Reads the file, reports files that are not as it says, and removes it. Called before anything changes.
+/// Reads the file, reports files that are not as it says, and removes it. Called before anything
+/// changes.
 pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), StoreError> {
     let path = state_dir.join(STOPPED);
     let stopped = match Stopped::read(state_dir)? {
@@ -208,7 +209,8 @@ pub(crate) fn forget(fs: &dyn Fs, state_dir: &Path) -> Result<(), StoreError> {
 }
 
 impl StoreInner {
-    /// Reports entries that active logs had at the last stop and do not have now; returns their number.
+    /// Reports entries that active logs had at the last stop and do not have now; returns their
+    /// number.
     pub(super) fn report_missing_since(&self, stopped: &Stopped) -> u64 {
         let mut missing = 0;
         // A class that was removed from the configuration is known from its directory.

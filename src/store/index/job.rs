@@ -16,7 +16,8 @@
 //!   entries      count, number | first, signed difference | gap to the next less 1, numbers
 //! ```
 //!
-//! Entries are numbered from 0 within the segment, so that merging blocks does not change the numbers.
+//! Entries are numbered from 0 within the segment, so that merging blocks does not change the
+//! numbers.
 
 use std::io;
 
@@ -122,7 +123,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Appends a job; `load` is a number that identifies the values, `rest` has the entries after the first.
+    /// Appends a job; `load` is a number that identifies the values, `rest` has the entries after
+    /// the first.
     pub fn push(
         &mut self,
         out: &mut Vec<u8>,
@@ -219,7 +221,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The next record, with its entries if `wanted` selects its key. The outer `None` means that the page is malformed.
+    /// The next record, with its entries if `wanted` selects its key. The outer `None` means that
+    /// the page is malformed.
     pub fn next(
         &mut self,
         wanted: impl Fn(JidKey) -> bool,

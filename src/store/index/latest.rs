@@ -1,16 +1,17 @@
-//! The latest job per function and minion, in pages: the one with the newest jid (see [`super::newness`]). Segments sealed by
-//! early releases have the one stored last.
+//! The latest job per function and minion, in pages: the one with the newest jid (see
+//! [`super::newness`]). Segments sealed by early releases have the one stored last.
 //!
-//! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return hides no other: the
-//! function of such a row has the prefix [`BUS_ONLY`].
+//! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return
+//! hides no other: the function of such a row has the prefix [`BUS_ONLY`].
 //!
-//! The return of an applied highstate ([`Flags::HIGHSTATE`](crate::model::Flags)) has a further row, with the function
-//! [`HIGHSTATE`]: so no trial and no run of some states hides the last highstate.
+//! The return of an applied highstate ([`Flags::HIGHSTATE`](crate::model::Flags)) has a further
+//! row, with the function [`HIGHSTATE`]: so no trial and no run of some states hides the last
+//! highstate.
 //!
 //! # On disk
 //!
-//! Page keys are consecutive numbers, u32 BE; records are sorted by function, then minion. Differences in the first record of
-//! a page are relative to zero.
+//! Page keys are consecutive numbers, u32 BE; records are sorted by function, then minion.
+//! Differences in the first record of a page are relative to zero.
 //!
 //! ```text
 //! function   0: same as before; or 1 and its bytes

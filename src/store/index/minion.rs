@@ -12,8 +12,9 @@
 //!
 //! The shorter form is used.
 //!
-//! A table (see [`super::page::table`]) has the names a second time, without blocks: blocks are most of the bytes, and most
-//! searches are for few minions. Its page of minions has the first minion as key.
+//! A table (see [`super::page::table`]) has the names a second time, without blocks: blocks are
+//! most of the bytes, and most searches are for few minions. Its page of minions has the first
+//! minion as key.
 //!
 //! ```text
 //! tree `name`, numbered pages; per page of minions: count, number | the names as in that page
@@ -216,7 +217,8 @@ pub(crate) fn table_pages(
     Ok(found)
 }
 
-/// Reads a record of tree `name`; returns its first minion if one of its minions is selected. The outer `None`: malformed.
+/// Reads a record of tree `name`; returns its first minion if one of its minions is selected. The
+/// outer `None`: malformed.
 #[expect(clippy::option_option, reason = "malformed, not selected, selected")]
 fn select_record(
     r: &mut FieldReader<'_>,

@@ -1,8 +1,9 @@
 //! The index of a segment: positions of its blocks, and the entries of each job.
 //!
-//! The index of an active segment is in memory ([`MemIndex`]) and is rebuilt from the log at start. When the segment is
-//! sealed, the index is written to sled in one batch of pages ([`sealed`]): no event costs a sled write, and the commit path
-//! never waits for sled. Both forms support the same queries.
+//! The index of an active segment is in memory ([`MemIndex`]) and is rebuilt from the log at start.
+//! When the segment is sealed, the index is written to sled in one batch of pages ([`sealed`]): no
+//! event costs a sled write, and the commit path never waits for sled. Both forms support the same
+//! queries.
 
 pub mod job;
 pub mod latest;
@@ -36,8 +37,9 @@ pub struct EntryPosition {
 
 /// Sort key of the returns of one function from one minion; the greatest belongs to the latest job.
 ///
-/// The start time in the jid decides, because jobs may be imported long after they ran. A jid without a time sorts before
-/// all others. Ties, such as returns of one job, are decided by the order in the log.
+/// The start time in the jid decides, because jobs may be imported long after they ran. A jid
+/// without a time sorts before all others. Ties, such as returns of one job, are decided by the
+/// order in the log.
 pub(crate) fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
     (jid.time().map(|_| jid), seq)
 }

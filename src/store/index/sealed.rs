@@ -1,8 +1,9 @@
-//! The index of a sealed segment: a sled database of pages beside its log, written once, and the same pages in a table for
-//! readers.
+//! The index of a sealed segment: a sled database of pages beside its log, written once, and the
+//! same pages in a table for readers.
 //!
-//! Readers open the table. Only if it is missing, as in segments sealed by releases up to 0.1, the sled database is opened, and
-//! the table is written from it. A damaged table is a damaged index: it is rebuilt from the log.
+//! Readers open the table. Only if it is missing, as in segments sealed by releases up to 0.1, the
+//! sled database is opened, and the table is written from it. A damaged table is a damaged index:
+//! it is rebuilt from the log.
 //!
 //! # On disk
 //!
@@ -73,7 +74,8 @@ pub(crate) struct Layout {
     pub(crate) became: Vec<u32>,
 }
 
-/// Writes the index of a finished segment into a new directory and syncs it; returns the segment's metadata.
+/// Writes the index of a finished segment into a new directory and syncs it; returns the segment's
+/// metadata.
 pub(crate) fn write(
     index: &MemIndex,
     layout: Option<&Layout>,
@@ -203,7 +205,8 @@ fn write_table(
 }
 
 impl SealedIndex {
-    /// Opens the table of the index; writes it first if it is missing. Without space for it, the database is used.
+    /// Opens the table of the index; writes it first if it is missing. Without space for it, the
+    /// database is used.
     pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Self, StoreError> {
         // The usual case: sled is not opened at all.
         if let Some(index) = Self::open_table(fs, dir)? {
@@ -352,7 +355,8 @@ impl SealedIndex {
         }
     }
 
-    /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of their entries.
+    /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of
+    /// their entries.
     pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
         let (mut found, mut left) = (Vec::new(), keys);
         // One page serves all wanted jobs in it: they are close together in most questions.

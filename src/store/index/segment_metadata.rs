@@ -12,8 +12,9 @@
 //! length of the Bloom filter, and the filter                 for jids without a time; 0 if there are none
 //! ```
 //!
-//! A run is an interval of time that contains jids of the segment. The smallest gaps between runs are closed until at most 384
-//! runs are left (limits::JID_RUNS_MAX). A jid contains its time, so a job is searched for only if a run contains it.
+//! A run is an interval of time that contains jids of the segment. The smallest gaps between runs
+//! are closed until at most 384 runs are left (limits::JID_RUNS_MAX). A jid contains its time, so a
+//! job is searched for only if a run contains it.
 
 use super::Totals;
 use crate::base::clock::Micros;
@@ -74,7 +75,8 @@ impl SegmentMetadata {
         self.jids.may_hold(key)
     }
 
-    /// Whether the segment may contain a job older than `than`. Jids without a time sort before all others.
+    /// Whether the segment may contain a job older than `than`. Jids without a time sort before all
+    /// others.
     pub(crate) fn may_hold_older(&self, than: JidKey) -> bool {
         !self.jids.filter.is_empty() || self.jids.newest_below(Some(than)).is_some()
     }
@@ -264,7 +266,8 @@ impl Jids {
         let before = before.unwrap_or(JidKey(u128::MAX));
         // Keys without a time sort behind all others.
         let Some(at) = before.time() else {
-            // Keys without a time are greater than all others, and the filter cannot enumerate them.
+            // Keys without a time are greater than all others, and the filter cannot enumerate
+            // them.
             if !self.filter.is_empty() {
                 return Some(before);
             }

@@ -1,8 +1,8 @@
 //! The state database: data across segments.
 //!
-//! Its content is derived from sealed segments and can be rebuilt from them. A segment is applied when it is sealed;
-//! applying is idempotent and independent of order. There are no rows per job or entry: segment metadata states which
-//! segments may contain a job.
+//! Its content is derived from sealed segments and can be rebuilt from them. A segment is applied
+//! when it is sealed; applying is idempotent and independent of order. There are no rows per job or
+//! entry: segment metadata states which segments may contain a job.
 //!
 //! # On disk
 //!
@@ -113,8 +113,8 @@ impl StateDatabase {
         })
     }
 
-    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its files one after the other, and a
-    /// part of them would count as damage.
+    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its
+    /// files one after the other, and a part of them would count as damage.
     pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
         let mark = incomplete_mark(dir);
         let fs = &Disk;
@@ -183,8 +183,8 @@ impl StateDatabase {
         }
     }
 
-    /// Applies a finished segment. Durable on return. Rows of latest jobs in a dropped segment remain until
-    /// [`StateDatabase::forget_latest`], whose caller finds their replacements.
+    /// Applies a finished segment. Durable on return. Rows of latest jobs in a dropped segment
+    /// remain until [`StateDatabase::forget_latest`], whose caller finds their replacements.
     pub(crate) fn apply(
         &self,
         class_name: &str,
@@ -274,7 +274,8 @@ impl StateDatabase {
         })
     }
 
-    /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
+    /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on
+    /// return.
     pub(crate) fn forget_latest(
         &self,
         gone: &[LatestJob],

@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE. Differences are relative to
-//! the previous block in the page.
+//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE.
+//! Differences are relative to the previous block in the page.
 //!
 //! ```text
 //! offset less the end of the previous frame: signed | bytes of the frame | bytes of its head | entries
@@ -11,10 +11,11 @@
 //! earliest arrival: signed difference | latest less earliest | template bits, u64 LE
 //! ```
 //!
-//! Tree `shape`, key zero, u32 BE: all tag templates of the segment, as bytes, in the order of their numbers. Template *n* sets
-//! bit *n* of a block if *n* is below 48, else one of the next 15 bits (48 + *n* mod 15). Bit 63 means that the block has
-//! templates that did not fit the list. A template that is only the placeholder of a jid marks blocks with a jid that is not
-//! derived from a time.
+//! Tree `shape`, key zero, u32 BE: all tag templates of the segment, as bytes, in the order of
+//! their numbers. Template *n* sets bit *n* of a block if *n* is below 48, else one of the next 15
+//! bits (48 + *n* mod 15). Bit 63 means that the block has templates that did not fit the list. A
+//! template that is only the placeholder of a jid marks blocks with a jid that is not derived from
+//! a time.
 
 use super::EntryPosition;
 use crate::base::clock::Micros;

@@ -1,14 +1,15 @@
 //! Blocks: entries committed together, stored in columns, with their bodies compressed together.
 //!
-//! A block has two parts. The [`Head`] contains everything but the bodies; it is rkyv-archived and read in place by a
-//! [`BlockView`]. Searches read heads only. Repeated strings (minions, functions, tag templates) are stored once, in the
-//! head's dictionary. A tag template is a tag with placeholders for the jid and the minion id.
-//! [`super::builder`] builds blocks.
+//! A block has two parts. The [`Head`] contains everything but the bodies; it is rkyv-archived and
+//! read in place by a [`BlockView`]. Searches read heads only. Repeated strings (minions,
+//! functions, tag templates) are stored once, in the head's dictionary. A tag template is a tag
+//! with placeholders for the jid and the minion id. [`super::builder`] builds blocks.
 //!
 //! # Invariant
 //!
-//! A [`BlockView`] exists only for a head whose columns have one value per entry and whose indexes are within the
-//! dictionary. Reading an entry therefore cannot fail; only its body can (decompression).
+//! A [`BlockView`] exists only for a head whose columns have one value per entry and whose indexes
+//! are within the dictionary. Reading an entry therefore cannot fail; only its body can
+//! (decompression).
 
 use std::cell::RefCell;
 use std::io;
@@ -28,7 +29,8 @@ use crate::model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 pub(in crate::store) const JID_PLACEHOLDER: u8 = 1;
 /// Placeholder of the minion id in a tag template.
 pub(in crate::store) const MINION_PLACEHOLDER: u8 = 2;
-/// In a list of templates: the block has a jid that is not derived from a time. (As a template: a tag equal to its jid.)
+/// In a list of templates: the block has a jid that is not derived from a time. (As a template: a
+/// tag equal to its jid.)
 pub(in crate::store) const FREE_JID: &[u8] = &[JID_PLACEHOLDER];
 /// First byte of a template that is a literal tag, because the tag contains a placeholder byte.
 pub(in crate::store) const LITERAL: u8 = 0;
@@ -82,7 +84,8 @@ pub struct BlockView {
 }
 
 impl BlockView {
-    /// Validates a head whose checksum holds; the error describes the defect. Without `bodies` every body reads as an error.
+    /// Validates a head whose checksum holds; the error describes the defect. Without `bodies`
+    /// every body reads as an error.
     pub fn new(head: AlignedVec, bodies: Option<Vec<u8>>) -> Result<Self, String> {
         check(archived(&head)?)?;
         Ok(Self {
@@ -183,7 +186,8 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if count == 0 || count > BLOCK_ENTRIES_MAX {
         return Err(format!("{count} entries in a block"));
     }
-    // An entry has at most one jid. Without this check, a constant column could claim any number in zero bytes.
+    // An entry has at most one jid. Without this check, a constant column could claim any number in
+    // zero bytes.
     if jids > count {
         return Err(format!("{jids} jids of {count} entries"));
     }
@@ -420,7 +424,8 @@ impl<'a> Rows<'a> {
             .expect("a time that is not negative")
     }
 
-    /// Times of the distinct jids in microseconds; negative for a jid that is not derived from a time.
+    /// Times of the distinct jids in microseconds; negative for a jid that is not derived from a
+    /// time.
     pub(crate) fn jid_times(&self) -> Vec<i64> {
         let count = self.block.jids.to_native() as usize;
         let mut times = Vec::with_capacity(count);

@@ -1,4 +1,5 @@
-//! Building blocks: entries become columns, strings are stored once in a dictionary, bodies are compressed together.
+//! Building blocks: entries become columns, strings are stored once in a dictionary, bodies are
+//! compressed together.
 //!
 //! A [`BlockBuilder`] is reused, so that a steady flow of entries allocates almost nothing.
 
@@ -165,14 +166,15 @@ impl BlockBuilder {
         self.raw_bytes >= BLOCK_RAW_BYTES / 2 || self.len() >= BLOCK_ENTRIES_MAX / 2
     }
 
-    /// Whether the block must be finished before `entry` is added. A large entry gets a block of its own.
+    /// Whether the block must be finished before `entry` is added. A large entry gets a block of
+    /// its own.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX
             || (!self.is_empty() && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
     }
 
-    /// Appends an entry; sequence numbers must ascend. After an error the builder is inconsistent and must be
-    /// cleared with [`BlockBuilder::clear`].
+    /// Appends an entry; sequence numbers must ascend. After an error the builder is inconsistent
+    /// and must be cleared with [`BlockBuilder::clear`].
     pub fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
         // The frame's count is 16 bits.
         if self.len() >= BLOCK_ENTRIES_MAX {
@@ -396,8 +398,9 @@ impl BlockBuilder {
         Ok(Packed { head, bodies })
     }
 
-    /// Packs the block, appends its frame to `out` and clears the builder. The offset in the result is that in `out`; the frame is
-    /// invalid until [`super::frame::place_frame`] completes its header.
+    /// Packs the block, appends its frame to `out` and clears the builder. The offset in the result
+    /// is that in `out`; the frame is invalid until [`super::frame::place_frame`] completes its
+    /// header.
     pub fn write(
         &mut self,
         packer: &mut Packer,
@@ -479,7 +482,8 @@ pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
     found
 }
 
-/// Offset of `word` in `text`: its own position if it is a subslice, otherwise its first occurrence.
+/// Offset of `word` in `text`: its own position if it is a subslice, otherwise its first
+/// occurrence.
 fn place_of(word: &[u8], text: &[u8]) -> Option<usize> {
     // Names that were cut out of the tag are found by their address, without a search.
     let cut_at = word.as_ptr().addr().wrapping_sub(text.as_ptr().addr());

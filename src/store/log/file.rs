@@ -16,13 +16,13 @@
 //!  76  crc32 of bytes 0..76    u32 LE
 //! ```
 //!
-//! Zero bytes may follow the last frame: an active log is preallocated, so that a sync need not change its size. They
-//! are truncated when the segment is finished and at shutdown.
+//! Zero bytes may follow the last frame: an active log is preallocated, so that a sync need not
+//! change its size. They are truncated when the segment is finished and at shutdown.
 //!
 //! # Invariant
 //!
-//! A frame is data only if its checksums hold. The store id comes from `FORMAT`, never from a frame.
-//! [`super::walk`] defines the meaning of the bytes between frames.
+//! A frame is data only if its checksums hold. The store id comes from `FORMAT`, never from a
+//! frame. [`super::walk`] defines the meaning of the bytes between frames.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -222,8 +222,8 @@ impl Header {
 }
 
 impl LogFile {
-    /// Opens a file and checks its header. A damaged header is only logged: frames have their own checksums, and
-    /// class and first sequence number follow from the path.
+    /// Opens a file and checks its header. A damaged header is only logged: frames have their own
+    /// checksums, and class and first sequence number follow from the path.
     pub fn open(fs: &dyn Fs, path: &Path, class_name: &str, id: LogId) -> Result<Self, StoreError> {
         let log = Self::bare(fs, path, id)?;
         // The frames are checked one by one, so the readable rest of the log is worth more than an
@@ -275,7 +275,8 @@ impl LogFile {
         Self { base, ..self }
     }
 
-    /// Reads the file's header; `None` if it is damaged or the file is not a log. Another version is an error.
+    /// Reads the file's header; `None` if it is damaged or the file is not a log. Another version
+    /// is an error.
     pub(in crate::store) fn header(&self) -> Result<Option<Header>, StoreError> {
         let mut bytes = [0_u8; FILE_HEADER_LEN];
         // Not a header of any version: the caller decides whether that is damage.
@@ -332,7 +333,8 @@ impl LogFile {
         self.view(meta, false)
     }
 
-    /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame, or if it cannot be read.
+    /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such
+    /// frame, or if it cannot be read.
     pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
         // The index and the log disagree: the caller treats the frame as lost.
         let Some(header) = self
@@ -388,7 +390,8 @@ impl LogFile {
         })
     }
 
-    /// The first frame at or after `from` and below `size`. A candidate costs the check of its header.
+    /// The first frame at or after `from` and below `size`. A candidate costs the check of its
+    /// header.
     pub(in crate::store) fn next_header(
         &self,
         from: u64,
@@ -497,8 +500,9 @@ impl LogFile {
         Ok(Payload::Block(view))
     }
 
-    /// Fills `buffer` from `offset`; false at the end of the file. Unreadable sectors read as zero bytes, and are remembered
-    /// ([`LogFile::is_unreadable`]): checksums treat them as any other damage.
+    /// Fills `buffer` from `offset`; false at the end of the file. Unreadable sectors read as zero
+    /// bytes, and are remembered ([`LogFile::is_unreadable`]): checksums treat them as any other
+    /// damage.
     pub(in crate::store) fn read(
         &self,
         buffer: &mut [u8],
@@ -574,7 +578,8 @@ impl LogFile {
         std::mem::take(&mut self.unreadable.lock().uncounted)
     }
 
-    /// Offset after the last byte of a range that is not zero or cannot be read; `from` if there is none.
+    /// Offset after the last byte of a range that is not zero or cannot be read; `from` if there is
+    /// none.
     pub(in crate::store) fn used_end(&self, from: u64, to: u64) -> Result<u64, StoreError> {
         // A chunk bounds the memory; the preallocated rest of a log may be 1 MiB.
         let mut chunk = vec![0_u8; 64 * 1024];
@@ -602,9 +607,9 @@ impl LogFile {
         Ok(unreadable.map_or(used, |range| used.max(range.end.min(to))))
     }
 
-    /// Rewrites a range through `file`, a handle open for writing. After a failed sync the kernel may consider dirty pages
-    /// clean; rewriting makes them dirty again, so that the next sync stores them. Unreadable sectors stay as they are: a later
-    /// read may succeed.
+    /// Rewrites a range through `file`, a handle open for writing. After a failed sync the kernel
+    /// may consider dirty pages clean; rewriting makes them dirty again, so that the next sync
+    /// stores them. Unreadable sectors stay as they are: a later read may succeed.
     pub(in crate::store) fn rewrite_range(
         &self,
         file: &dyn FsFile,
@@ -689,7 +694,8 @@ impl LogFile {
     }
 }
 
-/// Name prefix of a file with bytes that recovery removed from a log; their offset in the log follows.
+/// Name prefix of a file with bytes that recovery removed from a log; their offset in the log
+/// follows.
 const CUT_PREFIX: &str = "log.cut-";
 
 /// Parses the offset from the name of such a file.

@@ -18,22 +18,26 @@
 //!  40  XXH3-64 checksum of bytes 0..40, see below   u64 LE
 //! ```
 //!
-//! Head and bodies of the block follow ([`super::block`]), each padded with zero bytes to a multiple of 16. A search
-//! reads and checks headers and heads only.
+//! Head and bodies of the block follow ([`super::block`]), each padded with zero bytes to a
+//! multiple of 16. A search reads and checks headers and heads only.
 //!
-//! The header checksum is the XXH3-64 of bytes 0..40, the segment's first sequence number (u64 LE) and the frame's offset
-//! in the log (u64 LE), seeded with the store id. A frame is therefore valid at one offset of one log of one store: the
-//! body of an entry cannot contain a valid frame, neither a copy from this store nor a forged one.
+//! The header checksum is the XXH3-64 of bytes 0..40, the segment's first sequence number (u64 LE)
+//! and the frame's offset in the log (u64 LE), seeded with the store id. A frame is therefore valid
+//! at one offset of one log of one store: the body of an entry cannot contain a valid frame,
+//! neither a copy from this store nor a forged one.
 //!
-//! The magic marks candidates for a search: the first 4 bytes (LE) of the XXH3-64 of the empty string, seeded with the
-//! store id. Senders do not know the store id, so they cannot fill bodies with magics, and a search computes few checksums.
+//! The magic marks candidates for a search: the first 4 bytes (LE) of the XXH3-64 of the empty
+//! string, seeded with the store id. Senders do not know the store id, so they cannot fill bodies
+//! with magics, and a search computes few checksums.
 //!
-//! A filler frame has no entries. Recovery writes one over an unfinished write that is followed by valid frames of the same
-//! commit. Its header covers the whole range; the bytes behind the header are meaningless.
+//! A filler frame has no entries. Recovery writes one over an unfinished write that is followed by
+//! valid frames of the same commit. Its header covers the whole range; the bytes behind the header
+//! are meaningless.
 //!
 //! # Invariant
 //!
-//! No field of a header is used before its checksum is verified. All versions share the layout of the header.
+//! No field of a header is used before its checksum is verified. All versions share the layout of
+//! the header.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -116,7 +120,8 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads the header at `offset` of a file that starts at byte `base` of the log. `None` if no valid header is there.
+    /// Reads the header at `offset` of a file that starts at byte `base` of the log. `None` if no
+    /// valid header is there.
     pub(in crate::store) fn read(bytes: &[u8], id: LogId, base: u64, offset: u64) -> Option<Self> {
         let bytes: &[u8; FRAME_HEADER_LEN] = bytes.first_chunk()?;
         // The magic is covered by the checksum, so it needs no comparison.
@@ -165,8 +170,8 @@ impl FrameHeader {
     }
 }
 
-/// Appends a frame to `out`; returns the lengths of the frame and of its head. The frame is invalid until
-/// [`place_frame`] completes its header. On error nothing is appended.
+/// Appends a frame to `out`; returns the lengths of the frame and of its head. The frame is invalid
+/// until [`place_frame`] completes its header. On error nothing is appended.
 pub(crate) fn write_frame(
     out: &mut Vec<u8>,
     block: &Packed<'_>,
@@ -247,7 +252,8 @@ pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     put(bytes, CHECKED_LEN, &check.to_le_bytes());
 }
 
-/// The header of a filler frame over `bytes` bytes from `offset`; `None` if the length is not a valid frame length.
+/// The header of a filler frame over `bytes` bytes from `offset`; `None` if the length is not a
+/// valid frame length.
 pub(in crate::store) fn filler(
     id: LogId,
     offset: u64,

@@ -1,4 +1,5 @@
-//! Recovery of a log at start: damage is reported, valid frames are made durable, and a torn tail is removed.
+//! Recovery of a log at start: damage is reported, valid frames are made durable, and a torn tail
+//! is removed.
 
 use super::frame::filler;
 use super::walk::{DamagedRange, Walked};
@@ -38,9 +39,10 @@ impl StoreInner {
 
 /// Makes the frames found in the log of a segment without an index durable.
 ///
-/// Bytes not known to be synced are written again first. A sync alone is not enough: if a sync failed before the daemon was
-/// killed, the kernel may have marked the dirty pages clean. In an active log (`active`), unfinished writes are copied to a
-/// side file, then overwritten with a filler frame, or truncated at the end. They were never acknowledged.
+/// Bytes not known to be synced are written again first. A sync alone is not enough: if a sync
+/// failed before the daemon was killed, the kernel may have marked the dirty pages clean. In an
+/// active log (`active`), unfinished writes are copied to a side file, then overwritten with a
+/// filler frame, or truncated at the end. They were never acknowledged.
 pub(in crate::store) fn make_durable(
     segment: &Segment,
     walked: &Walked,

@@ -1,23 +1,25 @@
 //! A sequential scan of a log, tolerant of damage.
 //!
-//! At a position without a valid frame, the scan searches for the next one at multiples of 16 bytes. A candidate costs the check
-//! of its 48-byte header ([`super::frame`]), so the run time is linear in the size of the log. The store id is an input
-//! and never taken from a frame.
+//! At a position without a valid frame, the scan searches for the next one at multiples of 16
+//! bytes. A candidate costs the check of its 48-byte header ([`super::frame`]), so the run time is
+//! linear in the size of the log. The store id is an input and never taken from a frame.
 //!
-//! A header whose check value holds bounds the search: no frame is looked for in its payload, even if the payload is damaged. A
-//! body therefore exposes no frame unless the header around it is damaged, and then only to a writer who knows the store id.
+//! A header whose check value holds bounds the search: no frame is looked for in its payload, even
+//! if the payload is damaged. A body therefore exposes no frame unless the header around it is
+//! damaged, and then only to a writer who knows the store id.
 //!
-//! Bytes between two valid frames are damage, with one exception. If the following frame marks them as possibly unsynced and
-//! the log is active, they belong to an unfinished write ([`Walked::finished`]). A range with an unreadable sector never does:
-//! its content may be acknowledged.
+//! Bytes between two valid frames are damage, with one exception. If the following frame marks them
+//! as possibly unsynced and the log is active, they belong to an unfinished write
+//! ([`Walked::finished`]). A range with an unreadable sector never does: its content may be
+//! acknowledged.
 //!
-//! A frame with a number that was never reserved ([`Bounds::below`]) is not believed. It bounds nothing, counts as damage, and
-//! is never truncated.
+//! A frame with a number that was never reserved ([`Bounds::below`]) is not believed. It bounds
+//! nothing, counts as damage, and is never truncated.
 //!
 //! # Invariant
 //!
-//! Sequence numbers ascend, starting at the segment's first one. A valid frame that this release cannot read is not passed
-//! on, counts as damage, and is never truncated.
+//! Sequence numbers ascend, starting at the segment's first one. A valid frame that this release
+//! cannot read is not passed on, counts as damage, and is never truncated.
 
 use super::block::BlockView;
 use super::frame::{ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader};
@@ -43,7 +45,8 @@ pub struct DamagedRange {
     pub after: SeqNo,
     /// The first sequence number behind the range; `None` if no good frame follows.
     pub before: Option<SeqNo>,
-    /// Whether it cannot be an unfinished write: a valid frame that was rejected, or bytes that the disk cannot read.
+    /// Whether it cannot be an unfinished write: a valid frame that was rejected, or bytes that the
+    /// disk cannot read.
     rejected: bool,
 }
 
@@ -86,7 +89,8 @@ pub struct Walked {
     pub(crate) synced: u64,
     /// Offset and version of the first frame written by another release.
     pub(crate) unknown_version: Option<(u64, u16)>,
-    /// Whether nothing may be written to the log: it has frames that were not believed, or its end cannot be read.
+    /// Whether nothing may be written to the log: it has frames that were not believed, or its end
+    /// cannot be read.
     pub(crate) is_closed: bool,
     /// The greatest number of a frame that was not believed.
     pub(crate) unbelieved: Option<SeqNo>,
@@ -142,8 +146,8 @@ fn padded(size: u64) -> u64 {
     size.next_multiple_of(ALIGN as u64)
 }
 
-/// The end of the frames in a log that may be appended to concurrently, and its last sequence number. The file may be preallocated past
-/// it.
+/// The end of the frames in a log that may be appended to concurrently, and its last sequence
+/// number. The file may be preallocated past it.
 pub(crate) fn end(log: &LogFile) -> Result<(u64, SeqNo), StoreError> {
     let size = log.size()?;
     let walked = walk(log, Bounds::of_log(size), false, |_, _| None)?;
@@ -152,8 +156,8 @@ pub(crate) fn end(log: &LogFile) -> Result<(u64, SeqNo), StoreError> {
     Ok((end.min(size), walked.last_seq))
 }
 
-/// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With `bodies`, their
-/// checksums are verified, too.
+/// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With
+/// `bodies`, their checksums are verified, too.
 pub fn walk(
     log: &LogFile,
     bounds: Bounds,
@@ -174,8 +178,9 @@ pub fn walk(
         }
 
         if header.first_seq <= state.walked.last_seq {
-            // A frame left behind by a failed write, past the shorter commit that overwrote its start. A later commit behind it
-            // would have overwritten its header before it was acknowledged.
+            // A frame left behind by a failed write, past the shorter commit that overwrote its
+            // start. A later commit behind it would have overwritten its header before it was
+            // acknowledged.
             continue;
         }
         // Its length is not believed either, so the search continues right behind the header.
@@ -224,7 +229,8 @@ struct WalkState {
     walked: Walked,
     size: u64,
     below: SeqNo,
-    /// Frames behind `walked.end` with a valid header and a damaged payload, ascending, without overlaps.
+    /// Frames behind `walked.end` with a valid header and a damaged payload, ascending, without
+    /// overlaps.
     broken: Vec<(FrameHeader, &'static str)>,
     last: Option<FrameHeader>,
     /// End of the frames that were not believed.
@@ -264,7 +270,8 @@ impl WalkState {
         }
     }
 
-    /// Records the range from the last valid frame to `upto`; a frame with first sequence number `before` follows there.
+    /// Records the range from the last valid frame to `upto`; a frame with first sequence number
+    /// `before` follows there.
     fn pass_gap(&mut self, upto: u64, before: Option<SeqNo>) {
         // Each header tells how many entries its range has lost, so the ranges are kept apart.
         for (header, what) in std::mem::take(&mut self.broken) {
@@ -327,7 +334,8 @@ impl WalkState {
         self.walked.end = end;
     }
 
-    /// Records a frame with a number that was never reserved. Only its header is passed: the rest may hold anything.
+    /// Records a frame with a number that was never reserved. Only its header is passed: the rest
+    /// may hold anything.
     fn disbelieve(&mut self, header: &FrameHeader) {
         self.pass_gap(header.offset, None);
         let end = (header.offset + FRAME_HEADER_LEN as u64).min(padded(self.size));

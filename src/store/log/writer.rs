@@ -1,4 +1,5 @@
-//! Writes the log of a segment that is made from existing entries: by sealing, `redact-keys` and `salvage`.
+//! Writes the log of a segment that is made from existing entries: by sealing, `redact-keys` and
+//! `salvage`.
 
 use std::path::{Path, PathBuf};
 

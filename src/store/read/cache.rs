@@ -14,7 +14,6 @@ pub(crate) type BlockId = (u64, u32);
 /// Recently read blocks, decompressed.
 pub(crate) type BlockCache = Cache<BlockId, BlockView>;
 
-/// A value that can be cached.
 pub(crate) trait Cached {
     /// Its memory in bytes, which does not change.
     fn memory(&self) -> usize;

@@ -1,11 +1,13 @@
 //! Follows the log: events in order, from any position on, as they become durable.
 //!
-//! A follower reads like any other reader, on its own thread, and delays no writer: unread events are on disk. It keeps only its
-//! position between two reads, so segments may be sealed, rewritten and dropped meanwhile.
+//! A follower reads like any other reader, on its own thread, and delays no writer: unread events
+//! are on disk. It keeps only its position between two reads, so segments may be sealed, rewritten
+//! and dropped meanwhile.
 //!
 //! # Invariant
 //!
-//! Each stored event that retention has not dropped is delivered once, in the order of sequence numbers across all classes.
+//! Each stored event that retention has not dropped is delivered once, in the order of sequence
+//! numbers across all classes.
 
 use std::ops::{Deref, Range};
 use std::pin::pin;
@@ -27,7 +29,8 @@ use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
 use crate::wire::filter::{EntryFilter, TooCostly};
 
-/// Wakes followers when the durable position advances. Without waiting followers it costs one atomic load.
+/// Wakes followers when the durable position advances. Without waiting followers it costs one
+/// atomic load.
 #[derive(Debug, Default)]
 pub(in crate::store) struct DurableNotify {
     waiting: AtomicUsize,
@@ -158,8 +161,9 @@ impl Store {
         self.0.durable_notify.waited.store(now, Ordering::Relaxed);
     }
 
-    /// The events on a bus from `from` on and before `upto` that the filter selects: until there are `events_max` of them or `bytes_max` bytes
-    /// of them, and at most what one read looks at ([`SCAN_BYTES_MAX`]).
+    /// The events on a bus from `from` on and before `upto` that the filter selects: until there
+    /// are `events_max` of them or `bytes_max` bytes of them, and at most what one read looks at
+    /// ([`SCAN_BYTES_MAX`]).
     pub(crate) fn select(
         &self,
         filter: &EntryFilter,
@@ -172,7 +176,8 @@ impl Store {
         self.select_allowed((filter, &limits), from, upto, events_max, bytes_max)
     }
 
-    /// As [`Store::select`], as if other entries than those that `limits` allow did not exist, except in the amount that one read looks at.
+    /// As [`Store::select`], as if other entries than those that `limits` allow did not exist,
+    /// except in the amount that one read looks at.
     pub(super) fn select_allowed(
         &self,
         filter: (&EntryFilter, &ReadLimits),
@@ -235,8 +240,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with the events on a bus that the filter selects, and their bodies. Also returns the event, if any, that the filter could
-    /// not be evaluated for; it ends the walk.
+    /// Calls `take` with the events on a bus that the filter selects, and their bodies. Also
+    /// returns the event, if any, that the filter could not be evaluated for; it ends the walk.
     fn walk_selected(
         &self,
         (filter, limits): (&EntryFilter, &ReadLimits),
@@ -257,7 +262,8 @@ impl Store {
             Keep::No,
             &any,
             |segment, rows, row| {
-                // Before anything else: no property of an entry that the reader may not know has an effect.
+                // Before anything else: no property of an entry that the reader may not know has an
+                // effect.
                 if is_limited
                     && !(rows.flags(row).has(Flags::ON_BUS)
                         && limits.allow_minion(rows.minion(row))
@@ -347,8 +353,9 @@ impl Store {
         self.0.durable_notify.wait(timeout, || self.durable() > seq);
     }
 
-    /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all durable ones are delivered or their total
-    /// size reaches `bytes_max`. Returns the position to continue from.
+    /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all
+    /// durable ones are delivered or their total size reaches `bytes_max`. Returns the position to
+    /// continue from.
     pub(crate) fn follow(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
@@ -366,8 +373,8 @@ impl Store {
         )
     }
 
-    /// Calls `take` with the first entry from `from` on that `wanted` selects. Caches its block, because callers usually request
-    /// nearby entries next.
+    /// Calls `take` with the first entry from `from` on that `wanted` selects. Caches its block,
+    /// because callers usually request nearby entries next.
     pub(crate) fn first_entry(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
@@ -395,8 +402,8 @@ impl Store {
         }
     }
 
-    /// Returns the entries selected by `wanted` from `from` on and before `upto`, in order, until their total size reaches
-    /// `bytes_max`; and the position to continue from.
+    /// Returns the entries selected by `wanted` from `from` on and before `upto`, in order, until
+    /// their total size reaches `bytes_max`; and the position to continue from.
     pub(crate) fn entries_from(
         &self,
         from: SeqNo,
@@ -426,8 +433,8 @@ impl Store {
         Ok((found, next))
     }
 
-    /// Calls `take` with each row selected by `wanted` from `from` on and before `upto`, in order, until the sizes that `take`
-    /// returns reach `bytes_max`.
+    /// Calls `take` with each row selected by `wanted` from `from` on and before `upto`, in order,
+    /// until the sizes that `take` returns reach `bytes_max`.
     fn walk(
         &self,
         from: SeqNo,
@@ -453,7 +460,8 @@ impl Store {
 
         let (mut next, mut bytes) = (from, 0);
         while bytes < bytes_max {
-            // Merge: continue with the class that has the earliest event, up to the next event of another class.
+            // Merge: continue with the class that has the earliest event, up to the next event of
+            // another class.
             let mut heads = Vec::new();
             for (n, walk) in walks.iter_mut().enumerate() {
                 heads.extend(walk.peek(next)?.map(|seq| (seq, n)));

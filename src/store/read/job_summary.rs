@@ -1,8 +1,9 @@
 //! Job summaries: the data needed to list jobs without reading the log.
 //!
-//! A summary describes the best load known: the publish load wins over the event `.../new`, that over a return passed to
-//! `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls `save_load` with every return,
-//! `salt/utils/job.py`). Each segment has its own summary of a job; readers merge them.
+//! A summary describes the best load known: the publish load wins over the event `.../new`, that
+//! over a return passed to `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls
+//! `save_load` with every return, `salt/utils/job.py`). Each segment has its own summary of a job;
+//! readers merge them.
 
 use crate::base::limits::ROW_VALUE_BYTES_MAX;
 use crate::model::{Entry, Kind, SeqNo};
@@ -48,8 +49,8 @@ pub fn rank(kind: Kind) -> u8 {
     }
 }
 
-/// Whether entries of this kind occur only in jobs that Salt's master stores through the extension. In such a job the master
-/// calls `returner` for each authenticated return.
+/// Whether entries of this kind occur only in jobs that Salt's master stores through the extension.
+/// In such a job the master calls `returner` for each authenticated return.
 pub fn is_of_cached_job(kind: Kind) -> bool {
     matches!(
         kind,
@@ -66,8 +67,9 @@ pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
 }
 
 impl JobSummary {
-    /// Whether Salt's master stored the job through the extension, see [`is_of_cached_job`]. The summary does not show a
-    /// return load or a syndic's minions behind a better load; both come with a load of their own.
+    /// Whether Salt's master stored the job through the extension, see [`is_of_cached_job`]. The
+    /// summary does not show a return load or a syndic's minions behind a better load; both come
+    /// with a load of their own.
     pub(crate) fn is_cached_by_salt(&self) -> bool {
         self.rank == rank(Kind::Load)
             || self.rank == rank(Kind::ReturnLoad)
@@ -75,7 +77,8 @@ impl JobSummary {
             || self.endtime_seq > 0
     }
 
-    /// Updates the summary with the next entry of the job in the log, as an index does; returns whether it changed.
+    /// Updates the summary with the next entry of the job in the log, as an index does; returns
+    /// whether it changed.
     pub(crate) fn update(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {
             Kind::Endtime => {
@@ -134,7 +137,8 @@ impl JobSummary {
                 .or(fun_args)
                 .unwrap_or_default();
         }
-        // salt.utils.jid.format_job_instance: metadata of the load, else of kwargs, else of a __kwarg__ argument.
+        // salt.utils.jid.format_job_instance: metadata of the load, else of kwargs, else of a
+        // __kwarg__ argument.
         let of_kwarg = || {
             msgpack::elements(arg)
                 .filter(|a| msgpack::get(a, "__kwarg__").and_then(msgpack::as_bool) == Some(true))

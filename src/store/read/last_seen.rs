@@ -1,4 +1,5 @@
-//! When each minion was last seen: from the newest blocks of each class, without their bodies.
+//! The time at which each minion was last seen, from the newest blocks of each class, without their
+//! bodies.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,7 +21,8 @@ pub(crate) struct LastSeen {
 }
 
 impl Store {
-    /// The latest event or return of each minion, or of the `wanted` ones, among at most about `entries_max` of the newest entries.
+    /// The latest event or return of each minion, or of the `wanted` ones, among at most about
+    /// `entries_max` of the newest entries.
     pub(crate) fn last_seen(
         &self,
         entries_max: usize,
@@ -66,7 +68,8 @@ impl Store {
                 };
 
                 let rows = view.rows();
-                // For each text of the block first: it has fewer minions than entries. With the row of each.
+                // For each text of the block first: it has fewer minions than entries. With the row
+                // of each.
                 let mut latest: Vec<Option<(Micros, usize)>> = vec![None; rows.texts_len() + 1];
                 for (row, (number, at)) in rows.minions().into_iter().zip(rows.ats()).enumerate() {
                     let is_own =
@@ -102,7 +105,8 @@ impl Store {
         Ok(None)
     }
 
-    /// The latest job of each function and minion that `wanted` selects, in no order; and whether its return is known only from a bus.
+    /// The latest job of each function and minion that `wanted` selects, in no order; and whether
+    /// its return is known only from a bus.
     pub(crate) fn latest_jobs(
         &self,
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,

@@ -1,8 +1,9 @@
 //! Reads: entries of a job, events backwards from any position, job summaries.
 //!
-//! Readers share with the appender only the index of the active segment, under a short lock. They query indexes in memory
-//! first and the state database second. A segment sealed in between is seen twice, which merging tolerates, but never
-//! missed. Every read that misses the cache verifies checksums.
+//! Readers share with the appender only the index of the active segment, under a short lock. They
+//! query indexes in memory first and the state database second. A segment sealed in between is seen
+//! twice, which merging tolerates, but never missed. Every read that misses the cache verifies
+//! checksums.
 
 pub(in crate::store) mod allowed;
 pub mod cache;
@@ -63,7 +64,6 @@ pub struct StoredEntry {
 }
 
 impl StoredEntry {
-    /// Replaces parts of it.
     pub(crate) fn replace(&mut self, parts: Replaced) {
         if let Some(body) = parts.body {
             self.body = body;
@@ -95,7 +95,8 @@ impl StoredEntry {
 pub(crate) struct EventPage {
     /// The latest first.
     pub events: Vec<StoredEntry>,
-    /// The search ended here before it had `limit` events: it had looked at [`SCAN_BYTES_MAX`] bytes of others.
+    /// The search ended here before it had `limit` events: it had looked at [`SCAN_BYTES_MAX`]
+    /// bytes of others.
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
     pub(crate) too_costly: Option<(SeqNo, TooCostly)>,
@@ -128,8 +129,8 @@ impl Store {
         self.entries_of(jid, SeqNo::FIRST, |_| true, |_| true)
     }
 
-    /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have their body, and only
-    /// entries of kind [`Kind::Event`] have their tag.
+    /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have
+    /// their body, and only entries of kind [`Kind::Event`] have their tag.
     pub(crate) fn job_entries_with(
         &self,
         jid: &str,
@@ -148,7 +149,8 @@ impl Store {
         self.entries_of(jid, from, wanted, |kind| kind == Kind::Event)
     }
 
-    /// Entries of a job with selected bodies and tags: expanding a tag costs more than reading the other fields.
+    /// Entries of a job with selected bodies and tags: expanding a tag costs more than reading the
+    /// other fields.
     fn entries_of(
         &self,
         jid: &str,
@@ -204,8 +206,8 @@ impl Store {
         Ok(found)
     }
 
-    /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach `bytes_max` bytes. Also
-    /// returns where to continue, if there are more entries.
+    /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach
+    /// `bytes_max` bytes. Also returns where to continue, if there are more entries.
     pub(crate) fn job_entries_from(
         &self,
         jid: &str,
@@ -247,8 +249,8 @@ impl Store {
         Ok((found, None))
     }
 
-    /// The positions of a job's entries, by class and segment, ascending. Queries only segments that may contain the
-    /// job: a jid contains its time.
+    /// The positions of a job's entries, by class and segment, ascending. Queries only segments
+    /// that may contain the job: a jid contains its time.
     fn job_places(&self, jid: &str) -> Result<Vec<EntriesIn>, StoreError> {
         let key = JidKey::of(jid);
         let mut found = Vec::new();
@@ -382,7 +384,8 @@ impl Store {
         Ok(joined.filter(|row| row.jid == jid))
     }
 
-    /// Up to `limit` job summaries with keys below `before`, latest first. Fewer means that there are no more.
+    /// Up to `limit` job summaries with keys below `before`, latest first. Fewer means that there
+    /// are no more.
     pub fn jobs_before(
         &self,
         before: Option<JidKey>,
@@ -442,7 +445,8 @@ impl Store {
         self.0.all_segments().iter().map(of).sum()
     }
 
-    /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
+    /// Per minion, the latest job of a function whose return is known only from a bus: see
+    /// [`Flags::UNCONFIRMED`].
     pub(crate) fn latest_on_bus_only(
         &self,
         fun: &str,
@@ -450,7 +454,8 @@ impl Store {
         self.latest_of(&format!("{BUS_ONLY}{fun}"))
     }
 
-    /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not count.
+    /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not
+    /// count.
     pub(crate) fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
@@ -487,7 +492,8 @@ impl Store {
         Ok(latest)
     }
 
-    /// All minions with a return, sorted; with `confirmed_only`, without those known only from a bus.
+    /// All minions with a return, sorted; with `confirmed_only`, without those known only from a
+    /// bus.
     pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
         let rows = self.latest_jobs(&|_, _| true)?.into_iter();
         let counts = |is_bus_only: bool| !(confirmed_only && is_bus_only);
@@ -527,8 +533,8 @@ impl Store {
         stored(segment, rows, at, true).map(|entry| Some(entry.body))
     }
 
-    /// Events before `before` that pass the filter, latest first, up to `limit` events or `bytes_max` bytes of tags and
-    /// bodies; the event that exceeds the bytes is the last one.
+    /// Events before `before` that pass the filter, latest first, up to `limit` events or
+    /// `bytes_max` bytes of tags and bodies; the event that exceeds the bytes is the last one.
     pub fn events_before(
         &self,
         filter: &EventFilter,
@@ -553,7 +559,8 @@ impl Store {
         self.search_allowed(filter, (select, &limits), before, limit, bytes_max)
     }
 
-    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not exist, except in the statistics.
+    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not
+    /// exist, except in the statistics.
     pub(in crate::store) fn search_allowed(
         &self,
         filter: &EventFilter,
@@ -599,7 +606,8 @@ impl Store {
                 return Ok(page);
             }
 
-            // Merge: a class without a match is examined as far back as the latest match of the others.
+            // Merge: a class without a match is examined as far back as the latest match of the
+            // others.
             let latest = walks.iter().filter_map(Backwards::next).max();
             let behind = walks.iter_mut().filter(|walk| walk.unexamined() > latest);
             if let Some(walk) = behind.max_by_key(|walk| walk.unexamined()) {

@@ -1,8 +1,8 @@
 //! Evaluation of a tag pattern for a tag template, and for the minions and jids that fill it.
 //!
-//! Most tags of a store have one of a few dozen templates. A pattern is evaluated once per template; what remains per entry
-//! is usually a prefix test of its minion. Results are necessary conditions: a candidate is still matched against the
-//! pattern.
+//! Most tags of a store have one of a few dozen templates. A pattern is evaluated once per
+//! template; what remains per entry is usually a prefix test of its minion. Results are necessary
+//! conditions: a candidate is still matched against the pattern.
 
 use memchr::memmem;
 
@@ -12,7 +12,6 @@ use crate::store::log::block::{JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 /// The condition under which tags of a template can match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TagCondition {
-    /// No tag matches.
     Never,
     /// Every tag matches: the template has no placeholder.
     Always,
@@ -80,7 +79,8 @@ impl Test {
                 .and_then(|n| ends.get(n))
                 .copied()
                 .unwrap_or(0);
-            // A hit across the end of a text is not a hit in it, and none can follow in the same text.
+            // A hit across the end of a text is not a hit in it, and none can follow in the same
+            // text.
             if self.holds(texts.get(begin..end).unwrap_or_default()) {
                 passing
                     .get_mut(number)
@@ -195,7 +195,8 @@ pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
     TagCondition::AllOf(needs)
 }
 
-/// Tries a literal at every position of a template and collects the tests that the placeholders must pass.
+/// Tries a literal at every position of a template and collects the tests that the placeholders
+/// must pass.
 struct LiteralSearch<'a> {
     parts: &'a [Part<'a>],
     /// Whether the literal must end at the end of the tag.

@@ -1,4 +1,5 @@
-//! Results of many jobs at once: their summaries, and returns without bodies. Each page of an index and each block is decoded once, not once per job.
+//! Results of many jobs at once: their summaries, and returns without bodies. Each page of an index
+//! and each block is decoded once, not once per job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +14,16 @@ use crate::store::read::{StoredEntry, without_body};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobReturns {
     pub(crate) summary: JobSummary,
-    /// Whether it has an entry that occurs only in jobs that Salt stores through the extension. Unknown if no minions are wanted.
+    /// Whether it has an entry that occurs only in jobs that Salt stores through the extension.
+    /// Unknown if no minions are wanted.
     pub(crate) is_cached: bool,
     /// The returns, without tags and bodies, by ascending sequence number.
     pub(crate) returns: Vec<StoredEntry>,
 }
 
 impl Store {
-    /// The jobs with these ids, with the returns of the minions named for each. Unknown jobs are absent.
+    /// The jobs with these ids, with the returns of the minions named for each. Unknown jobs are
+    /// absent.
     pub(crate) fn returns_of(
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
@@ -132,7 +135,8 @@ impl Store {
 struct Asked<'a> {
     key: JidKey,
     jid: &'a str,
-    /// Whether the jid is derived from a time and so equals its key; keys of other jids may collide.
+    /// Whether the jid is derived from a time and so equals its key; keys of other jids may
+    /// collide.
     is_plain: bool,
     minions: &'a BTreeSet<&'a str>,
 }

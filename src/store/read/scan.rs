@@ -1,8 +1,9 @@
 //! Backward scan over events that skips blocks without matches.
 //!
-//! The index of a segment selects candidate blocks by time of arrival, tag templates and minions. The scan reads the heads
-//! of these, evaluates the pattern once per distinct template ([`super::pattern`]), and expands the tags of possible
-//! matches only. Bodies are read for matches.
+//! The index of a segment selects candidate blocks by time of arrival, tag templates and minions.
+//! The scan reads the heads of these, evaluates the pattern once per distinct template
+//! ([`super::pattern`]), and expands the tags of possible matches only. Bodies are read for
+//! matches.
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
@@ -29,12 +30,12 @@ use crate::wire::filter::EntryFilter;
 pub(in crate::store) struct Search<'a> {
     filter: &'a EventFilter,
     select: &'a EntryFilter,
-    /// What the reader may know, if that is not everything; for the scan, other entries do not exist.
+    /// What the reader may know, if that is not everything; for the scan, other entries do not
+    /// exist.
     limits: Option<Arc<ReadLimits>>,
     before: SeqNo,
     tag: Option<TagPattern<'a>>,
     allowed_tag: Option<TagPattern<'a>>,
-    /// Amounts read.
     pub(in crate::store) stats: ScanStats,
 }
 
@@ -62,7 +63,8 @@ enum TagMatch {
     If(Vec<Passing>),
 }
 
-/// The minions and jids of a block that can supply a literal of the pattern; indexed like the block's texts and jids.
+/// The minions and jids of a block that can supply a literal of the pattern; indexed like the
+/// block's texts and jids.
 struct Passing {
     minions: Vec<bool>,
     jids: Vec<bool>,
@@ -104,7 +106,8 @@ impl<'a> TagPattern<'a> {
         condition
     }
 
-    /// Evaluates the pattern for the tags of the rows in `among`, or of all. `None` if no tag can match.
+    /// Evaluates the pattern for the tags of the rows in `among`, or of all. `None` if no tag can
+    /// match.
     fn matches(
         &mut self,
         columns: &BlockColumns<'_>,
@@ -169,7 +172,8 @@ enum TagAnswer {
     Yes,
 }
 
-/// The columns of a block, unpacked when first used: most blocks have no matching template, and only their tags are.
+/// The columns of a block, unpacked when first used: most blocks have no matching template, and
+/// only their tags are.
 struct BlockColumns<'a> {
     rows: Rows<'a>,
     tags: Vec<i64>,
@@ -208,7 +212,8 @@ impl<'a> BlockColumns<'a> {
             .unwrap_or_default()
     }
 
-    /// Per row, whether the text passes that this column has as 1 + its index; an empty one for 0. Each text is tested once.
+    /// Per row, whether the text passes that this column has as 1 + its index; an empty one for 0.
+    /// Each text is tested once.
     fn test(&self, column: &[i64], passes: impl Fn(&[u8]) -> bool) -> Vec<bool> {
         // Each text at most once: a block has few minions and many rows.
         let mut known: Vec<Option<bool>> = vec![None; self.ends.len() + 1];
@@ -223,7 +228,8 @@ impl<'a> BlockColumns<'a> {
         column.iter().map(of_row).collect()
     }
 
-    /// Removes the marks of those items of a column, 1 + an index of the marks, that occur in no row of `among`.
+    /// Removes the marks of those items of a column, 1 + an index of the marks, that occur in no
+    /// row of `among`.
     fn retain_of(column: &[i64], among: Option<&[bool]>, marks: &mut [bool]) {
         // All rows count, so all marks stay.
         let Some(among) = among else {
@@ -300,7 +306,8 @@ impl<'a> Search<'a> {
             .iter()
             .fold(0, |present, at| present | bits_of(*at).unwrap_or(0));
 
-        // Bits of templates that may match for any minion, and of those that match for some minions only.
+        // Bits of templates that may match for any minion, and of those that match for some minions
+        // only.
         let (mut open, mut bound) = (u64::MAX, 0);
         // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
@@ -412,7 +419,8 @@ impl<'a> Search<'a> {
         Some(allowed)
     }
 
-    /// The matching entries of a block among the `allowed` ones, oldest first: sequence numbers and row numbers.
+    /// The matching entries of a block among the `allowed` ones, oldest first: sequence numbers and
+    /// row numbers.
     fn passing(
         &mut self,
         columns: &BlockColumns<'_>,
@@ -541,7 +549,8 @@ impl<'a> Backwards<'a> {
         self.passing.last().map(|(seq, _)| *seq)
     }
 
-    /// The position before which the next match must be found; `None` once it is known, and at the end of the class.
+    /// The position before which the next match must be found; `None` once it is known, and at the
+    /// end of the class.
     pub(in crate::store) fn unexamined(&self) -> Option<SeqNo> {
         self.examined.filter(|_| self.passing.is_empty())
     }
@@ -559,7 +568,8 @@ impl<'a> Backwards<'a> {
                 continue;
             };
             let Some(number) = current.blocks.pop() else {
-                // What is older need not be looked at if another class has enough matches that are newer.
+                // What is older need not be looked at if another class has enough matches that are
+                // newer.
                 self.examined = Some(current.segment.first_seq);
                 self.current = None;
                 return Ok(());
@@ -571,7 +581,8 @@ impl<'a> Backwards<'a> {
             if let Some(view) = self.shared.head(&segment, number)? {
                 let rows = view.rows();
                 let columns = BlockColumns::of(rows);
-                // The limits first: nothing after them depends on entries that the reader may not know.
+                // The limits first: nothing after them depends on entries that the reader may not
+                // know.
                 let allowed = search.allowed(&columns);
 
                 // The first reader of the block under these limits makes its summary, whatever it
@@ -648,7 +659,8 @@ impl<'a> Backwards<'a> {
         })
     }
 
-    /// The entry found by [`Backwards::step`], with its class; `None` if its block has become unreadable.
+    /// The entry found by [`Backwards::step`], with its class; `None` if its block has become
+    /// unreadable.
     pub(in crate::store) fn take(&mut self) -> Result<Option<(StoredEntry, Arc<str>)>, StoreError> {
         // Only after `step` has found a match.
         let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {

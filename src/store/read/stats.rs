@@ -24,7 +24,6 @@ pub(crate) struct StoreStats {
     pub(crate) head: SeqNo,
     /// All entries below survive a power cut.
     pub(crate) durable: SeqNo,
-    /// Free space.
     pub(crate) space: SpaceStatus,
     /// A step of the wall clock that the age clock does not trust yet.
     pub(crate) clock_step: Option<Step>,
@@ -49,7 +48,8 @@ pub(crate) struct ClassStats {
     pub(crate) keep: Keep,
     /// The current age limit; `None` for forever.
     pub(crate) age: Option<Duration>,
-    /// A shorter age that Salt reported and that waits to be accepted, and the entries that it would delete now.
+    /// A shorter age that Salt reported and that waits to be accepted, and the entries that it
+    /// would delete now.
     pub(crate) shorter: Option<(Duration, u64)>,
     /// Segments beyond the limits that are kept for held jobs.
     pub(crate) held_segments: usize,
@@ -104,18 +104,17 @@ impl StoreInner {
             .collect()
     }
 
-    /// Takes a sample.
     pub(in crate::store) fn sample_rates(&self) {
         self.rates.sample(self.clock.now(), self.written());
     }
 }
 
-/// An hour, in microseconds.
 const HOUR: i64 = 3_600_000_000;
 
 impl Store {
-    /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a block count as spread evenly over its time; only the
-    /// newest `HOURS_BLOCKS_MAX` blocks of a class are examined.
+    /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a
+    /// block count as spread evenly over its time; only the newest `HOURS_BLOCKS_MAX` blocks of a
+    /// class are examined.
     pub(crate) fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
         let now = self.0.clock.now();
         let start = now
@@ -130,7 +129,8 @@ impl Store {
                 if left == 0 {
                     break;
                 }
-                // Stays closed: opening it reads its index. One before it may be newer, after an import.
+                // Stays closed: opening it reads its index. One before it may be newer, after an
+                // import.
                 if segment
                     .metadata()
                     .is_some_and(|metadata| metadata.totals.at_max.0 < start)

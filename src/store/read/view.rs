@@ -2,9 +2,10 @@
 //!
 //! # Invariant
 //!
-//! A [`StoreView`] answers as if the entries that its limits exclude had never been stored. The limits apply where entries are found: before a
-//! filter is evaluated, before anything is counted, and before a page ends. Other entries have an effect on sequence numbers only, and on how
-//! much one read looks at, by their number.
+//! A [`StoreView`] behaves as if the entries that its limits exclude had never been stored. The
+//! limits apply where entries are found: before a filter is evaluated, before anything is counted,
+//! and before a page ends. Other entries have an effect on sequence numbers only, and on how much
+//! one read looks at, by their number.
 //!
 //! # Jobs under a limit by minions
 //!
@@ -57,7 +58,8 @@ pub(crate) struct JobRows {
     pub(crate) rows: Vec<(JidKey, JobSummary)>,
     /// The read ended here; `None` at the end of the list.
     pub(crate) next: Option<JidKey>,
-    /// Number of jobs that were looked at, and are not among the rows if the reader may not know them.
+    /// Number of jobs that were looked at, and are not among the rows if the reader may not know
+    /// them.
     pub(crate) seen: usize,
 }
 
@@ -98,7 +100,8 @@ impl StoreView {
         self.store.event_id(event)
     }
 
-    /// As [`Store::search_events`]. Under limits the statistics are zero: they count what is stored for others, too.
+    /// As [`Store::search_events`]. Under limits the statistics are zero: they count what is stored
+    /// for others, too.
     pub(crate) fn search_events(
         &self,
         filter: &EventFilter,
@@ -379,7 +382,8 @@ impl StoreView {
         Ok(self.allowed_job(jid)?.map(|(_, summary)| summary))
     }
 
-    /// The allowed entries of a job, returns without their bodies unless one of them is all that is known of it, and the summary made of them.
+    /// The allowed entries of a job, returns without their bodies unless one of them is all that is
+    /// known of it, and the summary made of them.
     fn allowed_job(&self, jid: &str) -> Result<Option<(Vec<StoredEntry>, JobSummary)>, StoreError> {
         // Returns have the largest bodies, and are rarely needed.
         let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
@@ -391,7 +395,8 @@ impl StoreView {
         Ok(summary(&entries).map(|summary| (entries, summary)))
     }
 
-    /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the read ends early after some jobs of others.
+    /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the
+    /// read ends early after some jobs of others.
     pub(crate) fn jobs_before(
         &self,
         before: Option<JidKey>,
@@ -472,8 +477,8 @@ impl StoreView {
         Ok(jobs)
     }
 
-    /// Those that Salt's master stored through the extension, see [`JobSummary::is_cached_by_salt`], of jobs of which the reader may know a
-    /// return.
+    /// Those that Salt's master stored through the extension, see
+    /// [`JobSummary::is_cached_by_salt`], of jobs of which the reader may know a return.
     pub(crate) fn cached_by_salt<'a>(
         &self,
         jids: &BTreeSet<&'a str>,
@@ -493,7 +498,8 @@ impl StoreView {
             };
 
             let mut is_cached = row.is_cached_by_salt();
-            // An allowed load decides it, and limits add no entry: most jobs need not be read. But an excluded one may hide others.
+            // An allowed load decides it, and limits add no entry: most jobs need not be read. But
+            // an excluded one may hide others.
             let is_decided =
                 self.allows_load_of(&row) && is_cached == (row.rank == rank(Kind::Load));
             if self.hides_jobs() && !is_decided {
@@ -569,8 +575,8 @@ impl StoreView {
             .collect())
     }
 
-    /// As [`Store::last_seen`]. Under limits the time since which entries were examined is that of a full hour: it is the time of an entry of
-    /// any minion.
+    /// As [`Store::last_seen`]. Under limits the time since which entries were examined is that of
+    /// a full hour: it is the time of an entry of any minion.
     pub(crate) fn last_seen(
         &self,
         entries_max: usize,

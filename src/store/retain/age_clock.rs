@@ -1,15 +1,17 @@
 //! The clock used for deletion by age.
 //!
-//! A wall clock that is set ahead would make every entry look old. The age clock therefore compares it with the monotonic
-//! clock. While both agree within [`CLOCK_STEP`] from one check to the next, it equals the wall clock. After a step it is
-//! the earlier of the wall clock and the expected time (the time before the step plus the time elapsed since), until
+//! A wall clock that is set ahead would make every entry look old. The age clock therefore compares
+//! it with the monotonic clock. While both agree within [`CLOCK_STEP`] from one check to the next,
+//! it equals the wall clock. After a step it is the earlier of the wall clock and the expected time
+//! (the time before the step plus the time elapsed since), until
 //!
 //! - the wall clock is within [`CLOCK_STEP`] of the expected time again,
 //! - the daemon has run for [`CLOCK_WAIT`], restarts included, without another step, or
 //! - an administrator confirms the time (`store prune`).
 //!
-//! A start compares with the time in the file `CLOCK`, or, without the file, with the newest entry or log of the store that is
-//! not in the future. The length of the downtime is unknown: up to [`CLOCK_OFF_MAX`] does not count as a step.
+//! A start compares with the time in the file `CLOCK`, or, without the file, with the newest entry
+//! or log of the store that is not in the future. The length of the downtime is unknown: up to
+//! [`CLOCK_OFF_MAX`] does not count as a step.
 //!
 //! # On disk
 //!
@@ -64,7 +66,8 @@ struct ClockState {
 }
 
 impl AgeClock {
-    /// Compares with the time of the last run; `newest` returns the time of the newest data if there is no file.
+    /// Compares with the time of the last run; `newest` returns the time of the newest data if
+    /// there is no file.
     pub(in crate::store) fn open(
         clock: Clock,
         fs: Arc<dyn Fs>,
@@ -124,7 +127,7 @@ impl AgeClock {
             state,
             was_malformed: is_malformed,
         };
-        // Before anything is deleted: the first round may follow at once.
+        // Before anything is deleted: the first round may follow immediately.
         this.compare(&mut this.state.lock(), metrics);
         Ok(this)
     }
@@ -137,7 +140,7 @@ impl AgeClock {
 
         let passed = |saved| self.clock.monotonic().saturating_sub(saved);
 
-        // A step that begins or ends is saved at once, because a restart must find it.
+        // A step that begins or ends is saved immediately, because a restart must find it.
         if state
             .saved
             .is_none_or(|saved| passed(saved) >= CLOCK_SAVE_INTERVAL)

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! ample   no effect
-//! low     retention drops the oldest segments early (see `retention`)
+//! low     retention drops the oldest segments early (see `retain`)
 //! full    new entries are rejected with an error that names the figures; reads continue
 //! ```
 //!
-//! The level recovers with the next check that finds enough space. The committer checks after a commit if the last check is
-//! old enough; the retainer checks while there are no commits.
+//! The level recovers with the next check that finds enough space. The committer checks after a
+//! commit if the last check is old enough; the retainer checks while there are no commits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,6 @@ pub struct FreeSpace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SpaceLevel {
-    /// Enough.
     Ample = 0,
     /// Retention drops segments early.
     Low = 1,
@@ -99,7 +98,8 @@ impl FreeSpaceGuard {
         guard
     }
 
-    /// Checks if the last check is [`GUARD_POLL`] ago, or if a single commit may change the level. Returns the level.
+    /// Checks if the last check is [`GUARD_POLL`] ago, or if a single commit may change the level.
+    /// Returns the level.
     pub(crate) fn check_if_due(&self) -> SpaceLevel {
         let SpaceStatus { free, low, .. } = self.last();
         // A fast writer fills this margin within one interval.

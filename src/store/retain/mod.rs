@@ -1,22 +1,25 @@
 //! Retention: drops whole finished segments, oldest first, when a limit of their class is exceeded.
 //!
-//! `segment_drop` describes how. If a segment cannot be dropped, newer ones of its class wait.
+//! `segment::removal` describes how. If a segment cannot be dropped, newer ones of its class wait.
 //!
 //! # Criteria
 //!
-//! - age: the newest entry is older than the class keeps, by the age clock (see `age_clock`), which does not follow a wall
-//!   clock that was set ahead. An arrival time that the segments of a class prove wrong is ignored (see `segment_usage`)
+//! - age: the newest entry is older than the class keeps, by the age clock (see `age_clock`), which
+//!   does not follow a wall clock that was set ahead. An arrival time that the segments of a class
+//!   prove wrong is ignored (see `segment::usage`)
 //! - bytes, entries: the class as a whole, including the active segment, exceeds its limit
-//! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the configured list, each from
-//!   its oldest segment; `events` and then `jobs` come last unless the list places them elsewhere
+//! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the
+//!   configured list, each from its oldest segment; `events` and then `jobs` come last unless the
+//!   list places them elsewhere
 //!
 //! Never dropped: the active segment, the segment with the last saved register of Thorium, and a
 //! segment with entries of a held job, which stays whole and is reported. A pinned consumer keeps
 //! what it has not processed, up to a limit and except for space. A job with entries in several
 //! segments remains visible until the last of them is dropped.
 //!
-//! No limit becomes shorter by itself: a shorter `keep_jobs_seconds` of Salt waits for an administrator (see `salt_keep`), a clock
-//! that was set ahead for a day or an administrator (see `age_clock`). Only the configuration shortens one directly.
+//! No limit becomes shorter by itself: a shorter `keep_jobs_seconds` of Salt waits for an
+//! administrator (see `salt_keep`), a clock that was set ahead for a day or an administrator (see
+//! `age_clock`). Only the configuration shortens one directly.
 
 pub(in crate::store) mod age_clock;
 pub mod free_space;
@@ -92,7 +95,6 @@ pub struct PlannedDrop {
     pub(crate) class: Arc<str>,
     /// First sequence number of the segment.
     pub(crate) segment: SeqNo,
-    /// Its entries and bytes.
     pub(crate) segment_usage: SegmentUsage,
     pub(crate) reason: Reason,
     pub(crate) outcome: DropOutcome,
@@ -252,7 +254,8 @@ impl StoreInner {
         divided(keep, self.classes.share_percent(), class == overflow, used)
     }
 
-    /// Tells the appender how well the classes are compressed, in which shares of minions are counted.
+    /// Tells the appender how well the classes are compressed, in which shares of minions are
+    /// counted.
     pub(super) fn sample_compression(&self) {
         // Shares are counted in bytes as received, limits in bytes on disk.
         for (proper, _) in self.classes.overflows() {
@@ -266,8 +269,8 @@ impl StoreInner {
         }
     }
 
-    /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping whole segments follows
-    /// these closely.
+    /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping
+    /// whole segments follows these closely.
     pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
         let keep = self.classes.keep(class);
 
@@ -502,7 +505,7 @@ impl StoreInner {
         let mut done: Vec<PlannedDrop> = Vec::new();
 
         let status = self.guard.check();
-        // The usual answer.
+        // The usual case.
         if status.room == SpaceLevel::Ample {
             return done;
         }
@@ -546,7 +549,8 @@ impl StoreInner {
         done
     }
 
-    /// Whether the segment has the last saved register of Thorium. Without it an older one would appear to be the last.
+    /// Whether the segment has the last saved register of Thorium. Without it an older one would
+    /// appear to be the last.
     fn has_newest_register(&self, segment: &Segment) -> bool {
         let newest = || {
             self.all_segments()
@@ -625,15 +629,16 @@ pub(crate) struct PruneOptions {
 impl Store {
     /// Takes Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
     pub(crate) fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
-        // A class may follow it, so a round applies it at once.
+        // A class may follow it, so a round applies it immediately.
         if let Some(seconds) = keep_jobs_seconds {
             self.0.salt_keeps.report(seconds, self.0.clock.monotonic());
         }
         self.0.retention.request_round();
     }
 
-    /// Drops the segments that exceed their limits by the wall clock, or only plans it. Fails if the class does not exist.
-    /// A real run with the configured limits of all classes confirms the wall clock (see `age_clock`).
+    /// Drops the segments that exceed their limits by the wall clock, or only plans it. Fails if
+    /// the class does not exist. A real run with the configured limits of all classes confirms the
+    /// wall clock (see `age_clock`).
     pub(crate) fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
         let shared = &self.0;
         let classes: Vec<Class> = match &options.class {

@@ -1,12 +1,14 @@
-//! For how long Salt keeps jobs: `keep_jobs_seconds`, as masters report it.
+//! The time for which Salt keeps jobs: `keep_jobs_seconds`, as masters report it.
 //!
 //! # Invariant
 //!
-//! A report never shortens retention by itself. A longer time applies immediately, also after a restart and before the next
-//! report. A shorter one only waits until an administrator accepts it (`store prune --accept-salt`). The first report of a
-//! store applies: it can only lengthen the default, and a class whose configured age is `salt` asks for it.
+//! A report never shortens retention by itself. A longer time applies immediately, also after a
+//! restart and before the next report. A shorter one only waits until an administrator accepts it
+//! (`store prune --accept-salt`). The first report of a store applies: it can only lengthen the
+//! default, and a class whose configured age is `salt` asks for it.
 //!
-//! Two masters that share a store may report different times: the longest of the last hour counts as reported.
+//! Two masters that share a store may report different times: the longest of the last hour counts
+//! as reported.
 //!
 //! # On disk
 //!
@@ -29,7 +31,6 @@ use crate::store::error::StoreError;
 use crate::store::format::open_small;
 use crate::store::vfs::Fs;
 
-/// The name of the file.
 pub(in crate::store) const KEEP_JOBS: &str = "KEEP_JOBS";
 
 /// A time for which Salt keeps jobs.
@@ -83,7 +84,7 @@ pub(in crate::store) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<D
     }
 }
 
-/// What Salt reported, and what applies.
+/// The time that Salt reported, and the time in effect.
 #[derive(Debug)]
 pub(in crate::store) struct SaltKeeps {
     path: PathBuf,
@@ -184,7 +185,6 @@ impl SaltKeeps {
         self.save(&mut state);
     }
 
-    /// Whether the file is malformed.
     pub(in crate::store) fn fault(&self) -> Option<FileFault> {
         let fault = || {
             FileFault::new(

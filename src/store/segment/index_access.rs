@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Damaged sled data is rebuilt from the log: damage costs time, never an answer. Rebuilt indexes stay in
-//! memory until the sealer has written them.
+//! Damaged sled data is rebuilt from the log: damage costs time, never a result. Rebuilt indexes
+//! stay in memory until the sealer has written them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -69,7 +69,8 @@ impl StoreInner {
         }
     }
 
-    /// Queries a segment's index in memory or in sled. An index that proves damaged is rebuilt and queried again.
+    /// Queries a segment's index in memory or in sled. An index that proves damaged is rebuilt and
+    /// queried again.
     pub(in crate::store) fn query_index<T>(
         &self,
         segment: &Arc<Segment>,
@@ -232,7 +233,8 @@ impl StoreInner {
         self.state.read().clone()
     }
 
-    /// Queries the state database. If it proves damaged, it is rebuilt from the segments and queried again.
+    /// Queries the state database. If it proves damaged, it is rebuilt from the segments and
+    /// queried again.
     pub(in crate::store) fn with_state<T>(
         &self,
         ask: impl Fn(&StateDatabase) -> Result<T, StoreError>,
@@ -280,8 +282,8 @@ impl StoreInner {
         self.query_index(segment, MemIndex::latest, SealedIndex::latest)
     }
 
-    /// The metadata of a sealed segment: from the state database, or from its index, which is then applied to the state
-    /// database. `None` if the log must be scanned.
+    /// The metadata of a sealed segment: from the state database, or from its index, which is then
+    /// applied to the state database. `None` if the log must be scanned.
     pub(in crate::store) fn sealed_metadata(
         &self,
         segment: &Arc<Segment>,

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged index is never an
-//! error to readers: it is rebuilt from the log.
+//! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged
+//! index is never an error to readers: it is rebuilt from the log.
 
 pub(in crate::store) mod index_access;
 pub(in crate::store) mod removal;
@@ -35,8 +35,8 @@ use crate::store::write::class::Class;
 /// Name of an index that `store rebuild` has put aside until the new one is complete.
 pub(in crate::store) const INDEX_ASIDE: &str = "index.old";
 
-/// Name of a file in an index: the parts of the log that could not be read when the index was made. One per line: offset of the
-/// first byte, space, offset after the last one.
+/// Name of a file in an index: the parts of the log that could not be read when the index was made.
+/// One per line: offset of the first byte, space, offset after the last one.
 const UNREADABLE: &str = "unreadable";
 
 fn unreadable_text(parts: &[Range<u64>]) -> String {
@@ -79,12 +79,14 @@ pub(crate) struct Segment {
     index: RwLock<Index>,
     /// Set before the index leaves memory.
     metadata: RwLock<Option<Arc<SegmentMetadata>>>,
-    /// The open sealed index, while in use. Locked during opening: sled allows a database to be opened once.
+    /// The open sealed index, while in use. Locked during opening: sled allows a database to be
+    /// opened once.
     shared_index: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
     /// Whether the committer writes to it.
     active: AtomicBool,
-    /// Held while the sealer or retention works on the whole segment. True once it is replaced or dropped.
+    /// Held while the sealer or retention works on the whole segment. True once it is replaced or
+    /// dropped.
     pub(super) work: Mutex<bool>,
     /// Its resource use, once final.
     pub(super) usage: OnceLock<SegmentUsage>,
@@ -229,7 +231,8 @@ impl Segment {
                 let entry = rows.entry(at, &[], jid, &[]);
 
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
-                // A body that cannot be decompressed despite a valid checksum: its row stays empty, readers report it.
+                // A body that cannot be decompressed despite a valid checksum: its row stays empty,
+                // readers report it.
                 let body = || rows.body(at).unwrap_or_default();
                 noted = index.add(at, rows.seq(at), &entry, raw, body);
                 if noted.is_err() {
@@ -243,8 +246,8 @@ impl Segment {
         noted.map(|()| (index, walked))
     }
 
-    /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
-    /// the error.
+    /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from
+    /// the log and returned with the error.
     pub(crate) fn open_index(
         &self,
         below: SeqNo,
@@ -278,8 +281,8 @@ impl Segment {
         remove_dir(&Disk, &self.dir.join("index"))
     }
 
-    /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
-    /// from the damaged index and is discarded.
+    /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not
+    /// sealed. The metadata came from the damaged index and is discarded.
     fn index_from_log(&self, below: SeqNo) -> Result<Index, StoreError> {
         // Read first: if the log cannot be read now, the damaged index stays for another attempt.
         let (index, _) = self.walk(below)?;
@@ -288,7 +291,8 @@ impl Segment {
         Ok(Index::Memory(Box::new(index)))
     }
 
-    /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
+    /// Replaces an open index that proved damaged by one rebuilt from the log. False if another
+    /// thread has done so.
     pub(crate) fn replace_index(
         &self,
         broken: &Arc<SealedIndex>,
@@ -308,8 +312,8 @@ impl Segment {
         Ok(true)
     }
 
-    /// Replaces the index by an empty one and runs `work`, which may move the directory: no file of it is opened meanwhile.
-    /// If `work` fails, the index is restored.
+    /// Replaces the index by an empty one and runs `work`, which may move the directory: no file of
+    /// it is opened meanwhile. If `work` fails, the index is restored.
     pub(super) fn detach_index(
         &self,
         work: impl FnOnce() -> Result<(), StoreError>,
@@ -400,8 +404,8 @@ impl Ready<'_> {
     }
 }
 
-/// Creates a new segment with an empty log. It gets its name only when the log is complete: a segment without a log
-/// counts as damaged. Durable on return.
+/// Creates a new segment with an empty log. It gets its name only when the log is complete: a
+/// segment without a log counts as damaged. Durable on return.
 pub(crate) fn create(
     fs: &dyn Fs,
     state_dir: &Path,

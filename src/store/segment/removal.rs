@@ -5,11 +5,12 @@
 //! 3. Its rows are deleted from the state database.
 //! 4. Its directory is removed from `trash/`.
 //!
-//! Readers with open files continue. On a full disk the state database cannot be written, so the files in the directory are
-//! removed before step 3; the directory itself remains as the record of the unfinished drop. A start resumes after a crash.
+//! Readers with open files continue. On a full disk the state database cannot be written, so the
+//! files in the directory are removed before step 3; the directory itself remains as the record of
+//! the unfinished drop. A start resumes after a crash.
 //!
-//! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at once delays every sync on the
-//! file system. When disk space is short it is removed at once.
+//! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at
+//! once delays every sync on the file system. When disk space is short it is removed at once.
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -54,8 +55,9 @@ pub(in crate::store) fn trash_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("trash")
 }
 
-/// Removes derived data in one step: a crash leaves all or none of it. A half-removed database would count as damaged, and be
-/// kept beside the new one. On a full disk, where the trash cannot be made, it is removed in place.
+/// Removes derived data in one step: a crash leaves all or none of it. A half-removed database
+/// would count as damaged, and be kept beside the new one. On a full disk, where the trash cannot
+/// be made, it is removed in place.
 pub(in crate::store) fn discard(
     fs: &dyn Fs,
     state_dir: &Path,
@@ -85,7 +87,8 @@ pub(in crate::store) fn discard(
     remove_dir(fs, &place)
 }
 
-/// Lists the trash: drops unfinished because of a crash or because the state database could not be written.
+/// Lists the trash: drops unfinished because of a crash or because the state database could not be
+/// written.
 pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
     // An unreadable trash is treated as empty: drops are then continued by a later round.
     let left = list(&trash_dir(state_dir))
@@ -104,7 +107,8 @@ pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
     left.collect()
 }
 
-/// Whether a segment was dropped and is not lost: the trash has it, though the state database may still list it.
+/// Whether a segment was dropped and is not lost: the trash has it, though the state database may
+/// still list it.
 pub(in crate::store) fn was_dropped(
     dropped: &[Dropped],
     class_name: &str,
@@ -116,7 +120,8 @@ pub(in crate::store) fn was_dropped(
 }
 
 impl StoreInner {
-    /// Hides a segment from readers and moves its directory to the trash; `None` if another thread works on it.
+    /// Hides a segment from readers and moves its directory to the trash; `None` if another thread
+    /// works on it.
     pub(in crate::store) fn drop_segment(
         &self,
         segment: &Arc<Segment>,
@@ -180,8 +185,8 @@ impl StoreInner {
         }))
     }
 
-    /// Creates the trash, which is missing if the disk was full when the store was opened. If it still is, the index of
-    /// the dropped segment is removed first.
+    /// Creates the trash, which is missing if the disk was full when the store was opened. If it
+    /// still is, the index of the dropped segment is removed first.
     fn make_trash(&self, segment: &Segment) -> Result<(), StoreError> {
         let trash = trash_dir(&self.dir);
 
@@ -247,12 +252,14 @@ impl StoreInner {
             .chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone()))
             .collect();
 
-        // The catalogue is changed last: after a crash it still has the sequence numbers of the segments.
+        // The catalogue is changed last: after a crash it still has the sequence numbers of the
+        // segments.
         self.forget_last_jobs(&seqs)?;
         self.with_state(|state| state.forget(segments.iter().copied()))
     }
 
-    /// Removes last jobs whose returns are in no segment. `seqs` are the sequence numbers of segments that were dropped or lost.
+    /// Removes last jobs whose returns are in no segment. `seqs` are the sequence numbers of
+    /// segments that were dropped or lost.
     pub(in crate::store) fn forget_last_jobs(
         &self,
         seqs: &[RangeInclusive<SeqNo>],
@@ -289,12 +296,12 @@ impl StoreInner {
         }
         // Sorted for the binary search of `jobs_before`.
         gone.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
-        // Segments sealed from here on write their own rows, so `jobs_before` sees every possible replacement.
+        // Segments sealed from here on write their own rows, so `jobs_before` sees every possible
+        // replacement.
         let before = self.jobs_before(&gone)?;
         self.with_state(|state| state.forget_latest(&gone, &before))
     }
 
-    /// Removes the content of a directory.
     fn empty_dir(&self, dir: &Path) {
         for path in list(dir).unwrap_or_default() {
             let removed = if path.is_dir() {
@@ -310,8 +317,8 @@ impl StoreInner {
         }
     }
 
-    /// The replacements of `gone`: the newest remaining job of the same function and minion in each segment. Later
-    /// segments count, too, because jobs may be stored late or imported.
+    /// The replacements of `gone`: the newest remaining job of the same function and minion in each
+    /// segment. Later segments count, too, because jobs may be stored late or imported.
     fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
         let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else {
             return Ok(Vec::new());
@@ -329,8 +336,8 @@ impl StoreInner {
         Ok(found)
     }
 
-    /// Finished segments that may contain jobs older than `than`. Active segments are excluded: readers consult their
-    /// in-memory index directly.
+    /// Finished segments that may contain jobs older than `than`. Active segments are excluded:
+    /// readers consult their in-memory index directly.
     fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
         let mut segments = self.all_segments();
         // Unknown metadata may hold anything.
@@ -343,7 +350,6 @@ impl StoreInner {
         segments
     }
 
-    /// Removes a directory in the trash.
     pub(in crate::store) fn remove_trash(&self, path: &Path) {
         // Only the pace fails. The directory is removed in any case.
         if let Err(error) = self.shrink(&path.join("log")) {
@@ -355,7 +361,8 @@ impl StoreInner {
         }
     }
 
-    /// Truncates a log piece by piece. Nothing here must be durable, so it bypasses [`crate::store::vfs::Fs`].
+    /// Truncates a log piece by piece. Nothing here must be durable, so it bypasses
+    /// [`crate::store::vfs::Fs`].
     fn shrink(&self, log: &Path) -> std::io::Result<()> {
         let file = match OpenOptions::new().write(true).open(log) {
             // Removed before, on a full disk.

@@ -1,7 +1,8 @@
 //! Compaction: when a segment is sealed, its small blocks are merged.
 //!
-//! On a quiet master each return is a commit of its own, and so a block with its own columns, dictionary and compressed
-//! bodies. Merged blocks are as dense as those written under load. Blocks that are at least half full are copied.
+//! On a quiet master each return is a commit of its own, and so a block with its own columns,
+//! dictionary and compressed bodies. Merged blocks are as dense as those written under load. Blocks
+//! that are at least half full are copied.
 //!
 //! # Steps
 //!
@@ -20,9 +21,10 @@
 //!
 //! # Invariant
 //!
-//! After a crash between any two steps [`recover`] restores a complete segment: `.sealing` is removed, `.sealed` supersedes the
-//! old segment, which is removed last. Sequence numbers, order and bodies of entries do not change.
-//! Nothing is removed before the rename that made it superfluous is synced.
+//! After a crash between any two steps [`recover`] restores a complete segment: `.sealing` is
+//! removed, `.sealed` supersedes the old segment, which is removed last. Sequence numbers, order
+//! and bodies of entries do not change. Nothing is removed before the rename that made it
+//! superfluous is synced.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -103,8 +105,8 @@ pub(in crate::store) fn plan(
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
-/// Writes the merged log and its index beside the segment. Durable on return; [`swap`] puts it in place. `None` if a
-/// block cannot be read.
+/// Writes the merged log and its index beside the segment. Durable on return; [`swap`] puts it in
+/// place. `None` if a block cannot be read.
 pub(in crate::store) fn write(
     segment: &Segment,
     index: &MemIndex,
@@ -113,7 +115,8 @@ pub(in crate::store) fn write(
     let (fs, dir) = (segment.fs(), beside(segment.dir(), SEALING));
 
     if dir.exists() {
-        // Perhaps the segment as it grew: an earlier attempt exchanged the names, and could not sync them.
+        // Perhaps the segment as it grew: an earlier attempt exchanged the names, and could not
+        // sync them.
         sync_dir(fs, segment.dir().parent().unwrap_or(&dir))?;
         remove_old(fs, segment.dir(), SEALING)?;
     }
@@ -294,7 +297,8 @@ pub(in crate::store) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> 
     }
 
     if sealed.exists() {
-        // Left by a failed attempt. Rename it first: partially removed, it would still win after a crash.
+        // Left by a failed attempt. Rename it first: partially removed, it would still win after a
+        // crash.
         let stale = beside(dir, STALE);
         remove_dir(fs, &stale)?;
 
@@ -327,7 +331,8 @@ fn take_place(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     remove_old(fs, dir, OLD)
 }
 
-/// Removes the old segment, now named `extension`. Files with bytes that recovery cut from its log move to the new segment.
+/// Removes the old segment, now named `extension`. Files with bytes that recovery cut from its log
+/// move to the new segment.
 fn remove_old(fs: &dyn Fs, dir: &Path, extension: &str) -> Result<(), StoreError> {
     let old = beside(dir, extension);
     let mut moved = false;
@@ -369,7 +374,8 @@ pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), Sto
     }
 
     if !left.is_empty() {
-        // The renames of the previous run must be durable before anything is removed: a power cut could undo them.
+        // The renames of the previous run must be durable before anything is removed: a power cut
+        // could undo them.
         sync_dir(fs, class_dir)?;
     }
 

@@ -1,8 +1,9 @@
-//! Sealing: the index of a finished segment moves from memory to sled, and small blocks of its log are merged.
+//! Sealing: the index of a finished segment moves from memory to sled, and small blocks of its log
+//! are merged.
 //!
-//! The thread seals segments in order: it writes `index/`, applies the segment to the state database, and then drops the
-//! index in memory. After a crash in between, the next start seals the segment again. Readers rebuild damaged indexes in
-//! memory and queue them here.
+//! The thread seals segments in order: it writes `index/`, applies the segment to the state
+//! database, and then drops the index in memory. After a crash in between, the next start seals the
+//! segment again. Readers rebuild damaged indexes in memory and queue them here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,8 +122,8 @@ pub(in crate::store) fn seal(
     Ok(())
 }
 
-/// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment continue with its open
-/// file.
+/// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment
+/// continue with its open file.
 fn rewritten(
     shared: &StoreInner,
     segment: &Arc<Segment>,
@@ -156,8 +157,9 @@ fn rewritten(
     Ok(true)
 }
 
-/// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a reader rebuilt a damaged
-/// state database from the sealed segments in between, the segment is applied again.
+/// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a
+/// reader rebuilt a damaged state database from the sealed segments in between, the segment is
+/// applied again.
 fn apply(
     shared: &StoreInner,
     segment: &Segment,

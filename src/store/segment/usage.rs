@@ -88,13 +88,13 @@ impl Segment {
     }
 }
 
-/// The arrival time of the newest entry of each segment of a class, given oldest first. It is the latest time of the
-/// segment's entries, unless that is provably wrong:
+/// The arrival time of the newest entry of each segment of a class, given oldest first. It is the
+/// latest time of the segment's entries, unless that is provably wrong:
 ///
-/// - In the future (set by a caller, or by a clock that was ahead): the entry is not newer than the next log, and an
-///   active segment is finished after [`SEGMENT_AGE_MAX`].
-/// - In a log created before an older one according to the headers (the clock was set back): the entry is not older than
-///   those of earlier segments.
+/// - In the future (set by a caller, or by a clock that was ahead): the entry is not newer than the
+///   next log, and an active segment is finished after [`SEGMENT_AGE_MAX`].
+/// - In a log created before an older one according to the headers (the clock was set back): the
+///   entry is not older than those of earlier segments.
 pub(in crate::store) fn arrivals(
     usages: &[(Arc<Segment>, SegmentUsage)],
     now: Micros,

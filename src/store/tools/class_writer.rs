@@ -15,7 +15,8 @@ use crate::store::log::writer::LogWriter;
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
-/// Sequence numbers in an index are 32 bits, relative to the segment's first one; those after a restore are far away.
+/// Sequence numbers in an index are 32 bits, relative to the segment's first one; those after a
+/// restore are far away.
 const SPAN_MAX: u64 = 1 << 31;
 
 /// Writes the segments of a class.
@@ -108,7 +109,8 @@ impl ClassWriter {
 
     /// Adds an entry to the current block.
     pub(super) fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
-        // Entries from another file may have lower sequence numbers; within a block they must ascend.
+        // Entries from another file may have lower sequence numbers; within a block they must
+        // ascend.
         let descends = !self.builder.is_empty() && seq <= self.builder.seqs().1;
         if descends || self.builder.is_full_for(entry) {
             self.flush_block()?;

@@ -1,5 +1,5 @@
-//! What a store had to hold, from everything but its logs: indexes, the state database and the last clean stop. The entries that are in
-//! none of its logs are lost.
+//! The entries that a store had to hold, by everything but its logs: indexes, the state database
+//! and the last clean stop. Those that are in none of its logs are lost.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ impl KnownSegment {
             .join("log")
     }
 
-    /// How many of its entries were found nowhere. `known` are all known segments: a class without one has entries of others, such as
-    /// a directory that was renamed.
+    /// How many of its entries were found nowhere. `known` are all known segments: a class without
+    /// one has entries of others, such as a directory that was renamed.
     pub(crate) fn missing(&self, found: &FoundNumbers, known: &[KnownSegment]) -> u64 {
         // A directory that was renamed to another class has the entries, and its new name has no
         // known segment.
@@ -61,15 +61,16 @@ impl FoundNumbers {
     }
 }
 
-/// The segments of a store of which more is known than their logs. Derived data that cannot be read is left out: it is checked elsewhere.
-/// `databases` is whether no daemon has the databases open.
+/// The segments of a store of which more is known than their logs. Derived data that cannot be read
+/// is left out: it is checked elsewhere. `databases` is whether no daemon has the databases open.
 pub(crate) fn known_segments(
     dir: &Path,
     segments: &[SegmentFiles],
     databases: bool,
     stopped: Option<&Stopped>,
 ) -> Vec<KnownSegment> {
-    // A number is used once, so a segment with the same first one in another class is the same, in a directory that was renamed.
+    // A number is used once, so a segment with the same first one in another class is the same, in
+    // a directory that was renamed.
     let mut known: BTreeMap<SeqNo, KnownSegment> = BTreeMap::new();
     let mut add = |class_name: &str, first_seq, entries, last_seq| {
         // The sources below overlap.

@@ -29,7 +29,8 @@ pub(crate) enum Role {
     Present,
 }
 
-/// Everything that a state directory may hold, and what it is. The one list: verify, backup, salvage and permissions use it.
+/// Everything that a state directory may hold, and what it is. The one list: verify, backup,
+/// salvage and permissions use it.
 pub(crate) const ITEMS: &[(&str, Role)] = &[
     ("FORMAT", Role::Kept),
     ("HOLDS", Role::Kept),
@@ -37,7 +38,8 @@ pub(crate) const ITEMS: &[(&str, Role)] = &[
     ("CONSUMERS", Role::Kept),
     (TOKENS_FILE, Role::Kept),
     (SINKS_DIR, Role::Kept),
-    // Events of a restored backup are old, and their later records are lost: they must not cause reactions again.
+    // Events of a restored backup are old, and their later records are lost: they must not cause
+    // reactions again.
     ("REACTOR", Role::Present),
     // The newest entry supplies the time.
     ("CLOCK", Role::Present),
@@ -118,8 +120,8 @@ pub(crate) fn salvaged_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// The existing files that cannot be rebuilt, by their names within a state directory, and whether their content is compared: files of the
-/// spill have checksums, and may be large.
+/// The existing files that cannot be rebuilt, by their names within a state directory, and whether
+/// their content is compared: files of the spill have checksums, and may be large.
 pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreError> {
     let mut found: Vec<(String, bool)> = Vec::new();
     for name in salvaged_files(dir)?
@@ -144,7 +146,8 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
     Ok(found)
 }
 
-/// The names of the small files that may exist in a state directory: all fixed ones, and the existing dead letters.
+/// The names of the small files that may exist in a state directory: all fixed ones, and the
+/// existing dead letters.
 pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     let fixed = ITEMS.iter().map(|(name, _)| (*name).to_owned());
     let mut names: Vec<String> = fixed.filter(|name| is_small_file(name)).collect();
@@ -182,13 +185,14 @@ impl SegmentFiles {
         self.dir.join("log")
     }
 
-    /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon may replace it by the sealed
-    /// form meanwhile (`rewrite`); for a moment only a directory with the suffix `.sealed` exists. Afterwards `dir` is where
-    /// the log was found.
+    /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon
+    /// may replace it by the sealed form meanwhile (`rewrite`); for a moment only a directory with
+    /// the suffix `.sealed` exists. Afterwards `dir` is where the log was found.
     pub(crate) fn open_log(&mut self) -> Result<Option<File>, StoreError> {
         // The directory may have had the suffix when it was listed.
         let segment = self.dir.with_extension("");
-        // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order misses nothing.
+        // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order
+        // misses nothing.
         for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
             let path = dir.join("log");
             match open_to_read(&path) {
@@ -225,7 +229,8 @@ impl SegmentFiles {
     }
 }
 
-/// Reads the store id from `FORMAT`; an error if the directory is not a store that this release can read.
+/// Reads the store id from `FORMAT`; an error if the directory is not a store that this release can
+/// read.
 pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     let wanted = "store of saltcellar";
     let not = |why: &str| ToolError::NotOne {
@@ -265,7 +270,8 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     }
 }
 
-/// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not locked.
+/// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not
+/// locked.
 pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     let path = dir.join("LOCK");
     // Never opened by a daemon, as after a restore.
@@ -383,7 +389,8 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     Ok(found)
 }
 
-/// Whether a file is the incomplete form of a small file, or one with parts that the disk could not read.
+/// Whether a file is the incomplete form of a small file, or one with parts that the disk could not
+/// read.
 fn is_incomplete(path: &Path) -> bool {
     path.extension()
         .is_some_and(|end| end == "tmp" || end == "damaged")

@@ -1,12 +1,13 @@
 //! Maintenance tools: verify, rebuild, redact, salvage, backup, restore.
 //!
-//! They work on directories, not on an open [`super::Store`], and without the configuration: classes are listed from the disk.
-//! Logs are append-only and finished segments immutable, so a tool may read beside a running daemon.
+//! They work on directories, not on an open [`super::Store`], and without the configuration:
+//! classes are listed from the disk. Logs are append-only and finished segments immutable, so a
+//! tool may read beside a running daemon.
 //!
 //! # Invariant
 //!
-//! A tool never changes the directory it reads, except for `rebuild` and `redact`, which take the lock. Output is synced, and
-//! the file that makes it valid (`FORMAT`, `MANIFEST`) is written last.
+//! A tool never changes the directory it reads, except for `rebuild` and `redact`, which take the
+//! lock. Output is synced, and the file that makes it valid (`FORMAT`, `MANIFEST`) is written last.
 
 pub mod backup;
 mod class_writer;

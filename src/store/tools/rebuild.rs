@@ -1,6 +1,7 @@
 //! `rebuild`: rebuilds indexes and state database from the logs.
 //!
-//! An index is put aside (`index.old`) until the new one is complete; if the store cannot be opened, it is put back.
+//! An index is put aside (`index.old`) until the new one is complete; if the store cannot be
+//! opened, it is put back.
 
 use std::path::PathBuf;
 
@@ -37,7 +38,8 @@ pub(crate) struct RebuildReport {
     pub(crate) classes: Vec<(String, u64, u64)>,
 }
 
-/// Puts indexes aside, and rebuilds them by opening the store. Fails if a daemon has the store open.
+/// Puts indexes aside, and rebuilds them by opening the store. Fails if a daemon has the store
+/// open.
 pub(crate) fn rebuild(
     options: &Options,
     which: Option<&SegmentSelector>,
@@ -89,7 +91,8 @@ pub(crate) fn rebuild(
         .collect::<Vec<_>>();
 
     let opened = open_watched(options, &indexes, watch);
-    // A segment whose blocks were merged has a new directory; one that could not be sealed still needs its old index.
+    // A segment whose blocks were merged has a new directory; one that could not be sealed still
+    // needs its old index.
     for (index, aside) in asides {
         if index.is_dir() {
             remove_dir(&Disk, &aside)?;

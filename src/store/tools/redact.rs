@@ -1,13 +1,14 @@
 //! `redact-keys`: replaces bodies of stored entries, segment by segment.
 //!
-//! An affected segment is written anew beside itself and swapped in, with the steps and names of `rewrite`: after a crash at
-//! any point, the next start or the next run finds it complete. Its index and `state/` are removed before and rebuilt from the
-//! log when the store is opened.
+//! An affected segment is written anew beside itself and swapped in, with the steps and names of
+//! `rewrite`: after a crash at any point, the next start or the next run finds it complete. Its
+//! index and `state/` are removed before and rebuilt from the log when the store is opened.
 //!
 //! # Invariant
 //!
-//! Only bodies change; sequence numbers, times, tags and names of entries do not. Unaffected frames and bytes outside of good
-//! frames are copied as they are, except that known texts in the latter are replaced.
+//! Only bodies change; sequence numbers, times, tags and names of entries do not. Unaffected frames
+//! and bytes outside of good frames are copied as they are, except that known texts in the latter
+//! are replaced.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -298,7 +299,8 @@ fn rewrite_segment(
     pieces(&segment.log(), id, |piece| {
         let (view, bytes) = match piece {
             Piece::Other(mut bytes) => {
-                // Filler frames, and frames with a damaged payload, need a header for the new offset.
+                // Filler frames, and frames with a damaged payload, need a header for the new
+                // offset.
                 for n in (0..bytes.len()).step_by(ALIGN) {
                     let Some(part) = bytes.get_mut(n..) else {
                         break;

@@ -1,8 +1,9 @@
 //! Sequence numbers of a store that was made from a backup or from a damaged one.
 //!
-//! Its predecessor assigned numbers after the backup, and readers may remember them: the id of an event contains its number. The
-//! new store therefore continues far behind. Where the numbers continue it has a gap record, so that every reader of events learns
-//! that those in between are lost, and no segment before it is written to again.
+//! Its predecessor assigned numbers after the backup, and readers may remember them: the id of an
+//! event contains its number. The new store therefore continues far behind. Where the numbers
+//! continue it has a gap record, so that every reader of events learns that those in between are
+//! lost, and no segment before it is written to again.
 //!
 //! # The gap record
 //!
@@ -75,7 +76,8 @@ impl Renumbering {
         })
     }
 
-    /// Writes the gap record and the file `SEQUENCE`; `before` are the numbers that the predecessor had skipped.
+    /// Writes the gap record and the file `SEQUENCE`; `before` are the numbers that the predecessor
+    /// had skipped.
     pub(crate) fn write(
         &self,
         to: &Path,

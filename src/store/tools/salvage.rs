@@ -1,8 +1,9 @@
 //! `salvage`: copies the readable entries of a damaged directory to a new store.
 //!
-//! Every file is searched for frames, regardless of its name. Good frames are copied with content and sequence numbers
-//! unchanged. Of duplicate entries, such as in a segment and in its interrupted replacement, the first one found is kept. A
-//! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block. New entries get
+//! Every file is searched for frames, regardless of its name. Good frames are copied with content
+//! and sequence numbers unchanged. Of duplicate entries, such as in a segment and in its
+//! interrupted replacement, the first one found is kept. A block is rebuilt if some of its entries
+//! are duplicates, or if its sequence numbers overlap those of another block. New entries get
 //! numbers far behind (`renumber`), because those of lost entries are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,6 @@ pub(crate) struct SalvageReport {
     pub(crate) files: u64,
     /// Entries in the new store, by class.
     pub(crate) classes: Vec<(String, u64)>,
-    /// Duplicate entries.
     pub(crate) doubles: u64,
     /// Unreadable ranges.
     pub(crate) losses: Vec<Loss>,
@@ -90,7 +90,8 @@ struct InputFile {
     first_seq: Option<SeqNo>,
 }
 
-/// Creates a store in `to` from the readable entries in `from`. `now` is the creation time of the new logs.
+/// Creates a store in `to` from the readable entries in `from`. `now` is the creation time of the
+/// new logs.
 pub(crate) fn salvage(
     from: &Path,
     to: &Path,
@@ -236,8 +237,8 @@ fn is_small(name: &str) -> bool {
     matches!(name, "MANIFEST" | "UNFINISHED") || layout::is_known(name)
 }
 
-/// The files that a salvaged store gets unchanged, by their names in a store. Those of a backup have a number at their end; the
-/// highest is the newest.
+/// The files that a salvaged store gets unchanged, by their names in a store. Those of a backup
+/// have a number at their end; the highest is the newest.
 fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
     let mut found = BTreeMap::new();
 
@@ -281,7 +282,8 @@ fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
     Ok(of_store.or_else(of_backup).unwrap_or_default())
 }
 
-/// Files of a store without which it cannot be opened, or without which numbers may be assigned twice.
+/// Files of a store without which it cannot be opened, or without which numbers may be assigned
+/// twice.
 fn lost_smalls(
     from: &Path,
     smalls: &BTreeMap<String, PathBuf>,
@@ -649,7 +651,8 @@ impl Salvager {
             .retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
     }
 
-    /// Compares the entries that were found with those that indexes, state database and the last stop know.
+    /// Compares the entries that were found with those that indexes, state database and the last
+    /// stop know.
     fn count_known(&mut self, from: &Path, known: &[KnownSegment]) {
         for segment in known {
             let (missing, log) = (segment.missing(&self.found, known), segment.log(from));

@@ -1,7 +1,7 @@
 //! Fault injection for tests: a disk that fills up, fails operations or delays them.
 //!
-//! Absent from release builds. A debug build of the daemon reads the fault plan from [`VARIABLE`]: a plan, or the path of a file
-//! with one, which is reread when it changes.
+//! Absent from release builds. A debug build of the daemon reads the fault plan from [`VARIABLE`]:
+//! a plan, or the path of a file with one, which is reread when it changes.
 //!
 //! # The plan
 //!
@@ -19,7 +19,8 @@
 //! bad=4096-8192:events/      reads of these bytes fail with EIO in files with `events/` in their path
 //! ```
 //!
-//! The names of the operations: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
+//! The names of the operations: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`,
+//! `sync_dir`, `rename`, `remove`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -68,7 +69,6 @@ impl Act {
 /// An injected fault.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// The operation that fails.
     pub(crate) act: Act,
     /// The error that it fails with.
     pub(crate) errno: Errno,

@@ -1,15 +1,15 @@
-//! File system access of the store. Everything that must be durable is created, written, synced, renamed and removed through a
-//! [`Fs`].
+//! File system access of the store. Everything that must be durable is created, written, synced,
+//! renamed and removed through a [`Fs`].
 //!
-//! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail, delay operations, or forget
-//! unsynced data. Directory listings, the lock file and sled's files, which the store can rebuild, bypass it. [`read`] decides what a
-//! failed read means.
+//! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail,
+//! delay operations, or forget unsynced data. Directory listings, the lock file and sled's files,
+//! which the store can rebuild, bypass it. [`read`] decides what a failed read means.
 //!
 //! # Invariant
 //!
-//! A file's bytes are durable after [`FsFile::sync_data`], its name after [`Fs::sync_dir`] of its directory, and not before. A
-//! failed sync leaves the durability of the data unknown: the kernel may have dropped the dirty pages, and a later successful
-//! sync does not cover them.
+//! A file's bytes are durable after [`FsFile::sync_data`], its name after [`Fs::sync_dir`] of its
+//! directory, and not before. A failed sync leaves the durability of the data unknown: the kernel
+//! may have dropped the dirty pages, and a later successful sync does not cover them.
 
 #[cfg(any(test, debug_assertions))]
 pub mod faults;
@@ -56,8 +56,9 @@ pub trait Fs: Debug + Send + Sync {
     /// Renames a file or a directory; replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Exchanges the names of two files or directories atomically. Fails with [`io::ErrorKind::Unsupported`] or `EINVAL` if the
-    /// kernel or the file system does not support it.
+    /// Exchanges the names of two files or directories atomically. Fails with
+    /// [`io::ErrorKind::Unsupported`] or `EINVAL` if the kernel or the file system does not support
+    /// it.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         let _ = (one, other);
         Err(io::ErrorKind::Unsupported.into())
@@ -77,8 +78,8 @@ pub trait Fs: Debug + Send + Sync {
         self.replace(path, Box::new(|file| file.write_all_at(bytes, 0)))
     }
 
-    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has either the old or the new content.
-    /// Durable on return.
+    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has
+    /// either the old or the new content. Durable on return.
     fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
         // Beside the file: a rename is atomic within one file system only.
         let mut temporary = path.as_os_str().to_owned();
@@ -108,7 +109,8 @@ pub trait FsFile: Debug + Send + Sync {
     /// Writes all of `bytes` at `offset`. A failed write may have written any part.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Fills `buffer` from `offset`; fails with [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
+    /// Fills `buffer` from `offset`; fails with [`io::ErrorKind::UnexpectedEof`] if the file is
+    /// shorter.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Makes the bytes durable, with the metadata needed to read them.
@@ -124,7 +126,8 @@ pub trait FsFile: Debug + Send + Sync {
     fn size(&self) -> io::Result<u64>;
 }
 
-/// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
+/// The daemon's file system: [`Disk`]. In a debug build the environment variable
+/// `SALTCELLAR_TEST_FS` can inject faults.
 pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
     // A fault plan that cannot be read must not run as a disk without faults.
@@ -137,8 +140,8 @@ pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     Ok(Arc::new(Disk))
 }
 
-/// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file that retention is truncating
-/// is reported as not found.
+/// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file
+/// that retention is truncating is reported as not found.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     // Not waited for: retention holds its lock while it truncates the log away.
@@ -148,7 +151,8 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
             io::ErrorKind::NotFound,
             "the file is being removed",
         )),
-        // Without locks retention does not truncate: it removes whole files, which readers keep open.
+        // Without locks retention does not truncate: it removes whole files, which readers keep
+        // open.
         Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
     }
 }

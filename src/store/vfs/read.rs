@@ -3,16 +3,17 @@
 //! A read has three outcomes:
 //!
 //! - **bytes**;
-//! - **damaged**: the disk cannot return some of them (`EIO`, `EUCLEAN`, `EBADMSG`, `EILSEQ`, `ENODATA`). The range is halved
-//!   down to sectors of [`SECTOR_BYTES`], so that everything readable is read; an unreadable sector reads as zero bytes, and the
-//!   caller learns its range. Checksums then treat it as any other damage;
-//! - **try again**: any other error (`ENOSPC`, `EMFILE`, `ENOMEM`, ..). It says nothing about the bytes: the caller gets the
-//!   error, and nothing is derived from it.
+//! - **damaged**: the disk cannot return some of them (`EIO`, `EUCLEAN`, `EBADMSG`, `EILSEQ`,
+//!   `ENODATA`). The range is halved down to sectors of [`SECTOR_BYTES`], so that everything
+//!   readable is read; an unreadable sector reads as zero bytes, and the caller learns its range.
+//!   Checksums then treat it as any other damage;
+//! - **try again**: any other error (`ENOSPC`, `EMFILE`, `ENOMEM`, ..). It says nothing about the
+//!   bytes: the caller gets the error, and nothing is derived from it.
 //!
 //! # Invariant
 //!
-//! An unreadable sector is never an unfinished write. Its content may be acknowledged, and a later read may succeed; it is
-//! neither cut off nor overwritten.
+//! An unreadable sector is never an unfinished write. Its content may be acknowledged, and a later
+//! read may succeed; it is neither cut off nor overwritten.
 
 use std::io;
 use std::ops::Range;
@@ -121,7 +122,8 @@ impl Content {
     }
 }
 
-/// Reads a small file; `None` if it does not exist. A file that cannot be opened because of damage is unreadable as a whole.
+/// Reads a small file; `None` if it does not exist. A file that cannot be opened because of damage
+/// is unreadable as a whole.
 pub(crate) fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>> {
     let file = match fs.open(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),

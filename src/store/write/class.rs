@@ -1,19 +1,21 @@
-//! Retention classes: chains of segments with their own limits, and the assignment of entries to them.
+//! Retention classes: chains of segments with their own limits, and the assignment of entries to
+//! them.
 //!
-//! The table [`Classes`] is built when the store is opened: `jobs` and `events`, which always exist, then the other
-//! configured classes, then classes found only on disk. The latter are read-only.
+//! The table [`Classes`] is built when the store is opened: `jobs` and `events`, which always
+//! exist, then the other configured classes, then classes found only on disk. The latter are
+//! read-only.
 //!
 //! # Assignment
 //!
-//! The first class with a matching rule gets the entry. A function rule applies to jobs as a whole. Loads, the event `new`
-//! and returns name their function; progress events, end times and a syndic's minions do not, so the classes of recent jobs
-//! are remembered for them, up to a limit. Entries of a forgotten job go to `jobs`; look-ups search every class, so they
-//! are still found.
+//! The first class with a matching rule gets the entry. A function rule applies to jobs as a whole.
+//! Loads, the event `new` and returns name their function; progress events, end times and a
+//! syndic's minions do not, so the classes of recent jobs are remembered for them, up to a limit.
+//! Entries of a forgotten job go to `jobs`; look-ups search every class, so they are still found.
 //!
 //! # Invariant
 //!
-//! A [`Class`] is an index into the table of this run. On disk a class is identified by its name; the next run may
-//! assign another index. Only the indexes of `jobs` and `events` are fixed.
+//! A [`Class`] is an index into the table of this run. On disk a class is identified by its name;
+//! the next run may assign another index. Only the indexes of `jobs` and `events` are fixed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ use crate::model::{
 pub struct Class(u8);
 
 impl Class {
-    /// Everything that belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`, `salt/wheel/..`.
+    /// Everything that belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`,
+    /// `salt/wheel/..`.
     pub(crate) const JOBS: Class = Class(0);
     /// All other events.
     pub(crate) const EVENTS: Class = Class(1);
@@ -67,8 +70,8 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// Builds the table; adds `jobs` and `events` if missing. The configuration guarantees valid, unique names and
-    /// at most [`crate::base::limits::CLASSES_MAX`] classes.
+    /// Builds the table; adds `jobs` and `events` if missing. The configuration guarantees valid,
+    /// unique names and at most [`crate::base::limits::CLASSES_MAX`] classes.
     pub fn new(rules: &[ClassRules]) -> Self {
         // The fixed classes come first, whatever the order of the configuration: their indexes are
         // constants.
@@ -184,8 +187,8 @@ impl Classes {
         class.index() < self.configured
     }
 
-    /// The order in which retention empties classes when the disk is nearly full: classes that exist only on disk, then
-    /// those of the configuration.
+    /// The order in which retention empties classes when the disk is nearly full: classes that
+    /// exist only on disk, then those of the configuration.
     pub(crate) fn drop_order(&self) -> impl Iterator<Item = Class> + use<> {
         let found = self.all().skip(self.configured).collect::<Vec<_>>();
         found.into_iter().chain(self.order.clone())
@@ -248,7 +251,6 @@ impl Classes {
 struct Matcher {
     /// Rules without a tag; their result is cached per function.
     by_fun: Vec<(Class, Glob)>,
-    /// Rules with a tag.
     by_tag: Vec<TagRule>,
 }
 
@@ -330,7 +332,6 @@ pub(crate) struct Classifier {
 }
 
 impl Classifier {
-    /// A classifier for the table.
     pub(crate) fn new(classes: &Classes) -> Self {
         let matcher = classes.matcher.clone();
         let (functions, jobs) = (FastMap::default(), FastMap::default());

@@ -1,16 +1,19 @@
-//! The committer: the one thread that writes packed blocks to disk, indexes them, and acknowledges their entries.
+//! The committer: the one thread that writes packed blocks to disk, indexes them, and acknowledges
+//! their entries.
 //!
-//! It applies one commit at a time: one write per class, one `fdatasync` per log written to, the update of the in-memory
-//! index, the acknowledgements. It hands the result to the appender, which fails what it has packed behind a failed commit.
+//! It applies one commit at a time: one write per class, one `fdatasync` per log written to, the
+//! update of the in-memory index, the acknowledgements. It hands the result to the appender, which
+//! fails what it has packed behind a failed commit.
 //!
-//! Commits need the lock of `SegmentWriter`. The appender applies a small commit itself if no further batch is
-//! waiting, which saves a single caller a thread switch.
+//! Commits need the lock of `SegmentWriter`. The appender applies a small commit itself if no
+//! further batch is waiting, which saves a single caller a thread switch.
 //!
 //! # Invariant
 //!
-//! An acknowledgement follows the sync of its commit, or, with durability `written`, the write. A failed write leaves each
-//! log as it was. After a failed sync the state of the file's cached pages is unknown, so that log is never
-//! appended to again: its segment ends at the last synced frame, and a new one is created.
+//! An acknowledgement follows the sync of its commit, or, with durability `written`, the write. A
+//! failed write leaves each log as it was. After a failed sync the state of the file's cached pages
+//! is unknown, so that log is never appended to again: its segment ends at the last synced frame,
+//! and a new one is created.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,7 +84,6 @@ pub(in crate::store) struct CommitResult {
     /// Last durable sequence number per class.
     pub(in crate::store) on_disk: Vec<SeqNo>,
     pub(in crate::store) error: Option<String>,
-    /// Buffers for reuse.
     pub(in crate::store) buffers: Vec<Vec<u8>>,
 }
 
@@ -106,7 +108,6 @@ pub(in crate::store) struct Active {
     ahead: u64,
     /// Whether there are unsynced writes.
     dirty: bool,
-    /// Whether a sync failed.
     broken: bool,
 }
 
@@ -224,8 +225,9 @@ impl Active {
         synced
     }
 
-    /// Truncates uncommitted bytes that a failed sync may have left, and rewrites acknowledged but unsynced bytes. The
-    /// segment must not be sealed before this is durable: a power cut could restore frames that the index does not contain.
+    /// Truncates uncommitted bytes that a failed sync may have left, and rewrites acknowledged but
+    /// unsynced bytes. The segment must not be sealed before this is durable: a power cut could
+    /// restore frames that the index does not contain.
     fn cut_off(&self) -> Result<(), StoreError> {
         // A range that was acknowledged is written once more: the pages of it may be marked clean.
         let path = self.segment.log().path();
@@ -314,8 +316,9 @@ impl Committer {
     }
 }
 
-/// Locks the segment writer and calls `work`. If `work` panics, memory and disk may differ: each later call panics, too,
-/// and nothing more is written or acknowledged. The daemon exits when either thread ends.
+/// Locks the segment writer and calls `work`. If `work` panics, memory and disk may differ: each
+/// later call panics, too, and nothing more is written or acknowledged. The daemon exits when
+/// either thread ends.
 pub(in crate::store) fn with_writer<T>(
     writer: &Mutex<SegmentWriter>,
     work: impl FnOnce(&mut SegmentWriter) -> T,
@@ -347,7 +350,8 @@ impl SegmentWriter {
         }
     }
 
-    /// Applies a commit and acknowledges its entries; calls `free` with the result when the next commit may be handed over.
+    /// Applies a commit and acknowledges its entries; calls `free` with the result when the next
+    /// commit may be handed over.
     pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(CommitResult)) {
         // Nothing is acknowledged before this returns.
         let outcome = self.execute(&mut commit);
@@ -378,9 +382,10 @@ impl SegmentWriter {
         };
 
         let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(outcome.clone()));
-        // Under load the next commit is packed while these callbacks run. One or two callers are answered first: waking the
-        // appender would only compete for the processor. After a failure the appender must be woken first: otherwise it
-        // could count a caller's next batch among those packed behind the failed commit.
+        // Under load the next commit is packed while these callbacks run. One or two callers are
+        // answered first: waking the appender would only compete for the processor. After a failure
+        // the appender must be woken first: otherwise it could count a caller's next batch among
+        // those packed behind the failed commit.
         if commit.dones.len() > FEW_DONES || outcome.is_err() {
             free(result);
             answer(commit.dones);
@@ -527,7 +532,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns the active segment of a class; creates one named `first_seq` if it has no active one.
+    /// Returns the active segment of a class; creates one named `first_seq` if it has no active
+    /// one.
     fn active_segment(
         &mut self,
         class: Class,

@@ -15,8 +15,8 @@ use crate::store::vfs::FsFile;
 const NAME: &str = "REACTOR";
 
 impl Store {
-    /// From now on an event that a bus delivers after another source is stored again, as [`crate::model::Kind::SeenOnBus`],
-    /// because only events of buses cause reactions.
+    /// From now on an event that a bus delivers after another source is stored again, as
+    /// [`crate::model::Kind::SeenOnBus`], because only events of buses cause reactions.
     pub(crate) fn note_seen_on_bus(&self) {
         self.0.has_reactor.store(true, Ordering::Relaxed);
     }
@@ -49,7 +49,8 @@ impl Store {
             .map_err(io_at("write", &path))
     }
 
-    /// Appends to the file; fails if its length is not `offset`. Durable on return. A failed append may have written any part.
+    /// Appends to the file; fails if its length is not `offset`. Durable on return. A failed append
+    /// may have written any part.
     pub(crate) fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
         let append = || {

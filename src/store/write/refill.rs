@@ -1,13 +1,14 @@
 //! Refills the duplicate memory at start.
 //!
-//! Reads the newest entries of all classes, up to the window of the memory or [`DEDUPE_REFILL_BYTES`], and replays them in the
-//! order of their sequence numbers. The result is independent of the classes of the entries. Blocks are selected from the
-//! indexes, newest first, so that no other block is read, and no index of a segment older than the window.
+//! Reads the newest entries of all classes, up to the window of the memory or
+//! [`DEDUPE_REFILL_BYTES`], and replays them in the order of their sequence numbers. The result is
+//! independent of the classes of the entries. Blocks are selected from the indexes, newest first,
+//! so that no other block is read, and no index of a segment older than the window.
 //!
 //! # Invariant
 //!
-//! An error here does not prevent the start. An unreadable block is logged, counted and skipped; the only consequence is
-//! that duplicates of its entries are not detected.
+//! An error here does not prevent the start. An unreadable block is logged, counted and skipped;
+//! the only consequence is that duplicates of its entries are not detected.
 
 use std::sync::Arc;
 
@@ -141,8 +142,9 @@ fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
     tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
 }
 
-/// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`]. Blocks of different
-/// classes overlap: after those with `window` entries come all others with entries as new.
+/// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`].
+/// Blocks of different classes overlap: after those with `window` entries come all others with
+/// entries as new.
 fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
     let mut walks: Vec<NewestBlocks> = shared
         .classes

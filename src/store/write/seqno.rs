@@ -1,11 +1,14 @@
 //! Allocation of sequence numbers; none is assigned twice.
 //!
-//! A reader may have seen a number whose entry is lost: a power cut before a delayed sync, a deleted file. Numbers are
-//! therefore reserved on disk in batches of [`NUMBERS_AHEAD`](crate::base::limits::NUMBERS_AHEAD) before use, and a start after a
-//! crash continues after the reserved batch. If the file is missing or malformed, a start skips one batch.
+//! A reader may have seen a number whose entry is lost: a power cut before a delayed sync, a
+//! deleted file. Numbers are therefore reserved on disk in batches of
+//! [`NUMBERS_AHEAD`](crate::base::limits::NUMBERS_AHEAD) before use, and a start after a crash
+//! continues after the reserved batch. If the file is missing or malformed, a start skips one
+//! batch.
 //!
-//! A restored or salvaged store continues far behind the numbers that its predecessor may have assigned. Those in between are
-//! `skipped`: no entry of this store has them, and none was lost under them.
+//! A restored or salvaged store continues far behind the numbers that its predecessor may have
+//! assigned. Those in between are `skipped`: no entry of this store has them, and none was lost
+//! under them.
 //!
 //! # On disk
 //!
@@ -23,7 +26,6 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::format::{read_small, with_sum, without_sum};
 use crate::store::vfs::Fs;
 
-/// The name of the file.
 pub(crate) const SEQUENCE: &str = "SEQUENCE";
 
 /// Sequence numbers that were never assigned, from `first` to before `end`.
@@ -50,7 +52,8 @@ pub(crate) struct SequenceFile {
 }
 
 impl SequenceFile {
-    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is malformed or unreadable.
+    /// Reads the file of a state directory: `None` if it does not exist, `Some(None)` if it is
+    /// malformed or unreadable.
     #[expect(
         clippy::option_option,
         reason = "a missing file and a malformed one have other consequences"
@@ -99,7 +102,8 @@ pub(crate) struct SeqNos {
 }
 
 impl SeqNos {
-    /// Continues at the greater of `used`, the number after the last one in the log, and the number in the file.
+    /// Continues at the greater of `used`, the number after the last one in the log, and the number
+    /// in the file.
     pub(crate) fn open(
         fs: &Arc<dyn Fs>,
         state_dir: &Path,

@@ -1,17 +1,21 @@
 //! Shares of minions in the classes that are limited by bytes or entries.
 //!
-//! Retention drops whole segments, the oldest first, so that one minion that sends much would evict everybody's entries. A minion that
-//! has written more than half its share of such a class continues in the class's overflow, a chain of its own, which is bounded by
-//! the other half, or by what others leave of the class. From there only entries of such minions are dropped for its later ones.
+//! Retention drops whole segments, the oldest first, so that one minion that sends much would evict
+//! everybody's entries. A minion that has written more than half its share of such a class
+//! continues in the class's overflow, a chain of its own, which is bounded by the other half, or by
+//! what others leave of the class. From there only entries of such minions are dropped for its
+//! later ones.
 //!
 //! # Invariant
 //!
-//! An entry is stored whole, wherever it goes: a share neither refuses nor shortens one. Readers search every class.
+//! An entry is stored whole, wherever it goes: a share neither refuses nor shortens one. Readers
+//! search every class.
 //!
 //! # What counts
 //!
-//! A minion's bytes, as received, and entries among the latest of the class proper: as many as its limits hold at the present
-//! compression. They slide in [`SHARE_STEPS`] steps. A start counts the entries that refill the duplicate memory.
+//! A minion's bytes, as received, and entries among the latest of the class proper: as many as its
+//! limits hold at the present compression. They slide in [`SHARE_STEPS`] steps. A start counts the
+//! entries that refill the duplicate memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -204,7 +208,8 @@ impl Shares {
         Some(share.overflow)
     }
 
-    /// The class of a new entry that belongs to `class`, and whether it goes to its overflow. Counts it.
+    /// The class of a new entry that belongs to `class`, and whether it goes to its overflow.
+    /// Counts it.
     #[inline]
     pub(crate) fn place(
         &mut self,
@@ -268,10 +273,10 @@ impl ShareState {
         percent.map_or(100, |percent| percent.load(Ordering::Relaxed))
     }
 
-    /// Sets the compression of a class.
     pub(in crate::store) fn set_compression(&self, class: Class, raw: u64, disk: u64) {
         let percent = u128::from(raw) * 100 / u128::from(disk.max(1));
-        // Entries are at least as large as received for all that matters here, and a small class says little.
+        // Entries are at least as large as received for all that matters here, and a small class
+        // says little.
         let percent = u64::try_from(percent)
             .unwrap_or(u64::MAX)
             .clamp(100, 10_000);
@@ -325,7 +330,8 @@ impl ShareState {
 
 /// The limits of a class proper and of its overflow, which share those that are configured.
 ///
-/// The overflow may have its share, or what the class leaves. The class has the rest: never less than all without one share.
+/// The overflow may have its share, or what the class leaves. The class has the rest: never less
+/// than all without one share.
 pub(in crate::store) fn divided(
     keep: Keep,
     percent: u64,

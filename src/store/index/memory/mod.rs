@@ -1,7 +1,9 @@
-//! The index of an active segment: arenas and hash tables of integers, no allocation per entry or job.
+//! The index of an active segment: arenas and hash tables of integers, no allocation per entry or
+//! job.
 //!
-//! Every commit updates it, and it grows to a million entries per class. An entry costs four bytes (the number of its job's
-//! next entry); a job costs about a hundred bytes plus the values of its summary, which jobs share.
+//! Every commit updates it, and it grows to a million entries per class. An entry costs four bytes
+//! (the number of its job's next entry); a job costs about a hundred bytes plus the values of its
+//! summary, which jobs share.
 
 pub mod arena;
 pub mod names;
@@ -84,7 +86,8 @@ struct MemLatest {
 struct Noted {
     /// 1 + the newest block with an entry of it; 0 for none.
     block: u32,
-    /// Its previous row of each kind. A highstate renews one of both, so that one place for both would never be right.
+    /// Its previous row of each kind. A highstate renews one of both, so that one place for both
+    /// would never be right.
     rows: [NotedRow; 2],
 }
 
@@ -134,7 +137,8 @@ pub(crate) struct MemIndex {
     latest_table: Table,
     register: Option<SeqNo>,
     totals: Totals,
-    /// A direct-mapped cache of recent jids and their jobs: consecutive entries often belong to few jobs.
+    /// A direct-mapped cache of recent jids and their jobs: consecutive entries often belong to few
+    /// jobs.
     last_jids: Vec<(String, u32)>,
     /// The name in the previous row of each kind.
     last_funs: [Option<u32>; 2],
@@ -177,7 +181,8 @@ impl MemIndex {
         self.raws.push(0);
     }
 
-    /// Whether there is room for this many entries and bytes with sequence numbers up to `last`: all numbers are 32 bits.
+    /// Whether there is room for this many entries and bytes with sequence numbers up to `last`:
+    /// all numbers are 32 bits.
     pub(crate) fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
         let most = NONE as usize;
         // In the worst case every byte of the entries is a new name, and every entry adds one of
@@ -203,8 +208,8 @@ impl MemIndex {
             .expect("at most one minion per entry, and entries are 32 bits")
     }
 
-    /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job summary needs it. Fails
-    /// without room ([`MemIndex::has_room`]).
+    /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job
+    /// summary needs it. Fails without room ([`MemIndex::has_room`]).
     pub(crate) fn add<'a>(
         &mut self,
         at: usize,

@@ -1,8 +1,8 @@
 //! Pages: many records in one sled row.
 //!
-//! A sled row costs 10 to 17 microseconds and about 30 bytes regardless of its content, so sorted records are packed into pages
-//! and written in one batch. A page has the key of its first record: the record of a key is in the last page whose key is
-//! not greater.
+//! A sled row costs 10 to 17 microseconds and about 30 bytes regardless of its content, so sorted
+//! records are packed into pages and written in one batch. A page has the key of its first record:
+//! the record of a key is in the last page whose key is not greater.
 //!
 //! # On disk
 //!
@@ -13,8 +13,8 @@
 //! page   codec u8: 0 records as they are, 1 length u32 LE and a zstd frame | records
 //! ```
 //!
-//! A page longer than a value, because of a very large record, continues in further parts. Values are this small because sled
-//! moves large leaves to separate files that it does not sync.
+//! A page longer than a value, because of a very large record, continues in further parts. Values
+//! are this small because sled moves large leaves to separate files that it does not sync.
 
 pub mod code;
 pub mod table;
@@ -52,8 +52,8 @@ impl PageWriter {
         })
     }
 
-    /// Packs `count` records, sorted by key. `encode(n, is_first, out)` appends record `n`; `is_first` is set for the first one
-    /// of a page, which is not relative to a previous record.
+    /// Packs `count` records, sorted by key. `encode(n, is_first, out)` appends record `n`;
+    /// `is_first` is set for the first one of a page, which is not relative to a previous record.
     pub fn fill(
         &mut self,
         count: usize,

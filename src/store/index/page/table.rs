@@ -1,7 +1,8 @@
 //! A table: the pages of an index in one file, for readers.
 //!
-//! Opening a sled database costs milliseconds and some hundred KiB of memory. A table is opened with two reads, and a page is
-//! read and verified when it is needed. It is written with the index, or from its sled database if it is missing.
+//! Opening a sled database costs milliseconds and some hundred KiB of memory. A table is opened
+//! with two reads, and a page is read and verified when it is needed. It is written with the index,
+//! or from its sled database if it is missing.
 //!
 //! # On disk
 //!
@@ -63,8 +64,8 @@ pub(crate) struct TableTree {
     places: Range<usize>,
 }
 
-/// Writes a table into the directory of an index; atomic, and durable once the directory is synced. Pages are packed; their
-/// keys ascend in a tree.
+/// Writes a table into the directory of an index; atomic, and durable once the directory is synced.
+/// Pages are packed; their keys ascend in a tree.
 pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), StoreError> {
     // The directory comes first, with the length and hash of each page, so that opening needs no
     // page.
@@ -112,7 +113,8 @@ fn hash_of(len: u32, directory: &[u8]) -> u64 {
 }
 
 impl Table {
-    /// Opens the table of an index and verifies its directory. `None` if it is missing or of another version.
+    /// Opens the table of an index and verifies its directory. `None` if it is missing or of
+    /// another version.
     pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
         let path = dir.join(FILE);
         // An index of a release up to 0.1 has none: the caller writes it.

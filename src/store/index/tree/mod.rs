@@ -1,11 +1,11 @@
 //! sled trees that detect missing rows.
 //!
-//! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part (`docs/decisions/sled-0.34.md`). Each
-//! tree therefore has a row with the count of its other rows and the sum of their hashes, updated in the same atomic batch.
-//! Opening a tree verifies both.
+//! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part
+//! (`docs/decisions/sled-0.34.md`). Each tree therefore has a row with the count of its other rows
+//! and the sum of their hashes, updated in the same atomic batch. Opening a tree verifies both.
 //!
-//! A damaged file may also yield an old version of a tree, complete but older than another tree. A tree that must not be
-//! older than another one carries a mark that grows with each change.
+//! A damaged file may also yield an old version of a tree, complete but older than another tree. A
+//! tree that must not be older than another one carries a mark that grows with each change.
 //!
 //! # On disk
 //!
@@ -130,7 +130,8 @@ impl CheckedTree {
         })
     }
 
-    /// Whether the tree was empty and without a sum when it was opened. A tree that lost everything looks the same.
+    /// Whether the tree was empty and without a sum when it was opened. A tree that lost everything
+    /// looks the same.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }

@@ -1,4 +1,5 @@
-//! Reading ahead: the batch behind a consumer's cursor is read while its holder still processes the one before.
+//! Reading ahead: the batch behind a consumer's cursor is read while its holder still processes the
+//! one before.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
 use crate::wire::filter::EntryFilter;
 
-/// A part of the log that was read ahead. It becomes the consumer's next batch if the consumer is still there.
+/// A part of the log that was read ahead. It becomes the consumer's next batch if the consumer is
+/// still there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadAhead {
-    /// The consumer's filter.
     pub(crate) filter: EntryFilter,
     /// The cursor behind which it was read.
     pub(crate) from: SeqNo,
@@ -23,8 +24,9 @@ pub struct ReadAhead {
 }
 
 impl Store {
-    /// The events from `from` on for a consumer, without a lease and without a change of its state. `None` if the batch must be taken by
-    /// [`Store::next_batch`]: there are no events, or something has to be reported.
+    /// The events from `from` on for a consumer, without a lease and without a change of its state.
+    /// `None` if the batch must be taken by [`Store::next_batch`]: there are no events, or
+    /// something has to be reported.
     pub(crate) fn read_ahead(
         &self,
         name: &str,
@@ -50,8 +52,9 @@ impl Store {
         })
     }
 
-    /// Makes what was read ahead the holder's batch, as [`Store::next_batch`] does. False if it must be read again: the consumer was moved,
-    /// paused or given another filter, or retention has dropped entries of it.
+    /// Makes what was read ahead the holder's batch, as [`Store::next_batch`] does. False if it
+    /// must be read again: the consumer was moved, paused or given another filter, or retention has
+    /// dropped entries of it.
     pub(crate) fn take_ahead(
         &self,
         name: &str,

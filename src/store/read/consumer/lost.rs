@@ -1,4 +1,5 @@
-//! Entries that retention drops before a consumer has processed them, and the gap record in their place.
+//! Entries that retention drops before a consumer has processed them, and the gap record in their
+//! place.
 
 use std::sync::Arc;
 
@@ -21,14 +22,14 @@ pub(in crate::store) struct NotedLoss {
     before: Option<LostEntries>,
     noted: LostEntries,
     entries: u64,
-    /// Whether the note is on disk.
     is_saved: bool,
 }
 
 impl StoreInner {
-    /// Notes that a segment is about to be dropped, for the consumers that have not processed all of it. The note is on disk before the segment is
-    /// dropped, so a crash between loses no gap; it can leave the gap record of a segment that is dropped later. A batch that is being read meanwhile
-    /// may miss its entries, and is discarded because of the note.
+    /// Notes that a segment is about to be dropped, for the consumers that have not processed all
+    /// of it. The note is on disk before the segment is dropped, so a crash between loses no gap;
+    /// it can leave the gap record of a segment that is dropped later. A batch that is being read
+    /// meanwhile may miss its entries, and is discarded because of the note.
     pub(in crate::store) fn note_lost(&self, segment: &Arc<Segment>) -> Vec<NotedLoss> {
         let totals = segment.totals();
 

@@ -1,12 +1,15 @@
-//! Consumers: names with a filter and a durable cursor over the log, the one way to process events reliably.
+//! Consumers: names with a filter and a durable cursor over the log, the one way to process events
+//! reliably.
 //!
-//! A holder takes batches from the cursor on and acknowledges what it has processed; events that are not acknowledged are delivered again,
-//! so delivery is at least once. An event's id (`<public id of the store>:<sequence number>`) is the same each time. A lease keeps a second holder out.
+//! A holder takes batches from the cursor on and acknowledges what it has processed; events that
+//! are not acknowledged are delivered again, so delivery is at least once. An event's id (`<public
+//! id of the store>:<sequence number>`) is the same each time. A lease keeps a second holder out.
 //!
 //! # Invariants
 //!
-//! `cursor <= durable`. A cursor never passes an unacknowledged event, except by a seek: it advances by acknowledgements, and over events that
-//! do not match the filter. Retention that overtakes a cursor leaves a gap record at that place.
+//! `cursor <= durable`. A cursor never passes an unacknowledged event, except by a seek: it
+//! advances by acknowledgements, and over events that do not match the filter. Retention that
+//! overtakes a cursor leaves a gap record at that place.
 
 mod ahead;
 mod file;
@@ -178,7 +181,8 @@ impl StoreInner {
 }
 
 impl Store {
-    /// The public id of the store ([`crate::store::format::public_id`]): the first part of [`Store::event_id`].
+    /// The public id of the store ([`crate::store::format::public_id`]): the first part of
+    /// [`Store::event_id`].
     pub(crate) fn id(&self) -> String {
         self.0.public_id.clone()
     }
@@ -304,7 +308,8 @@ impl Store {
         Ok(position.min(durable))
     }
 
-    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
+    /// at `from`, behind it.
     pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
         let entries = self.0.numbers_between(asked.max(SeqNo::FIRST), from);
         if entries == 0 {
@@ -320,7 +325,8 @@ impl Store {
         Some(gap_record(None, lost, self.0.clock.now()))
     }
 
-    /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
+    /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before
+    /// cannot be acknowledged any more.
     pub(crate) fn seek_consumer(
         &self,
         name: &str,
@@ -362,8 +368,9 @@ impl Store {
             .change(name, true, |record| record.pin = pin)
     }
 
-    /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`. Does not wait. A batch without events may
-    /// end before the end of the log; the cursor has advanced then.
+    /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`.
+    /// Does not wait. A batch without events may end before the end of the log; the cursor has
+    /// advanced then.
     pub(crate) fn next_batch(
         &self,
         name: &str,
@@ -450,8 +457,8 @@ impl Store {
         Ok(batch)
     }
 
-    /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on return, and a power cut within
-    /// [`CONSUMER_SYNC_INTERVAL`].
+    /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on
+    /// return, and a power cut within [`CONSUMER_SYNC_INTERVAL`].
     pub(crate) fn ack(
         &self,
         name: &str,

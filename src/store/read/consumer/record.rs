@@ -30,7 +30,6 @@ pub(crate) struct ConsumerRecord {
     /// Unprocessed entries that retention dropped, until the gap record is processed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<LostEntries>,
-    /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<ConsumerFailure>,
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! Holds: jobs that are exempt from retention.
 //!
-//! Holds are set by an administrator. They are in a small text file, written atomically: not in sled, which may be
-//! rebuilt from the log, and not in the log, which contains only Salt's data.
+//! Holds are set by an administrator. They are in a small text file, written atomically: not in
+//! sled, which may be rebuilt from the log, and not in the log, which contains only Salt's data.
 //!
 //! # On disk
 //!
@@ -9,8 +9,9 @@
 //! HOLDS    one line per job: jid, tab, time of the hold (microseconds since 1970), tab, reason
 //! ```
 //!
-//! A malformed line is reported and preserved, so that an editing mistake loses no hold. While a part of the file cannot be read,
-//! every job counts as held, and holds cannot be changed: a job that is held by an unreadable line must not be deleted.
+//! A malformed line is reported and preserved, so that an editing mistake loses no hold. While a
+//! part of the file cannot be read, every job counts as held, and holds cannot be changed: a job
+//! that is held by an unreadable line must not be deleted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,11 +33,9 @@ pub(crate) struct Hold {
     pub(crate) jid: String,
     /// Time of the first hold.
     pub(crate) since: Micros,
-    /// Reason given by the administrator.
     pub(crate) reason: String,
 }
 
-/// The holds of a store.
 #[derive(Debug)]
 pub(crate) struct Holds {
     path: PathBuf,
@@ -51,7 +50,6 @@ pub(crate) struct Holds {
 #[derive(Debug, Default, Clone)]
 struct List {
     holds: BTreeMap<String, Hold>,
-    /// Malformed lines.
     malformed: Vec<String>,
 }
 
@@ -205,7 +203,7 @@ impl Holds {
             .write_whole(&self.path, text.as_bytes())
             .map_err(io_at("write", &self.path))?;
         *list = fresh;
-        // In memory only after the disk: a hold that is answered survives a crash.
+        // In memory only after the disk: a hold that is acknowledged survives a crash.
         Ok(outcome)
     }
 }

@@ -15,9 +15,9 @@
 //!   end <lines above> <xxh3-128 of all bytes above, hex>
 //! ```
 //!
-//! File names are relative to the backup's directory. Size, mtime and inode are those of the source: an unchanged file is not
-//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default. The public id is one-way: it reveals
-//! nothing of the store id.
+//! File names are relative to the backup's directory. Size, mtime and inode are those of the
+//! source: an unchanged file is not read again. A `dropped` segment is no longer in the store; a
+//! backup keeps it by default. The public id is one-way: it reveals nothing of the store id.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -29,7 +29,6 @@ use crate::store::tools::files::{self, Hash};
 use crate::store::tools::{ToolError, layout};
 use crate::store::write::seqno::SkippedNumbers;
 
-/// The first line.
 const TITLE: &str = "saltcellar backup, format 2";
 
 /// The state of a segment at the last backup that saw it.
@@ -77,7 +76,6 @@ pub struct LogCopy {
     /// Name in the backup.
     pub file: String,
     pub(crate) bytes: u64,
-    /// Hash of the content.
     pub(crate) hash: Hash,
     /// The source file at the time of the copy.
     pub(crate) version: FileVersion,
@@ -93,7 +91,6 @@ pub struct SmallFile {
     /// Name in the backup.
     pub file: String,
     pub(crate) bytes: u64,
-    /// Hash of the content.
     pub(crate) hash: Hash,
 }
 

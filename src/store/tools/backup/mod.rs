@@ -9,14 +9,15 @@
 //!
 //! # Invariant
 //!
-//! Files named in the manifest are never modified. New copies get new names; the new manifest replaces the old one after they
-//! are synced, and unnamed files are removed after that. An interrupted backup therefore leaves the previous one intact.
+//! Files named in the manifest are never modified. New copies get new names; the new manifest
+//! replaces the old one after they are synced, and unnamed files are removed after that. An
+//! interrupted backup therefore leaves the previous one intact.
 //!
-//! A backup belongs to one store. A directory with a backup of another store, or of a later state of this one, is left as it is: the
-//! backup may be all that is left of a lost store.
+//! A backup belongs to one store. A directory with a backup of another store, or of a later state
+//! of this one, is left as it is: the backup may be all that is left of a lost store.
 //!
-//! The backup contains every entry acknowledged before it began: active logs are opened and measured first, and copied up to
-//! their last complete frame.
+//! The backup contains every entry acknowledged before it began: active logs are opened and
+//! measured first, and copied up to their last complete frame.
 
 pub mod manifest;
 pub mod restore;
@@ -75,7 +76,8 @@ struct SourceLog {
     /// Open if the log is active: the daemon may replace the file.
     file: Option<File>,
     version: FileVersion,
-    /// The last sequence number of an active log; of a finished one possibly only the number before its first one.
+    /// The last sequence number of an active log; of a finished one possibly only the number before
+    /// its first one.
     last_seq: SeqNo,
 }
 
@@ -235,7 +237,8 @@ pub(crate) fn backup(
     Ok(report)
 }
 
-/// Fails if the backup in `to` is of another store than `from`, or of a later state of it: `end` is the number after its last entry.
+/// Fails if the backup in `to` is of another store than `from`, or of a later state of it: `end` is
+/// the number after its last entry.
 fn check_store(
     before: &Manifest,
     to: &Path,
@@ -291,7 +294,8 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
 /// Exists until the first manifest is written: marks an interrupted backup.
 const UNFINISHED: &str = "UNFINISHED";
 
-/// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence number of finished ones is read, too.
+/// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence
+/// number of finished ones is read, too.
 fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
     for mut segment in layout::segments(from)? {
@@ -530,7 +534,8 @@ fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
     Ok(dirs)
 }
 
-/// Removes files that the manifest does not name: copies of an interrupted backup, and superseded ones.
+/// Removes files that the manifest does not name: copies of an interrupted backup, and superseded
+/// ones.
 fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
     let logs = manifest.logs.iter().map(|log| &log.file);
     let named: HashSet<&Path> = logs

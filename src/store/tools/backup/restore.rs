@@ -1,7 +1,7 @@
 //! `restore`: creates a store from a backup.
 //!
-//! Its sequence numbers continue far behind those of the backup (`renumber`). The reactor's checkpoint is not restored: events of the
-//! backup are old, and must not cause reactions again.
+//! Its sequence numbers continue far behind those of the backup (`renumber`). The reactor's
+//! checkpoint is not restored: events of the backup are old, and must not cause reactions again.
 
 use std::fs::File;
 use std::path::Path;

@@ -21,11 +21,10 @@ use crate::store::{StoreError, format};
 /// Free space to leave after a copy, in bytes.
 const SPARE_BYTES: u64 = 1024 * 1024;
 
-/// The hash of a file's content.
 pub(crate) type Hash = u128;
 
-/// Copies the first `len` bytes of an open file into a file that was just created, and syncs it; returns their hash. Zero bytes
-/// stand for what the disk cannot read.
+/// Copies the first `len` bytes of an open file into a file that was just created, and syncs it;
+/// returns their hash. Zero bytes stand for what the disk cannot read.
 pub(crate) fn copy(
     from: &File,
     source: &Path,
@@ -43,7 +42,8 @@ pub(crate) fn copy(
     Ok(hash)
 }
 
-/// Hashes the first `len` bytes of an open file; calls `each` with every part. Zero bytes stand for what the disk cannot read.
+/// Hashes the first `len` bytes of an open file; calls `each` with every part. Zero bytes stand for
+/// what the disk cannot read.
 pub(crate) fn hashed(
     from: &File,
     source: &Path,

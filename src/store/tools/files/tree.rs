@@ -1,10 +1,10 @@
-//! Writes into a directory without following symbolic links below it: another user with write access could redirect them
-//! to a place that only the user of this process can write to.
+//! Writes into a directory without following symbolic links below it: another user with write
+//! access could redirect them to a place that only the user of this process can write to.
 //!
 //! # Invariant
 //!
-//! Paths are resolved component by component with `O_NOFOLLOW`, relative to the parent directory. Only the root may be a symbolic
-//! link, because the user of the tool named it.
+//! Paths are resolved component by component with `O_NOFOLLOW`, relative to the parent directory.
+//! Only the root may be a symbolic link, because the user of the tool named it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -81,7 +81,8 @@ impl Tree {
         Ok(at)
     }
 
-    /// Explains why a name could not be opened. For a symbolic link the system reports only ENOTDIR or ELOOP.
+    /// Explains why a name could not be opened. For a symbolic link the system reports only ENOTDIR
+    /// or ELOOP.
     fn refusal(&self, name: &OsStr, error: rustix::io::Errno) -> io::Error {
         // Looked at after the failure, so it only explains it.
         let found = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -171,7 +172,8 @@ impl Tree {
         )?)
     }
 
-    /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
+    /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not
+    /// exist.
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         use rustix::io::Errno;
 

@@ -1,7 +1,8 @@
 //! `verify`: checks that the data on disk is what was written.
 //!
-//! Reads every log, and every file that cannot be rebuilt. Beside a running daemon, active logs are read up to their size at the start of the check. The
-//! indexes are compared with the logs only if no daemon has them open.
+//! Reads every log, and every file that cannot be rebuilt. Beside a running daemon, active logs are
+//! read up to their size at the start of the check. The indexes are compared with the logs only if
+//! no daemon has them open.
 
 pub mod compare;
 pub mod seqs;
@@ -41,7 +42,6 @@ pub(crate) struct Problem {
     pub(crate) offset: Option<u64>,
     /// Length of the affected range.
     pub(crate) bytes: Option<u64>,
-    /// Description of the defect.
     pub(crate) what: String,
     /// Consequence and remedy.
     pub(crate) means: String,
@@ -71,7 +71,6 @@ pub(crate) struct VerifyReport {
     pub(crate) frames: u64,
     pub(crate) entries: u64,
     pub(crate) log_bytes: u64,
-    /// Result of the comparison of indexes.
     pub(crate) indexes: IndexCheck,
     pub(crate) problems: Vec<Problem>,
     /// Number of problems omitted from the list.
@@ -123,7 +122,8 @@ pub(crate) struct VerifyOptions {
     pub(crate) quick: bool,
 }
 
-/// Verifies a store. An error means that the check could not be completed, not that the store is damaged.
+/// Verifies a store. An error means that the check could not be completed, not that the store is
+/// damaged.
 pub(crate) fn verify(
     dir: &Path,
     options: VerifyOptions,
@@ -363,7 +363,8 @@ impl Verifier {
             Self::tail(segment, log.path(), &tail, report);
         }
 
-        // Without its header, or without an index that can be read, a log may have lost any number of entries at its end.
+        // Without its header, or without an index that can be read, a log may have lost any number
+        // of entries at its end.
         let is_cut = !is_known && (!has_header || segment.is_sealed);
         if is_cut && (!has_tail || segment.grows()) {
             let what = if scanned.frames == 0 {
@@ -548,7 +549,8 @@ impl Verifier {
         problems.retain(|problem| !is_end(problem) || problem.entries_lost > 0);
     }
 
-    /// Compares the entries that were found with those that indexes, state database and the last stop know.
+    /// Compares the entries that were found with those that indexes, state database and the last
+    /// stop know.
     fn count_known(&self, dir: &Path, known: &[KnownSegment], report: &mut VerifyReport) {
         for segment in known {
             let missing = segment.missing(&self.found, known);
@@ -764,8 +766,8 @@ fn catalogue(
     Ok(())
 }
 
-/// The first difference between a sealed index and its log, and the metadata in the index. Works on a copy, because sled
-/// writes to a database on opening.
+/// The first difference between a sealed index and its log, and the metadata in the index. Works on
+/// a copy, because sled writes to a database on opening.
 fn compare(
     dir: &Path,
     store_id: u64,

@@ -1,4 +1,5 @@
-//! A compressed set of sequence numbers: a bitmap per page of 65,536 numbers, and nothing for a full page.
+//! A compressed set of sequence numbers: a bitmap per page of 65,536 numbers, and nothing for a
+//! full page.
 
 use std::collections::BTreeMap;
 

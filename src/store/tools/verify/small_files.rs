@@ -47,7 +47,8 @@ impl Fault {
     }
 }
 
-/// Checks a file that another module reads; the arguments are its name within the state directory, its path, and its content.
+/// Checks a file that another module reads; the arguments are its name within the state directory,
+/// its path, and its content.
 pub(crate) type CheckFile<'a> = dyn Fn(&str, &Path, &[u8]) -> Vec<Fault> + 'a;
 
 /// A defect of a file.

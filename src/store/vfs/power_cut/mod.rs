@@ -1,21 +1,25 @@
 //! A simulated disk whose power can be cut.
 //!
-//! Every operation is applied to a real directory at once, which has the role of the page cache. The disk also records, for each
-//! file, its bytes as of the last successful sync and the writes since; for each directory, its names as of the last sync and the
-//! changes since. [`PowerCut::cut`] creates a directory with the synced state and a random part of the rest: single writes,
-//! single 512-byte sectors of them, single names, sizes.
+//! Every operation is applied to a real directory at once, which has the role of the page cache.
+//! The disk also records, for each file, its bytes as of the last successful sync and the writes
+//! since; for each directory, its names as of the last sync and the changes since.
+//! [`PowerCut::cut`] creates a directory with the synced state and a random part of the rest:
+//! single writes, single 512-byte sectors of them, single names, sizes.
 //!
-//! Each directory is synced separately, as in POSIX: when a name moves between two directories, either half of the move may
-//! survive. A rename within one directory is atomic.
+//! Each directory is synced separately, as in POSIX: when a name moves between two directories,
+//! either half of the move may survive. A rename within one directory is atomic.
 //!
-//! When a process is killed ([`PowerCut::cut_after`], then [`PowerCut::restore`]), the page cache survives: the next process
-//! reads unsynced data, which a later power cut may lose.
+//! When a process is killed ([`PowerCut::cut_after`], then [`PowerCut::restore`]), the page cache
+//! survives: the next process reads unsynced data, which a later power cut may lose.
 //!
-//! Space is counted in blocks of files and directories ([`PowerCut::leave_blocks`]), including removed files that are still open.
+//! Space is counted in blocks of files and directories ([`PowerCut::leave_blocks`]), including
+//! removed files that are still open.
 //!
-//! Data of a failed sync is lost, as with a kernel that drops dirty pages: a later successful sync does not make it durable.
+//! Data of a failed sync is lost, as with a kernel that drops dirty pages: a later successful sync
+//! does not make it durable.
 //!
-//! The directories of sled (`state`, `index`) bypass the [`Fs`]. A cut omits them, keeps them, or keeps them damaged.
+//! The directories of sled (`state`, `index`) bypass the [`Fs`]. A cut omits them, keeps them, or
+//! keeps them damaged.
 
 mod space;
 mod torn;
@@ -448,8 +452,8 @@ impl DiskState {
         if survives != Survives::Some {
             return names;
         }
-        // A journal would preserve the order, so that a prefix of the changes survives, but POSIX does not guarantee
-        // it.
+        // A journal would preserve the order, so that a prefix of the changes survives, but POSIX
+        // does not guarantee it.
         let (upto, gaps) = (rng.below(self.changes.len() + 1), rng.coin());
         for change in self
             .changes

@@ -65,7 +65,8 @@ impl DiskState {
             .map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
     }
 
-    /// Fails with ENOSPC unless there is space for another name in the path's directory, and for `blocks` blocks.
+    /// Fails with ENOSPC unless there is space for another name in the path's directory, and for
+    /// `blocks` blocks.
     pub(super) fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
         // A name that exists is replaced and needs no room.
         let names = match path

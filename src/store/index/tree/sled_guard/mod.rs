@@ -12,8 +12,9 @@ use crate::base::limits::INDEX_BUSY_TIMEOUT;
 use crate::store::error::{StoreError, derived_at, io_at};
 use crate::store::format::{list, name_of};
 
-/// Opens a sled database; a panic inside sled on damaged files becomes an error. sled closes a database on a background
-/// thread, so a recently closed one may still be locked: waits up to `INDEX_BUSY_TIMEOUT`.
+/// Opens a sled database; a panic inside sled on damaged files becomes an error. sled closes a
+/// database on a background thread, so a recently closed one may still be locked: waits up to
+/// `INDEX_BUSY_TIMEOUT`.
 pub(crate) fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
     loop {
@@ -34,8 +35,8 @@ pub(crate) fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreE
     }
 }
 
-/// Opens a sled database and converts it with `open`. sled writes to a database on opening; on a full disk a copy in
-/// memory is opened instead, and the second argument of `open` is true.
+/// Opens a sled database and converts it with `open`. sled writes to a database on opening; on a
+/// full disk a copy in memory is opened instead, and the second argument of `open` is true.
 pub(crate) fn open_or_copy<T>(
     dir: &Path,
     cache_bytes: u64,
@@ -114,8 +115,9 @@ impl Drop for DatabaseCopy {
     }
 }
 
-/// Calls into sled. Damage, bad sectors and panics become [`StoreError::Index`]; other errors of the operating system (no space,
-/// no file descriptor, no permission, database locked) become [`StoreError::Io`].
+/// Calls into sled. Damage, bad sectors and panics become [`StoreError::Index`]; other errors of
+/// the operating system (no space, no file descriptor, no permission, database locked) become
+/// [`StoreError::Io`].
 pub(crate) fn guarded<T>(
     dir: &Path,
     work: impl FnOnce() -> sled::Result<T>,
@@ -165,7 +167,8 @@ fn is_held(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 
-/// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync (docs/decisions/sled-0.34.md).
+/// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync
+/// (docs/decisions/sled-0.34.md).
 pub(crate) fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     // First sled's buffers, then the file that they went to.
     guarded(dir, || db.flush())?;

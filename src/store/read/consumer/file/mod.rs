@@ -1,9 +1,10 @@
-//! The file `CONSUMERS`: all consumers with their cursors. It is neither derived from the log nor part of it.
+//! The file `CONSUMERS`: all consumers with their cursors. It is neither derived from the log nor
+//! part of it.
 //!
 //! # On disk
 //!
-//! Text. A title, then lines that each hold a consumer as it was at some time; the last line of a name counts. The file is appended to, and
-//! rewritten when it has grown.
+//! Text. A title, then lines that each hold a consumer as it was at some time; the last line of a
+//! name counts. The file is appended to, and rewritten when it has grown.
 //!
 //! ```text
 //! saltcellar consumers 1
@@ -11,9 +12,10 @@
 //! <as above> {"name": .., "deleted": true}
 //! ```
 //!
-//! A line whose checksum does not match (an incomplete write, damage) is ignored: an earlier line of that name counts, whose cursor is lower,
-//! so events are delivered again and none is skipped. A sector that cannot be read is damage like any other; the file is kept as
-//! `CONSUMERS.damaged`. A line with a valid checksum that this release cannot read is preserved.
+//! A line whose checksum does not match (an incomplete write, damage) is ignored: an earlier line
+//! of that name counts, whose cursor is lower, so events are delivered again and none is skipped. A
+//! sector that cannot be read is damage like any other; the file is kept as `CONSUMERS.damaged`. A
+//! line with a valid checksum that this release cannot read is preserved.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -140,8 +142,9 @@ impl ConsumerFile {
         FileFault::of_lines(&self.path, &self.malformed, meaning)
     }
 
-    /// Saves changes: `record` is the new state of `name`, `None` for a deleted consumer; `all` are the consumers before the change. With
-    /// `sync`, it is durable on return, otherwise it survives the end of the process.
+    /// Saves changes: `record` is the new state of `name`, `None` for a deleted consumer; `all` are
+    /// the consumers before the change. With `sync`, it is durable on return, otherwise it survives
+    /// the end of the process.
     pub(super) fn save<'a>(
         &mut self,
         name: &str,

@@ -15,8 +15,8 @@ use crate::store::vfs::Disk;
 /// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
 
-/// Describes the first difference between the index of a sealed segment, its database and its table, and its log; `None` if
-/// they agree. Also returns the metadata in the index.
+/// Describes the first difference between the index of a sealed segment, its database and its
+/// table, and its log; `None` if they agree. Also returns the metadata in the index.
 pub(crate) fn difference(
     index: &Path,
     log: &MemIndex,
@@ -131,7 +131,8 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     Ok((!same).then(|| "the latest jobs per function differ between index and log".to_owned()))
 }
 
-/// Early releases kept the job stored last instead of the one with the newest jid; such an index is valid, too.
+/// Early releases kept the job stored last instead of the one with the newest jid; such an index is
+/// valid, too.
 fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> bool {
     found.pair() == newest.pair()
         && found.seq > newest.seq
@@ -140,7 +141,8 @@ fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> boo
             .is_some_and(|row| row.jid == found.jid)
 }
 
-/// Whether the index has every tag template of a block. Templates that share a bit cannot be checked.
+/// Whether the index has every tag template of a block. Templates that share a bit cannot be
+/// checked.
 fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, block: usize) -> bool {
     let (found, expected) = (
         sealed.blocks().templates(block),
@@ -158,7 +160,8 @@ fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, blo
             .all(|(template, _)| known.get(template).is_some_and(|bit| found & bit != 0))
 }
 
-/// Compares the catalogue in the state database with the segment indexes; returns the segments that differ.
+/// Compares the catalogue in the state database with the segment indexes; returns the segments that
+/// differ.
 pub(crate) fn catalogue(
     state: &Path,
     segments: &[(String, SeqNo, Option<SegmentMetadata>)],
@@ -190,12 +193,10 @@ pub(crate) fn catalogue(
     Ok(found)
 }
 
-/// A difference between catalogue and segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CatalogueDifference {
     /// The state database does not list the segment.
     Unknown,
-    /// The metadata differ.
     SegmentMetadata,
 }
 
