@@ -240,8 +240,8 @@ fn problem(step: &Path, found: &Metadata, uid: u32) -> Option<String> {
         return Some(format!("anyone can write to {at} (`chmod o-w {at}`)"));
     }
 
-    // Members of the group are no danger while there are none. An access list may name further
-    // users under the same bits.
+    // The group is no danger if nobody else is in it. An access list may name further users under
+    // the same bits.
     let gid = found.gid();
     let is_open =
         mode & GROUP_WRITES != 0 && (has_acl(step) || !users::has_no_members_but(gid, &[0, uid]));

@@ -393,7 +393,7 @@ impl Policy {
     }
 
     fn is_dropped(&self, entry: &Entry<'_>) -> bool {
-        // Salt depends on the other kinds.
+        // Salt and the daemon depend on the other kinds.
         if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
             return false;
         }

@@ -77,7 +77,8 @@ pub fn append_plain(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     is_written
 }
 
-/// Nesting depth of [`append_plain`], which recurses.
+/// Nesting depth of [`append_plain`], which recurses. Deeper values are rare and take the way by
+/// [`to_json`].
 const PLAIN_DEPTH_MAX: usize = 64;
 
 fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Option<()> {

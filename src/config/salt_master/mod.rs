@@ -431,8 +431,7 @@ fn environment(options: &mut Map, reader: &mut Reader) {
         return;
     };
 
-    // Salt's messages are repeated word for word, so that they can be found in its documentation
-    // and logs.
+    // In Salt's words, so that they can be compared with its log.
     if options
         .get("saltenv")
         .is_some_and(|new| *new != Value::Null)
@@ -472,7 +471,7 @@ fn shorten_sock_dir(options: &mut Map) {
         );
     }
 
-    // Salt derives these two from the final `cachedir`.
+    // Salt derives these two from `cachedir`.
     if !options.get("extension_modules").is_some_and(Value::truthy) {
         options.insert(
             "extension_modules".into(),

@@ -201,7 +201,9 @@ impl SpillDrainer {
 
             let pause = match () {
                 () if moved || spilled => continue,
+                // A fraction of the shortest pause between retries, so that none is missed by much.
                 () if state.held => REFUSED_PAUSE_MIN / 4,
+                // The intake is full, and nothing tells when it has room again.
                 () if !empty => Duration::from_millis(1),
                 () => STOP_CHECK,
             };

@@ -10,7 +10,7 @@ use crate::store::vfs::{Disk, Fs as _};
 pub(crate) fn faults(path: &Path) -> Vec<Fault> {
     let ending = path.extension().and_then(|ending| ending.to_str());
 
-    // Other files of the directory have no records.
+    // Other files are not delivered: two have no records, and damaged ones are known to be so.
     if !matches!(ending, Some("spill" | "read")) {
         return Vec::new();
     }

@@ -170,7 +170,7 @@ impl RuleOptions {
 
     /// The pause after `tried` attempts.
     pub(crate) fn pause(&self, tried: u32) -> Duration {
-        // Twenty doublings exceed the limit below, and a larger shift would overflow.
+        // Twenty doublings of a second are twelve days, far beyond the limit below.
         let doubled = 1_u32
             .checked_shl(tried.saturating_sub(1).min(20))
             .unwrap_or(u32::MAX);
