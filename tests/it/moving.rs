@@ -538,6 +538,31 @@ fn bodies(cellar: &Cellar) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn records_of_the_exporting_daemon_are_counted_and_left_out() {
+    let cellar = Cellar::start();
+    let file = cellar.dir.path().join("all.jsonl");
+    let line = |kind: &str| {
+        format!(
+            r#"{{"kind": "{kind}", "on_bus": true, "time": 1, "tag": "t/{kind}", "data": {{}}}}"#
+        )
+    };
+    let kinds = ["gap", "reaction", "event", "seen_on_bus", "reaction"];
+    fs::write(&file, kinds.map(line).join("\n")).unwrap();
+
+    let output = run(&cellar, &["import", "jsonl", file.to_str().unwrap()]);
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [1, 0, 0]),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(
+        json(&output)["left_out"],
+        serde_json::json!({ "gap": 1, "reaction": 2, "seen_on_bus": 1 })
+    );
+}
+
+#[test]
 fn json_lines_are_exact_for_everything_that_the_store_takes() {
     let text = |bytes: &[u8]| {
         let packed = [&[0xd9, u8::try_from(bytes.len()).unwrap()], bytes].concat();

@@ -5,7 +5,7 @@
 //! An item is either stored (acknowledged, so on disk), already known to the daemon, or skipped, which is reported and
 //! counted. Every call contains its item's time and is marked as a replay, so that the daemon deduplicates other sources.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
 
 use anyhow::Context as _;
@@ -29,6 +29,8 @@ pub(super) struct ImportStats {
     /// Stored and known items by kind.
     pub(super) by_kind: HashMap<Kind, (u64, u64)>,
     pub(super) skipped: u64,
+    /// Entries of the exporting daemon that are not imported by design, by kind.
+    pub(super) left_out: BTreeMap<&'static str, u64>,
     /// Items older than the age limit of the class `jobs`.
     pub(super) too_old: u64,
 }
@@ -111,7 +113,6 @@ impl Feed {
     }
 
     /// Adds an item to the current chunk, and stores the chunk once it is full.
-
     pub(super) fn push(&mut self, mut item: ImportItem) -> anyhow::Result<()> {
         let bytes = item.payload.bytes();
         // The daemon would reject the whole batch with it.
@@ -146,8 +147,13 @@ impl Feed {
         Ok(())
     }
 
-    /// Reports and counts an item that cannot be imported.
+    /// Counts an entry that only the exporting daemon has a use for. This is no failure: an import of
+    /// everything else is complete.
+    pub(super) fn leave_out(&mut self, kind: Kind) {
+        *self.stats.left_out.entry(kind.name()).or_default() += 1;
+    }
 
+    /// Reports and counts an item that cannot be imported.
     pub(super) fn skip(&mut self, origin: &str, why: &str) {
         self.stats.skipped += 1;
 

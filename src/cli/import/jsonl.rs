@@ -85,6 +85,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
                     "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
                 );
             }
+            Ok(JsonLine::Foreign(kind)) => feed.leave_out(kind),
             Ok(JsonLine::Head(_) | JsonLine::Empty) => {}
             Err(why) => feed.skip(&origin, &why),
         }
@@ -109,6 +110,9 @@ fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
 
 enum JsonLine {
     Item(i64, Payload),
+    /// An entry of this kind says what the exporting daemon saw or did, which is not true of the
+    /// importing daemon.
+    Foreign(Kind),
     Head(u64),
     Empty,
 }
@@ -134,11 +138,8 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     }
 
     let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
-    // They say what another daemon saw or did, which is not true of this one.
     if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
-        return Err(format!(
-            "{name} entries of another daemon cannot be imported"
-        ));
+        return Ok(JsonLine::Foreign(kind));
     }
 
     let at = match json.get("time") {

@@ -60,7 +60,7 @@ Examples:
   saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
 
 const JSONL: &str = "\
-docs/MIGRATE.md lists the fields. Gap records of the other daemon are not imported.
+docs/MIGRATE.md lists the fields. Gaps, reactions and other records of the daemon that wrote the export are counted and left out.
 
 Examples:
   saltcellar import jsonl salt.jsonl
@@ -137,7 +137,7 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
     };
 
     let document = json!({
-        "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
+        "stored": stored, "known": known, "skipped": stats.skipped, "left_out": stats.left_out, "older_than_kept": stats.too_old,
         "seconds": seconds, "kinds": KINDS.iter().map(counts).collect::<Map<_, _>>(),
     });
 
@@ -156,6 +156,12 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
             "{:<10} {stored} stored, {known} known already, {} skipped, in {seconds:.1} s ({rate:.0}/s)",
             "all", stats.skipped
         ))?;
+
+        for (kind, count) in &stats.left_out {
+            out.line(&format!(
+                "{kind:<10} {count} left out: records of the daemon that wrote the export"
+            ))?;
+        }
 
         if stats.too_old > 0 {
             out.line(&format!(

@@ -200,7 +200,6 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
 }
 
 /// Formats `0: 9, 2: 1`; empty if all are zero.
-
 fn retcodes(codes: &Json) -> String {
     let codes: Vec<_> = codes.as_object().into_iter().flatten().collect();
     // Only failures are worth a line.
