@@ -2,8 +2,9 @@
 //!
 //! # Invariant
 //!
-//! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is one line on standard
-//! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
+//! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is
+//! one line on standard error that starts with `saltcellar: failed to`; an unreachable daemon and
+//! findings of `doctor` have separate lines.
 
 mod admin;
 mod bench;
@@ -191,7 +192,8 @@ enum Verb {
     Man(admin::completions::ManArgs),
 }
 
-/// The negative result of an operation that succeeded, such as a check: printed without `failed to`.
+/// The negative result of an operation that succeeded, such as a check: printed without `failed
+/// to`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 struct Finding {
@@ -213,7 +215,8 @@ fn finding(message: String) -> anyhow::Error {
 #[error("{0}")]
 struct BadUsage(String);
 
-/// Runs the program with `args` (the first is the program's name) and prints errors to standard error.
+/// Runs the program with `args` (the first is the program's name) and prints errors to standard
+/// error.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -260,7 +263,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         .into());
     }
 
-    // Copies of the archive are private to the calling user. `serve` sets its umask from the configuration, which may name a group.
+    // Copies of the archive are private to the calling user. `serve` sets its umask from the
+    // configuration, which may name a group.
     if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
         restrict_umask(0o077);
     }
@@ -298,7 +302,8 @@ fn restrict_umask(mask: u32) {
     rustix::process::umask(inherited | mask);
 }
 
-/// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in [`print_error`].
+/// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in
+/// [`print_error`].
 fn report(error: &anyhow::Error) {
     // The chain would only say what failed; this says what to do.
     if let Some(unreachable) = error

@@ -1,4 +1,5 @@
-//! `saltcellar completions SHELL` and `saltcellar man DIR`: what the program generates from the definition of the command line. `docs/CLI.md` is the other part.
+//! `saltcellar completions SHELL` and `saltcellar man DIR`: output generated from the definition of
+//! the command line, as `docs/CLI.md` is.
 
 use std::path::PathBuf;
 

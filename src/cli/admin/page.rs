@@ -10,7 +10,7 @@ Examples:
   sudo saltcellar page
   xdg-open \"$(sudo saltcellar page)\"";
 
-/// The answer of `page_link`, as far as it is used.
+/// The used part of the response of `page_link`.
 #[derive(serde::Deserialize)]
 struct Link {
     url: String,

@@ -202,7 +202,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
     })
 }
 
-/// The error, while deliveries fail.
+/// The last error, as long as deliveries fail.
 fn present_error(row: &Sink) -> String {
     let error = row
         .error

@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     counters: bool,
 }
 
-/// The screen: lines and columns.
+/// Size of the smallest terminal that the screen fits, in lines and columns.
 const LINES: usize = 25;
 const COLUMNS: usize = 80;
 const REASON_LINES: usize = 9;
@@ -178,7 +178,8 @@ fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
     lines
 }
 
-/// Breaks a text into lines of at most `width` characters, at spaces where possible; at most three lines.
+/// Breaks a text into lines of at most `width` characters, at spaces where possible; at most three
+/// lines.
 fn broken(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
 

@@ -1,8 +1,9 @@
-//! The baseline as a process that receives the load over a unix socket, so that transport costs the same as for the daemon.
+//! The baseline as a process that receives the load over a unix socket, so that transport costs the
+//! same as for the daemon.
 //!
 //! ```text
 //! preamble, then frames: u32 length | u64 id | tags and data                     (big-endian)
-//! answers in the format of the daemon
+//! responses in the daemon's format
 //! ```
 
 use std::fs::File;

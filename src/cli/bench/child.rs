@@ -1,4 +1,5 @@
-//! The processes under test, a real daemon and the baseline, each with its own directory, and their resource usage.
+//! The processes under test, a real daemon and the baseline, each with its own directory, and their
+//! resource usage.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use crate::base::connect;
 use crate::testkit::usage::{Process, disk_bytes, memory_mb};
 
-/// Timeout of starting, stopping, which includes sealing, and queries.
+/// Timeout for starting, stopping (which includes sealing) and queries.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Creates a temporary directory in `parent`, or in the system's directory for temporary files.

@@ -1,4 +1,5 @@
-//! `saltcellar bench ingest`: rate, disk space and CPU time of ingesting events, compared with the baseline.
+//! `saltcellar bench ingest`: rate, disk space and CPU time of ingesting events, compared with the
+//! baseline.
 
 use std::path::PathBuf;
 
@@ -159,7 +160,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Measures one process and load; returns the rate and all results. `baseline` is the rate of the baseline.
+/// Measures one process and load; returns the rate and all results. `baseline` is the rate of the
+/// baseline.
 fn measure(
     global: &Global,
     args: &Args,

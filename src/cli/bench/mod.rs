@@ -1,7 +1,7 @@
 //! `saltcellar bench`: benchmarks of real processes on this machine.
 //!
-//! Most benchmarks start a daemon with an empty temporary directory and connect to its socket. The load is a pure function
-//! of the seed. Where possible, the same run measures a [`baseline`].
+//! Most benchmarks start a daemon with an empty temporary directory and connect to its socket. The
+//! load is a pure function of the seed. Where possible, the same run measures a [`baseline`].
 
 mod baseline;
 mod child;

@@ -30,7 +30,8 @@ const SCANS: u64 = 7;
 const WHOLE: u64 = 15;
 const STARTS: u64 = 5;
 
-/// Number and rate of `returner` calls while retention drops expired jobs, which it does every five seconds.
+/// Number and rate of `returner` calls while retention drops expired jobs, which it does every five
+/// seconds.
 const CALLS: u64 = 16_000;
 const CALLS_PER_S: f64 = 2_000.0;
 
@@ -114,8 +115,8 @@ impl QueryBench<'_> {
             .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
     }
 
-    /// Measures a call, whose arguments are a function of the run. It must find this many rows; without `rows` its answer is not
-    /// decoded.
+    /// Measures a call whose arguments depend on the run. It must return `rows` rows; without
+    /// `rows` the response is not decoded.
     fn ask(
         &mut self,
         query: Query,
@@ -134,7 +135,7 @@ impl QueryBench<'_> {
                 let answer = self.client.call(call, arguments)?;
                 durations.push(started.elapsed());
                 // Before the check, which is no part of the call.
-                // Calls for Salt answer with a map by jid or minion.
+                // Calls for Salt return a map by jid or minion.
                 let found = match call {
                     "jobs_list" => answer["jobs"].as_array().map(Vec::len),
                     "events_list" => answer["events"].as_array().map(Vec::len),
@@ -150,7 +151,7 @@ impl QueryBench<'_> {
                 let answer = self.client.call_raw(call, arguments)?;
                 durations.push(started.elapsed());
 
-                // Decoding a large answer would take longer than the call.
+                // Decoding a large response would take longer than the call.
                 let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
                 ensure!(good == Some(true), "ask for {call}");
             }
@@ -380,7 +381,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         |_| call_args([]),
     )?;
 
-    // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's head is read.
+    // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's
+    // head is read.
     for (query, tag) in [
         (("tag_scan", "tag search, nothing found"), "*/ret/absent-*"),
         (

@@ -51,7 +51,8 @@ impl Row {
         .json(key, n)
     }
 
-    /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null if `None`.
+    /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null
+    /// if `None`.
     pub(super) fn number<N: Into<Option<f64>>>(
         self,
         title: &'static str,

@@ -1,4 +1,5 @@
-//! `saltcellar bench returner`: latency of `returner` calls, for each of which a worker of the master waits.
+//! `saltcellar bench returner`: latency of `returner` calls, for each of which a worker of the
+//! master waits.
 
 use serde_json::json;
 

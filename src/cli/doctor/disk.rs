@@ -6,12 +6,14 @@ use super::{CheckResult, Findings};
 use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 use crate::config::{Config, Space};
 
-/// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need thousands.
+/// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need
+/// thousands.
 const FREE_INODES_LOW: u64 = 20_000;
 /// Free inodes below which creating the next segment or the spool may fail.
 const FREE_INODES_MIN: u64 = 200;
 
-/// Checks the state directory's file system. Bytes are checked only without a daemon, which otherwise reports them itself.
+/// Checks the state directory's file system. Bytes are checked only without a daemon, which
+/// otherwise reports them itself.
 pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
     let mut found = found.of("disk");
 

@@ -1,7 +1,9 @@
-//! Checks of a Salt master's configuration: options that are missing, dangerous or useless with saltcellar.
+//! Checks of a Salt master's configuration: options that are missing, dangerous or useless with
+//! saltcellar.
 //!
-//! Each check is a function of the configuration, named after its option. Checks need no running daemon or master:
-//! files that exist only at run time, such as sockets, are skipped while they are missing.
+//! Each check is a function of the configuration, named after its option. Checks need no running
+//! daemon or master: files that exist only at run time, such as sockets, are skipped while they are
+//! missing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -138,7 +140,8 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
     }
 }
 
-/// Whether Salt's loader finds the returner, its version, and whether it remains after an upgrade of Salt.
+/// Whether Salt's loader finds the returner, its version, and whether it remains after an upgrade
+/// of Salt.
 fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const WHY: &str =
         "without its returner, the master cannot create job ids and publishes no jobs";
@@ -260,7 +263,8 @@ fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
 fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
     let own = master.texts("module_dirs");
 
-    // Of the directories in `module_dirs` the last one counts, and in each only one of the two forms.
+    // Of the directories in `module_dirs` the last one counts, and in each only one of the two
+    // forms.
     let mut found: Vec<PathBuf> = own
         .iter()
         .rev()
@@ -295,7 +299,8 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     let MasterContext { master, socket, .. } = context;
     let configured = setting(master, "socket");
 
-    // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
+    // Without this socket, the extension of a user other than root falls back to one of that user,
+    // which is unknown here.
     let extension_socket = configured
         .clone()
         .unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
@@ -359,7 +364,8 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     }
 }
 
-/// Whether the extension trusts the daemon's user if the master runs as `master_uid`, by the rules of its `peer.py`.
+/// Whether the extension trusts the daemon's user if the master runs as `master_uid`, by the rules
+/// of its `peer.py`.
 fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
     let uid = context.daemon.uid;
     if uid == 0 || uid == master_uid {
@@ -537,7 +543,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     }
 }
 
-/// Engines that no longer start because another file sets the option, too.
+/// Engines that no longer start because another file sets the option as well.
 fn engines(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "engines";
     let mut found = found.of(CHECK);
@@ -696,7 +702,7 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     }
 }
 
-/// Salt's reactor is disabled in favour of ours, which does not run.
+/// Salt's reactor is disabled in favor of saltcellar's, which does not run.
 fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
@@ -729,7 +735,8 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     );
 }
 
-/// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes nothing.
+/// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes
+/// nothing.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
     let reactor = &config.reactor;
     reactor

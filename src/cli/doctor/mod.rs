@@ -1,9 +1,12 @@
-//! `saltcellar doctor`: diagnoses the daemon, its store and socket, the Salt master and the extension.
+//! `saltcellar doctor`: diagnoses the daemon, its store and socket, the Salt master and the
+//! extension.
 //!
-//! The checks query the daemon and read files. They change nothing, and work without a running daemon. A *problem* is
-//! actual or possible loss of data, or a component that cannot work; a *warning* is a risk of one.
+//! The checks query the daemon and read files. They change nothing, and work without a running
+//! daemon. A *problem* is actual or possible loss of data, or a component that cannot work; a
+//! *warning* is a risk of one.
 //!
-//! Checks of the Salt master (`doctor/master.rs`) read its configuration as Salt does. Their findings include a reason and a fix.
+//! Checks of the Salt master (`doctor/master.rs`) read its configuration as Salt does. Their
+//! findings include a reason and a fix.
 
 mod access;
 mod disk;
@@ -118,7 +121,8 @@ impl Findings {
     }
 }
 
-/// The findings of one check. The fix of a finding is text for a configuration file, or a command in backquotes.
+/// The findings of one check. The fix of a finding is text for a configuration file, or a command
+/// in backquotes.
 struct Check<'a> {
     check: &'static str,
     found: &'a mut Findings,
@@ -268,7 +272,8 @@ pub(super) fn installed_extension(salt_python: &Path, master: &SaltMaster) -> Op
     python::ask(salt_python, master).ok()?.extension
 }
 
-/// Whether a master is configured here. A missing configuration is a problem only if its directory was passed.
+/// Whether a master is configured here. A missing configuration is a problem only if its directory
+/// was passed.
 fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
     let mut found = found.of("master_config");
 
@@ -298,8 +303,9 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
     false
 }
 
-/// What of the master this user cannot read. Checks of the rest would find what is not so: half a configuration has Salt's defaults in
-/// its other half, and keys, modules and sockets that exist would be missing.
+/// The part of the master that this user cannot read, if any. Checks without it would report false
+/// findings: unread options would have Salt's defaults, and existing keys, modules and sockets
+/// would look missing.
 fn closed_to_this_user(master: &SaltMaster, is_default: bool) -> Option<String> {
     let own = rustix::process::geteuid();
     if own.is_root() {
@@ -380,7 +386,7 @@ fn check_master(
     master::check(found, &context);
 }
 
-/// The uid of the daemon: that of its socket's owner, or without a socket that of this process.
+/// The daemon's uid: the owner of its socket, or without a socket the uid of this process.
 fn daemon_uid(socket: &Path) -> u32 {
     std::fs::symlink_metadata(socket)
         .map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid())
@@ -527,7 +533,8 @@ fn ask_daemon(socket: &Path) -> Result<(Client, Status), ClientError> {
     Ok((client, status))
 }
 
-/// The configuration that the daemon runs with. Its file may be another than this program's, or not readable.
+/// The configuration with which the daemon runs. Its file may differ from this program's, or be
+/// unreadable for this user.
 fn running(client: &mut Client) -> Result<Config, String> {
     #[derive(Deserialize)]
     struct Running {
@@ -539,7 +546,7 @@ fn running(client: &mut Client) -> Result<Config, String> {
     read_options(&running.config).map_err(|Invalid { path, problem }| format!("{path}: {problem}"))
 }
 
-/// Keys without a value cannot be written in a configuration.
+/// Removes keys without a value, which no configuration file can express.
 fn remove_unset(value: &mut Json) {
     if let Json::Object(map) = value {
         map.retain(|_, value| !value.is_null());
@@ -547,7 +554,7 @@ fn remove_unset(value: &mut Json) {
     }
 }
 
-/// The configuration for the other checks: that of the running daemon, or else that of the file.
+/// The configuration for the other checks: the running daemon's, or else the file's.
 fn check_configuration(
     found: &mut Findings,
     file: Result<Config, ConfigError>,
@@ -587,7 +594,8 @@ fn check_configuration(
     }
 }
 
-/// Parts of the daemon that have checks of their own, with more detail than the reasons of `status`.
+/// Parts of the daemon that have checks of their own, with more detail than the reasons of
+/// `status`.
 const CHECKED_PARTS: [&str; 8] = [
     "disk",
     "bus ",
@@ -599,7 +607,7 @@ const CHECKED_PARTS: [&str; 8] = [
     "since the start",
 ];
 
-/// The reasons of `status` why not all is well, so that `doctor` never finds less than `status`.
+/// Reports the reasons of `status`, so that `doctor` never finds less than `status`.
 fn check_reasons(found: &mut Findings, status: &Status) {
     let mut found = found.of("status");
 

@@ -61,7 +61,7 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
     }
 }
 
-/// The way by which events arrive, and the number of calls it needs.
+/// The path by which events arrive, and its cost in calls.
 pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
 

@@ -1,11 +1,11 @@
-//! Destinations of sinks: whether each is reachable from the daemon, keeps up, and accepts what it gets.
+//! Sinks: whether the daemon reaches each destination, lag, failures, and dead letters.
 
 use super::{CheckResult, Findings};
 use crate::api::call::sinks::{SinkCheck, SinkChecks, SinksPage};
 use crate::api::client::Client;
 use crate::cli::ask;
 
-/// A sink that is further behind, in seconds, is a warning.
+/// Lag in seconds above which a sink gets a warning.
 const LAG_S: u64 = 3_600;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client) {

@@ -118,8 +118,8 @@ fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// The sequence number at which to resume an interrupted export of the same kind, if any. Truncates the file after its last
-/// complete line.
+/// The sequence number at which to resume an interrupted export of the same kind, if any. Truncates
+/// the file after its last complete line.
 fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
     let reading = || format!("resume {}", part.display());
 

@@ -20,7 +20,6 @@ use crate::config::{Environment, Origin, SocketChoice};
 use crate::wire::json::to_json;
 use crate::wire::msgpack::encode;
 
-/// The daemon is unreachable.
 #[derive(Debug, thiserror::Error)]
 #[error("daemon unreachable at {} ({}): {source}", choice.path.display(), origin_text(&choice.origin))]
 pub(in crate::cli) struct NoDaemon {
@@ -47,7 +46,8 @@ impl NoDaemon {
     }
 }
 
-/// The remedy for a socket that this user may not open: the group that may is that of the socket, or of the closed directory above it.
+/// The remedy for a socket that this user may not open: membership in the group of the socket, or
+/// of the closed directory above it.
 fn no_access(socket: &Path) -> String {
     let user = users::User::numbered(rustix::process::geteuid().as_raw())
         .map_or_else(|| "USER".to_owned(), |user| user.name);
@@ -80,7 +80,8 @@ fn origin_text(origin: &Origin) -> String {
     }
 }
 
-/// Connects to the daemon whose socket is set by flags, environment, configuration or default, in this order.
+/// Connects to the daemon whose socket is set by flags, environment, configuration or default, in
+/// this order.
 pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
@@ -97,7 +98,8 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     })
 }
 
-/// Makes one call. `args` is a map, or `()`; null values are left out. The times in the answer become ISO text.
+/// Makes one call. `args` is a map, or `()`; null values are left out. Times in the response become
+/// ISO text.
 pub(in crate::cli) fn call(
     client: &mut Client,
     name: &str,
@@ -106,7 +108,7 @@ pub(in crate::cli) fn call(
     Ok(call_as::<IgnoredAny>(client, name, args)?.1)
 }
 
-/// As [`call`], with the answer as its type, too.
+/// Like [`call`], but returns the response as `T`, too.
 pub(in crate::cli) fn call_as<T: DeserializeOwned>(
     client: &mut Client,
     name: &str,
@@ -135,7 +137,7 @@ pub(in crate::cli) fn call_as<T: DeserializeOwned>(
     Ok((typed, answer))
 }
 
-/// Reads an answer as its type.
+/// Reads a response as its type.
 pub(in crate::cli) fn typed<'a, T: Deserialize<'a>>(answer: &'a Json) -> Result<T, ClientError> {
     T::deserialize(answer).map_err(|error| ClientError::Protocol(error.to_string()))
 }
@@ -150,7 +152,7 @@ pub(in crate::cli) fn answer(
     call(&mut connect(global)?, name, args).context(operation)
 }
 
-/// As [`answer`], with the answer as its type, too.
+/// Like [`answer`], but returns the response as `T`, too.
 pub(in crate::cli) fn answer_as<T: DeserializeOwned>(
     global: &Global,
     name: &str,
@@ -160,7 +162,8 @@ pub(in crate::cli) fn answer_as<T: DeserializeOwned>(
     call_as(&mut connect(global)?, name, args).context(operation)
 }
 
-/// Connects, makes one call that changes something, for `operation`, and prints its result: `text`, or the answer.
+/// Connects, makes one call that changes something, and prints its result: `text`, or the response
+/// as JSON.
 pub(in crate::cli) fn change<T: DeserializeOwned>(
     global: &Global,
     name: &str,
@@ -182,15 +185,15 @@ pub(in crate::cli) struct Pages {
     /// Whether the daemon has rows beyond those read.
     more: bool,
     done: bool,
-    /// Sums of the field `scan` of the answers, if they are to be printed.
+    /// Sums of the field `scan` of the responses, if they are to be printed.
     scan: Option<BTreeMap<String, u64>>,
 }
 
-/// A call that answers with a list.
+/// A call whose response is a list.
 #[derive(Clone, Copy)]
 pub(in crate::cli) struct ListCall {
     pub(in crate::cli) call: &'static str,
-    /// The field of the answer that holds the list.
+    /// The field of the response that holds the list.
     pub(in crate::cli) rows: &'static str,
     /// The field of a row whose value is the argument `before` of the next call.
     pub(in crate::cli) cursor: &'static str,
@@ -234,7 +237,8 @@ impl Pages {
     /// The next rows, newest first; empty at the end.
     pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Vec<Json>> {
         loop {
-            // A page without matches is not the end: the daemon limits the rows that one call reads.
+            // A page without matches is not the end: the daemon limits the rows that one call
+            // reads.
             let rows = self.next_page().context(self.list.operation)?;
             if !rows.is_empty() || self.done || self.wanted == 0 {
                 return Ok(rows);
@@ -395,7 +399,7 @@ pub(in crate::cli) fn set(args: &mut Json, name: &str, value: Json) {
     }
 }
 
-/// A row of an answer, preceded by the job that it is about.
+/// A row of a response, preceded by the jid of its job.
 pub(in crate::cli) fn with_jid(jid: &str, row: &Json) -> Json {
     let mut all = json!({ "jid": jid });
     if let (Json::Object(all), Json::Object(row)) = (&mut all, row) {
@@ -404,7 +408,7 @@ pub(in crate::cli) fn with_jid(jid: &str, row: &Json) -> Json {
     all
 }
 
-/// Makes a call whose list is answered in pages, and returns one answer that holds all of `rows`.
+/// Makes a call whose list comes in pages, and returns one response that holds all of `rows`.
 pub(in crate::cli) fn call_paged(
     client: &mut Client,
     name: &str,

@@ -1,4 +1,4 @@
-//! Fields of the maps in answers. An absent field is like null.
+//! Fields of the maps in responses. An absent field is like null.
 
 use serde_json::Value as Json;
 

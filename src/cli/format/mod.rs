@@ -1,4 +1,5 @@
-//! Calls to the daemon and their pages; the forms of input, output and results: tables, JSON, Salt's outputters, times, YAML arguments, progress, exit codes.
+//! Input and output of the command line: calls to the daemon and their pages, tables, JSON, Salt's
+//! outputters, times, YAML arguments, progress, exit codes.
 
 pub(super) mod ask;
 pub(super) mod exit;

@@ -1,4 +1,5 @@
-//! Progress of a long operation on standard error: a bar on a terminal, otherwise a line from time to time.
+//! Progress of a long operation on standard error: a bar on a terminal, otherwise a line from time
+//! to time.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -2,8 +2,9 @@
 //!
 //! # Invariant
 //!
-//! No cell is wider than [`CELL_WIDTH_MAX`], on a terminal or not: a longer one is cut and ends in an ellipsis. The other formats
-//! have whole values. Widths are those of a terminal: a wide character takes two columns, a combining one none.
+//! No cell is wider than [`CELL_WIDTH_MAX`], on a terminal or not: a longer one is cut and ends in
+//! an ellipsis. The other formats have whole values. Widths are those of a terminal: a wide
+//! character takes two columns, a combining one none.
 
 use std::borrow::Cow;
 
@@ -106,7 +107,8 @@ impl Column {
     }
 }
 
-/// A table, which may be printed in several parts. Column widths never shrink between parts.
+/// A table, which may be printed in several parts. A column is as wide as its widest cell so far,
+/// unless the terminal is too narrow.
 pub(in crate::cli) struct Table {
     columns: Vec<Column>,
     widths: Vec<usize>,
@@ -200,7 +202,8 @@ impl Table {
         Ok(())
     }
 
-    /// Widens the columns to their content, then omits and truncates columns until the table fits the terminal.
+    /// Widens the columns to their content, then omits and truncates columns until the table fits
+    /// the terminal.
     fn fit(&mut self, rows: &[Vec<String>], terminal: Option<usize>) {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
@@ -293,7 +296,8 @@ impl Table {
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
 
-    /// The rows without characters that change the terminal, and without cells that exceed [`CELL_WIDTH_MAX`].
+    /// The rows without characters that change the terminal, and without cells that exceed
+    /// [`CELL_WIDTH_MAX`].
     fn bounded(&self, rows: &[Vec<String>]) -> Vec<Vec<String>> {
         // Escaped first, because escapes are longer than what they replace.
         let bound = |(column, cell): (&Column, &String)| {

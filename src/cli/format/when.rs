@@ -1,4 +1,4 @@
-//! Times on the command line and in tables: local, or UTC with `--utc`. JSON has times in UTC.
+//! Times on the command line and in tables: local, or UTC with `--utc`. JSON output is in UTC.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use serde_json::Value as Json;
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Selects UTC for all times of this process; effective only before the first time is read or shown.
+/// Selects UTC for all times of this process; effective only before the first time is read or
+/// shown.
 pub(in crate::cli) fn use_utc() {
     // Set already: the zone cannot change any more.
     let _ = ZONE.set(TimeZone::UTC);
@@ -43,7 +44,8 @@ fn is_utc(zone: &TimeZone) -> bool {
 pub(in crate::cli) enum When {
     /// An instant.
     At(Micros),
-    /// A time of the local calendar, or of UTC with `--utc`, which is not known before all flags are read.
+    /// A time of the local calendar, or of UTC with `--utc`, which is not known before all flags
+    /// are read.
     Local(DateTime),
     /// A time of day, and the number of days before today.
     Day(i32, DateTime),
@@ -217,13 +219,14 @@ pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
         .map(|at| of_utc(at).0)
 }
 
-/// The fields of answers that hold values of Salt, or records as they are stored.
+/// The fields of responses that hold values of Salt, or records as they are stored.
 const STORED: [&str; 17] = [
     "arg", "tgt", "tgt_type", "user", "metadata", "load", "return", "retcode", "success", "fun",
     "fun_args", "out", "data", "changes", "comment", "reaction", "results",
 ];
 
-/// Converts the fields `time` of an answer, and of the maps and lists in it, from microseconds to ISO text.
+/// Converts the fields `time` of a response, and of the maps and lists in it, from microseconds to
+/// ISO text.
 pub(in crate::cli) fn iso_in(answer: &mut Json) {
     match answer {
         Json::Array(rows) => rows.iter_mut().for_each(iso_in),
@@ -261,12 +264,12 @@ pub(in crate::cli) fn short(iso: &Json) -> String {
     )
 }
 
-/// As [`short`], of a typed time.
+/// Like [`short`], for a typed time.
 pub(in crate::cli) fn short_at(at: Time) -> String {
     short(&Json::from(at.0.iso()))
 }
 
-/// As [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.
+/// Like [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.
 pub(in crate::cli) fn short_in_zone(iso: &Json) -> String {
     shown(
         iso.as_str().unwrap_or_default(),

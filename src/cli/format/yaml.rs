@@ -1,7 +1,8 @@
 //! Data typed on the command line: JSON, or YAML as Salt's own command line reads it.
 //!
-//! JSON may contain the tagged values of `--output json` ([`crate::wire::json`]). Plain YAML scalars have the
-//! meaning that Salt's loader gives them: `yes` is true, `010` is 10, `1_000` is 1000. Dates remain text.
+//! JSON may contain the tagged values of `--output json` ([`crate::wire::json`]). Plain YAML
+//! scalars have the meaning that Salt's loader gives them: `yes` is true, `010` is 10, `1_000` is
+//! 1000. Dates remain text.
 
 use anyhow::Context as _;
 use rmpv::Value;

@@ -1,4 +1,5 @@
-//! `saltcellar events`: lists, counts and follows archived events, and fires events onto Salt's bus.
+//! `saltcellar events`: lists, counts and follows archived events, and fires events onto Salt's
+//! bus.
 
 use std::io::Read as _;
 use std::path::PathBuf;

@@ -149,7 +149,7 @@ fn highstate(run: &MinionRun, now: Micros) -> String {
     format!("{result} {}", age(run.time, now))
 }
 
-/// States what the answer does not cover.
+/// Prints what the response does not cover.
 fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
     // Filled only for what was skipped.
     let notes = [

@@ -1,4 +1,5 @@
-//! `saltcellar jobs`: queries of the job cache; `saltcellar events` and `saltcellar consumers` beside it.
+//! `saltcellar jobs`, `minions`, `events` and `consumers`: queries of the job cache and of the
+//! event archive.
 
 pub(super) mod consumers;
 mod diff;
@@ -291,7 +292,8 @@ fn arg(job: &Json) -> String {
     }
 }
 
-/// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds internal keys of Salt.
+/// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds
+/// internal keys of Salt.
 fn argument(arg: &Json) -> String {
     let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
 

@@ -66,7 +66,7 @@ pub(in crate::cli) struct CountArgs {
     by: Option<String>,
 }
 
-/// The arguments of a filter, with others.
+/// The arguments of a call: a filter and others.
 fn with_filter(filter: &FilterFlags, others: Json) -> anyhow::Result<Json> {
     let mut args = serde_json::to_value(filter)?;
     if let (Json::Object(args), Json::Object(others)) = (&mut args, others) {
@@ -83,7 +83,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut table = Table::new(columns());
     let mut left = args.limit.unwrap_or(u64::MAX);
 
-    // The first call does not wait: its answer has the position from which a later connection continues.
+    // The first call does not wait: its response has the position from which a later connection
+    // continues.
     let mut call_args = with_filter(&args.filter, json!({ "wait_ms": 0, "time": args.since }))?;
 
     let mut has_position = false;

@@ -1,6 +1,6 @@
 //! `saltcellar jobs watch`: follows a job.
 //!
-//! Each call waits in the daemon, which follows the log and answers with the new entries of the job.
+//! Each call waits in the daemon, which follows the log and returns the new entries of the job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

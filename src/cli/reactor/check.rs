@@ -323,7 +323,7 @@ impl Checking<'_> {
 
         let (tag, data) = minimal_event(rule);
 
-        // With an event that has only what most events have.
+        // With a minimal event, because a check has no real one.
         let checked = self.salt.check(
             &SaltFile {
                 path: &file.path,
@@ -394,7 +394,7 @@ impl Checking<'_> {
     }
 }
 
-/// Tag and data of an event that has only what most have.
+/// Tag and data of an event with only the fields that most events have.
 fn minimal_event(rule: &str) -> (String, Value) {
     let data = Map::from_iter([
         ("id".into(), "minion".into()),

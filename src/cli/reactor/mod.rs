@@ -1,4 +1,5 @@
-//! `saltcellar reactor ...`: the reactor's rules and history, tests of its files, and comparison with Salt's own.
+//! `saltcellar reactor ...`: the reactor's rules and history, tests of its files, and comparison
+//! with Salt's own.
 
 mod check;
 mod conformance;
@@ -156,7 +157,8 @@ fn program_time(config: &ReactorConfig) -> Duration {
     config.program_timeout.max(config.helper_timeout)
 }
 
-/// A line for each error in a master's rules and their files, as `reactor check` finds them with this Python of Salt.
+/// A line for each error in a master's rules and their files, as `reactor check` finds them with
+/// this Python of Salt.
 pub(super) fn faults(
     master: &SaltMaster,
     config: &ReactorConfig,

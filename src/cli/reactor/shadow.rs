@@ -171,7 +171,8 @@ fn read(
     let micros =
         |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
 
-    // Early enough to include a mode entry, and calls that started before the range and end within it.
+    // Early enough to include a mode entry, and calls that started before the range and end within
+    // it.
     let begin = since
         .0
         .saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));

@@ -1,9 +1,11 @@
 //! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTP -> ready
-//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket, HTTP (calls in flight finish) -> sinks -> buses (memory
-//!        stored or spilled) -> reactor -> appender (all answered, synced) -> committer -> sealer -> retainer -> lock released
+//! start: store -> local socket bound -> appender, committer, sealer, retainer -> buses -> reactor
+//!        -> sinks -> ZeroMQ -> scripts -> HTTP -> local socket served -> ready
+//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket, HTTP (calls finish)
+//!        -> scripts -> sinks -> buses (memory stored or spilled) -> reactor -> appender (all
+//!        acknowledged, synced) -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
 //! # Invariant
@@ -49,7 +51,6 @@ use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
 use crate::wire::python::Value;
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
-/// A running daemon.
 struct Daemon {
     store: Store,
     drain: Drain,
@@ -322,7 +323,8 @@ impl Daemon {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
+    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the
+    /// configuration.
     fn wait_for_signal(&mut self, started_with: &Config) {
         let Self {
             runtime,
@@ -416,7 +418,8 @@ impl Daemon {
             reactor.stop();
         }
 
-        // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
+        // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the
+        // others.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
 
@@ -429,7 +432,8 @@ impl Daemon {
     }
 }
 
-/// The bus of this host's Salt master, if the daemon neither reads it nor gets its events by `event_return`.
+/// The bus of this host's Salt master, if the daemon neither reads it nor gets its events by
+/// `event_return`.
 fn unread_bus(config: &Config) -> Option<PathBuf> {
     if !config.bus.is_empty() {
         return None;
@@ -532,8 +536,9 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
     }
 }
 
-/// The time of the newest jid, at most an hour ahead: the clock may have been set back since that jid was generated. Ahead of the clock only
-/// jobs with a load from the master count, because minions can invent other jids.
+/// The time of the newest jid, at most an hour ahead: the clock may have been set back since that
+/// jid was generated. Ahead of the clock only jobs with a load from the master count, because
+/// minions can invent other jids.
 fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
     const HOUR: i64 = 3_600_000_000;
 
@@ -568,15 +573,17 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a huge page stays resident while any byte of
-/// it is in use: they cost 55 MB without a gain (docs/decisions/huge-pages.md).
+/// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a
+/// huge page stays resident while any byte of it is in use: they cost 55 MB without a gain
+/// (docs/decisions/huge-pages.md).
 pub(in crate::cli) fn disable_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot disable transparent huge pages");
     }
 }
 
-/// Each peer needs a file descriptor; the soft limit of 1,024 exists for programs that use select(2).
+/// Each peer needs a file descriptor; the soft limit of 1,024 exists for programs that use
+/// select(2).
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! The sinks and scripts of the daemon: its store, its redaction, its bus and its configuration behind them.
+//! Connects sinks and scripts with the daemon's store, redaction, bus and configuration.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use crate::store::Store;
 use crate::store::vfs::Fs;
 use crate::wire::call::CallError;
 
-/// Starts the sinks.
 pub(super) fn start(
     config: &Config,
     settings: Vec<SinkSettings>,
@@ -41,7 +40,6 @@ pub(super) fn start(
     Arc::new(Engines::start(deps, settings))
 }
 
-/// Starts the scripts.
 pub(super) fn start_scripts(
     config: &Config,
     settings: Vec<ScriptSettings>,

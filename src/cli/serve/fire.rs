@@ -1,4 +1,4 @@
-//! The buses that the reactor fires events onto are those that the daemon reads.
+//! Lets the reactor fire events onto the buses that the daemon reads.
 
 use std::path::PathBuf;
 

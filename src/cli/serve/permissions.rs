@@ -1,4 +1,5 @@
-//! Restricts the permissions of an existing state directory to those that the daemon's umask would give a new one.
+//! Restricts the permissions of an existing state directory to those that the daemon's umask would
+//! give a new one.
 //!
 //! A directory with foreign files is only reported, because they may need its permissions.
 

@@ -1,6 +1,8 @@
-//! SIGHUP: applies changed `reactor`, `scripts` and `sinks` sections, and reports changes of other keys, which need a restart.
+//! SIGHUP: applies changed `reactor`, `scripts` and `sinks` sections, and reports changes of other
+//! keys, which need a restart.
 //!
-//! A reload logs one line, with what changed, what was rejected and what needs a restart; `status` has the same until the next one. Other
+//! A reload logs one line, with what changed, what was rejected and what needs a restart; `status`
+//! shows the same until the next reload. Other
 //! lines are logged only for what is new.
 
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use crate::engines::runtime::Engines;
 use crate::engines::settings::of_config;
 use crate::reactor::service::Reloader;
 
-/// What a reload changes.
+/// The parts that a reload can change.
 pub(super) struct Parts {
     pub(super) started_with: Config,
     pub(super) running: Arc<RunningConfig>,
@@ -21,7 +23,8 @@ pub(super) struct Parts {
     pub(super) scripts: Arc<Scripts>,
 }
 
-/// Rereads the configuration of the running daemon. Returns when the change is in effect, or rejected.
+/// Rereads the configuration of the running daemon. Returns when the change is in effect, or
+/// rejected.
 pub(super) fn reload(parts: &Parts) {
     let new = match parts.started_with.reread() {
         Ok(new) => new,

@@ -1,5 +1,5 @@
-//! Notifications to systemd: ready, reloading, alive, stopping, and the local socket, which systemd keeps open while the daemon
-//! restarts (docs/decisions/systemd-unit.md). No-ops without systemd.
+//! Notifications to systemd: ready, reloading, alive, stopping, and the local socket, which systemd
+//! keeps open while the daemon restarts (docs/decisions/systemd-unit.md). No-ops without systemd.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
@@ -37,7 +37,8 @@ pub(super) fn reloading() {
     }
 }
 
-/// The listening socket at `path` that systemd passed, that of the previous daemon or of a socket unit, if clients reach it.
+/// The listening socket at `path` that systemd passed, if clients reach it: the previous daemon's,
+/// or a socket unit's.
 ///
 /// Changes environment variables, so it must run before any thread reads them.
 pub(super) fn inherited(path: &Path) -> Passed {
@@ -76,7 +77,7 @@ pub(super) fn inherited(path: &Path) -> Passed {
     passed
 }
 
-/// Takes a passed socket, or says why it is of no use.
+/// Takes a passed socket, or returns the reason why it cannot be used.
 fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(), String> {
     if passed.is_live() {
         return Err("another one is in use".to_owned());
@@ -102,7 +103,8 @@ fn accepts(passed: &mut Passed, socket: UnixListener, path: &Path) -> Result<(),
     }
 }
 
-/// Hands a copy of the socket to systemd, which passes it to the next daemon: connections wait while the daemon restarts.
+/// Hands a copy of the socket to systemd, which passes it to the next daemon: connections wait
+/// while the daemon restarts.
 pub(super) fn store_socket(listener: &mut Listener) {
     // Not started by systemd.
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
@@ -122,8 +124,8 @@ pub(super) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Feeds the watchdog while this runtime runs and `seen_s_ago`, the seconds since the appender's last iteration,
-/// is below systemd's timeout. Never returns.
+/// Feeds the watchdog while this runtime runs and `seen_s_ago`, the seconds since the appender's
+/// last iteration, is below systemd's timeout. Never returns.
 pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
     let Some(timeout) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;

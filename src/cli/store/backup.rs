@@ -1,4 +1,5 @@
-//! `saltcellar store backup`: makes a consistent copy of the store, with or without a running daemon.
+//! `saltcellar store backup`: makes a consistent copy of the store, with or without a running
+//! daemon.
 
 use std::path::PathBuf;
 

@@ -70,8 +70,8 @@ impl Redact for Collector {
     }
 }
 
-/// Redacts all entries except requests to the reactor. These come last, because the next run after an interruption collects
-/// the keys from them.
+/// Redacts all entries except requests to the reactor. These come last, because the next run after
+/// an interruption collects the keys from them.
 struct ExceptRequests<'a>(&'a MasterKeys);
 
 impl Redact for ExceptRequests<'_> {

@@ -1,4 +1,5 @@
-//! Checks of files in a state directory that modules above the store read, for `verify` and `salvage`.
+//! Checks of files in a state directory that modules above the store read, for `verify` and
+//! `salvage`.
 
 use std::path::Path;
 

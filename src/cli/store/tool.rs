@@ -1,4 +1,4 @@
-//! Shared by the store tools: the state directory, and the layout of their output.
+//! Helpers of the store tools: the state directory, and the layout of their output.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! What a person chose for a master, in this run or in an earlier one: a plain `setup` keeps it.
+//! Choices that a person made for a master, in this run or an earlier one. A plain `setup` keeps
+//! them.
 //!
 //! The files that setup writes record choices that are not the default in a comment, as flags:
 //!
@@ -12,7 +13,6 @@ use super::{Args, Events};
 /// Begins the comment.
 const MARK: &str = "# Choices:";
 
-/// The choices in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choices {
     pub(super) events: Events,
@@ -33,7 +33,7 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// The flags of this run over those of earlier ones.
+    /// Combines the flags of this run with recorded choices; flags take precedence.
     pub(super) fn of(args: &Args, recorded: Self) -> Self {
         let chosen = |yes: bool, no: bool, recorded: bool| yes || recorded && !no;
 
@@ -67,7 +67,7 @@ impl Choices {
         choices
     }
 
-    /// The comment, or nothing if all are the default.
+    /// The comment with all choices that differ from the default; empty if none does.
     pub(super) fn comment(self) -> String {
         let default = Self::default();
         let mut flags = String::new();

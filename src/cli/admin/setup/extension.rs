@@ -1,7 +1,7 @@
 //! The extension: where its files are, how Salt finds it, and the check that Salt loads it.
 //!
-//! By default Salt loads it from a directory of the package, by its option `module_dirs`. Nothing is copied, so an upgrade of
-//! either program keeps it (docs/decisions/setup-extension.md).
+//! By default Salt loads it from a directory of the package, by its option `module_dirs`. Nothing
+//! is copied, so an upgrade of either program keeps it (docs/decisions/setup-extension.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,11 @@ pub(in crate::cli) enum Install {
     None,
 }
 
-/// The returner below a directory of `module_dirs`. Salt accepts both names, with one meaning.
+/// The returner below a directory of `module_dirs`. Salt treats both names alike.
 const RETURNER: [&str; 2] = ["returners/saltcellar.py", "_returners/saltcellar.py"];
 
-/// Directories that may have the extension and the units: `given`, or that of the package and the one beside this program.
+/// Directories that may contain the extension and the units: `given`, or the package's directory
+/// and the one beside this program.
 pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
     // No other directory may take the place of a named one unnoticed.
     if let Some(given) = given {
@@ -53,7 +54,8 @@ fn names(dirs: &[PathBuf]) -> String {
         .join(" or ")
 }
 
-/// The directory for `module_dirs`. Only root, or this user, may be able to change what the master will run.
+/// The directory for `module_dirs`. Only root, or this user, may be able to change what the master
+/// will run.
 pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let file = |dir: &PathBuf| {
         RETURNER
@@ -135,9 +137,9 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A program for Salt's Python that loads the returners as a master does. Its arguments are the master's main file and directories that
-/// it will have in `module_dirs`; its standard input has the configured options, because the master's user may lack the permission to read
-/// the files.
+/// A program for Salt's Python that loads the returners as a master does. Arguments: the master's
+/// main file, then additional directories for `module_dirs`. Standard input: the configured
+/// options, because the master's user may not be able to read the files.
 const LOAD: &str = r#"
 import json, sys
 import salt.config, salt.loader, salt.version
@@ -155,7 +157,7 @@ const VERSION: &str = "print(salt.version.__version__)\n";
 /// After [`LOAD`]: the master's maintenance, which also delivers spooled entries for some seconds.
 const DELIVER: &str = "returners['saltcellar.clean_old_jobs']()\n";
 
-/// Salt, as far as setup uses it.
+/// Salt's Python, and the master whose configuration applies.
 #[derive(Clone)]
 pub(super) struct Salt {
     pub(super) python: PathBuf,
@@ -163,7 +165,8 @@ pub(super) struct Salt {
 }
 
 impl Salt {
-    /// As the master's user, whose modules Salt's loader imports: root would run what that user wrote.
+    /// Runs [`LOAD`] followed by `what` as the master's user: Salt's loader imports modules of that
+    /// user, which root must not execute.
     fn run(&self, what: &str, module_dir: Option<&Path>) -> anyhow::Result<String> {
         let python = SaltPython::to_ask(&self.python, self.master.configured_user())
             .map_err(|why| anyhow!("run Salt's Python: {why}"))?;
@@ -210,7 +213,8 @@ impl Salt {
         self.run(DELIVER, module_dir).map(drop)
     }
 
-    /// Plans the check that Salt loads the extension from this directory. `changes`: it will be new to the master.
+    /// Plans the check that Salt loads the extension from this directory. `changes` says that the
+    /// master does not use it yet.
     pub(super) fn check(&self, plan: &mut Plan, dir: &Path, changes: bool) {
         let does = format!(
             "load the extension from {} in Salt's Python, {}",

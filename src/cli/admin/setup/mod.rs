@@ -1,8 +1,10 @@
-//! `saltcellar setup`: sets up a Salt master, or a minion of another machine, to use saltcellar, and undoes it.
+//! `saltcellar setup`: sets up a Salt master, or a minion of another machine, to use saltcellar,
+//! and undoes it.
 //!
-//! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension ([`extension`]), the daemon's settings
-//! ([`daemon`]), its units ([`service`]), and a file in `master.d` ([`options`], [`managed`]). Each step is needed or in place, so a second
-//! run changes nothing. It keeps the choices of earlier runs ([`choices`]).
+//! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension
+//! ([`extension`]), the daemon's settings ([`daemon`]), its units ([`service`]), and a file in
+//! `master.d` ([`options`], [`managed`]). Each step is needed or in place, so a second run changes
+//! nothing. It keeps the choices of earlier runs ([`choices`]).
 
 mod choices;
 mod daemon;
@@ -54,7 +56,7 @@ Examples:
 
 const NO_SALT_PYTHON: &str = "find Salt's Python: no salt-master runs, is a unit of systemd, or is installed in PATH, /usr/bin, \
     /usr/local/bin or /opt/saltstack/salt; name it with --salt-python";
-/// Time for a restarted master to answer.
+/// Timeout for a response from a restarted master.
 const MASTER_START_TIME: Duration = Duration::from_secs(120);
 /// The address of HTTP and the page with `--passive`.
 const PAGE_ADDRESS: &str = "127.0.0.1:4581";
@@ -355,11 +357,11 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
 }
 
-/// What to do about an extension that should be there by other means.
+/// Remedy for a missing extension that is installed by other means.
 const NOT_THERE: &str = "find the extension, which is installed by other means (`--install none`, in this run or an earlier one): \
      install it again, or let `saltcellar setup --install file` do it";
 
-/// Refuses to hand over a reactor whose rules or files would fail, with all that is wrong.
+/// Fails, listing all faults, if rules or files of the reactor would fail after the handover.
 fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> anyhow::Result<()> {
     let python = salt.map(|salt| salt.python.as_path());
     let faults = reactor::faults(master, &config.reactor, python);
@@ -374,7 +376,7 @@ fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> an
     )
 }
 
-/// The options of the master; none if it stays as it is.
+/// Sets the options that the master needs for these choices; none if it stays as it is.
 fn wanted(
     plan: &mut Plan,
     args: &Args,
@@ -430,7 +432,8 @@ fn wanted(
     }
 }
 
-/// Plans the file in `master.d`, or without text its removal, and the master's restart.
+/// Plans the change of the file in `master.d`, or its removal without `text`, and the master's
+/// restart.
 fn master_file(
     plan: &mut Plan,
     args: &Args,
@@ -505,7 +508,7 @@ fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
         .undone_by(does, move || Ok(before.restore(&path)?)))
 }
 
-/// The address at which a restarted master has to answer; `None` if its transport is one that only Salt speaks.
+/// The address at which to wait for a restarted master; `None` if only Salt speaks its transport.
 fn waited_for(master: &SaltMaster) -> Option<MasterAddress> {
     let is_spoken = master
         .text("transport")
@@ -513,7 +516,7 @@ fn waited_for(master: &SaltMaster) -> Option<MasterAddress> {
     is_spoken.then(|| MasterAddress::of(master))
 }
 
-/// Starts the master, and waits until it answers.
+/// Starts the master, and waits until it responds.
 fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
     service::systemctl("start", &[MASTER_UNIT])?;
     let Some(address) = address else {
@@ -530,7 +533,7 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
             Err(error) => error,
         };
 
-        // A master that ended will not answer.
+        // A master that ended will not respond.
         let has_ended = !service::is("is-active", MASTER_UNIT)?;
         if has_ended || Instant::now() > until {
             return Err(error).with_context(|| {
@@ -542,8 +545,8 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
     }
 }
 
-/// Changes a file while the master is stopped, so that never two reactors act. If the master does not answer with it, the file is
-/// restored, and the master started as before.
+/// Changes a file while the master is stopped, so that two reactors never act at the same time. If
+/// the master does not respond afterwards, restores the file and restarts the master.
 fn restarted_around(
     path: &Path,
     address: Option<&MasterAddress>,
@@ -582,7 +585,8 @@ fn restarted_around(
     }
 }
 
-/// Waits until the daemon has connected to the bus of a restarted master. `doctor` reports it if that does not happen.
+/// Waits until the daemon has connected to the bus of a restarted master. A timeout is no error
+/// here, because `doctor` reports it.
 fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
     let until = Instant::now() + MASTER_START_TIME;
     while Instant::now() < until {

@@ -1,9 +1,11 @@
-//! The options for Salt: the text of the file in `master.d` or `minion.d`, and whether all of them are in effect.
+//! The options for Salt: the text of the file in `master.d` or `minion.d`, and the check that all
+//! of them take effect.
 //!
 //! # Merging, as in Salt 3006 to 3008
 //!
-//! A list in an included file replaces that of the main file; lists of several included files are merged; a mapping replaces a list.
-//! So the file repeats those items that it would otherwise replace, and none that Salt merges.
+//! A list in an included file replaces that of the main file; lists of several included files are
+//! merged; a mapping replaces a list. Therefore the file repeats items that it would otherwise
+//! replace, and none that Salt merges.
 
 use std::path::{Path, PathBuf};
 
@@ -137,7 +139,7 @@ impl MasterOptions {
         )
     }
 
-    /// Fails if Salt starts its own reactor in spite of this file.
+    /// Fails if Salt starts its own reactor despite this file.
     pub(super) fn ensure_no_salt_reactor(&self) -> anyhow::Result<()> {
         let master = self.with();
 
@@ -162,7 +164,8 @@ impl MasterOptions {
     }
 }
 
-/// The items of a list option; a mapping has an item for each key, as in Salt's reading of `engines`.
+/// The items of a list option; a mapping has an item for each key, as in Salt's reading of
+/// `engines`.
 fn items(value: Option<&Value>) -> Vec<Value> {
     match value {
         Some(Value::List(items)) => items.clone(),
@@ -184,7 +187,7 @@ fn names_reactor(engines: &Value) -> bool {
         .any(|item| item.as_str() == Some("reactor") || item.as_map().is_some_and(is_own))
 }
 
-/// The file of a minion of another machine.
+/// The text of the file for a minion on another host.
 pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
     let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion URL --remove`.\n";
     let mut body = format!("{head}{}", line("saltcellar.url", &url.into()));

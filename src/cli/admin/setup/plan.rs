@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Planning changes nothing. If a step fails, the steps before it are undone in reverse order, each reported; what cannot be undone is
-//! reported, too.
+//! Planning changes nothing. If a step fails, the steps before it are undone in reverse order, and
+//! each undo is reported; so is a step that cannot be undone.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
@@ -36,7 +36,7 @@ struct Undo {
 }
 
 impl Done {
-    /// Without a way back.
+    /// A result that cannot be undone.
     pub(super) fn new() -> Self {
         Self {
             result: None,
@@ -65,7 +65,7 @@ impl Done {
 #[derive(Default)]
 pub(super) struct Plan {
     steps: Vec<Step>,
-    /// Remarks, shown before the plan.
+    /// Notes, shown with the plan.
     pub(super) remarks: Vec<String>,
     /// Manual steps that remain, and parts that stay.
     pub(super) afterwards: Vec<String>,
@@ -126,7 +126,7 @@ impl Plan {
         document
     }
 
-    /// Prints the steps, and `more`, which JSON has as fields of the document.
+    /// Prints the steps. JSON output is a document that also has the fields of `more`.
     pub(super) fn show(&self, form: Form, more: &Json) -> anyhow::Result<()> {
         let mut out = Output::new(form);
         if out.format != Format::Table {
@@ -155,7 +155,7 @@ impl Plan {
         Ok(out.flush()?)
     }
 
-    /// Makes the needed steps, after asking on a terminal. True if something was changed.
+    /// Makes the needed steps, after a question unless `yes`. Returns whether anything changed.
     pub(super) fn carry_out(self, global: &Global, yes: bool, more: &Json) -> anyhow::Result<bool> {
         let is_table = Format::from(global.output) == Format::Table;
         // JSON output is one document, printed at the end with the results.
@@ -221,7 +221,8 @@ impl Plan {
     }
 }
 
-/// Undoes steps in reverse order, reported on standard error. A failed one does not keep the others from being undone.
+/// Undoes steps in reverse order, and reports each on standard error. A failed undo does not
+/// prevent the others.
 fn undo(undos: Vec<Undo>) -> anyhow::Result<()> {
     let mut stderr = std::io::stderr();
     for Undo { does, act } in undos.into_iter().rev() {
@@ -242,7 +243,7 @@ fn say(line: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Asks for permission; an error is the refusal.
+/// Asks for permission. A refusal is an error.
 fn confirm(is_table: bool) -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     // A question would corrupt the JSON document, or nobody would read it.

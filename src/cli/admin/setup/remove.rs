@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Nothing is removed while another file of the master would keep both reactors off. Entries in the spool are delivered before the daemon
-//! is stopped. Data is never deleted.
+//! Nothing is removed while another file of the master would keep both reactors off. Entries in the
+//! spool are delivered before the daemon is stopped. Data is never deleted.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,8 @@ use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::ingest::spool::Spool;
 
-/// Runs of the extension's maintenance, of some seconds each, before the rest of a spool is reported as left.
+/// Maximum number of runs of the extension's maintenance, each some seconds long, after which the
+/// rest of the spool is reported.
 const DELIVERIES_MAX: usize = 20;
 
 pub(super) struct Removal<'a> {
@@ -37,7 +38,6 @@ pub(super) struct Removal<'a> {
     pub(super) services: bool,
 }
 
-/// Plans the removal.
 pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> {
     let Removal {
         options,

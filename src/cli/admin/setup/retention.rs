@@ -1,4 +1,5 @@
-//! What the plan says about retention: a job cache reports `keep_jobs_seconds`, which must not delete stored jobs unnoticed.
+//! The plan's remark about retention. A master reports `keep_jobs_seconds` to its job cache, which
+//! must not delete stored jobs unnoticed.
 
 use serde_json::json;
 
@@ -9,7 +10,8 @@ use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Age, JOBS, Keep};
 
-/// For how long jobs are kept once the master reports `keep_jobs_seconds`, and what would be deleted then.
+/// States how long jobs are kept once the master reports `keep_jobs_seconds`, and how many entries
+/// that would delete.
 pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> Option<String> {
     let keep = config
         .store

@@ -1,4 +1,5 @@
-//! systemd: the units of the daemon and of Salt, through `systemctl` in `PATH`, which only root may be able to replace.
+//! The systemd units of the daemon and of Salt, managed with `systemctl` from `PATH`, which only
+//! root may be able to replace.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -17,7 +18,7 @@ pub(super) const GROUP: &str = "saltcellar";
 /// The program of the units of packages; units that setup installs start this program instead.
 const INSTALLED: &str = "/usr/bin/saltcellar";
 
-/// Files of a release without package, in `systemd` of its `share/saltcellar`, and where they belong.
+/// Files of an unpackaged release, in `systemd` of its `share/saltcellar`, and their destinations.
 const FILES: [(&str, &str); 4] = [
     (
         "saltcellar.service",
@@ -45,12 +46,12 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether a question of `systemctl` has a positive answer.
+/// Whether a query of `systemctl`, such as `is-active`, succeeds for a unit.
 pub(super) fn is(question: &str, unit: &str) -> anyhow::Result<bool> {
     Ok(output("systemctl", &[question, unit])?.status.success())
 }
 
-/// Runs a program, and fails with what it prints if it fails.
+/// Runs a program. If it fails, the error contains what it printed to standard error.
 pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     let output = output(program, args)?;
     if output.status.success() {
@@ -65,7 +66,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     )
 }
 
-/// `systemctl` with a verb, and for a failed start where its cause is found.
+/// Runs `systemctl` with a verb. The error names the journal of the first unit.
 pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
     let args = [&[verb], units].concat();
     run("systemctl", &args).with_context(|| match units {
@@ -166,11 +167,12 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     systemctl("daemon-reload", &[])
 }
 
-/// Plans that the daemon is enabled and runs. `changed`: it has to read a new configuration; the step that changed it restarts the daemon
-/// when it is undone.
+/// Plans to enable and start the daemon. `changed` says that it has to read a new configuration;
+/// the step that changed it restarts the daemon when it is undone.
 ///
-/// The socket unit is not enabled: systemd keeps the daemon's own socket over a restart, and a socket unit would start a daemon that was
-/// stopped on purpose (docs/decisions/systemd-unit.md). One that an administrator enabled is left alone.
+/// The socket unit is not enabled: systemd keeps the daemon's own socket over a restart, and a
+/// socket unit would start a daemon that was stopped on purpose (docs/decisions/systemd-unit.md).
+/// One that an administrator enabled is left alone.
 pub(super) fn start(plan: &mut Plan, changed: bool) -> anyhow::Result<()> {
     let is_enabled = is("is-enabled", UNIT)?;
     let was_active = is("is-active", UNIT)?;
@@ -211,7 +213,8 @@ pub(super) fn start(plan: &mut Plan, changed: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// After the daemon's configuration was restored: restarts a daemon that setup did not start itself.
+/// Restarts an enabled daemon after its configuration was restored. A daemon that setup started
+/// itself has been disabled by then.
 pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
     if is("is-enabled", UNIT)? {
         systemctl("restart", &[UNIT])
@@ -235,7 +238,8 @@ pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
         .any(|group| group == GROUP))
 }
 
-/// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
+/// Plans to give the master's user access to the daemon's socket. Salt's packages run the master as
+/// `salt`.
 pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
     // Root may use any socket.
     if user == "root" {

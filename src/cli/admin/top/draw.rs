@@ -1,6 +1,7 @@
 //! Drawing of the live view: header, parts with trouble, jobs; or one job.
 //!
-//! All text is escaped first: widgets drop control characters, but not characters that change the direction of text.
+//! All text is escaped first: widgets drop control characters, but not characters that change the
+//! direction of text.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,7 +17,7 @@ use crate::cli::admin::status::{parts, summary};
 use crate::cli::jobs::returned;
 use crate::cli::{Column, Fields as _, Table, is_coloured, nested, plain, short};
 
-/// Rows of sources and readers.
+/// Maximum rows of sources and readers.
 const PARTS: usize = 5;
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {

@@ -1,6 +1,7 @@
 //! `saltcellar top`: a live view of the daemon.
 //!
-//! One thread polls the daemon and the keyboard in turns. The terminal is restored on every way out, also after a panic.
+//! One thread polls the daemon and the keyboard in turn. The terminal is restored on every way out,
+//! even after a panic.
 
 mod draw;
 mod view;

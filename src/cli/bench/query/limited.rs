@@ -1,9 +1,11 @@
 //! Searches by limited tokens, compared with those of an unlimited one, over HTTP.
 //!
-//! A limited reader looks past what it may not read, so a search has two measures. *Same entries*: an unlimited token selects the same entries
-//! with a filter by minion, where the operation has one. *Without a filter*: the same request by an unlimited token, which needs fewer entries
-//! for a full page, and answers with more where there is no page. Requests alternate, so that both see the same machine. Ratios are of
-//! medians, each less that of a request that finds nothing without reading: the time of HTTP would hide a slow search.
+//! A limited reader looks past what it may not read, so a search has two measures. *Same entries*:
+//! an unlimited token selects the same entries with a filter by minion, where the operation has
+//! one. *Without a filter*: the same request by an unlimited token, which needs fewer entries for a
+//! full page, and returns more where there is no page. Requests alternate, so that both see the
+//! same machine. Ratios are of medians, each less that of a request that finds nothing without
+//! reading: the time of HTTP would hide a slow search.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,8 @@ use crate::testkit::usage::Durations;
 const RUNS: (usize, usize) = (15, 300);
 const TIME: Duration = Duration::from_secs(4);
 
-/// Jobs that are listed, and asked for one after the other. For a hundredth of the minions, some 2,500 must be looked at for them.
+/// Jobs that are listed, and asked for one after the other. For a hundredth of the minions, some
+/// 2,500 must be looked at for them.
 const JOBS: usize = 50;
 
 /// The limits: key, glob over minions. Ids end in random digits.
@@ -37,7 +40,8 @@ pub(super) const MEANING: &str = "limited tokens: medians; FIRST is the first su
 /// A request: path and query.
 type Request = (String, Vec<(&'static str, String)>);
 
-/// A search: key, title, requests of the limited token, and those of an unlimited one for the same entries, if there is a filter for them.
+/// A search: key, title, requests of the limited token, and those of an unlimited one for the same
+/// entries, if there is a filter for them.
 struct Search {
     key: &'static str,
     title: &'static str,
@@ -227,14 +231,16 @@ fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
 
     let own = list(limited, JOBS)?;
 
-    // The unlimited list for the same jobs is the one that ends at the same job, if that is in one page.
+    // The unlimited list for the same jobs is the one that ends at the same job, if that is in one
+    // page.
     let all = list(whole, LIST_ROWS_MAX)?;
     let seen = own
         .last()
         .and_then(|last| all.iter().position(|jid| jid == last));
     let same = seen.map(|at| vec![list_of_jobs(at + 1)]);
 
-    // The job with many minions has twice or a hundred times as many returns for the unlimited token.
+    // The job with many minions has twice or a hundred times as many returns for the unlimited
+    // token.
     let narrow = own.iter().filter(|jid| *jid != super::WIDE);
     let each: Vec<_> = narrow
         .map(|jid| (format!("jobs/{jid}"), Vec::new()))

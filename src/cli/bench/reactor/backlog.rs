@@ -1,7 +1,7 @@
 //! `saltcellar bench reactor --backlog`: events that arrive while the master is down.
 //!
-//! All of them match a rule. Once the master is up, each event must lead to one request, in order for each minion. With
-//! `--check`, peak memory must not exceed [`PEAK_MB`].
+//! All of them match a rule. Once the master is up, each event must lead to one request, in order
+//! for each minion. With `--check`, peak memory must not exceed [`PEAK_MB`].
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The reactor with its own store in this process: events are submitted as if read from a bus, and a fake master receives the
-//! requests.
+//! The reactor with its own store in this process: events are submitted as if read from a bus, and
+//! a fake master receives the requests.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -44,7 +44,8 @@ const UNANSWERED_MAX: u64 = 20_000;
 
 const MINIONS: u64 = 500;
 
-/// Creates a file with an old modification time, because the reactor does not cache recently changed files.
+/// Creates a file with an old modification time, because the reactor does not cache recently
+/// changed files.
 pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let make = || -> std::io::Result<PathBuf> {
         fs::create_dir_all(dir)?;
@@ -73,7 +74,8 @@ pub(super) struct Harness {
 }
 
 impl Harness {
-    /// Starts the store and the reactor in a new directory. `rules` are tag patterns, all with the same file.
+    /// Starts the store and the reactor in a new directory. `rules` are tag patterns, all with the
+    /// same file.
     pub(super) fn start(
         dir: &Path,
         rules: &[&str],
@@ -142,7 +144,8 @@ impl Harness {
         })
     }
 
-    /// Submits the events with these numbers as a bus source does. `event` returns the tag and the minion of each.
+    /// Submits the events with these numbers as a bus source does. `event` returns the tag and the
+    /// minion of each.
     pub(super) fn submit(
         &mut self,
         numbers: Range<u64>,
@@ -225,8 +228,9 @@ impl Harness {
         Ok(())
     }
 
-    /// Submits single events at a rate, after one that connects to the master and compiles the template. Event `n`, from 0, has
-    /// the tag `hot/<n>` if `n` is a multiple of `one_of`, and `<other>/<n>` otherwise.
+    /// Submits single events at a rate, after one that connects to the master and compiles the
+    /// template. Event `n`, from 0, has the tag `hot/<n>` if `n` is a multiple of `one_of`, and
+    /// `<other>/<n>` otherwise.
     pub(super) fn submit_at_rate(
         &mut self,
         rate: u32,
@@ -299,7 +303,8 @@ impl Schedule {
         self.started + self.each * u32::try_from(n).unwrap_or(u32::MAX)
     }
 
-    /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their time.
+    /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their
+    /// time.
     pub(super) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
         let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<u64>().ok();
         let latency =

@@ -1,11 +1,12 @@
-//! `saltcellar bench reactor --wire` and `--isolation`: latency from an event's due time to the request at the master, at a given
-//! rate.
+//! `saltcellar bench reactor --wire` and `--isolation`: latency from an event's due time to the
+//! request at the master, at a given rate.
 //!
-//! The reactor reads only durable events, so each row of `--wire` includes the latency of a bare `fdatasync`, measured before it.
+//! The reactor reads only durable events, so each row of `--wire` includes the latency of a bare
+//! `fdatasync`, measured before it.
 //!
-//! For `--isolation`, one event in ten matches the measured rule, the others match another rule that is throttled, slow or failing;
-//! both have the same minions. With `--check` the command fails if the other rule increases the 99th percentile by more than
-//! [`DELAY_MS`].
+//! For `--isolation`, one event in ten matches the measured rule, the others match another rule
+//! that is throttled, slow or failing; both have the same minions. With `--check` the command fails
+//! if the other rule increases the 99th percentile by more than [`DELAY_MS`].
 
 use std::fs::File;
 use std::io::Write as _;

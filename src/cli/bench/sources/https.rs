@@ -1,7 +1,8 @@
 //! Minions at the HTTPS source, each with one keep-alive connection and one batch in flight.
 //!
-//! Signing a batch costs a minion half a millisecond, too much for two cores that simulate all minions of a daemon. So all
-//! batches are signed for their connection before the clock starts. The keys and certificates are the public ones of the tests.
+//! Signing a batch costs a minion half a millisecond, too much for two cores that simulate all
+//! minions of a daemon. Therefore all batches are signed for their connection before the clock
+//! starts. The keys and certificates are the public ones of the tests.
 
 use std::net::SocketAddr;
 use std::path::Path;

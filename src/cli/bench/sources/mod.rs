@@ -96,7 +96,7 @@ impl BenchSource {
 
 struct SourceRun {
     seconds: f64,
-    /// From sending a batch to its answer; empty without answers.
+    /// From sending a batch to its response; empty for streams.
     latencies: Durations,
     sender_cpu_s: f64,
     /// CPU time of the daemon before the first batch.
@@ -228,7 +228,8 @@ fn socket(
     ))
 }
 
-/// Polls the daemon's status until `progress`, of which it returns the present and the final value, is complete.
+/// Polls the daemon's status until `progress`, of which it returns the present and the final value,
+/// is complete.
 fn wait_for_status(
     subject: &Subject,
     mut progress: impl FnMut(&Value) -> (u64, u64),

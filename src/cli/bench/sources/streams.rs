@@ -1,4 +1,5 @@
-//! The sources without answers: a bus, and the ZeroMQ PULL socket. This process is their peer, and writes as fast as they read.
+//! Sources without responses: a bus, and the ZeroMQ PULL socket. This process is their peer, and
+//! writes as fast as they read.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -48,7 +49,7 @@ pub(super) fn run(
     std::fs::write(&config, text).context("write a configuration")?;
     let subject = Subject::daemon(scratch, Some(&config))?;
 
-    // It listens on its own socket before it opens the others, and answers after that.
+    // It listens on its own socket before it opens the others, and responds after that.
     Client::connect(&subject.socket)?
         .call("status", Value::Map(Vec::new()))
         .context("wait for the daemon")?;
@@ -66,7 +67,7 @@ pub(super) fn run(
     send(&peer, is_bus, &generator, entries)?;
     let sender_cpu_s = own_cpu_s()? - own;
 
-    // Without answers, only the daemon's counter shows that all events are stored.
+    // Without responses, only the daemon's counter shows that all events are stored.
     wait_for_status(&subject, |status| {
         (
             status["counters"]["entries_stored"].as_u64().unwrap_or(0),

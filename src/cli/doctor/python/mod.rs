@@ -21,8 +21,8 @@ const EXTRAS: &str = "extras-";
 /// Precedes the version in the single file.
 const GENERATED_FROM: &str = "# Generated from saltext.saltcellar ";
 
-/// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's warnings about the options on standard
-/// input.
+/// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's
+/// warnings about the options on standard input.
 const QUERY: &str = r#"
 import importlib.metadata as metadata, importlib.util, json, logging, sys
 def version(name):
@@ -149,7 +149,8 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     })
 }
 
-/// Directories of `salt-pip` in Salt's own packages that have the extension: one for each minor version of Python, beside its `bin`.
+/// Directories of `salt-pip` in Salt's own packages that have the extension: one for each minor
+/// version of Python, beside its `bin`.
 pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
     let root = python
         .parent()

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! No control character from Salt's data reaches a terminal: minions control much of the output, and a terminal executes
-//! escape sequences. See [`plain`] and [`Output::json`].
+//! No control character from Salt's data reaches a terminal: minions control much of the output,
+//! and a terminal executes escape sequences. See [`plain`] and [`Output::json`].
 
 mod sink;
 
@@ -139,7 +139,8 @@ impl Output {
         }
     }
 
-    /// As [`Output::new`]; what does not fit the terminal goes to the pager. Ends with [`Output::finish`].
+    /// Like [`Output::new`], but text that does not fit the terminal goes to the pager. Ends with
+    /// [`Output::finish`].
     pub(in crate::cli) fn paged(form: impl Into<Form>) -> Self {
         let mut out = Self::new(form);
         if out.form != Form::Csv {
@@ -161,7 +162,8 @@ impl Output {
         self.csv_row(titles)
     }
 
-    /// Writes a row of comma-separated values. Control characters are escaped already, so a row is one line.
+    /// Writes a row of comma-separated values. Control characters are escaped already, so a row is
+    /// one line.
     pub(in crate::cli) fn csv_row(&mut self, cells: &[String]) -> Result<(), OutputError> {
         let quoted = |cell: &String| {
             if cell.contains([',', '"']) {
@@ -180,7 +182,8 @@ impl Output {
         Colours::new(self.bold)
     }
 
-    /// Replaces the status line of a terminal; an empty text removes it. No effect without a terminal.
+    /// Replaces the status line of a terminal; an empty text removes it. No effect without a
+    /// terminal.
     pub(in crate::cli) fn status(&mut self, text: &str) -> Result<(), OutputError> {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else {
             return Ok(());
@@ -222,7 +225,8 @@ impl Output {
         }
     }
 
-    /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's outputter.
+    /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's
+    /// outputter.
     pub(in crate::cli) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
         if matches!(self.form, Form::Nested | Form::Highstate)
             && let Ok(value) = from_json(document)
@@ -278,7 +282,8 @@ pub(in crate::cli) fn show(
     Ok(out.finish()?)
 }
 
-/// Like [`show`] for a document whose field `name` is a list, with one line for each row in `jsonl`.
+/// Like [`show`] for a document whose field `name` is a list, with one line for each row in
+/// `jsonl`.
 pub(in crate::cli) fn show_rows(
     form: Form,
     document: &Json,
@@ -296,7 +301,8 @@ pub(in crate::cli) fn show_rows(
     Ok(out.finish()?)
 }
 
-/// Escapes the control characters that JSON permits unescaped. They occur only within strings, where the escape is equivalent.
+/// Escapes the control characters that JSON permits unescaped. They occur only within strings,
+/// where the escape is equivalent.
 pub(in crate::cli) fn json_plain(text: &str) -> Cow<'_, str> {
     escape(
         text,
@@ -309,7 +315,8 @@ pub(in crate::cli) fn json_plain(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Escapes all characters that move the cursor, start a line, change the text direction, or are invisible.
+/// Escapes all characters that move the cursor, start a line, change the text direction, or are
+/// invisible.
 pub(in crate::cli) fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe, |out, c| match c {
         '\n' => out.write_str("\\n"),
@@ -347,7 +354,8 @@ fn is_unsafe(c: char) -> bool {
         return c.is_ascii_control();
     }
 
-    // Line separators and bidirectional controls; then characters that are invisible or render as blanks.
+    // Line separators and bidirectional controls; then characters that are invisible or render as
+    // blanks.
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}')
         || matches!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// `--no-pager`
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Uses no pager in this process.
+/// Disables the pager for this process.
 pub(in crate::cli) fn disable_pager() {
     DISABLED.store(true, Ordering::Relaxed);
 }
@@ -100,7 +100,8 @@ impl Sink {
     }
 }
 
-/// Starts the pager, unless that fails. `less` ends at once if all fits, shows colours, and starts no other programs.
+/// Starts the pager, unless that fails. `less` exits immediately if everything fits, shows colours,
+/// and starts no other programs.
 fn start(pager: &[String]) -> Option<Sink> {
     let (program, args) = pager.split_first()?;
     let mut command = Command::new(program);

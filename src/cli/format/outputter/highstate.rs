@@ -371,7 +371,8 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
     Some((changed, text))
 }
 
-/// Wraps text at [`WRAP`] columns and indents all lines except the first. Preserves spaces within a line.
+/// Wraps text at [`WRAP`] columns and indents all lines except the first. Preserves spaces within a
+/// line.
 fn wrapped(text: &str) -> String {
     let pad = " ".repeat(DEEP);
     let mut lines: Vec<String> = Vec::new();

@@ -60,13 +60,14 @@ impl Colours {
     }
 }
 
-/// Escapes control and invisible characters, and line ends. Tabs remain, and an escape character is `?`, as in Salt.
+/// Escapes control and invisible characters, and line ends. Tabs remain, and an escape character is
+/// `?`, as in Salt.
 fn line(text: &str) -> String {
     clean(text).replace('\n', "\\n")
 }
 
-/// Like [`line`], but keeps line ends and indents all lines except the first, so that they cannot forge lines of the
-/// outputter, such as the heading of another minion.
+/// Like [`line`], but keeps line ends and indents all lines except the first, so that they cannot
+/// forge lines of the outputter, such as the heading of another minion.
 fn block(text: &str, indent: usize) -> String {
     clean(text).replace('\n', &format!("\n{:indent$}", ""))
 }

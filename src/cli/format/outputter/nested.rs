@@ -7,7 +7,8 @@ use rmpv::Value;
 
 use super::{Colours, python};
 
-/// Formats a value as lines indented by `indent`, without a final line end. `failed` colours keys red.
+/// Formats a value as lines indented by `indent`, without a final line end. `failed` colours keys
+/// red.
 pub(in crate::cli) fn nested(
     value: &Value,
     indent: usize,

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A failed write of a log line (full disk, closed pipe) is counted and has no other effect. The next successful line is
-//! preceded by a line with the number of lost ones.
+//! A failed write of a log line (full disk, closed pipe) is counted and has no other effect. The
+//! next successful line is preceded by a line with the number of lost ones.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -80,7 +80,8 @@ enum LineForm {
     Json,
 }
 
-/// Writes each event as one line, with invisible characters escaped: values come from minions and other untrusted peers.
+/// Writes each event as one line, with invisible characters escaped: values come from minions and
+/// other untrusted peers.
 ///
 /// `tracing-subscriber` writes an event with one call, its line end included.
 struct OneLine<W> {
@@ -89,7 +90,7 @@ struct OneLine<W> {
     lost: &'static Mutex<Lost>,
 }
 
-/// Lines that could not be written since the last one that could.
+/// Lines lost since the last successful write.
 #[derive(Debug, Default)]
 struct Lost {
     lines: u64,
@@ -103,7 +104,7 @@ static LOST: Mutex<Lost> = Mutex::new(Lost {
 });
 
 impl LineForm {
-    /// The line that reports lost ones.
+    /// The line that reports lost lines.
     fn lost(self, lines: u64) -> String {
         const WHAT: &str = "log lines could not be written";
         match self {

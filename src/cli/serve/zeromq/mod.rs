@@ -1,12 +1,13 @@
 //! The ZeroMQ sockets, each served by a child process: this program with the hidden verb `zeromq`.
 //!
-//! The crate `zeromq` trusts the lengths that a peer announces, and keeps everything that it sends: a hostile peer can end the process that
-//! uses it. Here that is a child, which holds no data of its own. The daemon binds the sockets and keeps them open, so that a
-//! restart of a child refuses no connection.
+//! The crate `zeromq` trusts the lengths that a peer announces, and keeps everything that it sends:
+//! a hostile peer can end the process that uses it. Here that is a child, which holds no data of
+//! its own. The daemon binds the sockets and keeps them open, so that a restart of a child refuses
+//! no connection.
 //!
 //! # Invariant
 //!
-//! No ZeroMQ peer can end the daemon; a child that ended is counted, logged and started again.
+//! No ZeroMQ peer can end the daemon; a child that ended is counted, logged and restarted.
 
 mod publish;
 mod pull;
@@ -55,14 +56,14 @@ impl Kind {
     }
 }
 
-/// The child process.
+/// Runs the child process, which serves the socket on standard input until it is told to stop.
 pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<()> {
     let operation = "serve a ZeroMQ socket";
     let daemon = daemon
         .context("find the daemon: --socket is missing")
         .context(operation)?;
 
-    // Without its daemon it can store nothing, and the next daemon binds the socket's path anew.
+    // Without its daemon it can store nothing, and the next daemon binds the socket's path again.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(operation)?;
 
     limit_resources();
@@ -90,7 +91,8 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
     .context(operation)
 }
 
-/// Bounds the memory, and makes this process the first to end if the machine or the unit has none left.
+/// Bounds the memory, and makes this process the first to end if the machine or the unit has none
+/// left.
 fn limit_resources() {
     let limit = |resource, limit| {
         let limited = rustix::process::setrlimit(
@@ -175,7 +177,8 @@ impl ZmqSockets {
         self.0.iter().map(|socket| socket.status.clone()).collect()
     }
 
-    /// Stops the processes: the PULL stores all data that was written to it, the PUB publishes all events stored so far.
+    /// Stops the processes: the PULL stores all data that was written to it, the PUB publishes all
+    /// events stored so far.
     pub(super) fn stop(self) {
         self.0.into_iter().for_each(Supervised::stop);
     }

@@ -1,7 +1,8 @@
-//! The process of the PUB: sends all events that the daemon stores to subscribers, in the order of the log.
+//! The process of the PUB: sends all events that the daemon stores to subscribers, in the order of
+//! the log.
 //!
-//! The crate drops events for a subscriber with 100,000 unread ones, as ZeroMQ does. A program that must miss none uses a consumer
-//! (docs/CONSUMERS.md).
+//! The crate drops events for a subscriber with 100,000 unread ones, as ZeroMQ does. A program that
+//! must miss none uses a consumer (docs/CONSUMERS.md).
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -117,7 +118,8 @@ fn message(event: &[u8]) -> Option<ZmqMessage> {
     Some(bytes.into())
 }
 
-/// Waits until subscribers have read what is queued for them: the crate's tasks end when their queues are empty.
+/// Waits until subscribers have read what is queued for them: the crate's tasks end when their
+/// queues are empty.
 pub(super) fn flush(runtime: &Runtime) {
     let deadline = Instant::now() + ZMQ_FLUSH_TIMEOUT;
     while runtime.metrics().num_alive_tasks() > TASKS_OF_THE_LISTENER && Instant::now() < deadline {

@@ -1,12 +1,13 @@
 //! The process of the PULL: passes events of any program with a ZeroMQ PUSH socket to the daemon.
 //!
-//! A message is one frame with tag, two newlines and a msgpack map, or two frames with tag and map. Other messages are counted and
-//! ignored; the connection continues.
+//! A message is one frame with tag, two newlines and a msgpack map, or two frames with tag and map.
+//! Other messages are counted and ignored; the connection continues.
 //!
 //! # Backpressure
 //!
-//! One batch is sent to the daemon at a time, and nothing is read from peers until it is on disk. Then the sockets' buffers fill, libzmq's
-//! PUSH reaches its high-water mark, and the sending program is slowed: nothing is dropped. A full disk is waited for.
+//! One batch is sent to the daemon at a time, and nothing is read from peers until it is on disk.
+//! Then the sockets' buffers fill, libzmq's PUSH reaches its high-water mark, and the sending
+//! program is slowed: nothing is dropped. A full disk is waited for.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -24,7 +25,7 @@ use crate::base::limits::{
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event;
 
-/// Bytes of a call beside its message.
+/// Bytes of a call in addition to its message.
 const CALL_BYTES: usize = 1024;
 
 /// Messages that were not passed on, since the last report.
@@ -123,7 +124,8 @@ impl Ignored {
         batch.packed.array(2).bin(tag).bin(data);
     }
 
-    /// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the same problem.
+    /// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the
+    /// same problem.
     fn log(&mut self, line: impl FnOnce() -> String) {
         if self
             .logged
@@ -160,7 +162,7 @@ impl Ignored {
     }
 }
 
-/// Waits until the daemon has stored a batch. While the disk is full it is tried again; a stop does not wait for that.
+/// Stores a batch. While the disk is full it retries, except during shutdown.
 async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Result<()> {
     let mut args = Writer::new();
     args.map(1)

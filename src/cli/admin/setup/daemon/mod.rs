@@ -1,9 +1,10 @@
-//! The daemon's settings: a file of setup's own, which the daemon reads beside its configuration file.
+//! The daemon's settings: a file owned by setup, which the daemon reads beside its configuration
+//! file.
 //!
 //! # Invariant
 //!
-//! The configuration file, which may be that of a package, is never changed. A key that a person gave another value is a person's decision:
-//! the plan fails and names the place.
+//! The configuration file may belong to a package, and is never changed. A key that a person set to
+//! another value is that person's decision: the plan fails and names the place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ pub(super) struct Settings {
     main: PathBuf,
     /// Its text; empty if there is none.
     text: String,
-    /// Those of all files but setup's.
+    /// The settings of all other files.
     others: Config,
 }
 
@@ -87,7 +88,7 @@ impl Settings {
         self.others.reactor.python.as_deref()
     }
 
-    /// The settings of other files that are not setup's to repeat.
+    /// The settings of all other files, which setup does not repeat.
     pub(super) fn others(&self) -> &Config {
         &self.others
     }
@@ -126,7 +127,7 @@ impl Settings {
     }
 }
 
-/// Plans the change of the file. True if there is one.
+/// Plans the change of the file. Returns whether there is one.
 pub(super) fn configure(
     plan: &mut Plan,
     settings: &Settings,
@@ -178,7 +179,8 @@ pub(super) fn configure(
         _ => {}
     }
 
-    // As the daemon will read it: a person's other value for the same key is an error with both places.
+    // As the daemon will read it: a person's other value for the same key is an error with both
+    // places.
     Config::load_files_with(&settings.main, path, text.as_deref())
         .context("configure the daemon")?;
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! The first line has a checksum of the rest: a file with a wrong checksum or without one was edited or written by a person, and is
-//! neither changed nor removed.
+//! The first line has a checksum of the rest: a file with a wrong checksum or without one was
+//! edited or written by a person, and is neither changed nor removed.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -14,7 +14,8 @@ use anyhow::{Context as _, bail};
 
 /// Start of the first line; the CRC-32 of all following lines comes next, in hexadecimal.
 const MARK: &str = "# Written by `saltcellar setup`, sum ";
-/// Permissions of the files. They contain no secrets, and masters that do not run as root must read them.
+/// Permissions of the files. They contain no secrets, and masters that do not run as root must read
+/// them.
 const MODE: u32 = 0o644;
 /// Permissions of new directories.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -99,8 +100,8 @@ pub(super) fn refuse_foreign(path: &Path, found: FileState) -> anyhow::Result<()
     }
 }
 
-/// Creates a directory and those above it, readable for all users: masters and daemons that do not run as root read the files. The umask
-/// is ignored, because it is meant for the store's files.
+/// Creates a directory and those above it, readable for all users: masters and daemons that do not
+/// run as root read the files. The umask is ignored, because it is meant for the store's files.
 fn make_directories(dir: &Path) -> std::io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
@@ -111,8 +112,8 @@ fn make_directories(dir: &Path) -> std::io::Result<()> {
         .try_for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(DIRECTORY_MODE)))
 }
 
-/// Replaces a file atomically, in a directory that is created if it is missing. The scratch file is hidden from Salt, whose patterns skip
-/// names that start with a dot.
+/// Replaces a file atomically, in a directory that is created if it is missing. The scratch file is
+/// hidden from Salt, whose patterns skip names that start with a dot.
 pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_directories(dir)?;

@@ -10,11 +10,10 @@ use crate::cli::Fields as _;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing outside of the view.
+    /// Nothing to do outside of the view.
     Stay,
     /// Read this job and open it.
     Open(String),
-    /// End.
     Quit,
 }
 
@@ -33,7 +32,6 @@ pub(super) struct View {
     /// Absent before the second update.
     pub(super) rates: Option<LiveRates>,
     pub(super) reactions: Vec<Json>,
-    /// The open job.
     pub(super) job: Option<Json>,
     /// Lines by which the open job is scrolled.
     pub(super) scroll: u16,
