@@ -1,9 +1,11 @@
-//! Sends items to the daemon: looks them up in chunks, and stores new ones over a second connection with pipelined calls.
+//! Sends items to the daemon: looks them up in chunks, and stores new ones over a second connection
+//! with pipelined calls.
 //!
 //! # Invariant
 //!
-//! An item is either stored (acknowledged, so on disk), already known to the daemon, or skipped, which is reported and
-//! counted. Every call contains its item's time and is marked as a replay, so that the daemon deduplicates other sources.
+//! An item is either stored (acknowledged, so on disk), already known to the daemon, or skipped,
+//! which is reported and counted. Every call contains its item's time and is marked as a replay, so
+//! that the daemon deduplicates other sources.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
@@ -44,7 +46,7 @@ impl ImportStats {
     }
 }
 
-/// A call without an answer yet.
+/// A call in flight.
 struct PendingCall {
     origin: String,
     kind: Kind,
@@ -170,7 +172,7 @@ impl Feed {
         };
     }
 
-    /// Stores the last chunk and waits for all answers.
+    /// Stores the last chunk and waits for all responses.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
         self.store_chunk()?;
         self.take_answers(0, 0)
@@ -325,7 +327,7 @@ impl Feed {
         let mut open: HashMap<u64, &str> = HashMap::new();
         let mut rest = wanted.into_iter();
         loop {
-            // Several at once, because the time of a look-up is mostly waiting.
+            // Several at once, because the time of a lookup is mostly waiting.
             while open.len() < IMPORT_QUESTIONS
                 && let Some(jid) = rest.next()
             {
@@ -399,7 +401,7 @@ impl Feed {
 
             match answer {
                 Ok(value) => {
-                    // For a batch, the answer is the number of accepted events.
+                    // For a batch, the response is the number of accepted events.
                     let accepted = value.as_u64().filter(|_| pending.kind == Kind::Event);
                     let stored = accepted.unwrap_or(pending.items).min(pending.items);
                     self.stats.by_kind.entry(pending.kind).or_default().0 += stored;

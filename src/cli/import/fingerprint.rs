@@ -1,4 +1,5 @@
-//! Fingerprints of values, for comparison: equal for values that are equal in type and content. The order of keys is ignored.
+//! Fingerprints of values, for comparison: equal for values that are equal in type and content. The
+//! order of keys is ignored.
 
 use rmpv::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};

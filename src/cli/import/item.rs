@@ -16,12 +16,13 @@ pub(super) struct ImportItem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Payload {
     pub(super) kind: Kind,
-    /// The job to look this up by.
+    /// The job under which the daemon's entries are looked up; empty for events and registers.
     pub(super) jid: String,
     /// The minion of a return, or the syndic that reported minions.
     pub(super) id: String,
     pub(super) tag: Vec<u8>,
-    /// msgpack: the load, the return, the end time in Salt's format, the data of an event or a register; true for `nocache`.
+    /// msgpack: the load, the return, the end time in Salt's format, the data of an event or a
+    /// register; true for `nocache`.
     pub(super) body: Vec<u8>,
     /// msgpack: an array of the job's minions; empty if unknown.
     pub(super) minions: Vec<u8>,

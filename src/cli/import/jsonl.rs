@@ -171,7 +171,8 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             .ok_or_else(|| format!("`{key}` must be text"))
     };
 
-    // The bytes of a value: those of the body if the line has it, of one of its elements if it is a list of several fields.
+    // The bytes of a value: those of the body if the line has it, of one of its elements if it is a
+    // list of several fields.
     let bytes = |value: Option<Value>, element: Option<usize>| match (&raw, element) {
         (Some(raw), None) => Ok(Some(raw.clone())),
         (Some(raw), Some(n)) => Ok(msgpack::elements(raw)
@@ -276,8 +277,8 @@ fn raw_body(text: &Json) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// The job and the minion of a return event, which the master fires before it calls `returner` with the same map. The daemon
-/// recognises it by the same fields and also lists it as an event.
+/// The job and the minion of a return event, which the master fires before it calls `returner` with
+/// the same map. The daemon recognises it by the same fields and also lists it as an event.
 fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
     let seen = peek(data);
     let text = |key| msgpack::get(data, key).and_then(id_text);

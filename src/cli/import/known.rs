@@ -1,7 +1,8 @@
-//! Entries that the daemon already has. They are looked up before anything is stored, so that imports can be repeated.
+//! Entries that the daemon already has. They are looked up before anything is stored, so that
+//! imports can be repeated.
 //!
-//! The data of a job is looked up by its jid and compared with the job's entries. Events are compared by tag and data with all
-//! stored events of a time range; each stored event matches once.
+//! The data of a job is looked up by its jid and compared with the job's entries. Events are
+//! compared by tag and data with all stored events of a time range; each stored event matches once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -30,7 +31,7 @@ impl StoredJob {
         1 + self.loads.len() + self.minions.len() + self.answers.len()
     }
 
-    /// Adds an entry of the call `entries`.
+    /// Adds an entry that the call `entries` returned.
     pub(super) fn add_stored(&mut self, entry: &Value) {
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
 
@@ -63,7 +64,8 @@ impl StoredJob {
         }
     }
 
-    /// Adds an item, and returns whether it contains new data. A load with only new minions is replaced by these.
+    /// Adds an item, and returns whether it contains new data. A load with only new minions is
+    /// replaced by these.
     pub(super) fn add_new(&mut self, payload: &mut Payload) -> bool {
         match payload.kind {
             Kind::Load => {

@@ -12,11 +12,12 @@
 //!     nocache                empty, optional
 //! ```
 //!
-//! Jobs are imported in the order of their jids, so that segments cover short time ranges and retention drops the oldest first.
-//! To bound memory, each walk over the tree collects only the next [`IMPORT_JOBS_SORTED`] jobs.
+//! Jobs are imported in the order of their jids, so that segments cover short time ranges and
+//! retention drops the oldest first. To bound memory, each walk over the tree collects only the
+//! next [`IMPORT_JOBS_SORTED`] jobs.
 //!
-//! A load has the time of its jid, all other items that of their file. The tree may be in use: jobs deleted meanwhile are
-//! skipped.
+//! A load has the time of its jid, all other items that of their file. The tree may be in use: jobs
+//! deleted meanwhile are skipped.
 
 use std::collections::BinaryHeap;
 use std::fs;
@@ -331,9 +332,9 @@ fn mtime(path: &Path) -> Option<i64> {
 struct Reading<'a> {
     feed: &'a mut Feed,
     jid: &'a str,
-    /// Start time by its jid.
+    /// The job's start time according to its jid.
     started: Option<i64>,
-    /// The function by its load, because returns in the cache lack it.
+    /// The function according to the load, because returns in the cache lack it.
     fun: Option<String>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! An import can be interrupted at any moment and repeated: entries that the daemon already has are not stored again
-//! ([`known`]). This needs no state outside the store.
+//! An import can be interrupted at any moment and repeated: entries that the daemon already has are
+//! not stored again ([`known`]). This needs no state outside the store.
 
 mod feed;
 mod fingerprint;
@@ -76,7 +76,7 @@ fn skipped(count: u64) -> anyhow::Error {
 }
 
 pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
-    // Two connections, so that large answers of look-ups do not delay those of writes.
+    // Two connections, so that large responses to lookups do not delay those to writes.
     let (reads, writes) = (ask::connect(global)?, ask::connect(global)?);
 
     let now = Clock::real().now().0;
