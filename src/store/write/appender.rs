@@ -97,11 +97,16 @@ impl Intake {
         done: Option<Done>,
     ) -> Result<(), TrySendError<Offer>> {
         let bytes = batch.bytes();
+        // Added before the comparison: two senders that look at the same time must not both find
+        // room.
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        // Alone in the queue, any batch is accepted, or one that is larger than the limit would
+        // wait forever.
         if waiting > 0 && waiting + bytes > INTAKE_BYTES {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             return Err(TrySendError::Full((batch, done)));
         }
+
         self.submissions
             .try_send(Submission { batch, done })
             .map_err(|refused| {
@@ -167,6 +172,8 @@ impl ClassQueue {
             seq > self.last_seq,
             "sequence numbers ascend within a class"
         );
+
+        // Blocks refer to batches instead of copying entries; consecutive entries share one.
         if !self
             .batches
             .last()
@@ -174,6 +181,7 @@ impl ClassQueue {
         {
             self.batches.push(batch.clone());
         }
+
         let batch = fits(self.batches.len() - 1, "a block has over 4 G batches")?;
         let at = fits(at, "a batch has over 4 G entries")?;
         self.builder.push(seq, entry)?;
@@ -184,25 +192,32 @@ impl ClassQueue {
             kind: entry.kind,
             flags: entry.flags,
         });
+
         self.last_seq = seq;
         Ok(())
     }
 
     /// Packs the open block.
     fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
+        // Nothing is open.
         if self.entries.is_empty() {
             return Ok(());
         }
+        // The index of the block is made from `entries`, so both must describe the same rows.
         if self.builder.len() != self.entries.len() {
             return Err(StoreError::Broken(
                 "entry counts of a block and its index differ",
             ));
         }
+
         let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
         let meta = self.builder.write(packer, &mut self.frames)?;
+
+        // The next block probably has as many entries.
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let batches = std::mem::take(&mut self.batches);
+
         self.blocks.push(PackedBlock {
             meta,
             templates,
@@ -217,11 +232,13 @@ impl ClassQueue {
     fn clear(&mut self) -> usize {
         let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
         let lost = packed + self.entries.len();
+
         self.builder.clear();
         self.batches.clear();
         self.entries.clear();
         self.frames.clear();
         self.blocks.clear();
+
         assert!(
             self.builder.is_empty(),
             "a failed block leaves nothing in the builder"
@@ -311,14 +328,17 @@ impl Appender {
         seqnos: SeqNos,
     ) -> (Intake, Self, Committer) {
         let (submissions, intake) = bounded(INTAKE_BATCHES);
+        // One commit in flight, so that everything behind a failed one is still here.
         let (commits, commits_rx) = bounded(1);
         let (results_tx, results) = bounded(1);
         let (intake_bytes, writer) = (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(writer)));
+
         let queues = shared
             .classes
             .configured()
             .map(|_| ClassQueue::default())
             .collect();
+
         let committer = Committer {
             commits: commits_rx,
             results: results_tx,
@@ -343,6 +363,7 @@ impl Appender {
             stats: EntryStats::default(),
             commit_number: 1,
         };
+
         (
             Intake {
                 submissions,
@@ -356,7 +377,11 @@ impl Appender {
     /// Runs until all senders are gone and all their batches are committed or failed.
     pub fn run(mut self) {
         loop {
+            // Proves to `status` that the loop is alive, at least once a second; see the default
+            // below.
             self.shared.heartbeat();
+
+            // With work and an idle committer, a commit starts as soon as the queue is empty.
             if self.idle.is_some() && self.has_work() {
                 let Ok(work) = self.intake.try_recv() else {
                     self.hand_over(true);
@@ -377,17 +402,26 @@ impl Appender {
                     default(Duration::from_secs(1)) => {}
                 }
             }
+
+            // The limit of memory: the committer is behind, so the next batch waits in the queue.
             if self.packed_bytes() > COMMIT_PACKED_BYTES {
                 self.wait_for_idle();
             }
+
+            // Under full load a commit waits until it is worth its sync.
             if self.idle.is_some() && self.packed_bytes() > COMMIT_WORTH_BYTES {
                 self.hand_over(false);
             }
         }
+
+        // All senders are gone. The result in flight decides whether the rest may still be
+        // committed.
         self.wait_for_idle();
         self.hand_over(true);
         self.wait_for_idle();
+        // Last: nothing is numbered after it.
         self.seqnos.release_unused();
+
         tracing::debug!(next_seq = self.seqnos.next().0, "appender done");
     }
 
@@ -415,6 +449,8 @@ impl Appender {
             error,
             buffers,
         } = result;
+
+        // First what is durable, then what failed: entries of the commit itself may be on disk.
         self.dedupe.keep(&on_disk);
         (self.on_disk, self.idle) = (on_disk, Some(buffers));
         if let Some(error) = error {
@@ -424,6 +460,7 @@ impl Appender {
 
     /// Fails everything that is not committed.
     fn fail(&mut self, reason: &str) {
+        // In the order of the pipeline: what is packed, then the memory of it, then the senders.
         let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
         self.shared.metrics.entries_failed.add(lost as u64);
         self.stats = EntryStats::default();
@@ -436,6 +473,7 @@ impl Appender {
     /// Checks, numbers and packs the entries of a batch.
     fn take(&mut self, work: Submission) {
         let Submission { batch, done } = work;
+
         let bytes = batch.bytes();
         let refused = match self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
             Some(reason) => Some((reason, &self.shared.metrics.entries_refused_disk_full)),
@@ -445,22 +483,28 @@ impl Appender {
                 (error.to_string(), &self.shared.metrics.entries_failed)
             }),
         };
+
         if let Some((reason, counter)) = refused {
             self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            // Told right away: nothing of the batch was numbered, so nothing waits behind it.
             counter.add(batch.len() as u64);
             if let Some(done) = done {
                 done(Err(reason));
             }
             return;
         }
+
         let outcome = self.pack(&batch);
+        // Only now: until the entries are packed, they count as waiting.
         self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
         if let Some(done) = done {
+            // Also for a batch of duplicates only: their originals may not be durable yet.
             self.waiting.push_back(Waiting {
                 upto: self.seqnos.next(),
                 done,
             });
         }
+
         if let Err(error) = outcome {
             tracing::error!(%error, "entries not stored, senders notified");
             // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
@@ -477,13 +521,17 @@ impl Appender {
     }
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
+        // Read once per batch: a reactor may be configured while the daemon runs.
         self.dedupe
             .note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
+
         for (at, (mut entry, fingerprints)) in batch.entries().enumerate() {
             let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
+            // Stored with the entry: job readers decide by it whether the return counts.
             if entry.kind == Kind::Return && !entry.source.confirms() {
                 entry.flags = entry.flags.with(Flags::UNCONFIRMED);
             }
+
             let of = self.classifier.class_of(&entry);
             let outcome = self.dedupe.check(&entry, fingerprints);
             match outcome {
@@ -506,12 +554,16 @@ impl Appender {
                     (entry.kind, entry.flags) =
                         (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
                 }
+                // The event has been shown already, so views of events must not show it twice.
                 DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 DedupeOutcome::New => {}
             }
+
             if entry.kind == Kind::Return && outcome != DedupeOutcome::Confirms {
+                // A confirmation repeats a return that was counted.
                 self.stats.count_return(&entry);
             }
+
             let shared = &self.shared;
             let (class, is_over) = self.shares.place(of, &entry, &shared.shares, &shared.clock);
             self.shared
@@ -522,12 +574,15 @@ impl Appender {
             let Some(queue) = self.queues.get_mut(class) else {
                 return Err(StoreError::Failed(format!("class {class} does not exist")));
             };
+
             let seq = self.seqnos.take();
             self.stats.raw_bytes += entry.raw_len() as u64;
+            // The decision of deduplication stands or falls with this entry.
             self.dedupe.depends_on(class, seq);
             if queue.builder.is_full_for(&entry) {
                 queue.finish(&mut self.packer)?;
             }
+
             if queue.entries.is_empty() {
                 queue.open_since = self.commit_number;
             }
@@ -539,25 +594,33 @@ impl Appender {
     /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
     /// waited for `BLOCK_WAITS_COMMITS`.
     fn hand_over(&mut self, everything: bool) {
+        // A commit is in flight; its result starts the next one.
         let Some(mut buffers) = self.idle.take() else {
             return;
         };
+
         let mut parts = Vec::new();
         let mut covered = self.seqnos.next();
         for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
             let ripe = queue.builder.is_half_full()
                 || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
+
             if (everything || ripe)
                 && let Err(error) = queue.finish(&mut self.packer)
             {
                 tracing::error!(%error, "entries not stored, senders notified");
+                // The parts that were taken already are dropped with the rest: `fail` reports all
+                // waiting batches.
                 self.idle = Some(buffers);
                 self.fail(&error.to_string());
                 return;
             }
+
+            // Open blocks keep their senders waiting, also those of full blocks behind them.
             if let Some(open) = queue.entries.first() {
                 covered = covered.min(open.seq);
             }
+
             if !queue.blocks.is_empty() {
                 let frames =
                     std::mem::replace(&mut queue.frames, buffers.pop().unwrap_or_default());
@@ -572,6 +635,8 @@ impl Appender {
             covered <= self.seqnos.next(),
             "a commit covers only assigned sequence numbers"
         );
+
+        // Acknowledged in order, because a batch may depend on entries of earlier ones.
         let mut dones = Vec::new();
         while self
             .waiting
@@ -580,6 +645,7 @@ impl Appender {
         {
             dones.extend(self.waiting.pop_front().map(|first| first.done));
         }
+
         let stats = std::mem::take(&mut self.stats);
         let commit = Commit {
             parts,
@@ -587,8 +653,11 @@ impl Appender {
             covered,
             stats,
         };
+
         self.commit_number += 1;
-        // With delayed syncs the committer tracks unsynced writes.
+        // A small commit is carried out here if nothing else waits: a lone caller saves two thread
+        // switches. With delayed syncs the committer tracks unsynced writes, so it gets every
+        // commit.
         let syncs_each = || with_writer(&self.writer, |writer| writer.syncs_each());
         if commit.is_small() && self.intake.is_empty() && syncs_each() {
             let mut result = None;
@@ -600,6 +669,8 @@ impl Appender {
             }
             return;
         }
+
+        // Only if the committer has panicked, and the process ends with it.
         if let Err(SendError(commit)) = self.commits.send(commit) {
             let gone = "the committer ended".to_owned();
             commit
