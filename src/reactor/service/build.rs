@@ -50,7 +50,7 @@ pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Fo
     always.extend(path.parent().map(|dir| dir.join(includes)));
     let with_state = |file: &PathBuf| (file.clone(), file_state(file));
 
-    // Known files stay watched, even if this read fails before it comes to them.
+    // The state of the files of the last read is taken first, so that one pass is mostly enough.
     let others = known
         .iter()
         .map(|(file, _)| file)

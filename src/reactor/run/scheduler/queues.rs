@@ -146,7 +146,7 @@ impl RuleQueues {
     }
 
     fn append(&mut self, key: u64, item: QueueItem) {
-        // A queue that exists is in one of the lists already, or its first item is in progress.
+        // A queue that exists is in one of the lists already, parked, or in progress.
         let queue = self.queues.entry(key).or_insert_with(|| {
             self.ready.push_back(key);
             VecDeque::with_capacity(1)
