@@ -8,8 +8,9 @@
 //!       -> run: order, throttles, retries, records  ->  master: the master's request port
 //! ```
 //!
-//! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which Salt's process dies, this reactor logs an
-//! ERROR and continues with the next event. [`run`] sends the calls.
+//! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which
+//! Salt's process dies, this reactor logs an ERROR and continues with the next event. [`run`] sends
+//! the calls.
 
 pub mod conformance;
 mod dispatch;

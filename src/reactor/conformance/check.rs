@@ -106,7 +106,8 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         } else {
             let before = differences.all.len();
             layers(case, expected, &got, &mut differences);
-            // Salt 3008.3 changes a copy of the rules. Here the changes take effect, so further matches are correct.
+            // Salt 3008.3 changes a copy of the rules. Here the changes take effect, so further
+            // matches are correct.
             let since = differences.all.get(before..).unwrap_or_default();
             if changed
                 && since
@@ -453,7 +454,8 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
     );
 }
 
-/// Checks an event of which Salt's process died: an ERROR is required, and everything that Salt did before.
+/// Checks an event of which Salt's process died: an ERROR is required, and everything that Salt did
+/// before.
 fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Differences) {
     if errors == 0 {
         differences.add(

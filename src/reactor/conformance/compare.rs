@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 
 /// The first difference, as `path: expected .., got ..`; `None` for equivalent values.
 ///
-/// An empty tuple equals an empty list, and a set has no order. With `ordered` the order of keys counts below the first level of mappings,
-/// where it is visible to users.
+/// An empty tuple equals an empty list, and a set has no order. With `ordered` the order of keys
+/// counts below the first level of mappings, where it is visible to users.
 pub(super) fn difference(expected: &Json, got: &Json, ordered: bool) -> Option<String> {
     let mut path = String::new();
     differ(expected, got, ordered, 0, &mut path)

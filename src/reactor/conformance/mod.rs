@@ -1,7 +1,9 @@
-//! Conformance with Salt, by cases: a configuration, files, events, and the results of Salt's own reactor.
+//! Conformance with Salt, by cases: a configuration, files, events, and the results of Salt's own
+//! reactor.
 //!
-//! Each case is a JSON file; `tests/data/reactor-cases/README.md` describes the form. `tests/lab/reactor_oracle.py` records the expected
-//! results with a real Salt. The program has no exceptions for individual cases.
+//! Each case is a JSON file; `tests/data/reactor-cases/README.md` describes the form.
+//! `tests/lab/reactor_oracle.py` records the expected results with a real Salt. The program has no
+//! exceptions for individual cases.
 
 mod case;
 mod check;
@@ -20,8 +22,8 @@ pub use self::check::check_case;
 pub struct ConformanceOptions {
     /// A Python with Salt, for cases that require it.
     pub salt_python: Option<PathBuf>,
-    /// Signatures recorded with Salt: `{"runner": {function: signature}, "wheel": {..}}`. Python is asked for others only: its start
-    /// takes longer than a case.
+    /// Signatures recorded with Salt: `{"runner": {function: signature}, "wheel": {..}}`. Python is
+    /// asked for others only: its start takes longer than a case.
     pub signatures: Json,
 }
 

@@ -22,7 +22,8 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Parses `{"name": .., "required": [..], "optional": [[name, default], ..], "any_keyword": ..}`; `None` if malformed.
+    /// Parses `{"name": .., "required": [..], "optional": [[name, default], ..], "any_keyword":
+    /// ..}`; `None` if malformed.
     pub fn from_json(json: &Json) -> Option<Self> {
         let text = |json: &Json| json.as_str().map(str::to_owned);
         let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
@@ -125,7 +126,8 @@ fn is_dictlist(items: &[Value]) -> bool {
         .all(|item| item.as_map().is_some_and(|map| map.len() == 1))
 }
 
-/// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if that is impossible.
+/// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if
+/// that is impossible.
 fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let mut complain = |message: String| {
         notes.push(Note::error(DATA_LOGGER, message));
@@ -190,7 +192,8 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     Ok(packed)
 }
 
-/// The old form of runners and wheel functions: assigns the chunk's own keys to the function's arguments.
+/// The old form of runners and wheel functions: assigns the chunk's own keys to the function's
+/// arguments.
 pub(in crate::reactor) fn mapped(
     chunk: &Map,
     signature: &Signature,

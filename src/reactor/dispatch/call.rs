@@ -19,7 +19,8 @@ pub(crate) struct Call {
     pub(crate) kwargs: Value,
     /// The other keys of the chunk, as passed to Salt's client.
     pub(crate) chunk: Map,
-    /// A job's payload for the master's request port, without the key; `None` after an error, which is in the notes.
+    /// A job's payload for the master's request port, without the key; `None` after an error, which
+    /// is in the notes.
     pub(crate) publish: Option<Map>,
     /// The timeout of the master's response to a job: seconds, as configured.
     pub(crate) timeout: Value,

@@ -1,4 +1,5 @@
-//! Calls from low chunks, as Salt's reactor passes them to its clients (`salt.utils.reactor.ReactWrap`).
+//! Calls from low chunks, as Salt's reactor passes them to its clients
+//! (`salt.utils.reactor.ReactWrap`).
 //!
 //! # Invariant
 //!
@@ -102,7 +103,8 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among them.
+    /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among
+    /// them.
     fn prepare(
         &self,
         client: Client,
@@ -340,7 +342,8 @@ fn unpackable(value: &Value) -> Option<(&Object, &str)> {
     }
 }
 
-/// Warns of an argument that Salt's reactor would pass to the function as the object it is: another process runs the function here.
+/// Warns of an argument that Salt's reactor would pass to the function as the object it is: another
+/// process runs the function here.
 fn passed_as_text(call: &Call, notes: &mut Vec<Note>) {
     if let Some((object, _)) = call.args.iter().chain([&call.kwargs]).find_map(unpackable) {
         let (sls, id) = (
@@ -391,7 +394,8 @@ fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
     })
 }
 
-/// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a marked mapping at the end.
+/// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a
+/// marked mapping at the end.
 fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     let mut args: Vec<Value> = unpacked(arg)?
         .into_iter()
@@ -420,7 +424,8 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     Ok(args)
 }
 
-/// The `timeout` of a chunk: a number, or a number as text; otherwise Salt uses the master's option.
+/// The `timeout` of a chunk: a number, or a number as text; otherwise Salt uses the master's
+/// option.
 fn whole_seconds(given: &Value) -> Option<Value> {
     match given {
         Value::Int(_) | Value::BigInt(_) | Value::Bool(_) => Some(given.clone()),

@@ -1,4 +1,5 @@
-//! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in compound targets.
+//! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in
+//! compound targets.
 
 use crate::model::Note;
 use crate::wire::python::{Map, Value};

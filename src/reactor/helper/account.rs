@@ -1,7 +1,8 @@
 //! The user that Salt's Python runs as: that of the Salt master, or of the minion.
 //!
-//! Salt's daemons start as root and switch to the configured `user`. This daemon, if it runs as root, stays root and switches only its
-//! helper processes: `setpriv` sets uid, gid and supplementary groups before it executes Python.
+//! Salt's daemons start as root and switch to the configured `user`. This daemon, if it runs as
+//! root, stays root and switches only its helper processes: `setpriv` sets uid, gid and
+//! supplementary groups before it executes Python.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ const GETENT: [&str; 2] = ["/usr/bin/getent", "/bin/getent"];
 pub(crate) struct Account(User);
 
 impl Account {
-    /// The account that a process with the effective user id `own` has to switch to in order to run as `user`; `None` if it is that
-    /// user already.
+    /// The account that a process with the effective user id `own` has to switch to in order to run
+    /// as `user`; `None` if it is that user already.
     ///
     /// # Errors
     ///
@@ -54,8 +55,8 @@ impl Account {
         Ok(Some(Self(account)))
     }
 
-    /// A command that runs `program` as this user, in the directory `/`. As in Salt's daemons, variables about the user are changed if they
-    /// are set.
+    /// A command that runs `program` as this user, in the directory `/`. As in Salt's daemons,
+    /// variables about the user are changed if they are set.
     fn command(&self, program: &Path) -> Command {
         let User {
             name,
@@ -117,11 +118,13 @@ pub(crate) struct SaltPython {
 }
 
 impl SaltPython {
-    /// Checks that Python, to be run as `user`, or as the user of this process. A name without a directory is searched in `PATH`.
+    /// Checks that Python, to be run as `user`, or as the user of this process. A name without a
+    /// directory is searched in `PATH`.
     ///
     /// # Errors
     ///
-    /// Fails if another user can replace it or its libraries, if there is no such user, or if this process cannot switch to it.
+    /// Fails if another user can replace it or its libraries, if there is no such user, or if this
+    /// process cannot switch to it.
     pub(crate) fn new(python: &Path, user: Option<&str>) -> Result<Self, String> {
         let own = rustix::process::geteuid().as_raw();
         let account = match user {
@@ -150,7 +153,8 @@ impl SaltPython {
         Ok(Self { program, account })
     }
 
-    /// For checks by the command line, which send nothing: as the Salt daemon's user if this process can switch, otherwise as its own.
+    /// For checks by the command line, which send nothing: as the Salt daemon's user if this
+    /// process can switch, otherwise as its own.
     pub(crate) fn to_ask(python: &Path, user: Option<&str>) -> Result<Self, String> {
         let user = user.filter(|_| rustix::process::geteuid().is_root());
         Self::new(python, user)
@@ -169,8 +173,8 @@ impl SaltPython {
         }
     }
 
-    /// A command in the directory `/`, without the environment of this process, and with Python's `-I`: no module of the current
-    /// directory or of the user's home is imported.
+    /// A command in the directory `/`, without the environment of this process, and with Python's
+    /// `-I`: no module of the current directory or of the user's home is imported.
     pub(crate) fn isolated(&self) -> Command {
         let mut command = self.command();
         let home = match &self.account {
@@ -183,8 +187,8 @@ impl SaltPython {
     }
 }
 
-/// The directories from which an interpreter imports at its start: `lib/python3.*` with `site-packages`, of its virtual environment and of the
-/// installation that its link leads to.
+/// The directories from which an interpreter imports at its start: `lib/python3.*` with
+/// `site-packages`, of its virtual environment and of the installation that its link leads to.
 fn libraries(python: &Path) -> Vec<PathBuf> {
     let is_version = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());

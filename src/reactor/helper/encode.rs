@@ -1,9 +1,11 @@
 //! The JSON form of values in conformance cases.
 //!
-//! Types that JSON lacks are objects with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`, `{"$int": "digits"}` from
-//! 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`, `{"$map": [[key, value], ..]}` for keys that are not
-//! text or begin with `$`, `{"$object": {"type": .., "str": .., "repr": .., "true": .., "ext": [code, base64]}}` for other types, with "why"
-//! instead of "ext" if Salt cannot send the value. A number without a decimal point is an integer.
+//! Types that JSON lacks are objects with one key that begins with `$`: `{"$tuple": [..]}`,
+//! `{"$bytes": base64}`, `{"$int": "digits"}` from 2^53 on, `{"$float": "repr"}` for whole floats,
+//! `inf` and `nan`, `{"$set": [..]}`, `{"$map": [[key, value], ..]}` for keys that are not text or
+//! begin with `$`, `{"$object": {"type": .., "str": .., "repr": .., "true": .., "ext": [code,
+//! base64]}}` for other types, with "why" instead of "ext" if Salt cannot send the value. A number
+//! without a decimal point is an integer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -1,15 +1,18 @@
-//! Salt's own Python: renders files without a native implementation, describes Salt's functions, and runs `caller` reactions.
+//! Salt's own Python: renders files without a native implementation, describes Salt's functions,
+//! and runs `caller` reactions.
 //!
-//! The work is done by processes ([`process`]). If all are busy another one is started, up to [`limits::REACTOR_HELPERS`], so that a
-//! slow file does not delay others. Functions of `caller` share one process, so they run one after the other, as in Salt.
+//! The work is done by processes ([`process`]). If all are busy another one is started, up to
+//! [`limits::REACTOR_HELPERS`], so that a slow file does not delay others. Functions of `caller`
+//! share one process, so they run one after the other, as in Salt.
 //!
 //! # A process that dies
 //!
-//! The kernel may kill a process when memory runs out. The request is then repeated in a new process, [`limits::REACTOR_HELPER_TRIES`]
-//! times in total. So rendering is done at least once: it is also repeated after a restart of the daemon, and `salt[...]` functions with
-//! side effects must tolerate that. A function of a `caller` reaction is not repeated here; its rule decides (`tries`, `at_most_once`). A
-//! request that no process has started is always repeated. A process that exceeds its time limit or sends an invalid answer is killed, and
-//! its request fails.
+//! The kernel may kill a process when memory runs out. The request is then repeated in a new
+//! process, [`limits::REACTOR_HELPER_TRIES`] times in total. So rendering is done at least once: it
+//! is also repeated after a restart of the daemon, and `salt[...]` functions with side effects must
+//! tolerate that. A function of a `caller` reaction is not repeated here; its rule decides
+//! (`tries`, `at_most_once`). A request that no process has started is always repeated. A process
+//! that exceeds its time limit or sends an invalid answer is killed, and its request fails.
 
 pub(super) mod account;
 pub(super) mod encode;
@@ -53,7 +56,8 @@ pub struct HelperOptions {
     pub stubs: Json,
     /// The user to run as; `None` for the daemon's own user.
     pub user: Option<String>,
-    /// The configured options without defaults, because `user` may lack the permission to read the files. An object.
+    /// The configured options without defaults, because `user` may lack the permission to read the
+    /// files. An object.
     pub given: Option<Json>,
     /// Memory limit of a process in bytes; `None` for no limit.
     pub memory: Option<u64>,
@@ -117,7 +121,8 @@ impl HelperOptions {
         (time, format!("{} s{option}", time.as_secs()))
     }
 
-    /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
+    /// For `caller` reactions, which may take as long as a state run. No memory limit, because
+    /// child processes would inherit it.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
         // A master has no minion functions; those of its renderer are used.

@@ -1,10 +1,14 @@
 //! A helper process of Salt's Python.
 //!
-//! The program is `render_helper.py`, which is embedded in the binary. Python reads it from an anonymous file in memory. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of the daemon reaches it, and
-//! neither the current directory nor `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that `-I`
-//! would ignore: sets have the same order in each process, so that a template renders to the same calls when it is rendered again.
+//! The program is `render_helper.py`, which is embedded in the binary. Python reads it from an
+//! anonymous file in memory. Python is isolated from its environment: the current directory is `/`,
+//! no `PYTHON*` variable of the daemon reaches it, and neither the current directory nor
+//! `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that
+//! `-I` would ignore: sets have the same order in each process, so that a template renders to the
+//! same calls when it is rendered again.
 //!
-//! Requests and answers are lines of JSON, over a socket that is the program's standard output. Values have the form of conformance cases.
+//! Requests and answers are lines of JSON, over a socket that is the program's standard output.
+//! Values have the form of conformance cases.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
@@ -195,8 +199,8 @@ impl Process {
         }
     }
 
-    /// Describes the end of the process. Its socket closes a moment earlier, so this waits for the end: otherwise a process killed here
-    /// would look like one killed by the kernel.
+    /// Describes the end of the process. Its socket closes a moment earlier, so this waits for the
+    /// end: otherwise a process killed here would look like one killed by the kernel.
     fn death(&mut self) -> String {
         let until = Instant::now() + limits::REACTOR_HELPER_EXIT_TIME;
         while !self.has_ended() {
@@ -226,7 +230,8 @@ impl Process {
     /// killed.
     fn end(&mut self) -> Option<ExitStatus> {
         let killed = match (self.child.kill(), &self.account) {
-            // The unit has no CAP_KILL: only that user may send a signal. The process is not reaped, so its id is not in use again.
+            // The unit has no CAP_KILL: only that user may send a signal. The process is not
+            // reaped, so its id is not in use again.
             (Err(error), Some(account)) if error.kind() == ErrorKind::PermissionDenied => {
                 account.kill(self.child.id())
             }
@@ -254,7 +259,8 @@ fn command(python: &SaltPython) -> Command {
     }
 
     command
-        // No modules of the user's home, no bytecode files, no buffering; the last argument is for `ps`.
+        // No modules of the user's home, no bytecode files, no buffering; the last argument is for
+        // `ps`.
         .args(["-s", "-B", "-u", "-", "saltcellar-helper"])
         .env("PYTHONHASHSEED", "0")
         .env("PYTHONSAFEPATH", "1")

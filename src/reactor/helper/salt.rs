@@ -1,4 +1,5 @@
-//! Access to Salt itself: its renderers for whole files, its grains, and the signatures of its functions.
+//! Access to Salt itself: its renderers for whole files, its grains, and the signatures of its
+//! functions.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -96,14 +97,14 @@ pub trait Salt: Send + Sync {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
-    /// Checks a file with Salt's own renderers. Calls no function of `salt`, and runs no code of the site. `is_static`: the file does not
-    /// depend on data.
+    /// Checks a file with Salt's own renderers. Calls no function of `salt`, and runs no code of
+    /// the site. `is_static`: the file does not depend on data.
     fn check(&self, _file: &SaltFile<'_>, _is_static: bool) -> Result<SaltChecked, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
-    /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before means that their directories have
-    /// changed, so that they are loaded anew.
+    /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before
+    /// means that their directories have changed, so that they are loaded anew.
     fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
@@ -118,7 +119,8 @@ pub trait Salt: Send + Sync {
         Ok(None)
     }
 
-    /// The local copy of a `salt://` reference from any backend of the file server; `None` if the file does not exist.
+    /// The local copy of a `salt://` reference from any backend of the file server; `None` if the
+    /// file does not exist.
     fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }

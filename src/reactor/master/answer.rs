@@ -108,7 +108,8 @@ pub(super) fn read(
                 {
                     Ok(Answer::NoTarget { why })
                 }
-                // `Failed to allocate a jid`: the job cache was unreachable, and no job was published.
+                // `Failed to allocate a jid`: the job cache was unreachable, and no job was
+                // published.
                 Some(why) => Err(MasterError::Retry { place: at, why }),
                 None => Ok(Answer::NoTarget {
                     why: "no minion matches".to_owned(),

@@ -46,7 +46,8 @@ impl Client {
     }
 }
 
-/// A call in executable form. Requests to a master also have key, user and jid, which the sender adds.
+/// A call in executable form. Requests to a master also have key, user and jid, which the sender
+/// adds.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {
     pub(crate) client: Client,
@@ -56,7 +57,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with `__kwarg__: true`.
+    /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with
+    /// `__kwarg__: true`.
     #[cfg(test)]
     pub(crate) fn publish(
         tgt: impl Into<Value>,
@@ -79,7 +81,8 @@ impl Call {
         }
     }
 
-    /// A runner. Positional arguments are recognised only if `arg` and `kwarg` are given together, and nothing else.
+    /// A runner. Positional arguments are recognised only if `arg` and `kwarg` are given together,
+    /// and nothing else.
     pub(crate) fn runner(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
         let both = map([("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))]);
         Self {

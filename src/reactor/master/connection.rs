@@ -1,6 +1,7 @@
 //! One connection to a master: a ZeroMQ REQ socket over TCP, with one request at a time.
 //!
-//! A message of a REQ socket is an empty frame and the body. The length of an answer is checked before memory is reserved for it.
+//! A message of a REQ socket is an empty frame and the body. The length of an answer is checked
+//! before memory is reserved for it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};

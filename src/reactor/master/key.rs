@@ -1,7 +1,8 @@
 //! The key of a master's own user: `<cachedir>/.<user>_key`, 76 bytes of text.
 //!
-//! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. So the file is checked for each request, and read again
-//! if it has changed or if the master rejects the cached key.
+//! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. So the file is
+//! checked for each request, and read again if it has changed or if the master rejects the cached
+//! key.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,8 @@ pub(super) struct MasterKeyFile {
 
 impl MasterKeyFile {
     pub(super) fn of(place: &MasterAddress) -> Self {
-        // For a user name with a backslash (Windows) Salt uses another file name; such a master is not on this machine.
+        // For a user name with a backslash (Windows) Salt uses another file name; such a master is
+        // not on this machine.
         let path = place.cachedir.join(format!(".{}_key", place.user));
         Self {
             path,

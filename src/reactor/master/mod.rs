@@ -1,14 +1,17 @@
-//! A client of a Salt master's request port (`ret_port`, 4506): publishes jobs, starts runners, runs wheel functions.
+//! A client of a Salt master's request port (`ret_port`, 4506): publishes jobs, starts runners,
+//! runs wheel functions.
 //!
-//! A master accepts one msgpack map and answers with one, over a ZeroMQ REQ socket (`salt/channel/server.py`). The key in the master's
-//! cache grants full access, so, as in Salt, the key file's permissions protect the master.
+//! A master accepts one msgpack map and answers with one, over a ZeroMQ REQ socket
+//! (`salt/channel/server.py`). The key in the master's cache grants full access, so, as in Salt,
+//! the key file's permissions protect the master.
 //!
-//! Requests block the calling thread. Connections are pooled; many threads may send requests concurrently.
+//! Requests block the calling thread. Connections are pooled; many threads may send requests
+//! concurrently.
 //!
 //! # Invariant
 //!
-//! Every error states what is known of the request: never sent, rejected, or sent with an unknown outcome. Only in the last case
-//! it may have had an effect, and it is never sent again here.
+//! Every error states what is known of the request: never sent, rejected, or sent with an unknown
+//! outcome. Only in the last case it may have had an effect, and it is never sent again here.
 
 mod answer;
 mod call;
@@ -34,7 +37,8 @@ use crate::base::metrics::Metrics;
 use crate::config::salt_master::SaltMaster;
 use crate::wire::msgpack::Writer;
 
-/// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips such events.
+/// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips
+/// such events.
 pub(crate) const REACTOR_USER: &str = "Reactor";
 
 /// The address of a master, and the credentials for it.
@@ -126,7 +130,8 @@ pub(crate) struct Master {
     key: MasterKeyFile,
     idle: Mutex<Vec<MasterConnection>>,
     metrics: Arc<Metrics>,
-    /// The key under which the master rejects the reactor's user name and accepts its own. With another key both are tried again.
+    /// The key under which the master rejects the reactor's user name and accepts its own. With
+    /// another key both are tried again.
     own_name_only: Mutex<Option<String>>,
 }
 
@@ -146,7 +151,8 @@ impl Master {
         &self.place
     }
 
-    /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published job.
+    /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published
+    /// job.
     ///
     /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
     pub(crate) fn ask(
@@ -165,8 +171,9 @@ impl Master {
 
         let until = Instant::now() + timeout;
 
-        // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
-        // `salt/auth`). Their events carry that name, so that reactors skip them.
+        // With the key of root or salt, runners and wheels may be called under any user name
+        // (`authenticate_key` in `salt/auth`). Their events carry that name, so that reactors skip
+        // them.
         let may_be_reactor =
             call.client.is_of_master() && matches!(self.place.user.as_str(), "root" | "salt");
         let mut anew = false;

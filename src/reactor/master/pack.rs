@@ -7,8 +7,8 @@ use crate::wire::msgpack::Writer;
 use crate::wire::python::value::Value;
 use crate::wire::salt_value::from_msgpack;
 
-/// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text, and dates an ext. An object that Salt
-/// cannot pack becomes text.
+/// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text,
+/// and dates an ext. An object that Salt cannot pack becomes text.
 pub(crate) fn put(w: &mut Writer, value: &Value) {
     match value {
         Value::Null => w.nil(),

@@ -4,7 +4,8 @@
 //!
 //! # Invariant
 //!
-//! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the outcome has an ERROR.
+//! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the
+//! outcome has an ERROR.
 
 mod msgpack;
 pub(super) mod outcome;
@@ -51,7 +52,8 @@ pub(crate) struct Pipeline {
 struct Managed {
     /// The value of `set_leader`.
     leader: Value,
-    /// Rules that `reactor.add` added (with references) and `reactor.delete` deleted (`None`): the latest change per pattern.
+    /// Rules that `reactor.add` added (with references) and `reactor.delete` deleted (`None`): the
+    /// latest change per pattern.
     changes: Vec<(Value, Option<Value>)>,
     /// The pipeline that replaced this one, and handles its remaining requests.
     successor: Option<Arc<Pipeline>>,
@@ -163,7 +165,8 @@ impl Pipeline {
         (&self.files, &self.templates, &self.engine)
     }
 
-    /// The patterns that match a tag, in the order of the configuration, without duplicates; empty if this reactor is not the leader.
+    /// The patterns that match a tag, in the order of the configuration, without duplicates; empty
+    /// if this reactor is not the leader.
     pub(crate) fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         let mut found: Vec<Arc<str>> = Vec::new();
         if !self.is_leader() {
@@ -187,7 +190,8 @@ impl Pipeline {
         found
     }
 
-    /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by `salt-run`.
+    /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by
+    /// `salt-run`.
     pub(crate) fn take_over(self: &Arc<Self>, from: &Self) {
         // Lock order: the replaced pipeline before its successor. A request waits meanwhile, and is
         // then carried out by the successor.
@@ -202,7 +206,8 @@ impl Pipeline {
         before.successor = Some(self.clone());
     }
 
-    /// Calls `f` with the pipeline in use: this one, or the last of its successors. Blocks replacements meanwhile.
+    /// Calls `f` with the pipeline in use: this one, or the last of its successors. Blocks
+    /// replacements meanwhile.
     fn manage<R>(&self, f: impl FnOnce(&Self, &mut Managed) -> R) -> R {
         let mut managed = self.managed.lock();
         match managed.successor.clone() {

@@ -1,6 +1,7 @@
 //! Native versions of simple execution functions that templates use often.
 //!
-//! If the master has its own module of the same name (`_modules/pillar.py`), Salt is called for all functions of that module.
+//! If the master has its own module of the same name (`_modules/pillar.py`), Salt is called for all
+//! functions of that module.
 
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
@@ -144,7 +145,8 @@ impl Functions {
     }
 }
 
-/// The values of the named arguments, given by position or by name; `None` if there are other arguments.
+/// The values of the named arguments, given by position or by name; `None` if there are other
+/// arguments.
 fn only(names: &[&str], args: &[Value], kwargs: &Map) -> Option<Vec<Option<Value>>> {
     let known = kwargs.keys().all(|key| {
         key.as_str()

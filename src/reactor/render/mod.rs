@@ -1,4 +1,5 @@
-//! High data of a file, through its renderers: natively where possible, otherwise by Salt's own renderers.
+//! High data of a file, through its renderers: natively where possible, otherwise by Salt's own
+//! renderers.
 
 pub mod compile;
 pub(super) mod files;
@@ -58,7 +59,8 @@ impl Ambients {
         }
     }
 
-    /// The environment of a template. Reading grains may start Salt, so only templates that use them get them.
+    /// The environment of a template. Reading grains may start Salt, so only templates that use
+    /// them get them.
     fn of(
         &mut self,
         wants: bool,

@@ -87,7 +87,8 @@ pub(in crate::reactor) fn shebang(text: &str) -> Option<&str> {
     (!pipe.starts_with('/')).then(|| pipe.trim_end())
 }
 
-/// The renderers of a file. Empty, with an ERROR, if Salt lacks one of them: nothing is rendered then.
+/// The renderers of a file. Empty, with an ERROR, if Salt lacks one of them: nothing is rendered
+/// then.
 pub(in crate::reactor) fn stages(
     text: &str,
     settings: &RendererSettings,

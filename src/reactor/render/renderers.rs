@@ -1,8 +1,11 @@
-//! A site's own renderers: modules in the directories from which Salt loads renderers besides its own.
+//! A site's own renderers: modules in the directories from which Salt loads renderers besides its
+//! own.
 //!
-//! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always that of its file (`__virtualname__`). So if a
-//! directory has modules, Salt's Python says which renderers there are and whose. Without such modules no process is started. The
-//! directories are looked at again after [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its renderers anew.
+//! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always that of its
+//! file (`__virtualname__`). So if a directory has modules, Salt's Python says which renderers
+//! there are and whose. Without such modules no process is started. The directories are looked at
+//! again after [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its
+//! renderers anew.
 
 use std::collections::HashMap;
 use std::fs;
@@ -109,7 +112,8 @@ impl SiteRenderers {
 
         let (state, names) = self.state();
         let until = now + limits::REACTOR_FILES_TRUSTED;
-        // An answer is kept until the directories change. A guess is not: Salt's Python may be there now.
+        // An answer is kept until the directories change. A guess is not: Salt's Python may be
+        // there now.
         let renderers = match &*last {
             Some((_, known)) if known.state == state && !known.is_guessed() => Arc::clone(known),
             _ => Arc::new(Renderers::asked(state, names, salt)),
@@ -118,7 +122,8 @@ impl SiteRenderers {
         renderers
     }
 
-    /// A number that changes with the modules in the directories, and the names of the modules; 0 without any.
+    /// A number that changes with the modules in the directories, and the names of the modules; 0
+    /// without any.
     fn state(&self) -> (u64, Vec<String>) {
         let mut names = Vec::new();
         let mut modules: Vec<(PathBuf, u64, i64, i64)> = Vec::new();
@@ -150,8 +155,8 @@ impl SiteRenderers {
 }
 
 impl Renderers {
-    /// The renderers with those of installed extensions, which are in no directory of the configuration; `None` if Salt was asked before, or
-    /// gives no answer.
+    /// The renderers with those of installed extensions, which are in no directory of the
+    /// configuration; `None` if Salt was asked before, or gives no answer.
     pub(crate) fn with_packages(&self, salt: &dyn Salt) -> Option<Self> {
         if self.state != 0 {
             return None;
@@ -171,7 +176,8 @@ impl Renderers {
         let known = match salt.renderers(state) {
             Ok(all) => Known::Listed(all),
             Err(error) => {
-                // Without Salt's Python a file that uses one of them fails with an error of its own.
+                // Without Salt's Python a file that uses one of them fails with an error of its
+                // own.
                 if !matches!(error, SaltError::Absent(_)) {
                     tracing::warn!(%error, "Salt's Python does not list its renderers, taking the names of the site's files");
                 }

@@ -1,6 +1,7 @@
 //! The acting reactor of each rule: saltcellar's, Salt's own, neither, or both.
 //!
-//! Derived from the rules of both reactors, from whether Salt starts its own, and from whether ours is blocked.
+//! Derived from the rules of both reactors, from whether Salt starts its own, and from whether ours
+//! is blocked.
 
 use super::{Rules, RulesFile};
 use crate::config::salt_master::SaltMaster;
@@ -64,8 +65,8 @@ pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
     }
 }
 
-/// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no calls, `lacks` the reason why it lacks
-/// a rule of Salt's.
+/// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no
+/// calls, `lacks` the reason why it lacks a rule of Salt's.
 pub(crate) fn assign(
     ours: Vec<ListedRule>,
     salts: &SaltsReactor,

@@ -1,7 +1,8 @@
 //! Matching of a tag against all patterns at once, in the order of the configuration.
 //!
-//! Most patterns begin with literal text (`salt/minion/*/start`). These prefixes form a tree of bytes. A tag is looked up once, and only
-//! the patterns whose prefix it has are checked further. So a tag without a match costs a few bytes, independent of the number of patterns.
+//! Most patterns begin with literal text (`salt/minion/*/start`). These prefixes form a tree of
+//! bytes. A tag is looked up once, and only the patterns whose prefix it has are checked further.
+//! So a tag without a match costs a few bytes, independent of the number of patterns.
 
 use crate::model::Glob;
 

@@ -1,7 +1,8 @@
 //! The option `reactor`: a map from patterns to files.
 //!
-//! It is a list of one-key mappings, or the name of a YAML file with such a list. `salt-run reactor.add` and `reactor.delete` change a list
-//! until the next restart. Entries that Salt skips silently are skipped here as well; those of which its process dies cause an ERROR.
+//! It is a list of one-key mappings, or the name of a YAML file with such a list. `salt-run
+//! reactor.add` and `reactor.delete` change a list until the next restart. Entries that Salt skips
+//! silently are skipped here as well; those of which its process dies cause an ERROR.
 
 pub(crate) mod acting;
 pub(super) mod lease;
@@ -60,7 +61,8 @@ impl Rules {
     pub(crate) fn new(reactor: &Value) -> Self {
         match reactor {
             Value::List(entries) => Self::of(entries.clone()),
-            // Salt iterates over the keys or characters of these, finds no mapping among them, and matches nothing.
+            // Salt iterates over the keys or characters of these, finds no mapping among them, and
+            // matches nothing.
             Value::Map(_) | Value::Str(_) => Self::default(),
             other => Self {
                 notes: vec![Note::error(

@@ -79,7 +79,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     rule_snapshot: RwLock<RuleSnapshot>,
     refused: Mutex<Option<(Micros, String)>>,
-    /// The settings as configured. Those in use also depend on the report of the master's engine, see [`Handle::apply`].
+    /// The settings as configured. Those in use also depend on the report of the master's engine,
+    /// see [`Handle::apply`].
     configured: Mutex<ReactorSettings>,
     /// Calls to compare, in shadow mode.
     pub(super) comparer: Mutex<Option<Comparer>>,
@@ -210,7 +211,8 @@ impl Reactor {
             checkpoint_file: Mutex::default(),
         });
 
-        // Saved first: an event that is open when the daemon is killed must be known after the next start.
+        // Saved first: an event that is open when the daemon is killed must be known after the next
+        // start.
         shared.save_checkpoint();
         shared.restore_once()?;
         shared.suspend_foreign_calls();
@@ -226,7 +228,8 @@ impl Reactor {
             Ok::<(), StoreError>(())
         };
 
-        // Read before the thread starts: an event of this moment on was certainly not handled before the start.
+        // Read before the thread starts: an event of this moment on was certainly not handled
+        // before the start.
         let live = shared.store.durable();
         spawn(
             "sc-react".to_owned(),
@@ -360,7 +363,8 @@ impl Shared {
 
     /// Skips a task and records that.
     pub(super) fn skip(&self, mut task: Task, why: &'static str) {
-        // Salt's reactor has no throttles. A call that only Salt makes can be explained if the skipped reaction is rendered.
+        // Salt's reactor has no throttles. A call that only Salt makes can be explained if the
+        // skipped reaction is rendered.
         if option_of(why).is_some() && task.skipped.is_none() && self.settings().shadow {
             task.skipped = Some(why);
             // Past the throttles, which have decided already.
@@ -546,8 +550,9 @@ impl Handle {
         shared.metrics.reactor_reloads.add(1);
     }
 
-    /// Puts rules and configured settings into use. The reactor only watches if the master's engine has reported that Salt's own
-    /// reactor runs beside it: the configuration alone does not show what Salt has started.
+    /// Puts rules and configured settings into use. The reactor only watches if the master's engine
+    /// has reported that Salt's own reactor runs beside it: the configuration alone does not show
+    /// what Salt has started.
     fn apply(&self, rules: Arc<dyn RuleEngine>, mut settings: ReactorSettings) {
         let shared = &self.0;
         if shared.lease.lock().salts_reactor() {
@@ -588,7 +593,8 @@ impl Handle {
         }
     }
 
-    /// Applies a report of the master's engine. Returns the token for its next one, and why the reactor makes no calls.
+    /// Applies a report of the master's engine. Returns the token for its next one, and why the
+    /// reactor makes no calls.
     pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
         let shared = &self.0;
         let now = shared.clock.monotonic();

@@ -1,6 +1,8 @@
-//! Reactions that failed, wholly or in part, within a day and since the start, and were not replayed: for `status`.
+//! Reactions that failed, wholly or in part, within a day and since the start, and were not
+//! replayed: for `status`.
 //!
-//! The records in the log have all of them (`saltcellar reactor history`); this list is read at every status.
+//! The records in the log have all of them (`saltcellar reactor history`); this list is read at
+//! every status.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

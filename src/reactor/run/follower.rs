@@ -20,7 +20,8 @@ pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     matches!(kind, Kind::Reaction | Kind::SeenOnBus) || flags.has(Flags::ON_BUS)
 }
 
-/// True for events of a bus that the daemon reads itself. Otherwise any client with write access to the archive could make the master act.
+/// True for events of a bus that the daemon reads itself. Otherwise any client with write access to
+/// the archive could make the master act.
 pub(super) fn is_bus_event(row: &Followed<'_>) -> bool {
     row.kind == Kind::SeenOnBus
         || (matches!(row.source, Source::Bus | Source::SpilledBus)
@@ -42,7 +43,8 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         at: row.at,
         tag: String::from_utf8_lossy(row.tag).into_owned(),
         body: row.body.into(),
-        // A minion can forge the minion id in its tag, but not the one that the master authenticated.
+        // A minion can forge the minion id in its tag, but not the one that the master
+        // authenticated.
         minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
         has_key: row.flags.has(Flags::MASTER_KEY),
     }
@@ -122,8 +124,8 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
 /// Between attempts to read a log that cannot be read, for example on a failing disk.
 const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Reads the starts of runners and wheel functions since the first open event with started calls, and claims those that belong to calls in
-/// records.
+/// Reads the starts of runners and wheel functions since the first open event with started calls,
+/// and claims those that belong to calls in records.
 fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     let (first, end) = {
         let checkpoint = shared.checkpoint.lock();
@@ -237,7 +239,8 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
                 return;
             }
 
-            // Depths from before the start are restored separately; runners from then are not counted.
+            // Depths from before the start are restored separately; runners from then are not
+            // counted.
             if fold.is_none() {
                 shared.job_depths.lock().follow(&row);
                 if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
@@ -306,7 +309,8 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
     Ok(after)
 }
 
-/// The open events of a part of the log that begins with this sequence number, and the number behind that part.
+/// The open events of a part of the log that begins with this sequence number, and the number
+/// behind that part.
 pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
     let mut found = Vec::new();
     let upto = shared
@@ -319,7 +323,8 @@ pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, S
     Ok((found, upto))
 }
 
-/// Queues events that were open when the daemon ended; returns those that could not be read. `events` is [`open_events`].
+/// Queues events that were open when the daemon ended; returns those that could not be read.
+/// `events` is [`open_events`].
 pub(super) fn resume(
     shared: &Shared,
     open: Vec<SeqNo>,

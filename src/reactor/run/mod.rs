@@ -1,4 +1,5 @@
-//! The running reactor: follows the log, renders the files of matching rules, and sends the resulting calls to the master.
+//! The running reactor: follows the log, renders the files of matching rules, and sends the
+//! resulting calls to the master.
 //!
 //! ```text
 //! log -> follower: fold records, match -> scheduler: queues per rule and minion, throttles -> workers: render, call the master
@@ -8,14 +9,16 @@
 //!
 //! # The queue is the log
 //!
-//! An event is synced to the log before any rule is looked up, and its outcome is written to the same log. The pending work is therefore a
-//! fold over the log ([`checkpoint`]): matched events without a record. A small file holds that fold up to a position, so that a start does
-//! not read the whole log.
+//! An event is synced to the log before any rule is looked up, and its outcome is written to the
+//! same log. The pending work is therefore a fold over the log ([`checkpoint`]): matched events
+//! without a record. A small file holds that fold up to a position, so that a start does not read
+//! the whole log.
 //!
 //! # Invariant
 //!
-//! A matched event is open from the moment it is read until its record is read. Events that are open when the daemon ends, even by a kill,
-//! are handled after its next start: at least once, and with `at_most_once` at most once.
+//! A matched event is open from the moment it is read until its record is read. Events that are
+//! open when the daemon ends, even by a kill, are handled after its next start: at least once, and
+//! with `at_most_once` at most once.
 
 pub(crate) mod checkpoint;
 pub(crate) mod depths;
@@ -51,7 +54,8 @@ pub(crate) struct Event {
 }
 
 pub(crate) trait RuleEngine: Send + Sync {
-    /// The patterns of the rules that match a tag, in the order of the configuration, without duplicates.
+    /// The patterns of the rules that match a tag, in the order of the configuration, without
+    /// duplicates.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
 
     /// All rules, in the order of the configuration.
@@ -137,7 +141,8 @@ pub(crate) trait Executor: Send + Sync {
         None
     }
 
-    /// Why a job with this target matches no minion; `None` if that is not certain. A master does not publish such a job.
+    /// Why a job with this target matches no minion; `None` if that is not certain. A master does
+    /// not publish such a job.
     fn no_target(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
         None
     }

@@ -10,7 +10,8 @@ use crate::reactor::rules::manage::is_answer;
 use crate::reactor::{Body, Call, Detail, Pipeline, Worker};
 use crate::wire::python::Value;
 
-/// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals it.
+/// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals
+/// it.
 const MANAGE: &str = crate::model::MANAGE_TAG;
 
 pub(crate) struct Native {

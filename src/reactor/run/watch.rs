@@ -1,5 +1,5 @@
-//! Shadow mode: counts the differences between our reactor and Salt's while the log grows. `saltcellar reactor shadow` computes them again
-//! from the log, so the state is not stored.
+//! Shadow mode: counts the differences between our reactor and Salt's while the log grows.
+//! `saltcellar reactor shadow` computes them again from the log, so the state is not stored.
 
 use std::time::Duration;
 

@@ -178,7 +178,8 @@ impl Shared {
             Box::new(TaskProgress::of(&task.event, now, plan, task.resumed))
         };
 
-        // The event became too old while the master was unreachable. A call that was sent may have been executed at any age.
+        // The event became too old while the master was unreachable. A call that was sent may have
+        // been executed at any age.
         if is_old
             && progress.made.is_empty()
             && !progress.maybe_sent
@@ -394,7 +395,8 @@ impl Shared {
             && progress.unanswered.is_none()
             && std::mem::take(&mut progress.start_recorded)
         {
-            // Withdraws the mark, because the call was certainly not made. If the daemon is killed first, it counts as possibly made.
+            // Withdraws the mark, because the call was certainly not made. If the daemon is killed
+            // first, it counts as possibly made.
             let record = mark(
                 &task.event,
                 &task.rules,
@@ -408,7 +410,8 @@ impl Shared {
         tried
     }
 
-    /// Stores a mark before a call that must not be repeated. While the master is unreachable no mark is stored.
+    /// Stores a mark before a call that must not be repeated. While the master is unreachable no
+    /// mark is stored.
     fn store_mark(
         &self,
         task: &Task,
@@ -672,7 +675,8 @@ fn own_jid(task: &Task, progress: &TaskProgress) -> String {
     let nth = i64::try_from(task.rule_index * 1_000 + progress.made.len())
         .expect("an event has few calls");
 
-    // The option `unique_jid` of Salt appends the process id to a jid; here it is the sequence number.
+    // The option `unique_jid` of Salt appends the process id to a jid; here it is the sequence
+    // number.
     format!(
         "{}_{}",
         stamped_jid(Micros(base.0 + nth)),

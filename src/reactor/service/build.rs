@@ -1,4 +1,5 @@
-//! The parts of the reactor that follow from Salt's configuration, and the files to watch for changes of it.
+//! The parts of the reactor that follow from Salt's configuration, and the files to watch for
+//! changes of it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -38,8 +39,8 @@ pub(super) fn file_state(path: &Path) -> FileState {
 /// Watched files with their state before they were read, so that later changes trigger a reload.
 pub(super) type Followed = Vec<(PathBuf, FileState)>;
 
-/// Reads the configuration of a master or minion, and all files to watch, valid or not. `known` are those
-/// of the last read.
+/// Reads the configuration of a master or minion, and all files to watch, valid or not. `known` are
+/// those of the last read.
 pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
     let includes = match role {
         Role::Master => "master.d",
@@ -72,7 +73,8 @@ pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Fo
     }
 }
 
-/// What was said about the configuration in effect, so that a reload repeats nothing: it would hide what is new.
+/// What was said about the configuration in effect, so that a reload repeats nothing: it would hide
+/// what is new.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// About the configuration in effect.
@@ -187,7 +189,8 @@ pub(super) fn build(
     settings.salts = acting::of_master(master);
     settings.runners = runner_limits(master);
 
-    // Salt starts its own reactor regardless of other settings; two reactors would do everything twice.
+    // Salt starts its own reactor regardless of other settings; two reactors would do everything
+    // twice.
     if settings.salts.runs && !settings.shadow {
         match role {
             _ if !said.is_new("Salt's own reactor runs") => {}
@@ -249,7 +252,8 @@ pub(super) fn build(
     })
 }
 
-/// Why requests to this master are impossible: its request port speaks ZeroMQ with the default `transport` only.
+/// Why requests to this master are impossible: its request port speaks ZeroMQ with the default
+/// `transport` only.
 fn unsupported_transport(master: &SaltMaster) -> Option<String> {
     let transport = master
         .text("transport")

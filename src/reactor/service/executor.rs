@@ -1,4 +1,5 @@
-//! Execution of reactions: requests to the master, `caller` functions, and events fired onto the bus.
+//! Execution of reactions: requests to the master, `caller` functions, and events fired onto the
+//! bus.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::wire::salt_event;
 const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
 
 pub(super) struct MasterExecutor {
-    /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a minion.
+    /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a
+    /// minion.
     pub(super) target: RwLock<Option<MasterTarget>>,
     /// Runs `caller` reactions, one at a time.
     pub(super) callers: RwLock<Option<Arc<Helper>>>,
@@ -35,7 +37,8 @@ pub(super) struct MasterExecutor {
 #[derive(Clone)]
 pub(super) struct MasterTarget {
     pub(super) master: Arc<Master>,
-    /// The directory of accepted keys; `None` if the master also publishes jobs without matching keys.
+    /// The directory of accepted keys; `None` if the master also publishes jobs without matching
+    /// keys.
     pub(super) accepted: Option<PathBuf>,
     /// Why requests to it are impossible with its configuration.
     pub(super) unsupported: Option<String>,
@@ -46,8 +49,9 @@ impl MasterExecutor {
         self.target.read().clone()
     }
 
-    /// Fails if the master's event bus is disconnected. Without a bus the master is not running properly: it cannot publish a job or
-    /// report the start of a runner, and every request would raise an exception at an unknown point.
+    /// Fails if the master's event bus is disconnected. Without a bus the master is not running
+    /// properly: it cannot publish a job or report the start of a runner, and every request would
+    /// raise an exception at an unknown point.
     fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
         self.bus.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
             let why = format!("its event bus is not connected ({})", bus.display());

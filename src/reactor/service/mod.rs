@@ -1,4 +1,5 @@
-//! The reactor of a daemon: built from the configuration of a master or minion, and rebuilt when that changes.
+//! The reactor of a daemon: built from the configuration of a master or minion, and rebuilt when
+//! that changes.
 
 mod build;
 mod executor;
@@ -27,10 +28,12 @@ use crate::wire::python::value::Map;
 
 /// The event buses of the daemon, each named by its directory.
 pub(crate) trait Bus: Send + Sync {
-    /// The publisher's socket of the bus in `directory`, if that bus is configured and not connected.
+    /// The publisher's socket of the bus in `directory`, if that bus is configured and not
+    /// connected.
     fn disconnected(&self, directory: &str) -> Option<PathBuf>;
 
-    /// Fires an event onto the bus in `directory`, or onto the only bus; `data` is a msgpack map with `_stamp`.
+    /// Fires an event onto the bus in `directory`, or onto the only bus; `data` is a msgpack map
+    /// with `_stamp`.
     fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String>;
 }
 
@@ -80,7 +83,8 @@ impl ReactorService {
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Self>, ServiceError> {
         let Some((role, path, key)) = config.reactor.of_whom() else {
-            // Salt's own reactor acts from now on: a reactor configured later must not handle the events until then.
+            // Salt's own reactor acts from now on: a reactor configured later must not handle the
+            // events until then.
             if store.remove_reactor_file()? {
                 tracing::info!(
                     "no reactor is configured; one configured later starts with the next event"
@@ -232,7 +236,8 @@ impl Own {
 }
 
 impl Reloader {
-    /// Reloads the configuration, changed or not; returns when it is in effect, or the reason for rejecting it.
+    /// Reloads the configuration, changed or not; returns when it is in effect, or the reason for
+    /// rejecting it.
     pub(crate) fn reload(&self) -> Result<(), String> {
         self.0.lock().reload()
     }

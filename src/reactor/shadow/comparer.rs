@@ -1,8 +1,10 @@
 //! Matching of our calls with Salt's.
 //!
-//! Calls of both sides wait until no matching call can come any more, and are then compared in the order of events. An equal call of Salt's
-//! within the window is a match. Otherwise the most similar remaining call is reported as different, and without one the call belongs to
-//! one side only. All times are those of the log, so the result does not depend on the time of the comparison.
+//! Calls of both sides wait until no matching call can come any more, and are then compared in the
+//! order of events. An equal call of Salt's within the window is a match. Otherwise the most
+//! similar remaining call is reported as different, and without one the call belongs to one side
+//! only. All times are those of the log, so the result does not depend on the time of the
+//! comparison.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -57,7 +59,8 @@ pub(crate) struct Comparer {
     /// Failed reactions of ours, and whether one was reported with a call of Salt's.
     failed: BTreeMap<(Micros, SeqNo), (FailedReaction, bool)>,
     salts: BTreeMap<SaltKey, SaltsCall>,
-    /// Waiting calls of Salt's that are not reported without a match, because their event may be outside the log range.
+    /// Waiting calls of Salt's that are not reported without a match, because their event may be
+    /// outside the log range.
     excluded: BTreeSet<SaltKey>,
     /// Waiting calls of Salt's by call key, and by the hash of client and function.
     salts_alike: BTreeSet<(u64, SaltKey)>,
@@ -111,7 +114,8 @@ impl Comparer {
         self.shadow_since.is_some()
     }
 
-    /// Adds the next item of the log; returns the comparisons for which there is no more room to wait.
+    /// Adds the next item of the log; returns the comparisons for which there is no more room to
+    /// wait.
     pub(crate) fn take(&mut self, item: ShadowItem) -> Vec<Comparison> {
         match item {
             ShadowItem::Mode {
@@ -460,7 +464,8 @@ impl Comparer {
         });
     }
 
-    /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is known, otherwise the latest.
+    /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is
+    /// known, otherwise the latest.
     fn failed_for(&mut self, salts: &SaltsCall) -> Option<FailedReaction> {
         // A job of an unknown publisher says nothing about the reaction.
         if !salts.certain {

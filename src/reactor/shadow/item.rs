@@ -131,7 +131,8 @@ pub(crate) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     }
 }
 
-/// The entry with the reactor's mode. It lacks the flag of a reaction, so it is not part of the history.
+/// The entry with the reactor's mode. It lacks the flag of a reaction, so it is not part of the
+/// history.
 pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     let mut w = Writer::new();
     w.map(3)
@@ -420,7 +421,8 @@ fn ended(row: &Followed<'_>) -> Option<ShadowItem> {
     })
 }
 
-/// True for a runner that an orchestration of a reactor started: its arguments name the publisher, its user is the reactor as well.
+/// True for a runner that an orchestration of a reactor started: its arguments name the publisher,
+/// its user is the reactor as well.
 fn is_nested(args: &[Value]) -> bool {
     matches!(args.last(), Some(Value::Map(words)) if words.contains_key("__pub_user"))
 }

@@ -5,8 +5,9 @@
 //!         -> comparer: matches them within a time window -> one result per call
 //! ```
 //!
-//! Both sides are in the log, so no state is stored: the daemon compares while the log grows, for its counters, and `saltcellar reactor
-//! shadow` compares any range of the log again, for its report. The traces of Salt's reactor (3006.28, 3007.15, 3008.3):
+//! Both sides are in the log, so no state is stored: the daemon compares while the log grows, for
+//! its counters, and `saltcellar reactor shadow` compares any range of the log again, for its
+//! report. The traces of Salt's reactor (3006.28, 3007.15, 3008.3):
 //!
 //! | reaction | trace | missing in the trace |
 //! |---|---|---|

@@ -26,7 +26,8 @@ pub(crate) struct ObservedCall {
     pub(crate) tgt: Value,
     /// The target type of a `local` call.
     pub(crate) tgt_type: String,
-    /// Positional arguments, followed by a mapping of the keyword arguments if there are any; `None` if unknown.
+    /// Positional arguments, followed by a mapping of the keyword arguments if there are any;
+    /// `None` if unknown.
     #[serde(with = "python")]
     pub(crate) args: Option<Vec<Value>>,
     /// `ret` and the effective part of `kwargs` of a job's load; `None` if unknown.
@@ -314,8 +315,8 @@ fn unmarked(args: &[Value]) -> Vec<Value> {
     args.iter().map(one).collect()
 }
 
-/// Splits off the mapping of keyword arguments. A last positional argument that is a mapping looks the same in Salt's events, so both sides
-/// are split alike.
+/// Splits off the mapping of keyword arguments. A last positional argument that is a mapping looks
+/// the same in Salt's events, so both sides are split alike.
 fn split(args: &[Value]) -> (&[Value], Map) {
     match args.split_last() {
         Some((Value::Map(words), args)) => (args, words.clone()),

@@ -1,4 +1,5 @@
-//! The pool in which Salt's reactor runs runners and wheel functions: the times at which it was full and calls had to wait.
+//! The pool in which Salt's reactor runs runners and wheel functions: the times at which it was
+//! full and calls had to wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -72,7 +73,8 @@ impl Pool {
         }
     }
 
-    /// The end of a window that starts `at` that time and restarts at each moment at which the pool is full within it.
+    /// The end of a window that starts `at` that time and restarts at each moment at which the pool
+    /// is full within it.
     pub(super) fn extended(&self, at: Micros, window: Duration) -> Micros {
         let mut to = at.after(window);
         for (begin, end) in &self.full {

@@ -1,7 +1,8 @@
 //! Sorts chunks by order, then by text, each after its requisites.
 //!
-//! The traversal follows Salt step by step, because the result depends on it: the order of a chunk is determined when it is visited,
-//! and a required chunk gets the lowest order that its dependents have at that time.
+//! The traversal follows Salt step by step, because the result depends on it: the order of a chunk
+//! is determined when it is visited, and a required chunk gets the lowest order that its dependents
+//! have at that time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,7 +18,8 @@ use crate::model::Glob;
 use crate::wire::python::value::{Key, Map, Value};
 use crate::wire::python::{repr, str};
 
-/// The requisites by weight, lowest first, with the position of each in the search of a chunk; some are only recognised.
+/// The requisites by weight, lowest first, with the position of each in the search of a chunk; some
+/// are only recognised.
 const REQUISITES: [(&str, Option<u8>); 12] = [
     ("onfail", Some(5)),
     ("onfail_any", Some(6)),
@@ -680,8 +682,8 @@ impl Graph {
     }
 }
 
-/// The nodes that a requisite matches, and whether it has candidates. `None` if Salt fails, because a candidate of a pattern has a
-/// name that is not a string.
+/// The nodes that a requisite matches, and whether it has candidates. `None` if Salt fails, because
+/// a candidate of a pattern has a name that is not a string.
 fn find(
     key: &str,
     value: &str,

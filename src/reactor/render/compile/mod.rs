@@ -1,5 +1,5 @@
-//! Compiles the values of SLS files to low chunks as the reactor of Salt 3008: each file to high data, then the high data of all
-//! files of an event to sorted chunks.
+//! Compiles the values of SLS files to low chunks as the reactor of Salt 3008: each file to high
+//! data, then the high data of all files of an event to sorted chunks.
 //!
 //! ```text
 //! yaml -> pad: high data of a file -> verify, chunks, graph: low chunks of an event
@@ -58,8 +58,8 @@ impl Refused {
 
 /// The high data of a rendered YAML file, with `path` as `__sls__`.
 ///
-/// A list with an anchor is one object, as in Salt: each of its places gets the functions of all. The result may therefore differ
-/// from `pad(yaml::load(text)?, path)`.
+/// A list with an anchor is one object, as in Salt: each of its places gets the functions of all.
+/// The result may therefore differ from `pad(yaml::load(text)?, path)`.
 pub fn high(text: &str, path: &str) -> Result<Map, FileError> {
     let (value, sharing) = load_shared(text)?;
     if value.truthy() {

@@ -1,6 +1,8 @@
-//! A file's values to high data: the key `type.fun` becomes `type` with the function in its list, and each ID gets its file.
+//! A file's values to high data: the key `type.fun` becomes `type` with the function in its list,
+//! and each ID gets its file.
 //!
-//! Salt does this in place: a list with an anchor is one object and gets the functions of all its places.
+//! Salt does this in place: a list with an anchor is one object and gets the functions of all its
+//! places.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,12 @@
-//! Resolution of references to files: local paths and patterns, and `salt://` in the master's `file_roots`, or fetched by Salt if its file
-//! server has other backends. Caches the texts of unchanged files.
+//! Resolution of references to files: local paths and patterns, and `salt://` in the master's
+//! `file_roots`, or fetched by Salt if its file server has other backends. Caches the texts of
+//! unchanged files.
 //!
 //! # Invariant
 //!
-//! A cached text is used only if time, size and inode of its file are unchanged. A file that was written less than 3 s before it was read
-//! could be written again with equal time and size, so it is read each time until it has settled.
+//! A cached text is used only if time, size and inode of its file are unchanged. A file that was
+//! written less than 3 s before it was read could be written again with equal time and size, so it
+//! is read each time until it has settled.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -106,13 +108,15 @@ impl Template {
             .map(|note| note.message.clone())
     }
 
-    /// Whether only Salt can render what is not native: the text is Jinja, JSON or YAML, or for a renderer of the site.
+    /// Whether only Salt can render what is not native: the text is Jinja, JSON or YAML, or for a
+    /// renderer of the site.
     pub(crate) fn needs_salt(&self) -> bool {
         let is_of_site = |stage: &Stage| stage.owner == Owner::Site;
         self.stages.iter().all(Stage::is_native) || self.stages.iter().any(is_of_site)
     }
 
-    /// Whether its rendering depends on no data: without Jinja, or without any of its tags. Another `jinja_env` may have other tags.
+    /// Whether its rendering depends on no data: without Jinja, or without any of its tags. Another
+    /// `jinja_env` may have other tags.
     pub(crate) fn is_static(&self, has_usual_tags: bool) -> bool {
         let is_jinja = |stage: &Stage| stage.name == "jinja" || stage.owner == Owner::Site;
         // Others expand templates, or are not known here.
@@ -197,7 +201,8 @@ pub(crate) struct FileSettings {
     pub(crate) cachedir: String,
     /// Files hidden by the file server.
     pub(crate) ignored: Vec<Glob>,
-    /// Set if the file server has other backends than `roots`, or options without a native implementation.
+    /// Set if the file server has other backends than `roots`, or options without a native
+    /// implementation.
     pub(crate) beyond_roots: Option<BeyondRoots>,
     pub(crate) renderers: RendererSettings,
 }
@@ -250,7 +255,8 @@ impl FileSettings {
         }
     }
 
-    /// Finds a file in an environment: in its directories, or fetched by Salt. An error names the reason why Salt was needed.
+    /// Finds a file in an environment: in its directories, or fetched by Salt. An error names the
+    /// reason why Salt was needed.
     fn locate(
         &self,
         path: &str,

@@ -1,4 +1,5 @@
-//! Limits of one rendering: steps, bytes, depth. The counters are per thread, because a rendering never changes its thread.
+//! Limits of one rendering: steps, bytes, depth. The counters are per thread, because a rendering
+//! never changes its thread.
 
 use std::cell::Cell;
 

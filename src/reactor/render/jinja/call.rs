@@ -32,7 +32,8 @@ pub(crate) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Parses the encoding of [`super::translate`]: the number of positional arguments, these, then names and values in turn.
+    /// Parses the encoding of [`super::translate`]: the number of positional arguments, these, then
+    /// names and values in turn.
     pub(crate) fn of(all: &'a [Value]) -> Res<Self> {
         let Some((count, rest)) = all.split_first() else {
             return not_native("a call");

@@ -32,7 +32,8 @@ impl Data {
     }
 }
 
-/// Variables that are equal for all events of a thread, converted on first use. Native templates cannot change them.
+/// Variables that are equal for all events of a thread, converted on first use. Native templates
+/// cannot change them.
 pub struct Ambient {
     grains: Lazy,
     opts: Lazy,
@@ -54,7 +55,8 @@ impl Lazy {
 }
 
 impl Ambient {
-    /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always has more options.
+    /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always
+    /// has more options.
     pub fn new(grains: Arc<Plain>, opts: Arc<Plain>, whole: bool) -> Self {
         let lazy = |from, access| Lazy {
             from,

@@ -21,7 +21,8 @@ use crate::wire::python::value::{Map, Value as Plain, with_room};
 /// Options of an engine.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// The master's `jinja_env`. With other options than `trim_blocks` and `lstrip_blocks` no file is native.
+    /// The master's `jinja_env`. With other options than `trim_blocks` and `lstrip_blocks` no file
+    /// is native.
     pub jinja_env: Map,
     /// The master's `allow_undefined`. With it no file is native.
     pub allow_undefined: bool,

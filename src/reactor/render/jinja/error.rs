@@ -7,7 +7,8 @@ use std::fmt;
 pub enum RenderErrorKind {
     /// The template is not native: give the file to Salt's own renderer.
     NotNative,
-    /// The rendering exceeded a limit, which the message names. Salt's renderer does not get such a file.
+    /// The rendering exceeded a limit, which the message names. Salt's renderer does not get such a
+    /// file.
     Limit,
 }
 

@@ -1,8 +1,9 @@
 //! Jinja templates, rendered natively where the result is certain to be Salt's.
 //!
-//! [minijinja] lexes, parses and runs templates. `translate` rewrites their syntax tree: operators, look-ups, calls and literals become
-//! filters with Python's semantics for plain types. All other constructs, types and errors are *not native*
-//! ([`RenderError::not_native`]): Salt's own renderer gets the file. [`Engine::check`] lists constructs without an event.
+//! [minijinja] lexes, parses and runs templates. `translate` rewrites their syntax tree: operators,
+//! look-ups, calls and literals become filters with Python's semantics for plain types. All other
+//! constructs, types and errors are *not native* ([`RenderError::not_native`]): Salt's own renderer
+//! gets the file. [`Engine::check`] lists constructs without an event.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,8 +19,9 @@
 //!
 //! # Limits
 //!
-//! Templates come from the operator, data from minions. Steps, bytes and depth of a rendering are limited
-//! ([`limits`](crate::base::limits), `JINJA_*`). No template and no data can cause a panic, and data is never parsed as a template.
+//! Templates come from the operator, data from minions. Steps, bytes and depth of a rendering are
+//! limited ([`limits`](crate::base::limits), `JINJA_*`). No template and no data can cause a panic,
+//! and data is never parsed as a template.
 
 mod budget;
 mod call;

@@ -1,7 +1,8 @@
-//! Translation of a syntax tree: known constructs are rebuilt with Python's semantics, all others are refused.
+//! Translation of a syntax tree: known constructs are rebuilt with Python's semantics, all others
+//! are refused.
 //!
-//! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every operator, look-up, call and
-//! literal of a list or dict becomes a filter of [`super::engine`].
+//! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every
+//! operator, look-up, call and literal of a list or dict becomes a filter of [`super::engine`].
 //!
 //! [`lexical`] refuses spellings before that minijinja and Jinja read differently.
 

@@ -2,7 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A collection never contains itself and does not change during an iteration. A template that would do so is not native.
+//! A collection never contains itself and does not change during an iteration. A template that
+//! would do so is not native.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::wire::msgpack::{DecodeError, Head, Reader};
 use crate::wire::python::value::{Key, PythonDict, Value as Plain, with_room};
 use crate::wire::salt_value::from_ext;
 
-/// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
+/// The result of a native operation. Errors mean that the file is not native, except those of
+/// [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;
 
 /// The error of an operation, `what`, that is not native.
@@ -58,7 +60,8 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Locks the items. Release the lock before any access to another value, which may be the same object.
+    /// Locks the items. Release the lock before any access to another value, which may be the same
+    /// object.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.items.lock()
     }

@@ -1,14 +1,16 @@
-//! The reactor's lease, by which the master's engine `saltcellar_reactor` can start Salt's own reactor while this daemon does not answer.
+//! The reactor's lease, by which the master's engine `saltcellar_reactor` can start Salt's own
+//! reactor while this daemon does not answer.
 //!
 //! # Invariant
 //!
-//! At no time do both reactors make calls. Once the engine has reported with `fallback`, this reactor acts only until [`REACTOR_LEASE`] after
-//! it issued the token of the engine's latest report. The engine starts Salt's reactor later than that: [`REACTOR_LEASE`] after the
-//! *receipt* of its latest token, and a margin. It reports `acts` until that reactor has ended. A report that was delayed in the socket
-//! carries an old token and extends nothing.
+//! At no time do both reactors make calls. Once the engine has reported with `fallback`, this
+//! reactor acts only until [`REACTOR_LEASE`] after it issued the token of the engine's latest
+//! report. The engine starts Salt's reactor later than that: [`REACTOR_LEASE`] after the *receipt*
+//! of its latest token, and a margin. It reports `acts` until that reactor has ended. A report that
+//! was delayed in the socket carries an old token and extends nothing.
 //!
-//! A token is valid in one process of the daemon. After a start a reactor whose master's configuration enables the fallback
-//! therefore waits for the engine.
+//! A token is valid in one process of the daemon. After a start a reactor whose master's
+//! configuration enables the fallback therefore waits for the engine.
 
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ pub(crate) struct EngineReport<'a> {
     pub(crate) ended: Option<Micros>,
 }
 
-/// The lease. Times are those of [`Clock::monotonic`](crate::base::clock::Clock::monotonic), except for the interval of the fallback.
+/// The lease. Times are those of [`Clock::monotonic`](crate::base::clock::Clock::monotonic), except
+/// for the interval of the fallback.
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// Distinguishes the tokens of this process from earlier ones.
@@ -47,7 +50,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease that is `required` by the master's configuration. `started` is the start of this process.
+    /// A lease that is `required` by the master's configuration. `started` is the start of this
+    /// process.
     pub(crate) fn new(required: bool, started: Micros) -> Self {
         Self {
             process: started.0,
@@ -66,7 +70,8 @@ impl Lease {
     }
 
     pub(crate) fn report(&mut self, report: &EngineReport<'_>, now: Duration) {
-        // Independent of the token: what the master has started does not change while its engine runs.
+        // Independent of the token: what the master has started does not change while its engine
+        // runs.
         self.salts_reactor = report.salts_reactor;
 
         // While the fallback acts there is no lease, whatever the token.
@@ -84,7 +89,8 @@ impl Lease {
         (self.began, self.ended) = (report.began, report.ended);
     }
 
-    /// Applies a changed configuration. Only a report makes the lease required later: an engine starts with its master.
+    /// Applies a changed configuration. Only a report makes the lease required later: an engine
+    /// starts with its master.
     pub(crate) fn configure(&mut self, required: bool) {
         self.required &= required || self.fallback_acts;
     }
@@ -120,7 +126,8 @@ impl Lease {
         ))
     }
 
-    /// Whether Salt's own reactor runs in the master beside the engine, as reported. Ours only watches then.
+    /// Whether Salt's own reactor runs in the master beside the engine, as reported. Ours only
+    /// watches then.
     pub(crate) fn salts_reactor(&self) -> bool {
         self.salts_reactor
     }

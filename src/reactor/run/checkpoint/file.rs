@@ -1,9 +1,11 @@
-//! The file `REACTOR`: a checkpoint at most a second old, so that a start does not read the whole log.
+//! The file `REACTOR`: a checkpoint at most a second old, so that a start does not read the whole
+//! log.
 //!
 //! # On disk
 //!
-//! Text, in batches of lines. The last line of a batch is `cursor`, with a checksum: XXH3 (64 bits) of the batch up to the checksum, seeded
-//! with the checksum of the previous batch (0 for the first). The title is part of the first batch.
+//! Text, in batches of lines. The last line of a batch is `cursor`, with a checksum: XXH3 (64 bits)
+//! of the batch up to the checksum, seeded with the checksum of the previous batch (0 for the
+//! first). The title is part of the first batch.
 //!
 //! ```text
 //! saltcellar reactor 2
@@ -14,12 +16,14 @@
 //! cursor <number> <checksum>       all entries before it are included
 //! ```
 //!
-//! The first batch is the whole checkpoint, each further one the changes since the previous batch. A batch whose checksum does not match
-//! (an incomplete write, damage) and everything after it are ignored: the batches before it are an earlier checkpoint, and the log has the
-//! rest. The file is rewritten at each start, and when it has grown to twice its first batch.
+//! The first batch is the whole checkpoint, each further one the changes since the previous batch.
+//! A batch whose checksum does not match (an incomplete write, damage) and everything after it are
+//! ignored: the batches before it are an earlier checkpoint, and the log has the rest. The file is
+//! rewritten at each start, and when it has grown to twice its first batch.
 //!
-//! Without the file the reactor starts with the next event, because events from before the reactor was configured, or from a restored
-//! backup, must not cause reactions. A start without a reactor removes it.
+//! Without the file the reactor starts with the next event, because events from before the reactor
+//! was configured, or from a restored backup, must not cause reactions. A start without a reactor
+//! removes it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -147,8 +151,9 @@ fn put_open(text: &mut String, seq: SeqNo, rule_count: u32, progress: &EventProg
     text.push('\n');
 }
 
-/// Reads the file. Fails if its cursor is past `durable`, as in a file of another store or of a later time. Returns the checkpoint and the
-/// number of ignored bytes at the end. An error names the line.
+/// Reads the file. Fails if its cursor is past `durable`, as in a file of another store or of a
+/// later time. Returns the checkpoint and the number of ignored bytes at the end. An error names
+/// the line.
 pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize), String> {
     let title = bytes
         .split(|byte| *byte == b'\n')
@@ -204,7 +209,8 @@ pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize),
     Ok((checkpoint, bytes.len() - used))
 }
 
-/// The next batch if it is complete: checksum, lines without the last one, cursor, and length in bytes.
+/// The next batch if it is complete: checksum, lines without the last one, cursor, and length in
+/// bytes.
 fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)> {
     let (mut lines, mut at) = (Vec::new(), 0);
     loop {

@@ -1,4 +1,5 @@
-//! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`mod@file`].
+//! The pending work, as a fold over the log up to a position. A start reads it from the file
+//! `REACTOR`, see [`mod@file`].
 
 pub(crate) mod file;
 pub(crate) mod open;
@@ -17,11 +18,14 @@ pub(crate) struct Checkpoint {
     /// Position: all entries before it are included.
     pub(crate) cursor: SeqNo,
     pub(crate) open: OpenEvents,
-    /// Hashes of the rules, with the first event to which each applies: events from before its configuration are ignored.
+    /// Hashes of the rules, with the first event to which each applies: events from before its
+    /// configuration are ignored.
     rules: BTreeMap<u64, SeqNo>,
-    /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in shadow.
+    /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in
+    /// shadow.
     acting_from: Option<SeqNo>,
-    /// Events that changed since the last [`Checkpoint::take_changes`], and whether they were open then.
+    /// Events that changed since the last [`Checkpoint::take_changes`], and whether they were open
+    /// then.
     changed: BTreeMap<SeqNo, bool>,
     /// True if the whole file must be rewritten.
     changed_whole: bool,
@@ -133,7 +137,8 @@ impl Checkpoint {
         }
     }
 
-    /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all events.
+    /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all
+    /// events.
     pub(crate) fn takes(&self, rule: &str, event: SeqNo) -> bool {
         self.rules
             .get(&rule_hash(rule))

@@ -1,11 +1,12 @@
-//! Open events: matched by rules and not yet complete. There are a million of them after an hour without a master.
+//! Open events: matched by rules and not yet complete. There are a million of them after an hour
+//! without a master.
 
 use std::collections::BTreeMap;
 
 use crate::model::SeqNo;
 
-/// Low bits of a sequence number, which order the events of a block. Smaller blocks cost more memory for sparse events, larger ones make
-/// removal slower.
+/// Low bits of a sequence number, which order the events of a block. Smaller blocks cost more
+/// memory for sparse events, larger ones make removal slower.
 const BLOCK_BITS: u32 = 10;
 
 /// Open events, in order. An event costs 8 bytes in its block.
@@ -24,7 +25,8 @@ const _: () = assert!(size_of::<(u16, u32)>() == 8);
 pub(crate) struct EventProgress {
     /// Hashes of completed rules.
     pub(crate) done: Vec<u64>,
-    /// Keys of calls that may have been made and must not be repeated; each once per start without withdrawal.
+    /// Keys of calls that may have been made and must not be repeated; each once per start without
+    /// withdrawal.
     pub(crate) started: Vec<u64>,
 }
 

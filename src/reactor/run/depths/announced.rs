@@ -1,4 +1,5 @@
-//! Announcements: jobs, runner calls and events that the log shows before they happen, because their own events do not name their cause.
+//! Announcements: jobs, runner calls and events that the log shows before they happen, because
+//! their own events do not name their cause.
 //!
 //! | announced by | data | what follows |
 //! |---|---|---|
@@ -7,11 +8,12 @@
 //! | | `type` runner: `name`, `args`, `kwargs` | `salt/run/<another jid>/new` with that function and arguments; of `event.send` also the event |
 //! | `salt/run/<jid>/new` of `runner.event.send` without announcement | `fun_args`: tag and data | an event with that tag and that data |
 //!
-//! Each event comes over its own connection. An event can overtake the `new` of the runner that sent it, and both can overtake the master's
-//! answer to the call. Therefore calls are announced before they are sent.
+//! Each event comes over its own connection. An event can overtake the `new` of the runner that
+//! sent it, and both can overtake the master's answer to the call. Therefore calls are announced
+//! before they are sent.
 //!
-//! An announcement matches once, and expires after [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with `batch` or `subset` publish to other
-//! targets than announced, and are not followed.
+//! An announcement matches once, and expires after [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with
+//! `batch` or `subset` publish to other targets than announced, and are not followed.
 
 use std::collections::{HashMap, VecDeque};
 use std::iter;

@@ -1,7 +1,8 @@
 //! The reaction depth of jobs and events, to stop loops of reactions.
 //!
-//! The depth of an event is the length of the chain of reactions that led to it. The log alone determines it: records of reactions name
-//! their jobs, and announcements ([`announced`]) and `__pub_jid` extend the chain.
+//! The depth of an event is the length of the chain of reactions that led to it. The log alone
+//! determines it: records of reactions name their jobs, and announcements ([`announced`]) and
+//! `__pub_jid` extend the chain.
 
 pub(crate) mod announced;
 
@@ -105,7 +106,8 @@ impl JobDepths {
         }
     }
 
-    /// The depth of an event: from its job, from the job that its data names, or from an announcement.
+    /// The depth of an event: from its job, from the job that its data names, or from an
+    /// announcement.
     pub(crate) fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
         let of_data = |data: &[u8]| {
             get(data, "__pub_jid")
@@ -145,8 +147,8 @@ pub(crate) fn orchestration_jid(call: &Call) -> Option<&str> {
         .as_str()
 }
 
-/// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates one, which cannot be linked to the
-/// runner call.
+/// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates
+/// one, which cannot be linked to the runner call.
 pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
     let is_orchestration = matches!(
         call.fun.as_str(),
@@ -182,8 +184,8 @@ fn event_of(jid: &str) -> Option<u64> {
 }
 
 impl Shared {
-    /// Restores the depths of jobs after a start, and returns those of open events. Reads [`REACTOR_DEPTHS_SEARCH`] entries before the
-    /// oldest open event.
+    /// Restores the depths of jobs after a start, and returns those of open events. Reads
+    /// [`REACTOR_DEPTHS_SEARCH`] entries before the oldest open event.
     pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
             let checkpoint = self.checkpoint.lock();
@@ -295,7 +297,8 @@ impl ForeignCalls {
     }
 }
 
-/// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared exactly.
+/// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared
+/// exactly.
 pub(crate) fn is_by_reactor(body: &[u8]) -> bool {
     memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
         && get(body, "user").and_then(as_text) == Some(REACTOR_USER)

@@ -21,10 +21,11 @@
 //! A `left` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
 //! ```
 //!
-//! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow (`shadow`) and has just been started
-//! (`started`); see `reactor/shadow`. An entry with the state `begun` is a mark: `keys` has a call that is about to be made and must not be
-//! repeated, `back` a call that was certainly not made. Both lack the flag of a reaction, so they are not part of the history. All other
-//! records are, one per event and group of rules.
+//! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow
+//! (`shadow`) and has just been started (`started`); see `reactor/shadow`. An entry with the state
+//! `begun` is a mark: `keys` has a call that is about to be made and must not be repeated, `back` a
+//! call that was certainly not made. Both lack the flag of a reaction, so they are not part of the
+//! history. All other records are, one per event and group of rules.
 
 pub(crate) mod recorder;
 pub(crate) mod replay;

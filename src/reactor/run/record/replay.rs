@@ -48,8 +48,8 @@ struct ReplaySource {
 }
 
 impl Handle {
-    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to render, it renders the record's rules again
-    /// and omits the calls that were made.
+    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to
+    /// render, it renders the record's rules again and omits the calls that were made.
     pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
 

@@ -146,7 +146,8 @@ impl Shared {
         }
     }
 
-    /// Starts a task unless a throttle delays or skips it. If its rules have different options by now, it is split into one task per group.
+    /// Starts a task unless a throttle delays or skips it. If its rules have different options by
+    /// now, it is split into one task per group.
     pub(in crate::reactor::run) fn start_task(
         &self,
         task: Task,

@@ -1,10 +1,12 @@
 //! The scheduler: decides which pending event a worker handles next.
 //!
-//! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take turns, so that a backlog or a
-//! pause of one does not delay the others. Events of one minion, and those without a minion, are in order within a set; the option `order`
-//! changes that. A set has at most `concurrency` reactions in progress, so that slow rules leave workers to the others.
+//! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take
+//! turns, so that a backlog or a pause of one does not delay the others. Events of one minion, and
+//! those without a minion, are in order within a set; the option `order` changes that. A set has at
+//! most `concurrency` reactions in progress, so that slow rules leave workers to the others.
 //!
-//! A pending event is reduced to its sequence number if memory is short, so the follower never waits for a rule.
+//! A pending event is reduced to its sequence number if memory is short, so the follower never
+//! waits for a rule.
 //!
 //! No clock inside: the caller passes the time.
 
@@ -50,7 +52,8 @@ pub(crate) struct Task {
     pub(crate) replay: Option<SeqNo>,
     /// Keys of the calls that the replayed record had made.
     pub(crate) already_made: Vec<u64>,
-    /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only Salt's reactor makes.
+    /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only
+    /// Salt's reactor makes.
     pub(crate) skipped: Option<&'static str>,
     /// Its state; `None` before its first turn.
     pub(crate) progress: Option<Box<TaskProgress>>,
@@ -209,8 +212,8 @@ impl Scheduler {
         self.throttles.note(options, minion, at);
     }
 
-    /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the reason. In shadow, an event whose
-    /// debounce pause exceeds the comparison window is skipped.
+    /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the
+    /// reason. In shadow, an event whose debounce pause exceeds the comparison window is skipped.
     pub(crate) fn offer(
         &mut self,
         task: Task,
@@ -218,7 +221,8 @@ impl Scheduler {
     ) -> Option<(RuleSet, QueueItem, &'static str)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
 
-        // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
+        // By the event's time, so that the result does not depend on when the event is handled, for
+        // example after a restart.
         if task.replay.is_none()
             && !self
                 .throttles
@@ -276,7 +280,8 @@ impl Scheduler {
         }
     }
 
-    /// The queues of a set of rules, and the key of the queue within them; creates the queues if necessary.
+    /// The queues of a set of rules, and the key of the queue within them; creates the queues if
+    /// necessary.
     fn queue_of(&mut self, rules: &RuleSet, minion: u64, seq: SeqNo) -> (u32, u64) {
         let id = self.ids.get(rules).copied().unwrap_or_else(|| {
             self.next_id = self.next_id.wrapping_add(1);
@@ -414,8 +419,8 @@ impl Scheduler {
         times.into_iter().flatten().min()
     }
 
-    /// Checks the rate and the budget of the task's rule. In shadow no task waits for a `rate`, as in Salt's reactor; one that would start
-    /// after the comparison window is skipped.
+    /// Checks the rate and the budget of the task's rule. In shadow no task waits for a `rate`, as
+    /// in Salt's reactor; one that would start after the comparison window is skipped.
     pub(crate) fn start(&mut self, task: &Task, now: Micros) -> Admission {
         let rule = task.rules.first().cloned().unwrap_or_default();
         let Some(window) = self.settings.compares() else {

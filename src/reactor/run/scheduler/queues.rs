@@ -1,8 +1,9 @@
 //! The queues of one set of rules that is rendered together.
 //!
-//! There is one queue per minion (or one in total, or one per event: option `order`). Only the first item of a queue is handled. Items are
-//! tasks in memory up to a limit, and sequence numbers beyond it. The number of queues is limited, too: further events wait in an overflow
-//! list, in order, until a queue is free.
+//! There is one queue per minion (or one in total, or one per event: option `order`). Only the
+//! first item of a queue is handled. Items are tasks in memory up to a limit, and sequence numbers
+//! beyond it. The number of queues is limited, too: further events wait in an overflow list, in
+//! order, until a queue is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -154,7 +155,8 @@ impl RuleQueues {
         queue.push_back(item);
     }
 
-    /// The kind of item that may be handled now. While the master is unreachable at most `concurrency` reactions start.
+    /// The kind of item that may be handled now. While the master is unreachable at most
+    /// `concurrency` reactions start.
     fn next(&self, runners: &Runners, master_unreachable: bool) -> Option<Turn> {
         let concurrency = self.options.concurrency();
         if self.running >= concurrency {
@@ -257,8 +259,8 @@ impl RuleQueues {
         self.awaiting.push_back(key);
     }
 
-    /// Returns an item that may start at `until`, and delays all others of these rules. If the options have changed, the item is checked
-    /// again.
+    /// Returns an item that may start at `until`, and delays all others of these rules. If the
+    /// options have changed, the item is checked again.
     pub(crate) fn throttle(
         &mut self,
         key: u64,

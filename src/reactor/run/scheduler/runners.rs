@@ -1,9 +1,10 @@
 //! Running runners on the master, limited as in Salt's reactor.
 //!
-//! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner of our reactor is a process of the master,
-//! and counts as running until its `salt/run/<jid>/ret` is in the log. That event may never come: the process was killed, the master was
-//! stopped, or the bus was not read. Therefore a runner expires after [`REACTOR_RUNNER_TIME`], and already after [`REACTOR_RUNNER_TIMEOUT`]
-//! if it followed a gap in the events or produced no event.
+//! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner of
+//! our reactor is a process of the master, and counts as running until its `salt/run/<jid>/ret` is
+//! in the log. That event may never come: the process was killed, the master was stopped, or the
+//! bus was not read. Therefore a runner expires after [`REACTOR_RUNNER_TIME`], and already after
+//! [`REACTOR_RUNNER_TIMEOUT`] if it followed a gap in the events or produced no event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ impl Runners {
         self.limits = limits;
     }
 
-    /// True if these rules may start another runner. One slot is reserved for rules without running runners.
+    /// True if these rules may start another runner. One slot is reserved for rules without running
+    /// runners.
     pub(crate) fn has_room(&self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
         let share = self
             .limits

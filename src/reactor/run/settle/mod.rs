@@ -15,7 +15,8 @@ use crate::model::Kind;
 use crate::reactor::master::{Call, Client};
 use crate::reactor::shadow::{self, ObservedCall};
 
-/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets `at_most_once`: minions run a jid once.
+/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets
+/// `at_most_once`: minions run a jid once.
 pub(super) fn must_not_repeat(task: &Task, call: &Call) -> bool {
     let options = &task.options;
     options.at_most_once || (start_of(call).is_some() && !options.retry_unanswered)
@@ -65,8 +66,8 @@ impl Shared {
         }
     }
 
-    /// Searches the log for a call that is not sent again. A busy master may start a runner long after the request, so the search is
-    /// repeated until its end.
+    /// Searches the log for a call that is not sent again. A busy master may start a runner long
+    /// after the request, so the search is repeated until its end.
     pub(super) fn settle(
         &self,
         task: &Task,

@@ -1,4 +1,5 @@
-//! Throttles of rules: limits on the start of reactions. No clock inside: the caller passes the time.
+//! Throttles of rules: limits on the start of reactions. No clock inside: the caller passes the
+//! time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
 
-/// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible after a pause. A changed rate resets the
-/// state.
+/// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible
+/// after a pause. A changed rate resets the state.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gcra {
     rate: Option<Rate>,
@@ -82,7 +83,8 @@ impl Throttles {
         self.0.get_mut(rule).expect("it was just added")
     }
 
-    /// True if an event that arrived `at` that time is the first of its minion in the window of `once_per`; notes it.
+    /// True if an event that arrived `at` that time is the first of its minion in the window of
+    /// `once_per`; notes it.
     pub(crate) fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
         if options.once_per.is_none() {
             return true;
@@ -150,7 +152,8 @@ impl Throttles {
         }
     }
 
-    /// The time at which a reaction would start after the delays of all earlier ones; `None` if it exceeds the budget.
+    /// The time at which a reaction would start after the delays of all earlier ones; `None` if it
+    /// exceeds the budget.
     pub(crate) fn would_start(
         &mut self,
         rule: &Arc<str>,

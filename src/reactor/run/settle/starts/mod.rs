@@ -19,7 +19,8 @@ pub(crate) struct Starts {
     unclaimed: VecDeque<(SeqNo, String, ObservedCall)>,
     /// Claimed jids, because a start may be read after it was claimed.
     claimed: LatestByJid<(), REACTOR_STARTS_MAX>,
-    /// Answered wheel functions whose start has not been read, with the position from which to search.
+    /// Answered wheel functions whose start has not been read, with the position from which to
+    /// search.
     answered_wheels: VecDeque<(SeqNo, ObservedCall)>,
     in_flight: Vec<ObservedCall>,
 }
@@ -40,7 +41,8 @@ impl Starts {
         let is_shown = self.unclaimed.iter().any(|(_, of, _)| of == jid);
         self.claim(jid);
 
-        // 3006 and 3007 use one jid in the answer to a wheel call, and another in the event with its arguments.
+        // 3006 and 3007 use one jid in the answer to a wheel call, and another in the event with
+        // its arguments.
         if call.client == "wheel" && !is_shown {
             match self.position(call, since) {
                 Some(at) => drop(self.unclaimed.remove(at)),
