@@ -428,6 +428,7 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
 
     for (name, value) in status.counters.iter().filter(|(_, value)| **value > 0) {
         let own = name.split('_').next().unwrap_or_default();
+        // A subject stands beside the first of its counters only.
         let head = if own == group {
             String::new()
         } else {

@@ -87,6 +87,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
     let (list, answer): (TokenList, _) =
         ask::answer_as(global, "token_list", (), "list the tokens")?;
     show_rows(global.output, &answer, "tokens", |out| {
+        // Explains why the table below is empty.
         if let Some(problem) = &list.problem {
             out.line(&format!(
                 "The file of tokens is unusable, every token is rejected: {problem}"

@@ -52,6 +52,7 @@ impl Choices {
         let line = text.lines().find_map(|line| line.strip_prefix(MARK));
         let mut words = line.unwrap_or_default().split_whitespace();
 
+        // Read like a command line, and unlike one without errors: any version may have written it.
         while let Some(word) = words.next() {
             match word {
                 "--reactor" => choices.reactor = true,

@@ -120,6 +120,7 @@ impl Plan {
             "afterwards": self.afterwards,
         });
 
+        // Both are objects.
         if let (Some(document), Some(more)) = (document.as_object_mut(), more.as_object()) {
             document.extend(more.clone());
         }

@@ -35,6 +35,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
         rows(&head),
         rows(&parts),
         rows(&reactions),
+        // The jobs get what is left.
         Constraint::Min(3),
         Constraint::Length(1),
     ];
@@ -178,6 +179,7 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         ]
     };
 
+    // More would take the place of jobs.
     let rows: Vec<_> = view.reactions.iter().take(3).map(row).collect();
 
     let columns = [
