@@ -12,7 +12,7 @@
 //! is also repeated after a restart of the daemon, and `salt[...]` functions with side effects must
 //! tolerate that. A function of a `caller` reaction is not repeated here; its rule decides
 //! (`tries`, `at_most_once`). A request that no process has started is always repeated. A process
-//! that exceeds its time limit or sends an invalid answer is killed, and its request fails.
+//! that exceeds its time limit or sends an invalid response is killed, and its request fails.
 
 pub(super) mod account;
 pub(super) mod encode;
@@ -217,7 +217,7 @@ impl Helper {
             let mut process = self.take_process()?;
             metrics.helper_requests.add(1);
 
-            // Only an answer leaves the process in a known state, fit for the next request.
+            // Only a response leaves the process in a known state, fit for the next request.
             let fault = match process.ask(request, time) {
                 Ok(answer) => {
                     self.with_pool(|pool| pool.idle.push(process));

@@ -7,7 +7,7 @@
 //! `-I` would ignore: sets have the same order in each process, so that a template renders to the
 //! same calls when it is rendered again.
 //!
-//! Requests and answers are lines of JSON, over a socket that is the program's standard output.
+//! Requests and responses are lines of JSON, over a socket that is the program's standard output.
 //! Values have the form of conformance cases.
 
 use std::fs::File;
@@ -160,7 +160,7 @@ impl Process {
         }
 
         let mut chunk = vec![0; 64 * 1024];
-        // Up to here no end of line was found; an answer can have megabytes.
+        // Up to here no end of line was found; a response can have megabytes.
         let mut looked = 0;
         loop {
             if let Some(end) = memchr::memchr(b'\n', self.rest.get(looked..).unwrap_or_default()) {

@@ -1,6 +1,6 @@
 //! One connection to a master: a ZeroMQ REQ socket over TCP, with one request at a time.
 //!
-//! A message of a REQ socket is an empty frame and the body. The length of an answer is checked
+//! A message of a REQ socket is an empty frame and the body. The length of a response is checked
 //! before memory is reserved for it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -31,6 +31,8 @@ impl MasterConnection {
 
     fn connect(place: &MasterAddress, until: Instant) -> Result<Self, Broken> {
         let mut last: Broken = "its name resolves to no address".into();
+
+        // A name can have several addresses, of which only some may be reachable.
         for address in place.address().to_socket_addrs()? {
             // `connect_timeout` rejects a timeout of zero.
             let left = until
@@ -44,13 +46,14 @@ impl MasterConnection {
                         splitter,
                         place: place.to_string(),
                     };
-                    // A failed handshake ends the search: the address answers, but is no master.
+                    // A failed handshake ends the search: something responds, but it is no master.
                     connection.handshake(until)?;
                     return Ok(connection);
                 }
                 Err(why) => last = why.into(),
             }
         }
+
         Err(last)
     }
 

@@ -151,7 +151,7 @@ impl Master {
         &self.place
     }
 
-    /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published
+    /// Sends a request and waits for the response, up to `timeout`. `jid` is the jid of a published
     /// job.
     ///
     /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
@@ -240,7 +240,7 @@ impl Master {
             .map(1)
             .str("cmd")
             .str("ping");
-        // Any answer will do: it comes from a worker that has read its configuration.
+        // Any response will do: it comes from a worker that has read its configuration.
         self.exchange(&w.into_bytes(), Instant::now() + timeout)
             .map(drop)
     }

@@ -112,7 +112,7 @@ impl SiteRenderers {
 
         let (state, names) = self.state();
         let until = now + limits::REACTOR_FILES_TRUSTED;
-        // An answer is kept until the directories change. A guess is not: Salt's Python may be
+        // A list is kept until the directories change. A guess is not: Salt's Python may be
         // there now.
         let renderers = match &*last {
             Some((_, known)) if known.state == state && !known.is_guessed() => Arc::clone(known),
@@ -156,7 +156,7 @@ impl SiteRenderers {
 
 impl Renderers {
     /// The renderers with those of installed extensions, which are in no directory of the
-    /// configuration; `None` if Salt was asked before, or gives no answer.
+    /// configuration; `None` if Salt was asked before, or does not respond.
     pub(crate) fn with_packages(&self, salt: &dyn Salt) -> Option<Self> {
         if self.state != 0 {
             return None;

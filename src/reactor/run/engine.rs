@@ -586,7 +586,7 @@ impl Handle {
         shared.scheduler.lock().configure(settings);
         shared.change.notify_all();
 
-        // Later comparisons need the change. Answers to calls that were just sent may be missing.
+        // Later comparisons need the change. Responses to calls that were just sent may be missing.
         if changes {
             shared.record_mode(false);
             shared.suspend_foreign_calls();

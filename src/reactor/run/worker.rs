@@ -152,7 +152,7 @@ impl Shared {
 
             let mut plan = self.react(&*rules, &task.event, &task.rules);
 
-            // In shadow Salt's own reactor answers.
+            // In shadow Salt's own reactor responds.
             let fired = std::mem::take(&mut plan.fired);
             for (tag, data) in fired
                 .into_iter()
@@ -323,7 +323,7 @@ impl Shared {
             return self.settle(task, progress, made, unanswered);
         }
 
-        // The answer may be lost although the job was published, so the log is asked before a new
+        // The response may be lost although the job was published, so the log is asked before a new
         // try.
         if progress.maybe_sent
             && let Some(jid) = self.find_in_log(&made, progress.since)
@@ -469,7 +469,7 @@ impl Shared {
         made.tries = progress.tries;
         let why = match failure {
             Failure::PossiblyMade(why) => {
-                // If it was made, its event on the bus is ours but has no known answer.
+                // If it was made, its event on the bus is ours but has no known response.
                 self.suspend_foreign_calls();
                 if must_not_repeat(task, &made.call.request) {
                     tracing::warn!(
@@ -545,13 +545,13 @@ impl Shared {
         }
 
         if call.client == Client::Local {
-            // Before publishing, because an event of the job may arrive before the answer.
+            // Before publishing, because an event of the job may arrive before the response.
             self.job_depths.lock().note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
             self.job_depths.lock().note(jid, depth);
         }
 
-        // Noted before the request, because events of a runner can overtake the master's answer.
+        // Noted before the request, because events of a runner can overtake the master's response.
         let start = start_of(call);
         if let Some(started) = &start {
             self.starts.lock().sent(started);

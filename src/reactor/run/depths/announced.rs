@@ -9,7 +9,7 @@
 //! | `salt/run/<jid>/new` of `runner.event.send` without announcement | `fun_args`: tag and data | an event with that tag and that data |
 //!
 //! Each event comes over its own connection. An event can overtake the `new` of the runner that
-//! sent it, and both can overtake the master's answer to the call. Therefore calls are announced
+//! sent it, and both can overtake the master's response to the call. Therefore calls are announced
 //! before they are sent.
 //!
 //! An announcement matches once, and expires after [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with

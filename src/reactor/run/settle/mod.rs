@@ -105,7 +105,7 @@ impl Shared {
         );
 
         let request = &made.call.request;
-        // Its slot was freed when the answer was lost.
+        // Its slot was freed when the response was lost.
         if request.client == Client::Runner {
             self.runner_found(&RuleSet::from(&*task.rules), &request.fun, &jid);
         }

@@ -41,7 +41,7 @@ impl Starts {
         let is_shown = self.unclaimed.iter().any(|(_, of, _)| of == jid);
         self.claim(jid);
 
-        // 3006 and 3007 use one jid in the answer to a wheel call, and another in the event with
+        // 3006 and 3007 use one jid in the response to a wheel call, and another in the event with
         // its arguments.
         if call.client == "wheel" && !is_shown {
             match self.position(call, since) {
