@@ -53,9 +53,12 @@ impl<V: Copy + Default> Generations<V> {
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
+
         match self.young.entry(key) {
             Entry::Occupied(slot) => (slot.into_mut(), true),
             Entry::Vacant(slot) => {
+                // Copied into the young generation: what is still met must not be forgotten with
+                // the old one.
                 let known = self.old.get(&key).copied();
                 (slot.insert(known.unwrap_or_default()), known.is_some())
             }
@@ -227,6 +230,7 @@ impl Dedupe {
         {
             return true;
         }
+
         let (counts, _) = self.seen.slot(key);
         let before = *counts;
         let source = entry.source as usize;
@@ -235,6 +239,8 @@ impl Dedupe {
                 .get(source as usize)
                 .expect("a count for each source")
         };
+
+        // The spill only delays events of the bus, so both count as the bus here.
         let on_a_bus = count_of(Source::Bus).max(count_of(Source::SpilledBus));
         let most = counts
             .iter()
@@ -243,9 +249,13 @@ impl Dedupe {
             .map(|(_, n)| *n)
             .max()
             .unwrap_or(0);
+
+        // Counted even if the event turns out to be a duplicate: the next one of this source is
+        // compared with it.
         let own = counts.get_mut(source).expect("a count for each source");
         *own = own.saturating_add(1);
         let own = *own;
+
         let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
         self.first_seen_on_bus = of_a_bus && own > on_a_bus;
         self.note(Undo::Seen(key, before));
@@ -273,6 +283,7 @@ impl Dedupe {
 
     /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
     pub(crate) fn keep(&mut self, on_disk: &[SeqNo]) {
+        // From the front only: a decision behind one that is still open stays a little longer.
         while self
             .undo
             .front()
@@ -291,6 +302,8 @@ impl Dedupe {
     /// Reverts all decisions that are not final.
     pub(crate) fn forget(&mut self, on_disk: &[SeqNo]) {
         self.open = 0;
+        // Backwards, so that the oldest decision about a key restores the value from before all of
+        // them.
         for decision in std::mem::take(&mut self.undo).into_iter().rev() {
             match decision.undo {
                 _ if decision.is_kept(on_disk) => {}
