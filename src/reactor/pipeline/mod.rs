@@ -173,7 +173,8 @@ impl Pipeline {
             return found;
         }
 
-        // Errors in a file of rules were logged when it was read.
+        // While a file of rules cannot be read no event matches; `blocked_by` of the rules reports
+        // that.
         let Ok(rules) = self.rules() else {
             return found;
         };
