@@ -45,7 +45,7 @@ struct Jids {
     filter: Vec<u8>,
 }
 
-/// Bits that each jid sets in the filter.
+/// Bits that each jid sets in the filter; see [`JID_FILTER_BITS`] for the rate of false positives.
 const PROBES: u32 = 4;
 
 impl SegmentMetadata {

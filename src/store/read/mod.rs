@@ -675,7 +675,7 @@ impl Store {
     }
 }
 
-/// Rows read from a segment at a time.
+/// Rows read from a segment at a time: bounds what a long list reads ahead in many segments.
 const ROWS_AT_ONCE: usize = 128;
 
 /// The job summaries of one segment, by descending key.

@@ -66,6 +66,7 @@ impl Intake {
                 Err(TrySendError::Disconnected(_)) => return Err(StoreError::Stopping),
                 Err(TrySendError::Full(back)) => (batch, done) = back,
             }
+            // Polled, because a full queue has two limits and the channel knows only one of them.
             std::thread::sleep(Duration::from_micros(200));
         }
     }

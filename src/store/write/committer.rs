@@ -87,10 +87,12 @@ pub(in crate::store) struct CommitResult {
     pub(in crate::store) buffers: Vec<Vec<u8>>,
 }
 
-/// Up to this number of callers, acknowledgements precede the idle signal.
+/// Up to this number of callers, acknowledgements precede the idle signal: waking the appender
+/// would compete with few callers for the processor, and is worth it for many.
 const FEW_DONES: usize = 2;
 
-/// Largest commit that counts as small, in bytes.
+/// Largest commit that counts as small, in bytes: packing the next one meanwhile saves less than a
+/// thread switch costs (docs/decisions/commit-path.md).
 const SMALL_BYTES: usize = 16 * 1024;
 
 pub(in crate::store) struct Active {

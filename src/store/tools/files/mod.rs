@@ -18,7 +18,8 @@ use crate::store::vfs::read::{Outcome, read_at};
 use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{StoreError, format};
 
-/// Free space to leave after a copy, in bytes.
+/// Free space to leave after a copy, in bytes: directories and small files are not counted before
+/// it.
 const SPARE_BYTES: u64 = 1024 * 1024;
 
 pub(crate) type Hash = u128;
