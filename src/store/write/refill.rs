@@ -76,7 +76,6 @@ pub(in crate::store) fn refill(
         }
     }
     // Blocks of different classes overlap.
-    // Blocks of different classes overlap.
     recent.sort_unstable_by_key(|recent| recent.seq);
 
     let surplus = recent.len().saturating_sub(window);

@@ -557,7 +557,6 @@ impl Verifier {
             let log = segment.log(dir);
             let is_there = log.is_file() || log.with_file_name("").with_extension(SEALED).is_dir();
             // With a running daemon, retention has dropped it meanwhile.
-            // With a running daemon, retention has dropped it meanwhile.
             if missing == 0 || !is_there && report.holder.is_some() {
                 continue;
             }
