@@ -111,13 +111,15 @@ pub(crate) fn publisher(sock_dir: &Path) -> PathBuf {
 
     let is_minions = |name: &str| name.starts_with("minion_event_") && name.ends_with("_pub.ipc");
     let items = std::fs::read_dir(sock_dir).into_iter().flatten().flatten();
-    let minion = items.map(|item| item.path()).find(|path| {
+    let minions = items.map(|item| item.path()).filter(|path| {
         path.file_name()
             .and_then(|n| n.to_str())
             .is_some_and(is_minions)
     });
 
-    minion.unwrap_or(master)
+    // The newest, because a minion whose id changed leaves its old socket behind.
+    let newest = minions.max_by_key(|path| path.metadata().and_then(|found| found.modified()).ok());
+    newest.unwrap_or(master)
 }
 
 impl Bus {
@@ -205,6 +207,7 @@ impl Bus {
             // Looked up for each attempt, because a master or minion may create its socket later.
             let path = publisher(&self.path);
             self.watch.change(|s| s.path.clone_from(&path));
+            self.spill_writer.set_bus(&path);
             let patience = Patience {
                 until: Instant::now() + FIRE_TIMEOUT,
                 stop: &self.deps.drain,

@@ -70,7 +70,7 @@ impl SpillDrainer {
         // A new bus. The file tells administrators which one, because the directory's name may be
         // shortened.
         if !known {
-            let text = format!("{}\n", shared.bus.display());
+            let text = format!("{}\n", shared.bus().display());
             fs.create(&dir.join(BUS))?
                 .write_all_at(text.as_bytes(), 0)?;
         }
@@ -237,8 +237,8 @@ impl SpillDrainer {
                 if !offer(&shared, &mut state, &self.intake, &pending_batch) {
                     return moved;
                 }
+                // The pause stays, and grows if the store rejects the batch again.
                 state.back.pop_front();
-                self.retry_at = None;
             } else if let Some(pending_batch) = &self.piece {
                 if !offer(&shared, &mut state, &self.intake, pending_batch) {
                     return moved;
@@ -291,9 +291,12 @@ impl SpillDrainer {
         }
 
         if state.flights.is_empty() {
+            if !state.held {
+                self.retry_at = None;
+            }
             if !state.held && self.logged_rejection {
                 self.logged_rejection = false;
-                tracing::info!(bus = %shared.bus.display(), "the store accepts bus events again");
+                tracing::info!(bus = %shared.bus().display(), "the store accepts bus events again");
             }
             return;
         }
@@ -346,7 +349,7 @@ impl SpillDrainer {
         {
             (self.logged_at, self.logged_rejection) = (Some(Instant::now()), true);
             tracing::warn!(
-                bus = %shared.bus.display(), why = state.reason,
+                bus = %shared.bus().display(), why = state.reason,
                 "the store rejects bus events; they wait in the spill"
             );
         }
@@ -357,7 +360,7 @@ impl SpillDrainer {
         let lost = pending_batch.batch.len() as u64;
         self.shared.metrics.bus_events_lost.add(lost);
         state.lost += lost;
-        tracing::error!(bus = %self.shared.bus.display(), lost, why = state.reason, "events rejected permanently, dropped");
+        tracing::error!(bus = %self.shared.bus().display(), lost, why = state.reason, "events rejected permanently, dropped");
         // Its file no longer waits for the batch.
         state.stored.extend(pending_batch.file);
 
@@ -392,7 +395,7 @@ impl SpillDrainer {
         let unreadable = self.disk.take_unreadable();
         if unreadable > 0 {
             self.shared.metrics.entries_unreadable.add(unreadable);
-            tracing::warn!(bus = %self.shared.bus.display(), unreadable, "spilled events rejected: Salt's codec cannot read their data");
+            tracing::warn!(bus = %self.shared.bus().display(), unreadable, "spilled events rejected: Salt's codec cannot read their data");
         }
 
         match piece {
@@ -622,7 +625,7 @@ impl SpillDrainer {
         }
 
         drop(state);
-        tracing::warn!(bus = %self.shared.bus.display(), kept, lost, "the store did not accept all events before shutdown; the next start delivers them");
+        tracing::warn!(bus = %self.shared.bus().display(), kept, lost, "the store did not accept all events before shutdown; the next start delivers them");
     }
 
     /// Records the safe position of the bus: periodically, and more often while a kill would lose events.

@@ -199,12 +199,18 @@ impl SpillState {
 pub(crate) struct Shared {
     state: Mutex<SpillState>,
     changed: Condvar,
-    bus: PathBuf,
+    /// The publisher's socket, for gaps and messages. A minion's is known once it exists.
+    bus: Mutex<PathBuf>,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
 
 impl Shared {
+    /// The publisher's socket. Its lock is held for the copy only, whatever else is locked.
+    fn bus(&self) -> PathBuf {
+        self.bus.lock().clone()
+    }
+
     pub(crate) fn waiting(&self) -> Waiting {
         let state = self.state.lock();
         let (spilled_events, spilled_bytes) = state.disk;
@@ -230,7 +236,8 @@ impl Shared {
     fn gap_batch(&self, state: &mut SpillState, gap: &Gap) -> Batch {
         state.gaps += 1;
         self.metrics.bus_gaps.add(1);
-        let (bus, cause) = (self.bus.display(), gap.cause.name());
+        let bus_path = self.bus();
+        let (bus, cause) = (bus_path.display(), gap.cause.name());
         let (begin, end, lost) = (gap.begin.map(Micros::iso), gap.end.iso(), gap.lost);
 
         // A restart is an expected state and no reason for a warning.
@@ -240,7 +247,7 @@ impl Shared {
             tracing::warn!(%bus, cause, begin, end, lost, "bus events may be missing");
         }
 
-        gap.batch(&self.bus)
+        gap.batch(&bus_path)
     }
 
     /// Records the store's response to a batch in flight.
@@ -349,7 +356,7 @@ impl SpillWriter {
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            bus: bus.to_owned(),
+            bus: Mutex::new(bus.to_owned()),
             clock,
             metrics,
         };
@@ -358,6 +365,11 @@ impl SpillWriter {
             shared: Arc::new(shared),
             intake,
         }
+    }
+
+    /// Sets the publisher's socket that gaps and messages name from now on.
+    pub(crate) fn set_bus(&self, bus: &Path) {
+        bus.clone_into(&mut self.shared.bus.lock());
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -459,7 +471,7 @@ impl SpillWriter {
         {
             state.logged_loss = Some(Instant::now());
             tracing::error!(
-                bus = %self.shared.bus.display(), events,
+                bus = %self.shared.bus().display(), events,
                 "neither store nor spill accept bus events: events are lost"
             );
         }

@@ -553,6 +553,48 @@ fn events_rejected_permanently_are_recorded_as_a_gap() {
 }
 
 #[test]
+fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
+    let plan = Arc::new(Plan::default());
+    let mut harness = Harness::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
+    let spill_writer = harness.spill_writer();
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let shared = spill_writer.shared();
+    let metrics = harness.metrics.clone();
+    harness.start();
+    plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
+    spill_writer.push(event(0, 10), at(0));
+    wait_until("a rejection", || shared.refused().is_some());
+
+    // The time of each retry comes at once; its pause is kept.
+    let pauses = [(); 6].map(|()| {
+        let before = metrics.bus_events_offered_again.get();
+        crate::testkit::wait_for("another rejection", || {
+            if let Some((at, _)) = &mut spill_drainer.retry_at {
+                *at = Instant::now();
+            }
+            spill_drainer.deliver();
+            (metrics.bus_events_offered_again.get() > before).then_some(())
+        });
+        spill_drainer.retry_at.unwrap().1
+    });
+    assert_eq!(
+        pauses,
+        [100, 200, 400, 800, 1600, 2000].map(Duration::from_millis)
+    );
+
+    plan.heal();
+    crate::testkit::wait_for("the batch to be stored", || {
+        if let Some((at, _)) = &mut spill_drainer.retry_at {
+            *at = Instant::now();
+        }
+        spill_drainer.deliver();
+        shared.refused().is_none().then_some(())
+    });
+    spill_drainer.deliver();
+    assert!(spill_drainer.retry_at.is_none());
+}
+
+#[test]
 fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
     let mut harness = Harness::new();
     let spill_writer = harness.spill_writer();
