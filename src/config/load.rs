@@ -630,6 +630,10 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
             .is_some_and(|extension| extension == "yaml");
 
         if is_yaml && name.is_some_and(|name| !name.starts_with('.')) {
+            // To open a pipe would wait for a writer. A dangling link is reported when it is read.
+            if path.metadata().is_ok_and(|found| !found.is_file()) {
+                return Err(in_file(&path, 1, "", "not a file; remove it".to_owned()));
+            }
             files.push(path);
         }
 
@@ -1083,10 +1087,26 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_among_the_files_does_not_stop_the_start() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let (dir, given) = with_file("");
+        let beside = dir.path().join("conf.d");
+        std::fs::create_dir(&beside).unwrap();
+        mknodat(CWD, beside.join("p.yaml"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+
+        let error = Config::load(&given, &Environment::default()).unwrap_err();
+        assert!(
+            error.to_string().contains("conf.d/p.yaml:1: not a file"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn a_directory_that_others_can_write_to_is_not_read() {
         use std::os::unix::fs::PermissionsExt as _;
         let (dir, given) = with_file("");
         let beside = dir.path().join("conf.d");
+
         std::fs::create_dir(&beside).unwrap();
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o777)).unwrap();
         let error = Config::load(&given, &user(dir.path()))

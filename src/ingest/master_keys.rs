@@ -15,9 +15,9 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::redact::{Redacted, Redactor};
-use crate::base::limits::MASTER_KEYS_POLL;
+use crate::base::limits::{MASTER_KEYS_MAX, MASTER_KEYS_POLL};
 use crate::base::shutdown::Drain;
-use crate::config::salt_master::{FileIdentity, Role, SaltMaster, read_key};
+use crate::config::salt_master::{FileIdentity, Role, SaltMaster, WatchedFiles, read_key};
 use crate::model::{
     Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, Replaced, is_manage_tag,
     same_key,
@@ -50,46 +50,29 @@ struct Master {
     conf_file: PathBuf,
     role: Role,
     is_of_reactor: bool,
-    /// Its files and their directories: a new file changes its directory.
-    files: Vec<(PathBuf, Identity)>,
+    files: WatchedFiles,
     cachedir: PathBuf,
     key_file: PathBuf,
 }
 
 impl Master {
     fn read(conf_file: &Path, role: Role, is_of_reactor: bool) -> Self {
-        let salt = SaltMaster::read_as(conf_file, role);
-        let mut paths = vec![conf_file.to_owned(), conf_file.with_file_name("master.d")];
-        paths.extend(salt.files.iter().cloned());
-        paths.extend(
-            salt.files
-                .iter()
-                .filter_map(|file| file.parent())
-                .map(Path::to_owned),
-        );
-        paths.sort_unstable();
-        paths.dedup();
-
-        let files = paths
-            .into_iter()
-            .map(|path| (path.clone(), identity(&path)))
-            .collect();
-
-        let key_file = salt.key_file();
-        Self {
+        let mut master = Self {
             conf_file: conf_file.to_owned(),
             role,
             is_of_reactor,
-            files,
-            cachedir: salt.cachedir,
-            key_file,
-        }
+            files: WatchedFiles::default(),
+            cachedir: PathBuf::new(),
+            key_file: PathBuf::new(),
+        };
+        master.reread();
+        master
     }
 
-    fn has_changed(&self) -> bool {
-        self.files
-            .iter()
-            .any(|(path, known)| identity(path) != *known)
+    fn reread(&mut self) {
+        let salt = SaltMaster::read_watched(&self.conf_file, self.role, &mut self.files);
+        self.key_file = salt.key_file();
+        self.cachedir = salt.cachedir;
     }
 }
 
@@ -182,8 +165,10 @@ impl MasterKeys {
         // Held until the end, so that of two refreshes the later one wins. Locks are taken in the
         // order `masters`, `read`, `known`.
         let mut masters = self.masters.lock();
-        for master in masters.iter_mut().filter(|master| master.has_changed()) {
-            *master = Master::read(&master.conf_file, master.role, master.is_of_reactor);
+        for master in &mut *masters {
+            if master.files.have_changed() {
+                master.reread();
+            }
         }
 
         let mut read = self.read.lock();
@@ -222,6 +207,13 @@ impl MasterKeys {
 
         let known = self.known();
         let texts = KeyTexts::new(texts);
+        if texts.left_out() > 0 {
+            unreadable.push(format!(
+                "{} key files beyond the first {MASTER_KEYS_MAX}: narrow `publisher_acl`, for each of whose users the master makes a key",
+                texts.left_out()
+            ));
+        }
+
         if texts.keys() == known.texts.keys()
             && reactor == known.reactor
             && unreadable == known.unreadable
@@ -264,7 +256,12 @@ impl MasterKeys {
             return None;
         }
 
-        let known = { Arc::clone(&known) };
+        // Released here, because what follows may read a file, and a refresh that waits for the lock
+        // would stop all other sources.
+        let shared = Arc::clone(&known);
+        drop(known);
+        let known = shared;
+
         let (mut body, mut flags, mut unparsed) = (None, entry.flags, false);
         if is_request {
             if known

@@ -9,6 +9,7 @@ use memchr::memmem;
 use regex::bytes::Regex;
 
 use super::entry::{Entry, Names};
+use crate::base::limits::MASTER_KEYS_MAX;
 
 /// Replaces a redacted value.
 pub const REDACTED: &str = "[redacted]";
@@ -38,18 +39,20 @@ pub(crate) fn same_key(given: &[u8], right: &[u8]) -> bool {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyTexts {
     keys: Vec<Vec<u8>>,
+    left_out: usize,
     finder: Option<Regex>,
 }
 
 impl KeyTexts {
-    /// The distinct keys of sufficient length, at most [`crate::base::limits::MASTER_KEYS_MAX`].
+    /// The distinct keys of sufficient length, at most [`MASTER_KEYS_MAX`]; [`Self::left_out`] counts the others.
     pub(crate) fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();
 
         keys.sort_unstable();
         keys.dedup();
-        keys.truncate(crate::base::limits::MASTER_KEYS_MAX);
+        let left_out = keys.len().saturating_sub(MASTER_KEYS_MAX);
+        keys.truncate(MASTER_KEYS_MAX);
 
         // Byte by byte, because a key may contain characters with a meaning in expressions.
         let literal = |key: &Vec<u8>| {
@@ -61,15 +64,21 @@ impl KeyTexts {
         let finder =
             (!keys.is_empty()).then(|| Regex::new(&format!("(?-u:{})", literals.join("|"))));
 
-        // An alternation of a few short literals is valid and far below the size limit.
+        // An alternation of literals is valid, and a tenth of the size limit (a test).
         Self {
             keys,
+            left_out,
             finder: finder.map(Result::unwrap),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// The number of keys that are not searched for.
+    pub(crate) fn left_out(&self) -> usize {
+        self.left_out
     }
 
     pub(crate) fn keys(&self) -> &[Vec<u8>] {
@@ -161,6 +170,17 @@ mod tests {
         );
         assert!(!keys.occur_in(&bytes));
         assert_eq!(KeyTexts::default().blank(&mut bytes), 0);
+    }
+
+    #[test]
+    fn keys_beyond_the_limit_are_counted() {
+        let keys =
+            |count: usize| KeyTexts::new((0..count).map(|n| format!("{n:076}").into_bytes()));
+        let most = keys(MASTER_KEYS_MAX);
+        assert_eq!((most.len(), most.left_out()), (MASTER_KEYS_MAX, 0));
+        assert!(most.keys().iter().all(|key| most.occur_in(key)));
+        let more = keys(MASTER_KEYS_MAX + 3);
+        assert_eq!((more.len(), more.left_out()), (MASTER_KEYS_MAX, 3));
     }
 
     #[test]

@@ -23,8 +23,9 @@ pub const MASTER_READ_BYTES: usize = 16 * 1024;
 /// Bytes of a master's key file. A key has 76.
 pub const MASTER_KEY_BYTES_MAX: u64 = 1024;
 
-/// Keys of masters that are searched for in bodies. A master has one for each user with permission to publish.
-pub const MASTER_KEYS_MAX: usize = 64;
+/// Keys of masters that are searched for in bodies. A master has one for each local user that `publisher_acl` permits to
+/// publish: with a pattern such as `.*`, for every user of the system (`access_keys` of salt/daemons/masterapi.py).
+pub const MASTER_KEYS_MAX: usize = 1024;
 
 /// Interval between checks of the masters' key files.
 pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);

@@ -173,7 +173,7 @@ fn is_bare(text: &str) -> bool {
         && rest
         && !matches!(
             text,
-            "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n"
+            "null" | "Null" | "NULL" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n"
         )
 }
 

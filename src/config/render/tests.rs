@@ -10,7 +10,7 @@ fn a_rendered_configuration_is_read_back_equal() {
     let path = dir.path().join("c.yaml");
     let mut config = Config::for_state_dir("/s: odd # \"path\"", "/s/sock");
     config.bus = vec!["/a".into(), "/b c".into()];
-    config.socket_group = Some("yes".into());
+    config.socket_group = Some("Null".into());
     config.zeromq.pull = Some(IpcPath("/s/in: #.sock".into()));
     config.zeromq.mode = Some(Mode(0o600));
     config.log.level = LogLevel("info,saltcellar::store=debug".to_owned());

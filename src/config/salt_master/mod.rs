@@ -13,11 +13,13 @@
 mod keys;
 mod merge;
 pub mod python;
+mod watched;
 
 use std::path::{Path, PathBuf};
 
 pub use self::keys::{FileIdentity, key_files, read_key, read_small};
 use self::merge::{Reader, key_text, repack};
+pub use self::watched::WatchedFiles;
 use crate::config::python_glob::{glob, has_magic};
 use crate::model::{Note, NoteLevel};
 use crate::wire::python::value::Key;
@@ -75,6 +77,16 @@ pub enum Role {
     Master,
     /// `salt-minion`.
     Minion,
+}
+
+impl Role {
+    /// The name of its configuration file, and of the directory beside it without `.d`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Master => "master",
+            Self::Minion => "minion",
+        }
+    }
 }
 
 /// Location of the keys of a master's minions.

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use crate::base::limits::REACTOR_RUNNERS_MAX;
 use crate::base::metrics::Metrics;
@@ -26,51 +25,6 @@ pub(super) struct Built {
     pub(super) unsupported: Option<String>,
     pub(super) python: Option<PathBuf>,
     pub(super) sock_dir: PathBuf,
-}
-
-/// The state of a file for change detection: modification time and size.
-pub(super) type FileState = Option<(SystemTime, u64)>;
-
-pub(super) fn file_state(path: &Path) -> FileState {
-    let found = std::fs::metadata(path).ok()?;
-    Some((found.modified().ok()?, found.len()))
-}
-
-/// Watched files with their state before they were read, so that later changes trigger a reload.
-pub(super) type Followed = Vec<(PathBuf, FileState)>;
-
-/// Reads the configuration of a master or minion, and all files to watch, valid or not. `known` are
-/// those of the last read.
-pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
-    let includes = match role {
-        Role::Master => "master.d",
-        Role::Minion => "minion.d",
-    };
-
-    let mut always = vec![path.to_owned()];
-    always.extend(path.parent().map(|dir| dir.join(includes)));
-    let with_state = |file: &PathBuf| (file.clone(), file_state(file));
-
-    // The state of the files of the last read is taken first, so that one pass is mostly enough.
-    let others = known
-        .iter()
-        .map(|(file, _)| file)
-        .filter(|file| !always.contains(file));
-    let mut files: Followed = always.iter().chain(others).map(with_state).collect();
-
-    loop {
-        let master = SaltMaster::read_as(path, role);
-        let is_new = |file: &&PathBuf| files.iter().all(|(there, _)| there != *file);
-        // The state of a file that turns up now is from after it was read, so all are read again.
-        let new: Followed = master.files.iter().filter(is_new).map(with_state).collect();
-
-        if new.is_empty() {
-            files.retain(|(file, _)| always.contains(file) || master.files.contains(file));
-            return (master, files);
-        }
-
-        files.extend(new);
-    }
 }
 
 /// What was said about the configuration in effect, so that a reload repeats nothing: it would hide

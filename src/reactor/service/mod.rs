@@ -10,7 +10,7 @@ use std::thread::{Builder, JoinHandle};
 
 use parking_lot::{Mutex, RwLock};
 
-use self::build::{Built, FileState, Followed, Said, build, callers, file_state, read, runs_as};
+use self::build::{Built, Said, build, callers, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
 use super::Pipeline;
 use super::run::engine::{Handle, Parts, Reactor};
@@ -20,7 +20,7 @@ use crate::base::clock::Clock;
 use crate::base::limits::REACTOR_RELOAD;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::config::salt_master::{Role, same_file};
+use crate::config::salt_master::{Role, SaltMaster, WatchedFiles, same_file};
 use crate::config::{Config, Origin, ReactorConfig};
 use crate::reactor::master::Master;
 use crate::store::{Intake, Store, StoreError};
@@ -99,7 +99,8 @@ impl ReactorService {
         let own =
             matches!(config.origin(key), Origin::File { .. }).then(|| Own::of(config.clone()));
 
-        let (master, files) = read(role, &path, &Vec::new());
+        let mut files = WatchedFiles::default();
+        let master = SaltMaster::read_watched(&path, role, &mut files);
         let mut said = Said::default();
         let Built {
             pipeline,
@@ -216,7 +217,7 @@ struct Current {
     python: Option<PathBuf>,
     /// See [`runs_as`].
     runs_as: Option<Map>,
-    files: Followed,
+    files: WatchedFiles,
     pipeline: Arc<Pipeline>,
     said: Said,
 }
@@ -224,13 +225,12 @@ struct Current {
 /// The daemon's own configuration, and the state of its files before they were read.
 struct Own {
     running: Config,
-    files: Followed,
+    files: WatchedFiles,
 }
 
 impl Own {
     fn of(running: Config) -> Self {
-        let with_state = |file: &Path| (file.to_owned(), file_state(file));
-        let files = running.watched().map(with_state).collect();
+        let files = WatchedFiles::of(running.watched());
         Self { running, files }
     }
 }
@@ -266,9 +266,11 @@ impl Reloader {
 
 impl Current {
     fn is_changed(&self) -> bool {
-        let differs = |(file, known): &(PathBuf, FileState)| file_state(file) != *known;
-        let own = self.own.iter().flat_map(|own| &own.files);
-        own.chain(&self.files).any(differs)
+        let own = self
+            .own
+            .as_ref()
+            .is_some_and(|own| own.files.have_changed());
+        own || self.files.have_changed()
     }
 
     /// Reloads everything. An invalid configuration changes nothing.
@@ -278,8 +280,7 @@ impl Current {
         let metrics = &self.executor.metrics;
 
         // Invalid files are watched, too, because the correction will be made there.
-        let (master, files) = read(*role, path, &self.files);
-        self.files = files;
+        let master = SaltMaster::read_watched(path, *role, &mut self.files);
 
         let said = &mut self.said;
         match config
@@ -326,8 +327,7 @@ impl Current {
             // Their state before reading. An invalid file is watched, too.
             *own = Own::of(own.running.clone());
             own.running = own.running.reread().map_err(|error| error.to_string())?;
-            let is_known = |file: &Path| own.files.iter().any(|(known, _)| known == file);
-            if own.running.watched().all(is_known) {
+            if own.running.watched().all(|file| own.files.contains(file)) {
                 break;
             }
         }
