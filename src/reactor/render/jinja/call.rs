@@ -326,19 +326,10 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
                 return not_native("an undefined value");
             }
 
-            let found = match kind(wanted) {
-                // The common case needs no copy of the key.
-                Kind::Str(name) => shared.lock().get(name).cloned(),
-                _ => shared.lock().get(&key(wanted)?).cloned(),
-            };
-
-            match found {
-                Some(found) => Ok(found),
-                None if shared.access == super::value::Access::Partial => {
-                    not_native("a key of the grains or options")
-                }
-                None => Ok(otherwise.cloned().unwrap_or_else(|| Value::from(()))),
-            }
+            let found = shared.look_up(wanted)?;
+            Ok(found
+                .or_else(|| otherwise.cloned())
+                .unwrap_or_else(|| Value::from(())))
         }
         "items" | "keys" | "values" => {
             args.places::<0>()?;
@@ -351,10 +342,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "copy" => {
             args.places::<0>()?;
-            // Fails for grains and options, whose keys are not all known.
-            object.seen(View::Keys)?;
-
-            let pairs = shared.lock().clone();
+            let pairs = shared.all()?.clone();
             budget::spend(pairs.len())?;
             budget::charge(pairs.len() * 48)?;
             Ok(dict(pairs))
@@ -363,7 +351,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             let [wanted, otherwise] = args.places()?;
             let wanted = wanted.map_or_else(|| not_native("a call without arguments"), key)?;
             // Entries behind the removed one move.
-            budget::spend(shared.lock().len() / 16)?;
+            budget::spend(shared.change()?.len() / 16)?;
 
             match (shared.change()?.shift_remove(&wanted), otherwise) {
                 (Some(found), _) => Ok(found),
@@ -388,10 +376,8 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             let mut new = Pairs::default();
             match args.pos.first().map(kind) {
                 None => {}
-                Some(Kind::Dict(other)) if other.access != super::value::Access::Partial => {
-                    // Copied, because it may be the same mapping.
-                    new.clone_from(&other.lock());
-                }
+                // Copied, because it may be the same mapping.
+                Some(Kind::Dict(other)) => new.clone_from(&*other.all()?),
                 _ => return not_native("an update with another type than dict"),
             }
 

@@ -234,6 +234,9 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     });
     env.add_filter("__tuple", |_: &Value, items: &[Value]| {
         budget::charge(items.len() * 24)?;
+        items
+            .iter()
+            .try_for_each(|item| value::member(item, None))?;
         Res::Ok(value::tuple(items.to_vec()))
     });
     env.add_filter("__dict", |_: &Value, parts: &[Value]| {

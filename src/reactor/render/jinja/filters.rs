@@ -215,11 +215,7 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
         Kind::Str(path) => {
             let mut found = item.clone();
             for part in path.split('.') {
-                // As in Jinja, digits are an index.
-                let part = part
-                    .parse::<i64>()
-                    .map_or_else(|_| Value::from(part), Value::from);
-
+                let part = attribute_part(part)?;
                 if found.is_undefined() {
                     return not_native("an attribute of an undefined value");
                 }
@@ -229,6 +225,22 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
         }
         _ => not_native("an attribute of a rare type"),
     }
+}
+
+/// One name or index of such a path. Jinja reads a part as a number if it has only digits
+/// (`isdigit`); a sign makes it a name.
+fn attribute_part(part: &str) -> Res<Value> {
+    if !part.is_ascii() {
+        // Some characters are digits of Unicode, of which Python reads some as a number.
+        return not_native("an attribute with letters outside ASCII");
+    }
+    if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(Value::from(part));
+    }
+    part.parse::<i64>().map_or_else(
+        |_| not_native("an index of more than 64 bits"),
+        |index| Ok(Value::from(index)),
+    )
 }
 
 fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
@@ -308,6 +320,14 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
         _ => not_native("a sort with another flag than a boolean"),
     };
     let (reverse, case_sensitive) = (flag(reverse)?, flag(case_sensitive)?);
+
+    // Only here Jinja takes a comma as the end of a path, and sorts by several.
+    if path
+        .and_then(Value::as_str)
+        .is_some_and(|path| path.contains(','))
+    {
+        return not_native("a sort by several attributes");
+    }
 
     let keyed = ops::items(value)?
         .into_iter()

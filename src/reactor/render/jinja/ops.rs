@@ -7,7 +7,7 @@ use minijinja::Value;
 
 use super::budget;
 use super::filters::is_in;
-use super::value::{Access, Kind, Obj, Res, View, key, kind, list, not_native, text, tuple};
+use super::value::{Kind, Obj, Res, View, kind, list, not_native, text, tuple};
 use crate::base::limits;
 use crate::wire::python;
 use crate::wire::python::value::{Key, Value as Plain};
@@ -33,14 +33,13 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-fn of_mapping(value: &Value, name: &str) -> Res<Value> {
+fn of_mapping(value: &Value, name: &Value) -> Res<Value> {
     match kind(value) {
-        Kind::Dict(dict) => match dict.lock().get(name) {
-            Some(value) => Ok(value.clone()),
-            None if dict.access == Access::Partial => {
-                not_native(format!("{name:?} of the grains or options"))
+        Kind::Dict(dict) => match dict.look_up(name)? {
+            Some(value) => Ok(value),
+            None if name.as_str().is_some_and(is_attribute) => {
+                not_native(format!("the attribute {name:?}"))
             }
-            None if is_attribute(name) => not_native(format!("the attribute {name:?}")),
             None => Ok(Value::UNDEFINED),
         },
         _ => not_native(format!("{name:?} of another type than dict")),
@@ -49,17 +48,17 @@ fn of_mapping(value: &Value, name: &str) -> Res<Value> {
 
 /// `value.name`
 pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
-    let Kind::Str(name) = kind(name) else {
+    let Kind::Str(text) = kind(name) else {
         return not_native("an attribute");
     };
-    if is_attribute(name) {
-        return not_native(format!("the attribute {name:?} without a call"));
+    if is_attribute(text) {
+        return not_native(format!("the attribute {text:?} without a call"));
     }
     if let Kind::Namespace(members) = kind(value)
-        && !name.starts_with('_')
+        && !text.starts_with('_')
     {
         let members = members.lock();
-        let found = members.iter().find(|(known, _)| known == name);
+        let found = members.iter().find(|(known, _)| known == text);
         return Ok(found.map_or(Value::UNDEFINED, |(_, value)| value.clone()));
     }
     of_mapping(value, name)
@@ -75,16 +74,8 @@ pub(crate) fn place(index: i64, len: usize) -> Option<usize> {
 /// `value[index]`
 pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
     match (kind(value), kind(index)) {
-        (_, Kind::Str(name)) => of_mapping(value, name),
-        // Salt has more grains and options, so that their absence here proves nothing.
-        (Kind::Dict(dict), Kind::Int(_) | Kind::Bool(_) | Kind::None)
-            if dict.access != Access::Partial =>
-        {
-            Ok(dict
-                .lock()
-                .get(&key(index)?)
-                .cloned()
-                .unwrap_or(Value::UNDEFINED))
+        (_, Kind::Str(_)) | (Kind::Dict(_), Kind::Int(_) | Kind::Bool(_) | Kind::None) => {
+            of_mapping(value, index)
         }
         (Kind::List(list), Kind::Int(index)) => {
             let list = list.lock();
@@ -190,13 +181,9 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
         }
         (Kind::Tuple(a), Kind::Tuple(b)) => equal_all(a, b, depth)?,
         (Kind::Dict(a), Kind::Dict(b)) => {
-            // Salt has more grains and options than are known here.
-            if a.access == Access::Partial || b.access == Access::Partial {
-                return not_native("a comparison of all grains or options");
-            }
             // One lock at a time, because both may be the same dict.
-            let a = a.lock().clone();
-            let b = b.lock().clone();
+            let a = a.all()?.clone();
+            let b = b.all()?.clone();
             let mut same = a.len() == b.len();
 
             for (key, value) in &a {
@@ -291,12 +278,9 @@ pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
             any(&items)
         }
         (Kind::Tuple(items) | Kind::Lazy(items), _) => any(items),
-        (Kind::Dict(dict), _) => match dict.lock().contains_key(&key(value)?) {
-            false if dict.access == Access::Partial => not_native("a key of the grains or options"),
-            found => Ok(found),
-        },
+        (Kind::Dict(dict), _) => Ok(dict.look_up(value)?.is_some()),
         (Kind::View(View::Keys, of), _) => match &**of {
-            Obj::Dict(dict) => Ok(dict.lock().contains_key(&key(value)?)),
+            Obj::Dict(dict) => Ok(dict.look_up(value)?.is_some()),
             _ => not_native("a view"),
         },
         (Kind::View(View::Values, of), _) => any(&of.seen(View::Values)?),
@@ -369,8 +353,9 @@ pub(crate) fn negative(value: &Value) -> Res<Value> {
 pub(crate) fn length(value: &Value) -> Res<usize> {
     match kind(value) {
         Kind::Str(text) => Ok(python::text::len(text)),
-        Kind::List(_) | Kind::Tuple(_) | Kind::View(..) => Ok(value.len().unwrap_or(0)),
-        Kind::Dict(dict) if dict.access != Access::Partial => Ok(dict.lock().len()),
+        Kind::List(_) | Kind::Tuple(_) | Kind::Dict(_) | Kind::View(..) => value
+            .len()
+            .map_or_else(|| not_native("the number of all grains or options"), Ok),
         _ => not_native("the length of this type"),
     }
 }
@@ -476,8 +461,8 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
                 ")"
             });
         }
-        Kind::Dict(dict) if dict.access != Access::Partial => {
-            let pairs = dict.lock().clone();
+        Kind::Dict(dict) => {
+            let pairs = dict.all()?.clone();
             let mut pairs: Vec<_> = pairs.iter().collect();
             if notation == Json {
                 // Keys that are not strings are refused below.

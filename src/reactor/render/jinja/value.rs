@@ -60,12 +60,6 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Locks the items. Release the lock before any access to another value, which may be the same
-    /// object.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.items.lock()
-    }
-
     /// Locks the items for a change.
     pub(crate) fn change(&self) -> Res<MutexGuard<'_, T>> {
         if self.access != Access::Full {
@@ -74,7 +68,42 @@ impl<T> Shared<T> {
         if self.walked.load(Ordering::Relaxed) > 0 {
             return not_native("a change of a collection in an iteration");
         }
-        Ok(self.lock())
+        Ok(self.items.lock())
+    }
+}
+
+impl Shared<Vec<Value>> {
+    /// Locks the items. Release the lock before any access to another value, which may be the same
+    /// object.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.items.lock()
+    }
+}
+
+/// A dict is read through these two only, so that no operation takes what is known here of the
+/// grains or options for all that Salt has.
+impl Shared<Pairs> {
+    /// Locks all items. As for lists, release the lock before any access to another value.
+    pub(crate) fn all(&self) -> Res<MutexGuard<'_, Pairs>> {
+        if self.access == Access::Partial {
+            return not_native("all grains or options");
+        }
+        Ok(self.items.lock())
+    }
+
+    /// The value of a key; `None` if there is certainly none.
+    pub(crate) fn look_up(&self, wanted: &Value) -> Res<Option<Value>> {
+        let found = match kind(wanted) {
+            // The common case needs no copy of the key.
+            Kind::Str(name) => self.items.lock().get(name).cloned(),
+            _ => self.items.lock().get(&key(wanted)?).cloned(),
+        };
+
+        // Salt has more, so that the absence of a key here proves nothing.
+        if found.is_none() && self.access == Access::Partial {
+            return not_native(format!("{wanted:?} of the grains or options"));
+        }
+        Ok(found)
     }
 }
 
@@ -226,17 +255,18 @@ impl Object for Obj {
     fn is_true(self: &Arc<Self>) -> bool {
         match &**self {
             Obj::Other(plain) => plain.truthy(),
+            // Grains and options have no known length, and are never empty in Salt.
             _ => self.len() != Some(0),
         }
     }
 }
 
 impl Obj {
-    /// `len()`
+    /// `len()`; `None` for grains and options, and for types without a length.
     pub(crate) fn len(&self) -> Option<usize> {
         match self {
             Obj::List(list) => Some(list.lock().len()),
-            Obj::Dict(dict) => Some(dict.lock().len()),
+            Obj::Dict(dict) => dict.all().ok().map(|pairs| pairs.len()),
             Obj::Tuple(items) | Obj::Lazy(items) => Some(items.len()),
             Obj::View(_, dict) => dict.len(),
             _ => None,
@@ -262,13 +292,9 @@ impl Obj {
             return not_native("a view of another type than dict");
         };
 
-        // Salt has more grains and options than are known here.
-        if dict.access == Access::Partial {
-            return not_native("all grains or options");
-        }
-
-        let dict = dict.lock();
-        dict.iter()
+        let pairs = dict.all()?;
+        pairs
+            .iter()
             .map(|(key, value)| {
                 Ok(match view {
                     View::Keys => from_key(key),
@@ -382,6 +408,8 @@ pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
         Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
             return not_native("a view, range or namespace in a collection");
         }
+        // In a collection, for example the event's data, it could be passed on as the whole.
+        Kind::Dict(dict) => drop(dict.all()?),
         Kind::Other
             if value
                 .downcast_object_ref::<Obj>()
@@ -412,7 +440,7 @@ fn holds(value: &Value, wanted: &Obj, depth: usize) -> Res<bool> {
     let items = match object {
         // Copied, because the search may come to the same object again.
         Obj::List(list) => list.lock().clone(),
-        Obj::Dict(dict) => dict.lock().values().cloned().collect(),
+        Obj::Dict(dict) => dict.items.lock().values().cloned().collect(),
         Obj::Tuple(items) => items.clone(),
         _ => return Ok(false),
     };
@@ -489,7 +517,7 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
         Kind::Tuple(items) => Plain::Tuple(all(items)?),
         Kind::Dict(dict) => {
             // Copied for the same reason.
-            let pairs = dict.lock().clone();
+            let pairs = dict.all()?.clone();
             budget::spend(pairs.len())?;
             let pair =
                 |(key, value): (&Key, &Value)| Ok((key.clone(), to_plain(value, depth + 1)?));
