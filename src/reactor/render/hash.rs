@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
+use ring::digest::{self, SHA256, SHA512};
 
 fn hex(bytes: &[u8]) -> String {
     bytes
@@ -17,9 +17,7 @@ fn hex(bytes: &[u8]) -> String {
 pub(in crate::reactor) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
     Some(match name {
         "md5" => hex(&md5::compute(bytes).0),
-        "sha1" => hex(digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, bytes).as_ref()),
         "sha256" => hex(digest::digest(&SHA256, bytes).as_ref()),
-        "sha384" => hex(digest::digest(&digest::SHA384, bytes).as_ref()),
         "sha512" => hex(digest::digest(&SHA512, bytes).as_ref()),
         _ => return None,
     })
@@ -39,9 +37,9 @@ mod tests {
             Some("5f61c0ccad4cac44c75ff505e1f1e537"),
         );
         check(
-            "sha1",
+            "sha256",
             "abc",
-            Some("a9993e364706816aba3e25717850c26c9cd0d89d"),
+            Some("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
         );
         check("crc", "abc", None);
     }

@@ -102,10 +102,11 @@ impl Handle {
         self.render_again(seq, seq, None, &[])
     }
 
-    /// Renders an event again with its current rules, or with those in `only`.
+    /// Renders an event again with its current rules, or with those in `only`. `replayed` is the
+    /// entry that the new records name as the replayed one.
     fn render_again(
         &self,
-        rule_count: SeqNo,
+        replayed: SeqNo,
         event: SeqNo,
         only: Option<&[Arc<str>]>,
         already_made: &[u64],
@@ -126,7 +127,7 @@ impl Handle {
                 event.clone(),
                 rules,
                 count,
-                rule_count,
+                replayed,
                 None,
                 already_made.to_vec(),
             );
