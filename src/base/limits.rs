@@ -556,6 +556,13 @@ pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// each event, which takes about 3 us; an edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 
+/// Longest wait of a rendering for Salt's list of renderers, if the site has its own. The start of Salt's Python takes
+/// a few seconds on a busy host; without the list a file may be rendered by the wrong renderer.
+pub const REACTOR_RENDERERS_WAIT: Duration = Duration::from_secs(15);
+
+/// Time between questions for Salt's list of renderers while its Python does not start.
+pub const REACTOR_RENDERERS_RETRY: Duration = Duration::from_secs(60);
+
 /// Timeout of Salt's own renderer for one file, or for one function call, by default (`reactor.helper_timeout`), after which its
 /// process is killed and restarted.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);

@@ -116,7 +116,7 @@ impl Checked {
                     pipeline: &pipeline,
                     // Another pipeline, because each rendering replaces the rules of this one.
                     worker: Worker::new(static_pipeline(chosen)),
-                    salt: &**salt,
+                    salt,
                     has_salt: salt.grains().is_ok_and(|grains| grains.is_some()),
                     has_usual_tags,
                     notes: &mut notes,
@@ -239,7 +239,7 @@ struct Checking<'a> {
     pipeline: &'a Pipeline,
     /// Renders files that do not depend on data.
     worker: Worker,
-    salt: &'a dyn Salt,
+    salt: &'a Arc<dyn Salt>,
     /// Whether there is a Python with Salt.
     has_salt: bool,
     /// Whether Jinja has its usual delimiters.
@@ -270,7 +270,7 @@ impl Checking<'_> {
                 };
 
                 let mut notes = Vec::new();
-                let found = resolve(text, "TAG", settings, self.salt, &mut notes);
+                let found = resolve(text, "TAG", settings, &**self.salt, &mut notes);
 
                 if found.is_empty() {
                     let why = notes.iter().find_map(|note| note.cause.clone());

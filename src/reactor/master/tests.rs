@@ -368,6 +368,7 @@ fn errors_distinguish_retry_from_rejection() {
     check(text("bad load"), "refused");
     check(text("Some exception handling minion payload"), "no answer");
     check(error("AuthorizationError"), "refused");
+    check(error("OSError"), "retry");
     check(no_target, "no target");
     check(no_jid, "retry");
     check(text("payload and load must be a dict"), "refused");

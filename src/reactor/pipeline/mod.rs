@@ -11,7 +11,7 @@ mod msgpack;
 pub(super) mod outcome;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -83,6 +83,13 @@ pub(crate) struct Worker {
     ambients: Option<Ambients>,
 }
 
+/// A worker at rest. It does not keep its pipeline, which a reload may replace, nor the processes
+/// of that.
+pub(crate) struct RestingWorker {
+    pipeline: Weak<Pipeline>,
+    ambients: Option<Ambients>,
+}
+
 impl Pipeline {
     /// A pipeline with the master's configuration. `salt` does what has no native implementation.
     pub(crate) fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
@@ -144,11 +151,19 @@ impl Pipeline {
         self.managed.lock().leader.truthy()
     }
 
-    /// The current rules; an ERROR if their file cannot be read.
+    /// The rules in use; an ERROR if their file could never be read.
     pub(crate) fn rules(&self) -> Result<Arc<Rules>, Note> {
         match &*self.rules.read() {
             Source::List(rules) => Ok(Arc::clone(rules)),
             Source::File(file) => file.lock().rules(),
+        }
+    }
+
+    /// Why the file of the rules, as it is now, is not in use: the rules from before stay.
+    pub(crate) fn rules_problem(&self) -> Option<Note> {
+        match &*self.rules.read() {
+            Source::List(_) => None,
+            Source::File(file) => file.lock().problem(),
         }
     }
 
@@ -173,8 +188,8 @@ impl Pipeline {
             return found;
         }
 
-        // While a file of rules cannot be read no event matches; `blocked_by` of the rules reports
-        // that.
+        // Only before a file of rules was read for the first time; a daemon does not start with
+        // such a file.
         let Ok(rules) = self.rules() else {
             return found;
         };
@@ -289,8 +304,26 @@ impl Worker {
         }
     }
 
+    /// A worker for this pipeline, with the state of one at rest if that is of the same pipeline.
+    pub(crate) fn resume(pipeline: &Arc<Pipeline>, resting: Option<RestingWorker>) -> Self {
+        let ambients = resting
+            .filter(|resting| std::ptr::eq(resting.pipeline.as_ptr(), Arc::as_ptr(pipeline)))
+            .and_then(|resting| resting.ambients);
+        Self {
+            pipeline: Arc::clone(pipeline),
+            ambients,
+        }
+    }
+
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
+    }
+
+    pub(crate) fn rest(self) -> RestingWorker {
+        RestingWorker {
+            pipeline: Arc::downgrade(&self.pipeline),
+            ambients: self.ambients,
+        }
     }
 
     pub(crate) fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
@@ -520,7 +553,7 @@ impl Worker {
             };
 
             let mut of_reference = Map::default();
-            let (files, salt) = (&pipeline.files, &*pipeline.salt);
+            let (files, salt) = (&pipeline.files, &pipeline.salt);
             for (found, template) in
                 &*pipeline
                     .templates
@@ -765,6 +798,9 @@ mod tests {
         check("opts['owner']", Ok("me"));
         check("opts['master_job_cache']", Ok("local_cache"));
         check("opts['hash_type']", Err("hash_type"));
+        check("opts.keys()|length", Err("all grains or options"));
+        check("'some' if grains else 'none'", Ok("some"));
+        check("'some' if opts.keys() else 'none'", Ok("some"));
         check("grains['os']", Err("os"));
     }
 

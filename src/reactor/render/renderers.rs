@@ -6,16 +6,23 @@
 //! there are and whose. Without such modules no process is started. The directories are looked at
 //! again after [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its
 //! renderers anew.
+//!
+//! Salt is asked in a thread of its own, because a Python that hangs takes up to
+//! [`limits::REACTOR_HELPER_START_TIME`], and files of Salt's renderers do not depend on it.
+//! Renderings wait for the list, but not longer than [`limits::REACTOR_RENDERERS_WAIT`]; then the
+//! names of the modules count until it comes.
 
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::pipe::{NATIVE, SALT_S};
 use crate::base::limits;
@@ -71,10 +78,45 @@ impl Renderers {
 }
 
 /// The directories of a site, and the renderers for their last state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SiteRenderers {
     dirs: Vec<PathBuf>,
-    last: Mutex<Option<(Instant, Arc<Renderers>)>>,
+    /// How long a rendering waits for Salt's list.
+    patience: Duration,
+    last: Mutex<Last>,
+    /// Signals that Salt has answered.
+    answered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    known: Arc<Renderers>,
+    /// Until then the directories are not looked at again.
+    trusted: Option<Instant>,
+    /// Until then a guess is kept; later Salt's Python may be there.
+    guess_trusted: Option<Instant>,
+    /// Set while Salt is asked.
+    asked: Option<Asked>,
+}
+
+/// A question to Salt that has no answer yet.
+#[derive(Debug)]
+struct Asked {
+    /// What counts if the answer takes too long.
+    guess: Arc<Renderers>,
+    /// Until then renderings wait for it.
+    until: Instant,
+}
+
+impl Default for SiteRenderers {
+    fn default() -> Self {
+        Self {
+            dirs: Vec::new(),
+            patience: limits::REACTOR_RENDERERS_WAIT,
+            last: Mutex::default(),
+            answered: Condvar::new(),
+        }
+    }
 }
 
 impl SiteRenderers {
@@ -95,31 +137,83 @@ impl SiteRenderers {
                 .chain(own)
                 .chain(modules)
                 .collect(),
-            last: Mutex::default(),
+            ..Self::default()
         }
     }
 
     /// The renderers now.
-    pub(crate) fn now(&self, salt: &dyn Salt) -> Arc<Renderers> {
-        // Held while Salt is asked, so that one thread asks for all.
+    pub(crate) fn now(self: &Arc<Self>, salt: &Arc<dyn Salt>) -> Arc<Renderers> {
         let mut last = self.last.lock();
         let now = Instant::now();
-        if let Some((until, renderers)) = &*last
-            && now < *until
-        {
-            return Arc::clone(renderers);
+
+        // While Salt is asked, nobody else asks; a later change is found after its answer.
+        if last.asked.is_none() && last.trusted.is_none_or(|until| until <= now) {
+            last.trusted = Some(now + limits::REACTOR_FILES_TRUSTED);
+            self.look(&mut last, now, salt);
         }
 
+        loop {
+            match &last.asked {
+                None => return Arc::clone(&last.known),
+                Some(asked) if asked.until <= Instant::now() => return Arc::clone(&asked.guess),
+                Some(asked) => {
+                    let until = asked.until;
+                    self.answered.wait_until(&mut last, until);
+                }
+            }
+        }
+    }
+
+    /// Looks at the directories, and asks Salt if its list may have changed.
+    fn look(self: &Arc<Self>, last: &mut Last, now: Instant, salt: &Arc<dyn Salt>) {
         let (state, names) = self.state();
-        let until = now + limits::REACTOR_FILES_TRUSTED;
-        // A list is kept until the directories change. A guess is not: Salt's Python may be
-        // there now.
-        let renderers = match &*last {
-            Some((_, known)) if known.state == state && !known.is_guessed() => Arc::clone(known),
-            _ => Arc::new(Renderers::asked(state, names, salt)),
+        if state == 0 {
+            last.known = Arc::default();
+            return;
+        }
+
+        // A list is kept until the directories change, a guess for a while: a process that does not
+        // start must not be started for each rendering.
+        let is_same = last.known.state == state;
+        let is_kept =
+            !last.known.is_guessed() || last.guess_trusted.is_some_and(|until| now < until);
+        if is_same && is_kept {
+            return;
+        }
+
+        // Nothing waits for the check of a guess.
+        let patience = if is_same {
+            Duration::ZERO
+        } else {
+            self.patience
         };
-        *last = Some((until, Arc::clone(&renderers)));
-        renderers
+        let known = Known::Guessed(names);
+        let guess = Arc::new(Renderers { state, known });
+        last.asked = Some(Asked {
+            guess: Arc::clone(&guess),
+            until: now + patience,
+        });
+
+        let (site, salt, otherwise) = (Arc::clone(self), Arc::clone(salt), Arc::clone(&guess));
+        let ask = move || {
+            // A panic is a bug; the next rendering must not take this question for an open one.
+            let list = catch_unwind(AssertUnwindSafe(|| Renderers::listed(state, &*salt)));
+            let found = list.ok().flatten().map_or(otherwise, Arc::new);
+            site.answer(&mut site.last.lock(), found);
+        };
+
+        if let Err(error) = Builder::new().name("sc-react-rend".to_owned()).spawn(ask) {
+            tracing::warn!(%error, "cannot ask Salt's Python for its renderers, taking the names of the site's files");
+            self.answer(last, guess);
+        }
+    }
+
+    fn answer(&self, last: &mut Last, found: Arc<Renderers>) {
+        if found.is_guessed() {
+            last.guess_trusted = Some(Instant::now() + limits::REACTOR_RENDERERS_RETRY);
+        }
+        (last.known, last.asked) = (found, None);
+        self.answered.notify_all();
     }
 
     /// A number that changes with the modules in the directories, and the names of the modules; 0
@@ -168,23 +262,22 @@ impl Renderers {
         })
     }
 
-    fn asked(state: u64, names: Vec<String>, salt: &dyn Salt) -> Self {
-        if state == 0 {
-            return Self::default();
-        }
-
-        let known = match salt.renderers(state) {
-            Ok(all) => Known::Listed(all),
+    /// Salt's list; `None` if its Python does not respond.
+    fn listed(state: u64, salt: &dyn Salt) -> Option<Self> {
+        match salt.renderers(state) {
+            Ok(all) => Some(Self {
+                state,
+                known: Known::Listed(all),
+            }),
             Err(error) => {
                 // Without Salt's Python a file that uses one of them fails with an error of its
                 // own.
                 if !matches!(error, SaltError::Absent(_)) {
                     tracing::warn!(%error, "Salt's Python does not list its renderers, taking the names of the site's files");
                 }
-                Known::Guessed(names)
+                None
             }
-        };
-        Self { state, known }
+        }
     }
 
     fn is_guessed(&self) -> bool {
@@ -230,21 +323,19 @@ mod tests {
         }
     }
 
-    fn site(dir: &Path) -> SiteRenderers {
+    fn site(dir: &Path) -> Arc<SiteRenderers> {
         let conf = dir.join("master");
         let text = format!(
             "extension_modules: {0}/ext\nrender_dirs: [{0}/own]\nmodule_dirs: [{0}/modules]\n",
             dir.display()
         );
         fs::write(&conf, text).unwrap();
-        SiteRenderers::of(&SaltMaster::read(&conf))
+        Arc::new(SiteRenderers::of(&SaltMaster::read(&conf)))
     }
 
     /// Forgets that the directories were looked at a moment ago.
-    fn looked_at_again(site: &SiteRenderers, salt: &dyn Salt) -> Arc<Renderers> {
-        if let Some((until, _)) = &mut *site.last.lock() {
-            *until = Instant::now();
-        }
+    fn looked_at_again(site: &Arc<SiteRenderers>, salt: &Arc<dyn Salt>) -> Arc<Renderers> {
+        site.last.lock().trusted = None;
         site.now(salt)
     }
 
@@ -252,8 +343,9 @@ mod tests {
     fn salt_is_asked_only_if_a_directory_has_modules_and_again_after_a_change() {
         let dir = tempfile::tempdir().unwrap();
         let site = site(dir.path());
-        let salt = Lists(vec!["yaml", "hookmap"], AtomicUsize::new(0));
-        let asked = || salt.1.load(Ordering::SeqCst);
+        let lists = Arc::new(Lists(vec!["yaml", "hookmap"], AtomicUsize::new(0)));
+        let salt: Arc<dyn Salt> = lists.clone();
+        let asked = || lists.1.load(Ordering::SeqCst);
         for place in ["ext/renderers", "modules/other"] {
             fs::create_dir_all(dir.path().join(place)).unwrap();
         }
@@ -286,9 +378,73 @@ mod tests {
         let site = site(dir.path());
         fs::create_dir_all(dir.path().join("own")).unwrap();
         fs::write(dir.path().join("own/yaml.py"), "").unwrap();
-        let found = site.now(&crate::reactor::helper::salt::NoSalt);
+        let salt: Arc<dyn Salt> = Arc::new(crate::reactor::helper::salt::NoSalt);
+        let found = site.now(&salt);
         assert_eq!(found.owner("yaml"), Some(Owner::Site));
         assert_eq!(found.owner("jinja"), Some(Owner::Salt));
         assert_eq!(found.owner("hookmap"), None);
+    }
+
+    /// Answers when it is let, with an error at first, and counts the questions.
+    struct Hangs(Mutex<bool>, Condvar, AtomicUsize);
+
+    impl Salt for Hangs {
+        fn renderers(&self, state: u64) -> Result<HashMap<String, bool>, SaltError> {
+            let times = self.2.fetch_add(1, Ordering::SeqCst);
+            let timeout = Duration::from_secs(60);
+            self.1
+                .wait_while_for(&mut self.0.lock(), |hangs| *hangs, timeout);
+            if times == 0 {
+                return Err(SaltError::Absent("it did not start".to_owned()));
+            }
+            Lists(vec!["hookmap"], AtomicUsize::new(0)).renderers(state)
+        }
+    }
+
+    #[test]
+    fn a_python_that_hangs_delays_no_rendering_and_is_not_asked_for_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let hangs = Arc::new(Hangs(Mutex::new(true), Condvar::new(), AtomicUsize::new(0)));
+        let salt: Arc<dyn Salt> = hangs.clone();
+        let asked = || hangs.2.load(Ordering::SeqCst);
+        let site = Arc::new(SiteRenderers {
+            dirs: vec![dir.path().to_owned()],
+            patience: Duration::ZERO,
+            ..SiteRenderers::default()
+        });
+        fs::write(dir.path().join("own.py"), "").unwrap();
+
+        // Both return although the first question is open.
+        for _ in 0..2 {
+            assert_eq!(
+                looked_at_again(&site, &salt).owner("own"),
+                Some(Owner::Site)
+            );
+        }
+        crate::testkit::wait_for("the question", || (asked() == 1).then_some(()));
+        let wait_for_the_answer = || {
+            *hangs.0.lock() = false;
+            hangs.1.notify_all();
+            crate::testkit::wait_for("the answer", || {
+                site.last.lock().asked.is_none().then_some(())
+            });
+        };
+        wait_for_the_answer();
+
+        // The guess is kept for a while, and then checked once, without waiting.
+        *hangs.0.lock() = true;
+        for _ in 0..2 {
+            assert_eq!(looked_at_again(&site, &salt).owner("hookmap"), None);
+            assert!(site.last.lock().asked.is_none(), "another question");
+        }
+        assert_eq!(asked(), 1);
+        site.last.lock().guess_trusted = None;
+        for _ in 0..2 {
+            assert_eq!(looked_at_again(&site, &salt).owner("hookmap"), None);
+        }
+        crate::testkit::wait_for("the question", || (asked() == 2).then_some(()));
+        wait_for_the_answer();
+        let listed = looked_at_again(&site, &salt);
+        assert_eq!((listed.owner("hookmap"), asked()), (Some(Owner::Site), 2));
     }
 }

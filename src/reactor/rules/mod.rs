@@ -199,31 +199,60 @@ fn first_key(entry: &Value) -> Option<&Value> {
 }
 
 /// A file of rules, reread after changes.
+///
+/// While a changed file cannot be read, the rules from before stay in use, as those of a rejected
+/// reload do: events that arrive meanwhile would otherwise match nothing, and be lost.
 #[derive(Debug)]
 pub(super) struct RulesFile {
     pub(super) path: String,
-    seen: Option<(Fingerprint, Arc<Rules>)>,
+    /// The rules in use.
+    rules: Option<Arc<Rules>>,
+    /// The state of the file when it was last read; `None` if it must be read again.
+    seen: Option<Fingerprint>,
+    /// Why the file as it was last read is not in use.
+    problem: Option<Note>,
 }
 
 impl RulesFile {
     pub(super) fn new(path: &str) -> Self {
         Self {
             path: path.to_owned(),
+            rules: None,
             seen: None,
+            problem: None,
         }
     }
 
+    /// The rules in use; an ERROR if the file could never be read.
     pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
+        let problem = self.problem();
+        match (&self.rules, problem) {
+            (Some(rules), _) => Ok(Arc::clone(rules)),
+            (None, Some(problem)) => Err(problem),
+            (None, None) => Ok(Arc::default()),
+        }
+    }
+
+    /// Reads the file again if it has changed; an ERROR if it cannot be read as it is now.
+    pub(super) fn problem(&mut self) -> Option<Note> {
         // From before the file is read: if it changes meanwhile, it is read again for the next
         // event.
         let now = Fingerprint::of(Path::new(&self.path));
+        let is_unchanged =
+            matches!((&self.seen, &now), (Some(seen), Some(now)) if seen.is_unchanged(now));
 
-        if let (Some((seen, rules)), Some(now)) = (&self.seen, &now)
-            && seen.is_unchanged(now)
-        {
-            return Ok(Arc::clone(rules));
+        if !is_unchanged {
+            match self.read() {
+                Ok(rules) => (self.rules, self.problem) = (Some(Arc::new(rules)), None),
+                Err(problem) => self.problem = Some(problem),
+            }
+            self.seen = now;
         }
 
+        self.problem.clone()
+    }
+
+    fn read(&self) -> Result<Rules, Note> {
         let complain = |what: &str, cause: String| {
             Note::error(
                 LOGGER,
@@ -238,10 +267,7 @@ impl RulesFile {
             .map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
         let value =
             yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
-
-        let rules = Arc::new(Rules::new(&value));
-        self.seen = now.map(|now| (now, Arc::clone(&rules)));
-        Ok(rules)
+        Ok(Rules::new(&value))
     }
 }
 
@@ -307,12 +333,37 @@ mod tests {
         assert_eq!(matched(&file.rules().unwrap(), "a"), ["x"]);
         std::fs::write(&path, "- a: y\n").unwrap();
         assert_eq!(matched(&file.rules().unwrap(), "a"), ["y"]);
-        std::fs::write(&path, "- [\n").unwrap();
-        assert!(
-            file.rules()
-                .unwrap_err()
-                .message
-                .starts_with("Failed to parse YAML in reactor map: \"")
+        assert_eq!(file.problem(), None);
+    }
+
+    #[test]
+    fn while_a_changed_file_cannot_be_read_its_rules_stay_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        std::fs::write(&path, "- a: x\n").unwrap();
+        let mut file = RulesFile::new(path.to_str().unwrap());
+        assert_eq!(matched(&file.rules().unwrap(), "a"), ["x"]);
+
+        let mut check = |change: &dyn Fn(), problem: &str, expected: &str| {
+            change();
+            assert_eq!(
+                matched(&file.rules().unwrap(), "a"),
+                [expected],
+                "{problem}"
+            );
+            let found = file.problem().map(|note| note.message).unwrap_or_default();
+            assert!(found.starts_with(problem), "{found}");
+            assert_eq!(found.is_empty(), problem.is_empty(), "{found}");
+        };
+        let write = |bytes: &'static [u8]| move |path: &Path| std::fs::write(path, bytes).unwrap();
+        let parse = "Failed to parse YAML in reactor map: \"";
+        check(&|| write(b"- [\n")(&path), parse, "x");
+        check(&|| write(b"\xff")(&path), parse, "x");
+        check(
+            &|| std::fs::remove_file(&path).unwrap(),
+            "Failed to read reactor map: \"",
+            "x",
         );
+        check(&|| write(b"- a: y\n")(&path), "", "y");
     }
 }

@@ -80,7 +80,7 @@ pub(super) struct Shared {
     rule_snapshot: RwLock<RuleSnapshot>,
     refused: Mutex<Option<(Micros, String)>>,
     /// The settings as configured. Those in use also depend on the report of the master's engine,
-    /// see [`Handle::apply`].
+    /// see [`Handle::apply`]. Lock order: before all others.
     configured: Mutex<ReactorSettings>,
     /// Calls to compare, in shadow mode.
     pub(super) comparer: Mutex<Option<Comparer>>,
@@ -485,12 +485,21 @@ impl Shared {
 
     /// Notes whether the master is reachable; logs a change with its reason.
     pub(super) fn set_master_unreachable(&self, away: bool, why: &str) {
-        // Only the thread that changes the flag logs, and wakes the others.
-        if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
+        // Most calls change nothing and need no lock.
+        if self.master_unreachable.load(Ordering::Relaxed) == away {
             return;
         }
 
-        self.scheduler.lock().set_master_unreachable(away);
+        {
+            // Under the lock of the scheduler, which has a flag of its own: two threads must not
+            // leave the two different.
+            let mut scheduler = self.scheduler.lock();
+            // Only the thread that changes the flag logs, and wakes the others.
+            if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
+                return;
+            }
+            scheduler.set_master_unreachable(away);
+        }
 
         if away {
             tracing::warn!(why, "master unreachable, reactions are waiting");
@@ -543,8 +552,12 @@ impl Handle {
     pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
         shared.lease.lock().configure(settings.salts.fallback);
-        *shared.configured.lock() = settings.clone();
-        self.apply(rules, settings);
+        {
+            // Held until all is in use, see `report`.
+            let mut configured = shared.configured.lock();
+            configured.clone_from(&settings);
+            self.apply(rules, settings);
+        }
 
         *shared.refused.lock() = None;
         shared.metrics.reactor_reloads.add(1);
@@ -608,14 +621,16 @@ impl Handle {
         };
 
         if let Some(both) = both {
+            // Held until all is in use: a reload in between would otherwise be undone by the rules
+            // that are read here.
+            let configured = shared.configured.lock();
             if both {
                 tracing::error!(
                     "the master runs Salt's own reactor beside its engine saltcellar_reactor; saltcellar's only watches. Remove `reactor` from \
                     the master's list `engines`, write saltcellar_reactor there as text, and restart the master"
                 );
             }
-            let settings = shared.configured.lock().clone();
-            self.apply(shared.rules(), settings);
+            self.apply(shared.rules(), configured.clone());
         }
 
         if ended {
@@ -630,10 +645,15 @@ impl Handle {
         (token, self.blocked_by())
     }
 
-    /// Notes a rejected reload and its reason; the old configuration stays in use.
+    /// Notes rejected configuration or rules, and the reason; the old ones stay in use.
     pub(crate) fn refuse(&self, why: String) {
         *self.0.refused.lock() = Some((self.0.clock.now(), why));
         self.0.metrics.reactor_reloads_refused.add(1);
+    }
+
+    /// Ends a rejection for this reason. One for another reason stays.
+    pub(crate) fn accept(&self, why: &str) {
+        self.0.refused.lock().take_if(|(_, known)| known == why);
     }
 
     /// The latest differences from Salt's reactor, the latest first.

@@ -10,6 +10,7 @@ use super::depths::is_by_reactor;
 use super::engine::{RuleSnapshot, Shared};
 use super::record::{self, Record, read_summary};
 use crate::base::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
+use crate::base::shutdown::Drain;
 use crate::model::{Flags, Kind, SeqNo, Source};
 use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};
@@ -52,19 +53,22 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
 
 /// Follows the log. Open events before `live` are those of a former run.
 pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
+    let drain = &shared.drain;
+
     // Entries before the start are applied first, because a record may come long after its event.
     while shared.checkpoint.lock().cursor < live {
-        if shared.drain.is_stopping()
-            || read_part(shared, Some(live)).is_err() && shared.drain.wait(READ_RETRY_PAUSE)
-        {
+        if drain.is_stopping() {
+            return;
+        }
+        let part = || read_part(shared, Some(live));
+        if until_read(drain, "the reactor cannot read the log", part).is_none() {
             return;
         }
     }
 
-    while note_starts(shared).is_err() {
-        if shared.drain.wait(READ_RETRY_PAUSE) {
-            return;
-        }
+    let starts = || note_starts(shared);
+    if until_read(drain, "cannot read the starts of runners", starts).is_none() {
+        return;
     }
 
     // Those from `live` on are queued already.
@@ -81,16 +85,10 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
         tracing::info!(events = open.len(), "continuing open reactions");
     }
 
-    let depths = loop {
-        match shared.restore_depths() {
-            Ok(depths) => break depths,
-            Err(error) => {
-                tracing::error!(%error, "cannot restore reaction depths from the log, retrying");
-                if shared.drain.wait(READ_RETRY_PAUSE) {
-                    return;
-                }
-            }
-        }
+    let depths = || shared.restore_depths();
+    let Some(depths) = until_read(drain, "cannot restore reaction depths from the log", depths)
+    else {
+        return;
     };
 
     let events = |from| open_events(shared, from);
@@ -123,6 +121,26 @@ pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
 
 /// Between attempts to read a log that cannot be read, for example on a failing disk.
 const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reads what the reactor cannot start without, until that succeeds; `None` if the daemon stops.
+/// Each failure is logged, because no event is handled meanwhile.
+fn until_read<T>(
+    drain: &Drain,
+    failure: &str,
+    read: impl Fn() -> Result<T, StoreError>,
+) -> Option<T> {
+    loop {
+        match read() {
+            Ok(found) => return Some(found),
+            Err(error) => {
+                tracing::error!(%error, "{failure}, retrying; no event is handled meanwhile");
+                if drain.wait(READ_RETRY_PAUSE) {
+                    return None;
+                }
+            }
+        }
+    }
+}
 
 /// Reads the starts of runners and wheel functions since the first open event with started calls,
 /// and claims those that belong to calls in records.
@@ -391,4 +409,53 @@ fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth
     shared
         .recorder
         .write(Record::skipped(event, Vec::new(), 0, "gone", now).batch(now));
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Keeps what is logged.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_at_the_start_is_an_error_in_the_daemons_log() {
+        let (drain, kept) = (Drain::new(), Kept::default());
+        let to = kept.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || to.clone());
+
+        // It stops during the first attempt, so that nothing waits for the second.
+        let read = || {
+            drain.stop();
+            Err::<(), _>(StoreError::Failed("the disk is bad".to_owned()))
+        };
+        let found = tracing::subscriber::with_default(log.finish(), || {
+            until_read(&drain, "cannot read the log", read)
+        });
+        let text = String::from_utf8(kept.0.lock().clone()).unwrap();
+        assert_eq!(found, None);
+        assert!(
+            text.contains("ERROR")
+                && text.contains("cannot read the log, retrying")
+                && text.contains("the disk is bad"),
+            "{text:?}"
+        );
+
+        let found = until_read(&drain, "", || Ok(7));
+        assert_eq!(found, Some(7));
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Event, PlannedCall, ReactionPlan, RuleEngine};
 use crate::model::{ListedRule, Note};
 use crate::reactor::master::{Call as Request, Client};
+use crate::reactor::pipeline::RestingWorker;
 use crate::reactor::rules::manage::is_answer;
 use crate::reactor::{Body, Call, Detail, Pipeline, Worker};
 use crate::wire::python::Value;
@@ -20,7 +21,7 @@ pub(crate) struct Native {
 
 thread_local! {
     /// Template state of this thread, for the pipeline that it used last.
-    static WORKER: RefCell<Option<Worker>> = const { RefCell::new(None) };
+    static WORKER: RefCell<Option<RestingWorker>> = const { RefCell::new(None) };
 }
 
 impl Native {
@@ -68,16 +69,13 @@ impl RuleEngine for Native {
         // Taken out while it renders: a panic, which the caller catches, drops the worker instead
         // of leaving its template state half changed for the next event.
         let out = WORKER.with_borrow_mut(|kept| {
-            let is_ours = |worker: &mut Worker| Arc::ptr_eq(worker.pipeline(), &self.pipeline);
-            let mut worker = kept
-                .take_if(is_ours)
-                .unwrap_or_else(|| Worker::new(self.pipeline.clone()));
+            let mut worker = Worker::resume(&self.pipeline, kept.take());
             let body = Body::Stored {
                 data: &event.body,
                 has_key: event.has_key,
             };
             let out = worker.react_by(&event.tag, body, only, Detail::Everything);
-            *kept = Some(worker);
+            *kept = Some(worker.rest());
             out
         });
 
@@ -197,5 +195,28 @@ mod tests {
         assert_eq!((plan.failures, plan.fired.len()), (Vec::new(), 1));
         // On the bus the answer looks like a request without the key.
         assert!(matching(&plan.fired[0].0).is_empty(), "{:?}", plan.fired);
+    }
+
+    #[test]
+    fn an_idle_thread_does_not_keep_a_replaced_pipeline() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, sls) = (dir.path().join("master"), dir.path().join("a.sls"));
+        let text = format!("reactor: [{{a: [{}]}}]\n", sls.display());
+        std::fs::write(&file, text).unwrap();
+        std::fs::write(&sls, "x:\n  local.test.ping:\n    - tgt: {{ tag }}\n").unwrap();
+        let pipeline = Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt)));
+        let native = Native::new(Arc::clone(&pipeline));
+        let event = Event {
+            tag: "a".to_owned(),
+            body: (&b"\x80"[..]).into(),
+            ..Event::default()
+        };
+        for _ in 0..2 {
+            let plan = native.react(&event, &["a".into()]);
+            assert_eq!((plan.calls.len(), plan.failures), (1, Vec::new()));
+        }
+        let kept = Arc::downgrade(&pipeline);
+        drop((native, pipeline));
+        assert!(kept.upgrade().is_none(), "with its processes");
     }
 }

@@ -53,6 +53,9 @@ enum Failure {
     PossiblyMade(String),
     /// The call was made, or can never be: do not retry.
     Final(String),
+    /// The master rejected this request, and would reject it again; an earlier one may have been
+    /// carried out.
+    Refused(String),
 }
 
 impl From<MasterError> for Failure {
@@ -60,6 +63,7 @@ impl From<MasterError> for Failure {
         let words = error.to_string();
         match error {
             MasterError::Unreachable { .. } => Self::Unreachable(words),
+            MasterError::Refused { .. } => Self::Refused(words),
             error if error.was_not_done() => Self::NotMade(words),
             _ => Self::PossiblyMade(words),
         }
@@ -467,6 +471,9 @@ impl Shared {
             _ => progress.tries += 1,
         }
         made.tries = progress.tries;
+        let is_last =
+            progress.tries >= task.options.tries || matches!(failure, Failure::Refused(_));
+
         let why = match failure {
             Failure::PossiblyMade(why) => {
                 // If it was made, its event on the bus is ours but has no known response.
@@ -489,10 +496,13 @@ impl Shared {
                 why
             }
             Failure::Final(why) => return self.dead(task, made, why),
-            Failure::Unreachable(why) | Failure::MarkNotStored(why) | Failure::NotMade(why) => why,
+            Failure::Unreachable(why)
+            | Failure::MarkNotStored(why)
+            | Failure::NotMade(why)
+            | Failure::Refused(why) => why,
         };
 
-        if progress.tries >= task.options.tries {
+        if is_last {
             // No try was sent, so the outcome is certain.
             if !progress.maybe_sent {
                 return self.dead(task, made, why);

@@ -164,6 +164,7 @@ impl ReactorService {
             runs_as: runs_as(&master),
             files,
             pipeline,
+            rules_problem: None,
             said,
         })));
 
@@ -219,6 +220,8 @@ struct Current {
     runs_as: Option<Map>,
     files: WatchedFiles,
     pipeline: Arc<Pipeline>,
+    /// Why the file of the rules is not in use as it is now, as last reported.
+    rules_problem: Option<String>,
     said: Said,
 }
 
@@ -250,6 +253,7 @@ impl Reloader {
     fn follow(&self, stops: &Drain) {
         while !stops.wait(REACTOR_RELOAD) {
             let mut current = self.0.lock();
+            current.look_at_rules();
             if !current.is_changed() {
                 continue;
             }
@@ -271,6 +275,29 @@ impl Current {
             .as_ref()
             .is_some_and(|own| own.files.have_changed());
         own || self.files.have_changed()
+    }
+
+    /// Reports a separate file of rules that has become unreadable, or readable again. The pipeline
+    /// reads such a file itself, so that a change takes effect with the next event.
+    fn look_at_rules(&mut self) {
+        let problem = self.pipeline.rules_problem().map(|note| note.to_string());
+        let before = std::mem::replace(&mut self.rules_problem, problem);
+
+        match (&before, &self.rules_problem) {
+            (before, now) if before == now => {}
+            (_, Some(error)) => {
+                tracing::error!(
+                    error,
+                    "changed reactor rules are invalid, keeping the previous ones"
+                );
+                self.handle.refuse(error.clone());
+            }
+            (Some(error), None) => {
+                tracing::info!("reactor rules can be read again");
+                self.handle.accept(error);
+            }
+            (None, None) => {}
+        }
     }
 
     /// Reloads everything. An invalid configuration changes nothing.

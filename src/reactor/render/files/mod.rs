@@ -457,7 +457,7 @@ impl Templates {
         reference: &str,
         tag: &str,
         settings: &FileSettings,
-        salt: &dyn Salt,
+        salt: &Arc<dyn Salt>,
         notes: &mut Vec<Note>,
     ) -> Opened {
         let now = Instant::now();
@@ -470,7 +470,7 @@ impl Templates {
 
         // Without the lock while files are found and read; two threads may do the same.
         drop(trusted);
-        let found = resolve(reference, tag, settings, salt, notes);
+        let found = resolve(reference, tag, settings, &**salt, notes);
         let opened: Vec<_> = found
             .into_iter()
             .map(|found| {
@@ -506,7 +506,7 @@ impl Templates {
         &self,
         found: &Found,
         settings: &RendererSettings,
-        salt: &dyn Salt,
+        salt: &Arc<dyn Salt>,
     ) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
             Unusable::Reported(Note::error(
@@ -537,7 +537,7 @@ impl Templates {
         }
 
         // Without the lock, so that a slow disk delays only those who need this file.
-        let template = read(found, &now, settings, &renderers, salt);
+        let template = read(found, &now, settings, &renderers, &**salt);
         let mut all = self.kept.lock();
         // The cache is bounded; the oldest entry is dropped first.
         while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {

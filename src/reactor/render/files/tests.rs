@@ -3,6 +3,10 @@
 use super::*;
 use crate::reactor::helper::salt::{NoSalt, SaltError};
 
+fn no_salt() -> Arc<dyn Salt> {
+    Arc::new(NoSalt)
+}
+
 fn settings(root: &Path) -> FileSettings {
     let mut roots = Roots::new();
     roots.insert(
@@ -162,12 +166,12 @@ fn files_over_the_size_limit_are_rejected() {
     let templates = Templates::default();
     assert!(
         templates
-            .get(&found("base/most.sls"), &settings.renderers, &NoSalt)
+            .get(&found("base/most.sls"), &settings.renderers, &no_salt())
             .is_ok()
     );
     assert_eq!(
         templates
-            .get(&found("base/more.sls"), &settings.renderers, &NoSalt)
+            .get(&found("base/more.sls"), &settings.renderers, &no_salt())
             .unwrap_err(),
         Unusable::Failed("the file has more than 4194304 bytes".to_owned())
     );
@@ -209,7 +213,7 @@ fn a_template_is_reread_after_a_change() {
     };
     let settings = settings(dir.path());
     let templates = Templates::default();
-    let get = || templates.get(&found, &settings.renderers, &NoSalt);
+    let get = || templates.get(&found, &settings.renderers, &no_salt());
     let message = |unusable: Unusable| match unusable {
         Unusable::Reported(note) => note.message,
         other => format!("{other:?}"),
@@ -253,7 +257,7 @@ fn an_edit_takes_effect_after_the_cache_expires() {
     let reference = path.to_str().unwrap();
     let open = || {
         let mut notes = Vec::new();
-        let opened = templates.open(reference, "t", &settings, &NoSalt, &mut notes);
+        let opened = templates.open(reference, "t", &settings, &no_salt(), &mut notes);
         (
             opened
                 .first()

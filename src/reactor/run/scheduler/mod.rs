@@ -474,6 +474,11 @@ impl Scheduler {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn master_unreachable(&self) -> bool {
+        self.master_unreachable
+    }
+
     /// Notes whether the master is reachable. When it becomes reachable, all pauses end.
     pub(crate) fn set_master_unreachable(&mut self, away: bool) {
         self.master_unreachable = away;

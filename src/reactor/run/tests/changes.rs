@@ -1,6 +1,7 @@
 //! Restarts, changes of the configuration, and counters of shadow mode.
 
 use super::*;
+use crate::reactor::EngineReport;
 
 fn once() -> Settings {
     let rule = own("once/*", |options| {
@@ -341,7 +342,6 @@ fn in_shadow_requests_are_not_answered() {
 
 #[test]
 fn a_report_of_salts_own_reactor_puts_ours_into_shadow_until_the_next_master() {
-    use crate::reactor::EngineReport;
     let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
     let handle = harness.reactor.handle();
     harness.fire_event("alone", "web1");
@@ -380,7 +380,6 @@ fn a_report_of_salts_own_reactor_puts_ours_into_shadow_until_the_next_master() {
 #[test]
 fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     use crate::model::SaltsReactor;
-    use crate::reactor::EngineReport;
     let salts = SaltsReactor {
         fallback: true,
         ..SaltsReactor::default()
@@ -466,7 +465,6 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
 #[test]
 fn a_lease_that_ends_during_a_reaction_delays_its_next_call() {
     use crate::model::SaltsReactor;
-    use crate::reactor::EngineReport;
     let barrier: Arc<Barrier> = Arc::default();
     barrier.shut(true);
     let waits = barrier.clone();
@@ -513,4 +511,59 @@ fn a_lease_that_ends_during_a_reaction_delays_its_next_call() {
     assert_eq!(harness.next(), "ab");
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
+}
+
+#[test]
+fn a_reload_is_not_undone_by_a_report_of_the_masters_engine() {
+    let harness = Harness::start(rules(&["0"]), Settings::default(), |_, _| Ok(yes()));
+    let handle = harness.reactor.handle();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let old = std::thread::scope(|scope| {
+        // Each report changes whether Salt's own reactor runs, so that settings are applied again.
+        scope.spawn(|| {
+            let mut both = false;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                both = !both;
+                handle.report(&EngineReport {
+                    salts_reactor: both,
+                    ..EngineReport::default()
+                });
+            }
+        });
+
+        let mut old = 0;
+        for n in 0..300 {
+            let pattern = if n % 2 == 0 { "even" } else { "odd" };
+            handle.change(Arc::new(rules(&[pattern])), Settings::default());
+            std::thread::yield_now();
+            old += usize::from(handle.rules()[0].pattern != pattern);
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        old
+    });
+    assert_eq!(old, 0, "times the old rules came back");
+    harness.stop();
+}
+
+#[test]
+fn the_scheduler_and_the_status_agree_on_whether_the_master_is_reachable() {
+    let harness = Harness::start(rules(&["?"]), Settings::default(), |_, _| Ok(yes()));
+    let shared = &harness.reactor.shared;
+    let mut differing = 0;
+    for _ in 0..3_000 {
+        let both = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for away in [true, false] {
+                let both = &both;
+                scope.spawn(move || {
+                    both.wait();
+                    shared.set_master_unreachable(away, "down");
+                });
+            }
+        });
+        let of_status = harness.status().master_unreachable;
+        differing += usize::from(shared.scheduler.lock().master_unreachable() != of_status);
+    }
+    assert_eq!(differing, 0);
+    harness.stop();
 }
