@@ -14,7 +14,7 @@ use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
 use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, Replaced, is_manage_tag};
 use crate::store::Store;
-use crate::store::tools::redact::{self, Redact};
+use crate::store::tools::redact::{self, LockedStore, Redact};
 use crate::wire::msgpack;
 
 #[derive(clap::Args)]
@@ -92,6 +92,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     let dir = &config.state_dir;
 
+    // Before anything is searched or written: the spill belongs to the daemon as well, and has no
+    // lock of its own.
+    let locked = if args.dry_run {
+        None
+    } else {
+        let holder = format!("pid {}, redacting keys", std::process::id());
+        Some(LockedStore::take(dir, &holder).context("redact keys")?)
+    };
+
     let collector = Collector::default();
 
     // First, because the requests that show a key are themselves redacted below.
@@ -112,20 +121,21 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let known = keys.counts().0 as u64;
 
     // The spill comes before the requests in the store, see `ExceptRequests`.
-    let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
+    let spilled = spill::redact::redact(&dir.join("spill"), &keys, locked.is_some())
         .context("redact keys in the spill")?;
 
     let mut bar = Bar::new("redact keys", Unit::Segments);
-    let report = if args.dry_run {
-        redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?
-    } else {
+    let report = match &locked {
+        None => redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?,
         // The requests come last: see `ExceptRequests`.
-        let holder = format!("pid {}, redacting keys", std::process::id());
-        redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar)
-            .context("redact keys")?
+        Some(locked) => locked
+            .redact(&[&ExceptRequests(&keys), &keys], &mut bar)
+            .context("redact keys")?,
     };
 
     drop(bar);
+    // Opening the store takes the lock again.
+    drop(locked);
 
     // Redacted entries have other positions, so the indexes of their segments are gone.
     if !args.dry_run && report.segments_affected > 0 {
@@ -213,4 +223,54 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cli::Form;
+    use crate::config::Config;
+
+    #[test]
+    fn beside_a_running_daemon_nothing_is_redacted() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let config = Config::for_state_dir(&state, "/s");
+        let options =
+            crate::cli::serve::store_options(&config, "the daemon".to_owned(), Clock::real());
+        let daemon = Store::open(&options).unwrap();
+
+        let key = "0123456789abcdef0123456789abcdef";
+        let spill = state.join("spill/bus/0001000000.spill");
+        fs::create_dir_all(spill.parent().unwrap()).unwrap();
+        fs::write(&spill, format!("torn {key}")).unwrap();
+        fs::write(dir.path().join("key"), key).unwrap();
+        fs::write(dir.path().join("c.yaml"), "{}\n").unwrap();
+
+        let global = Global {
+            socket: None,
+            state_dir: Some(state.clone()),
+            config: Some(dir.path().join("c.yaml")),
+            output: Form::Json,
+            utc: false,
+            no_pager: false,
+        };
+        let args = Args {
+            dry_run: false,
+            key_file: vec![dir.path().join("key")],
+        };
+        let spilled = || fs::read_to_string(&spill).unwrap();
+
+        let error = run(&global, &args).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("is in use by the daemon"), "{error}");
+        assert_eq!(spilled(), format!("torn {key}"));
+
+        // Without the daemon the same run replaces the key.
+        drop(daemon);
+        run(&global, &args).unwrap();
+        assert!(!spilled().contains(key), "{}", spilled());
+    }
 }

@@ -65,42 +65,64 @@ pub(crate) fn dry_run(
     Ok(report)
 }
 
-/// Applies the passes in order. Fails if a daemon has the store open.
-pub(crate) fn redact(
-    dir: &Path,
-    holder: &str,
-    passes: &[&dyn Redact],
-    watch: &mut dyn Watch,
-) -> Result<RedactReport, ToolError> {
-    let store_id = layout::check_store(dir)?;
-    let _lock = format::Lock::take(dir, holder)?;
-    // Logs change without the daemon, so what the last stop recorded is no longer true.
-    crate::store::stopped::forget(&Disk, dir)?;
+/// A store that nothing else has open until this is dropped.
+#[must_use]
+pub(crate) struct LockedStore {
+    dir: PathBuf,
+    store_id: u64,
+    _lock: format::Lock,
+}
 
-    // A crash in an earlier run may have left a segment under another name.
-    for class_name in format::class_names(dir)? {
-        rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
+impl LockedStore {
+    /// Takes the lock, and completes what an interrupted run left. Fails if a daemon has the store
+    /// open; nothing has changed then.
+    pub(crate) fn take(dir: &Path, holder: &str) -> Result<Self, ToolError> {
+        let store_id = layout::check_store(dir)?;
+        let lock = format::Lock::take(dir, holder)?;
+        // Logs change without the daemon, so what the last stop recorded is no longer true.
+        crate::store::stopped::forget(&Disk, dir)?;
+
+        // A crash in an earlier run may have left a segment under another name, where a search would
+        // not find it.
+        for class_name in format::class_names(dir)? {
+            rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
+        }
+
+        Ok(Self {
+            dir: dir.to_owned(),
+            store_id,
+            _lock: lock,
+        })
     }
 
-    let mut report = RedactReport::default();
-    let mut affected = BTreeSet::new();
-    for &clean in passes {
-        let mut pass = RedactReport::default();
-        redact_once(dir, store_id, clean, watch, &mut pass, &mut affected)?;
-        // Segments and unsearchable files are the same in each pass.
-        report = RedactReport {
-            entries: report.entries + pass.entries,
-            ..pass
-        };
+    /// Applies the passes in order.
+    pub(crate) fn redact(
+        &self,
+        passes: &[&dyn Redact],
+        watch: &mut dyn Watch,
+    ) -> Result<RedactReport, ToolError> {
+        let dir = &self.dir;
+        let mut report = RedactReport::default();
+        let mut affected = BTreeSet::new();
+
+        for &clean in passes {
+            let mut pass = RedactReport::default();
+            redact_once(dir, self.store_id, clean, watch, &mut pass, &mut affected)?;
+            // Segments and unsearchable files are the same in each pass.
+            report = RedactReport {
+                entries: report.entries + pass.entries,
+                ..pass
+            };
+        }
+
+        report.segments_affected = affected.len() as u64;
+        // The trash has the old forms of what was replaced.
+        remove_dir(&Disk, &dir.join("trash"))?;
+
+        report.unsearchable.extend(others(dir)?);
+        files::inherit_owner(dir)?;
+        Ok(report)
     }
-
-    report.segments_affected = affected.len() as u64;
-    // The trash has the old forms of what was replaced.
-    remove_dir(&Disk, &dir.join("trash"))?;
-
-    report.unsearchable.extend(others(dir)?);
-    files::inherit_owner(dir)?;
-    Ok(report)
 }
 
 fn redact_once(
