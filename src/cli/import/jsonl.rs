@@ -332,10 +332,6 @@ mod tests {
                 "requires `on_bus`",
             ),
             (
-                r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#,
-                "gap entries",
-            ),
-            (
                 r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#,
                 "`tag` must be text",
             ),
