@@ -192,6 +192,36 @@ enum Verb {
     Man(admin::completions::ManArgs),
 }
 
+impl Verb {
+    /// Whether it prints a table, whose rows can be comma-separated values.
+    fn has_rows(&self) -> bool {
+        match self {
+            Self::Jobs(verb) => verb.has_rows(),
+            Self::Minions(jobs::minions::Minions::List(_) | jobs::minions::Minions::Show(_))
+            | Self::Doctor(_)
+            | Self::Bench(_) => true,
+            Self::Events(verb) => verb.has_rows(),
+            Self::Consumers(verb) => verb.has_rows(),
+            Self::Sinks(verb) => verb.has_rows(),
+            Self::Token(verb) => verb.has_rows(),
+            Self::Status(args) => args.has_rows(),
+            Self::Store(verb) => verb.has_rows(),
+            Self::Reactor(verb) => verb.has_rows(),
+            Self::Serve(_)
+            | Self::Check
+            | Self::Page
+            | Self::Top(_)
+            | Self::Setup(_)
+            | Self::Import(_)
+            | Self::Export(_)
+            | Self::Version
+            | Self::Completions(_)
+            | Self::Zeromq(_)
+            | Self::Man(_) => false,
+        }
+    }
+}
+
 /// The negative result of an operation that succeeded, such as a check: printed without `failed
 /// to`.
 #[derive(Debug, thiserror::Error)]
@@ -259,6 +289,15 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
         return Err(BadUsage(
             "read --output: highstate is supported only by `jobs show JID`".to_owned(),
+        )
+        .into());
+    }
+
+    // A command that changes something would do it, and then have nothing to print.
+    if global.output == Form::Csv && !verb.has_rows() {
+        return Err(BadUsage(
+            "read --output: csv is for the rows of tables, and this command prints none; use table, json or jsonl"
+                .to_owned(),
         )
         .into());
     }

@@ -512,13 +512,37 @@ fn rows_are_printed_as_comma_separated_values() {
         "JID,TIME (UTC),FUN,TGT,USER,RETURNED,FAILED,ARG\n\
          20261121054728123456,2026-11-21 05:47:28.123,cmd.run,*,root,2/3,1,uptime\n"
     );
-    let output = jobs().run(&["version", "--output=csv"]);
-    assert_eq!(output.status.code(), Some(64), "{}", stdout(&output));
-    assert!(
-        stderr(&output).contains("this verb prints no rows"),
-        "{}",
-        stderr(&output)
-    );
+}
+
+#[test]
+fn a_command_without_rows_rejects_csv_before_it_does_anything() {
+    let daemon = FakeDaemon::answering("sink_pause", |_| {
+        Ok(map([("name", "audit".into()), ("paused", true.into())]))
+    });
+    for args in [
+        &["version"][..],
+        &["sinks", "pause", "audit"],
+        &["store", "hold", "20261121054728123456"],
+        &["token", "create", "ci", "--scope", "read"],
+        &["jobs", "watch", "20261121054728123456"],
+        &["setup", "--yes"],
+    ] {
+        let output = daemon.run(&[args, &["--output=csv"]].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(64),
+            "{args:?}: {}",
+            stdout(&output)
+        );
+        assert_eq!(
+            stderr(&output),
+            "saltcellar: failed to read --output: csv is for the rows of tables, and this command prints none; use table, json or jsonl\n"
+        );
+    }
+    assert_eq!(daemon.requests(), []);
+
+    let output = daemon.run(&["sinks", "pause", "audit"]);
+    assert_eq!(stdout(&output), "audit is paused\n");
 }
 
 #[test]

@@ -484,8 +484,7 @@ fn configuration(found: &mut Reasons, row: &ReloadRow) {
 }
 
 fn reactor(found: &mut Reasons, row: &ReactorRow) {
-    // In shadow mode the reactor does not act, by choice.
-    if let Some(why) = row.blocked.as_ref().filter(|_| !row.shadow) {
+    if let Some(why) = row.hindrance() {
         found.add(Warning, "reactor", format!("it does not act: {why}"));
     }
 

@@ -522,6 +522,14 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
     })
 }
 
+impl ReactorRow {
+    /// Why it does not act, although it should.
+    pub(crate) fn hindrance(&self) -> Option<&str> {
+        // In shadow mode the reactor does not act, by choice.
+        self.blocked.as_deref().filter(|_| !self.shadow)
+    }
+}
+
 fn consumer(status: &ConsumerStatus) -> ConsumerRow {
     let record = &status.record;
     ConsumerRow {

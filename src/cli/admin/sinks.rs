@@ -48,6 +48,23 @@ pub(in crate::cli) enum DeadLetters {
     Drop(Letters),
 }
 
+impl Sinks {
+    /// Whether it prints a table.
+    pub(in crate::cli) fn has_rows(&self) -> bool {
+        match self {
+            Self::List | Self::DeadLetters(DeadLetters::List(_)) => true,
+            Self::Show(_)
+            | Self::Test(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Seek(_)
+            | Self::DeadLetters(
+                DeadLetters::Show(_) | DeadLetters::Retry(_) | DeadLetters::Drop(_),
+            ) => false,
+        }
+    }
+}
+
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The sink's name

@@ -26,6 +26,13 @@ pub(in crate::cli) struct Args {
     counters: bool,
 }
 
+impl Args {
+    /// Whether it prints a table that is one at any width.
+    pub(in crate::cli) fn has_rows(&self) -> bool {
+        self.counters
+    }
+}
+
 /// Size of the smallest terminal that the screen fits, in lines and columns.
 const LINES: usize = 25;
 const COLUMNS: usize = 80;
@@ -117,7 +124,11 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
     let left = height.saturating_sub(lines.len() + 2);
     let hidden = rows.len().saturating_sub(left);
     // One more row gives way to the line that counts the hidden ones.
-    let hidden = if hidden > 0 { hidden + 1 } else { 0 };
+    let hidden = if hidden > 0 {
+        (hidden + 1).min(rows.len())
+    } else {
+        0
+    };
 
     let shown = rows
         .get(..rows.len().saturating_sub(hidden))
@@ -390,7 +401,8 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             "active"
         };
         let lag = format!("{} behind, {} open", reactor.behind, reactor.open);
-        add(reactor.master_unreachable, "reactor", "", state, lag);
+        let is_hindered = reactor.hindrance().is_some() || reactor.master_unreachable;
+        add(is_hindered, "reactor", "", state, lag);
     }
 
     for sink in &status.sinks {
@@ -451,7 +463,7 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status::{BusRow, ConsumerRow, Disk, Health, LastFailure, SinkRow};
+    use crate::api::status::{BusRow, ConsumerRow, Disk, Health, LastFailure, ReactorRow, SinkRow};
 
     fn status(parts: usize, reasons: usize) -> Status {
         let long = "x".repeat(300);
@@ -541,6 +553,37 @@ mod tests {
                 .any(|line| *line == format!("and {} more, see --output json", 202 - rows)),
             "{lines:#?}"
         );
+    }
+
+    #[test]
+    fn without_room_for_rows_all_of_them_are_counted() {
+        let lines = screen(&status(1, 0), 80, 1);
+        assert_eq!(
+            lines.last().map(String::as_str),
+            Some("and 3 more, see --output json"),
+            "{lines:#?}"
+        );
+    }
+
+    #[test]
+    fn a_reactor_that_cannot_act_comes_before_parts_that_are_well() {
+        let first = |shadow: bool| {
+            let status = Status {
+                bus: vec![BusRow {
+                    connected: true,
+                    ..BusRow::default()
+                }],
+                reactions: Some(ReactorRow {
+                    blocked: Some("records cannot be written".to_owned()),
+                    shadow,
+                    ..ReactorRow::default()
+                }),
+                ..Status::default()
+            };
+            parts(&status).remove(0).remove(0)
+        };
+        assert_eq!(first(false), "reactor");
+        assert_eq!(first(true), "bus", "shadow mode is a choice");
     }
 
     #[test]

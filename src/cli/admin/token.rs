@@ -16,6 +16,16 @@ pub(in crate::cli) enum Tokens {
     Revoke(Name),
 }
 
+impl Tokens {
+    /// Whether it prints a table.
+    pub(in crate::cli) fn has_rows(&self) -> bool {
+        match self {
+            Self::List => true,
+            Self::Create(_) | Self::Revoke(_) => false,
+        }
+    }
+}
+
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The token's name

@@ -43,10 +43,8 @@ impl Exit {
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
         // A reader that closes the pipe early (`| head`) is not a failure.
-        match cause.downcast_ref() {
-            Some(OutputError::Closed) => return Some(Self::Ok),
-            Some(OutputError::NoRows) => return Some(Self::Usage),
-            _ => {}
+        if let Some(OutputError::Closed) = cause.downcast_ref() {
+            return Some(Self::Ok);
         }
 
         if let Some(finding) = cause.downcast_ref::<Finding>() {

@@ -36,6 +36,23 @@ pub(in crate::cli) enum Consumers {
     Delete(Name),
 }
 
+impl Consumers {
+    /// Whether it prints a table.
+    pub(in crate::cli) fn has_rows(&self) -> bool {
+        match self {
+            Self::List | Self::Next(_) => true,
+            Self::Show(_)
+            | Self::Create(_)
+            | Self::Ack(_)
+            | Self::Seek(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Pin(_)
+            | Self::Delete(_) => false,
+        }
+    }
+}
+
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The consumer's name

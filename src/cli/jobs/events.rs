@@ -32,6 +32,17 @@ pub(in crate::cli) enum Events {
     Send(Send),
 }
 
+impl Events {
+    /// Whether it prints a table.
+    pub(in crate::cli) fn has_rows(&self) -> bool {
+        match self {
+            Self::List(_) | Self::Tail(_) => true,
+            Self::Count(args) => args.has_rows(),
+            Self::Send(_) => false,
+        }
+    }
+}
+
 #[derive(clap::Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub(in crate::cli) struct Send {

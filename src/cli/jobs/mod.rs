@@ -35,6 +35,18 @@ pub(super) enum Jobs {
     Watch(watch::Args),
 }
 
+impl Jobs {
+    /// Whether it prints a table.
+    pub(super) fn has_rows(&self) -> bool {
+        match self {
+            Self::List(_) | Self::Show(_) | Self::States(_) => true,
+            // One job has a list of names only.
+            Self::Missing(Missing { job, .. }) => job.is_none(),
+            Self::Diff(_) | Self::Watch(_) => false,
+        }
+    }
+}
+
 #[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {

@@ -66,6 +66,13 @@ pub(in crate::cli) struct CountArgs {
     by: Option<String>,
 }
 
+impl CountArgs {
+    /// Whether it prints a table: without groups there is one number.
+    pub(super) fn has_rows(&self) -> bool {
+        self.by.is_some()
+    }
+}
+
 /// The arguments of a call: a filter and others.
 fn with_filter(filter: &FilterFlags, others: Json) -> anyhow::Result<Json> {
     let mut args = serde_json::to_value(filter)?;

@@ -56,6 +56,20 @@ pub(super) enum Reactor {
     Conformance(conformance::Args),
 }
 
+impl Reactor {
+    /// Whether it prints a table.
+    pub(super) fn has_rows(&self) -> bool {
+        match self {
+            Self::List(_) | Self::History(_) | Self::Why(_) | Self::Shadow(_) => true,
+            Self::Show(_)
+            | Self::Replay(_)
+            | Self::Test(_)
+            | Self::Check(_)
+            | Self::Conformance(_) => false,
+        }
+    }
+}
+
 #[derive(clap::Args)]
 struct SaltArgs {
     /// The Salt master's configuration file [default: reactor.master or reactor.minion of the configuration, or

@@ -23,6 +23,13 @@ pub(in crate::cli) struct Args {
     release: bool,
 }
 
+impl Args {
+    /// Whether it prints a table: only the list does.
+    pub(super) fn has_rows(&self) -> bool {
+        self.jid.is_none()
+    }
+}
+
 pub(super) const EXAMPLES: &str = "\
 Retention keeps all entries of a held job: load, returns, events. Holds are stored in the file HOLDS of the state directory.
 

@@ -48,6 +48,22 @@ pub(super) enum Store {
     Restore(restore::Args),
 }
 
+impl Store {
+    /// Whether it prints a table.
+    pub(super) fn has_rows(&self) -> bool {
+        match self {
+            Self::Stats | Self::Prune(_) => true,
+            Self::Hold(args) => args.has_rows(),
+            Self::Verify(_)
+            | Self::Rebuild(_)
+            | Self::RedactKeys(_)
+            | Self::Salvage(_)
+            | Self::Backup(_)
+            | Self::Restore(_) => false,
+        }
+    }
+}
+
 pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
     match store {
         Store::Stats => stats::run(global),

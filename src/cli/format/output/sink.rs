@@ -1,6 +1,6 @@
 //! Destination of output: standard output, or a pager for text that does not fit the terminal.
 
-use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,8 @@ pub(in crate::cli) fn disable_pager() {
 }
 
 pub(super) enum Sink {
-    Stdout(BufWriter<Stdout>),
+    /// Standard output, or what a test has in its place.
+    Direct(BufWriter<Box<dyn Write>>),
     /// Text that still fits the terminal, which has this number of lines.
     Waiting {
         text: String,
@@ -25,7 +26,11 @@ pub(super) enum Sink {
 
 impl Sink {
     pub(super) fn stdout() -> Self {
-        Self::Stdout(BufWriter::new(io::stdout()))
+        Self::direct(Box::new(io::stdout()))
+    }
+
+    pub(super) fn direct(writer: Box<dyn Write>) -> Self {
+        Self::Direct(BufWriter::new(writer))
     }
 
     /// A pager if standard output is a terminal and `PAGER` permits it.
@@ -51,7 +56,7 @@ impl Sink {
 
     pub(super) fn write(&mut self, text: &str) -> io::Result<()> {
         match self {
-            Self::Stdout(writer) => writer.write_all(text.as_bytes()),
+            Self::Direct(writer) => writer.write_all(text.as_bytes()),
             Self::Pager(_, writer) => writer.write_all(text.as_bytes()),
             Self::Waiting {
                 text: waiting,
@@ -75,7 +80,7 @@ impl Sink {
     /// Writes what is buffered, unless a pager may still be needed.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Stdout(writer) => writer.flush(),
+            Self::Direct(writer) => writer.flush(),
             Self::Pager(_, writer) => writer.flush(),
             Self::Waiting { .. } => Ok(()),
         }
