@@ -97,6 +97,18 @@ answers! {
     }
 }
 
+impl NotRead {
+    /// Adds what another page of the same list did not examine.
+    pub(crate) fn add(&mut self, page: Self) {
+        self.jobs_checked = self.jobs_checked.max(page.jobs_checked);
+        self.jobs_skipped |= page.jobs_skipped;
+        // The latest, because the events before it are missing in one of the pages.
+        self.events_since = self.events_since.max(page.events_since);
+        // Each page reads the states of its own minions.
+        self.states_unread += page.states_unread;
+    }
+}
+
 /// Selects a page of minions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MinionsFilter {

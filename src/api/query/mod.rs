@@ -19,7 +19,7 @@ pub(crate) use jobs::{
 };
 pub(crate) use links::{Child, children, parent};
 pub(crate) use minions::{
-    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
-    minions_list,
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead,
+    StateCounts, minion, minions_list,
 };
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

@@ -3,7 +3,10 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead};
+use crate::api::client::ClientError;
+use crate::api::query::{
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead, StateCounts,
+};
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
@@ -64,39 +67,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Minions) -> anyhow::Result<()> 
 fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     let operation = "list the minions";
     let mut client = ask::connect(global)?;
-    let mut all = Json::Null;
-    let mut call = json!({ "minion": args.minion, "limit": args.limit });
 
-    loop {
-        let mut answer = ask::call(&mut client, "minions_list", &call).context(operation)?;
-        let (more, next) = (answer.is("more"), answer.of("next").clone());
-
-        let rows = answer
-            .get_mut("minions")
-            .map(Json::take)
-            .unwrap_or_default();
-
-        // The first page is kept as it is; later pages add their rows.
-        match (all.get_mut("minions"), rows) {
-            (Some(Json::Array(all)), Json::Array(mut rows)) => all.append(&mut rows),
-            (_, rows) => {
-                all = answer;
-                ask::set(&mut all, "minions", rows);
-            }
-        }
-
-        let count = all.list("minions").len() as u64;
-        let left = args.limit.map(|limit| limit.saturating_sub(count));
-        if !more || next.is_null() || left == Some(0) {
-            break;
-        }
-
-        // A page ends before the limit if it was costly to collect.
-        ask::set(&mut call, "after", next);
-        ask::set(&mut call, "limit", left.into());
-    }
-
-    let page: MinionsPage = ask::typed(&all).context(operation)?;
+    let (page, all) = whole_list(args, |call| ask::call_as(&mut client, "minions_list", call))
+        .context(operation)?;
 
     show_rows(global.output, &all, "minions", |out| {
         let columns = [
@@ -133,6 +106,54 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     })
 }
 
+/// Reads pages until `limit`. Returns them as one: all rows, the position after the last one, and
+/// everything that a page did not examine.
+fn whole_list(
+    args: &List,
+    mut read: impl FnMut(&Json) -> Result<(MinionsPage, Json), ClientError>,
+) -> Result<(MinionsPage, Json), ClientError> {
+    let mut call = json!({ "minion": args.minion, "limit": args.limit });
+    let (mut rows, mut minions, mut skipped) = (Vec::new(), Vec::new(), NotRead::default());
+
+    loop {
+        let (mut page, mut answer) = read(&call)?;
+
+        if let Some(Json::Array(more)) = answer.get_mut("minions") {
+            rows.append(more);
+        }
+        minions.append(&mut page.minions);
+        skipped.add(std::mem::take(&mut page.skipped));
+
+        let left = args
+            .limit
+            .map(|limit| limit.saturating_sub(minions.len() as u64));
+
+        let Some(next) = page.next.clone().filter(|_| page.more && left != Some(0)) else {
+            // The last page says whether there are more.
+            ask::set(&mut answer, "minions", rows.into());
+            ask::set(&mut answer, "skipped", json!(skipped));
+
+            let whole = MinionsPage {
+                minions,
+                skipped,
+                ..page
+            };
+            return Ok((whole, answer));
+        };
+
+        // A daemon that repeats a page would be read forever.
+        if call.of("after") == next.as_str() {
+            return Err(ClientError::Protocol(
+                "minions_list: the list does not advance".to_owned(),
+            ));
+        }
+
+        // A page ends before the limit if it was costly to collect.
+        ask::set(&mut call, "after", next.into());
+        ask::set(&mut call, "limit", left.into());
+    }
+}
+
 fn age(at: Option<Time>, now: Micros) -> String {
     let ago =
         |Time(at): Time| span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0));
@@ -147,6 +168,22 @@ fn highstate(run: &MinionRun, now: Micros) -> String {
         None => "unknown",
     };
     format!("{result} {}", age(run.time, now))
+}
+
+/// `failed 2d: 5 states, 1 failed, 0 changed`; without numbers if its states were not read.
+fn highstate_counts(run: &MinionRun, now: Micros) -> String {
+    let result = highstate(run, now);
+    match &run.states {
+        Some(StateCounts {
+            total,
+            failed,
+            changed,
+        }) => format!("{result}: {total} states, {failed} failed, {changed} changed"),
+        None => format!(
+            "{result}: its states were not read, see `saltcellar jobs show {}`",
+            run.jid
+        ),
+    }
 }
 
 /// Prints what the response does not cover.
@@ -175,7 +212,7 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
 
 fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let operation = "show the minion";
-    let answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
+    let mut answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
 
     if answer.is_null() {
         // An id from the command line may have any length.
@@ -186,6 +223,9 @@ fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     }
 
     let minion: Minion = ask::typed(&answer).context(operation)?;
+    // As in the list, where its time is text.
+    ask::set(&mut answer, "skipped", json!(minion.skipped));
+
     show(global.output, &answer, |out| details(out, minion))
 }
 
@@ -210,15 +250,10 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
     }
 
     if let Some(last) = &row.highstate {
-        let (result, counts) = (
-            highstate(last, Clock::real().now()),
-            last.states.clone().unwrap_or_default(),
-        );
-
-        let (total, failed, changed) = (counts.total, counts.failed, counts.changed);
         out.line(&format!("highstate  {}", run(last)))?;
         out.line(&format!(
-            "           {result}: {total} states, {failed} failed, {changed} changed"
+            "           {}",
+            highstate_counts(last, Clock::real().now())
         ))?;
 
         for (title, states) in [
@@ -271,4 +306,93 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
     }
 
     skipped(out, &minion.skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(limit: Option<u64>) -> List {
+        List {
+            minion: None,
+            limit,
+        }
+    }
+
+    #[test]
+    fn pages_become_one_list_with_what_all_of_them_skipped() {
+        // The pages that a daemon returns, and the arguments of the calls for them.
+        let read = |limit: Option<u64>| {
+            let pages = [
+                json!({ "minions": [{ "id": "a" }, { "id": "b" }], "more": true, "next": "b",
+                        "skipped": { "jobs_checked": 7, "jobs_skipped": true, "events_since": null, "states_unread": 2 } }),
+                json!({ "minions": [{ "id": "c" }], "more": true, "next": "c",
+                        "skipped": { "jobs_checked": 8, "jobs_skipped": false, "events_since": 1_000_000, "states_unread": 3 } }),
+                json!({ "minions": [{ "id": "d" }], "more": false, "next": null, "other": 1,
+                        "skipped": { "jobs_checked": 8, "jobs_skipped": false, "events_since": 0, "states_unread": 0 } }),
+            ];
+            let mut calls = Vec::new();
+            let (page, all) = whole_list(&args(limit), |call| {
+                let answer = pages[calls.len()].clone();
+                calls.push((call.of("after").clone(), call.of("limit").clone()));
+                Ok((ask::typed(&answer)?, answer))
+            })
+            .unwrap();
+            (page, all, calls)
+        };
+
+        let (page, all, calls) = read(None);
+        let ids: Vec<_> = page.minions.iter().map(|row| row.id.as_str()).collect();
+        assert_eq!(ids, ["a", "b", "c", "d"]);
+        assert_eq!(
+            all,
+            json!({ "minions": [{ "id": "a" }, { "id": "b" }, { "id": "c" }, { "id": "d" }],
+                    "more": false, "next": null, "other": 1,
+                    "skipped": { "jobs_checked": 8, "jobs_skipped": true, "events_since": "1970-01-01T00:00:01.000000Z", "states_unread": 5 } })
+        );
+        assert_eq!(
+            calls,
+            [
+                (Json::Null, Json::Null),
+                ("b".into(), Json::Null),
+                ("c".into(), Json::Null)
+            ]
+        );
+
+        // The limit ends the list, and the next list can begin there.
+        let (page, all, calls) = read(Some(3));
+        assert_eq!((page.minions.len(), page.skipped.states_unread), (3, 5));
+        assert_eq!(
+            (all.of("more"), all.of("next")),
+            (&json!(true), &json!("c"))
+        );
+        assert_eq!(calls[1], ("b".into(), 1.into()));
+    }
+
+    #[test]
+    fn a_list_that_does_not_advance_is_an_error() {
+        let page = json!({ "minions": [{ "id": "a" }], "more": true, "next": "a" });
+        let error = whole_list(&args(None), |_| Ok((ask::typed(&page)?, page.clone())));
+        assert!(error.unwrap_err().to_string().contains("does not advance"));
+    }
+
+    #[test]
+    fn states_that_were_not_read_have_no_numbers() {
+        let mut run = MinionRun {
+            jid: "20261121054728123456".to_owned(),
+            failed: Some(true),
+            ..MinionRun::default()
+        };
+        let shown = |run: &MinionRun| highstate_counts(run, Micros(0));
+        assert_eq!(
+            shown(&run),
+            "failed -: its states were not read, see `saltcellar jobs show 20261121054728123456`"
+        );
+        run.states = Some(StateCounts {
+            total: 3,
+            failed: 1,
+            changed: 2,
+        });
+        assert_eq!(shown(&run), "failed -: 3 states, 1 failed, 2 changed");
+    }
 }
