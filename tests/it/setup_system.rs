@@ -461,6 +461,39 @@ fn a_failed_step_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_failed_step_returns_the_daemon_to_its_state_before() {
+    for (enabled, active) in [(true, false), (false, true), (true, true)] {
+        let machine = Machine::new();
+        machine.shop.put("c.yaml", "log.level: debug\n");
+        if enabled {
+            machine.systemctl(&["enable", "saltcellar.service"]);
+        }
+        if active {
+            machine.systemctl(&["start", "saltcellar.service"]);
+        }
+
+        // A step after that of the daemon.
+        machine.shop.put("fail", "start salt-master.service");
+        machine.changes();
+        let output = machine.setup(&["--yes"]);
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+
+        let after = ["enabled", "active"]
+            .map(|state| machine.exists(&format!("{state}/saltcellar.service")));
+        let changes = machine.changes();
+        assert_eq!(after, [enabled, active], "{changes:#?}{}", stderr(&output));
+        assert!(!machine.exists("conf.d/setup.yaml"));
+
+        // A daemon that runs has read the new configuration, and then the restored one.
+        let restarts = changes
+            .iter()
+            .filter(|change| *change == "restart saltcellar.service")
+            .count();
+        assert_eq!(restarts, if active { 2 } else { 1 }, "{changes:#?}");
+    }
+}
+
+#[test]
 fn a_running_daemon_continues_with_its_old_configuration_if_a_step_fails() {
     let machine = Machine::new();
     machine.shop.put("c.yaml", "log.level: debug\n");

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::access::{ENTER, READ, User, WRITE};
 use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
 use super::{Check, CheckResult, Findings, options};
+use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
@@ -211,7 +212,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     match version {
         Some(theirs) if theirs != ours => found.warn_because(
             format!("the extension has version {theirs}, this program {ours}"),
-            "only equal versions are tested together; the older one allows lack calls",
+            "only equal versions are tested together; the older one may lack calls that the other needs",
             install,
         ),
         Some(theirs) => found.ok(format!("version {theirs}")),
@@ -315,7 +316,7 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
                 socket.display()
             ),
             "the master's entries go to the spool, and are lost once it is full",
-            format!("saltcellar.socket: {}", socket.display()),
+            format!("saltcellar.socket: {}", yaml::inline_path(socket)),
         );
     }
 
@@ -730,7 +731,7 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
         format!(
             "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar_reactor` from the \
             master's `engines`, then restart the master",
-            master.conf_file.display()
+            yaml::inline_path(&master.conf_file)
         ),
     );
 }

@@ -2,6 +2,7 @@
 
 use super::master::{MasterContext, Uses, option_origin};
 use super::{CheckResult, Findings};
+use crate::cli::yaml;
 use crate::model::Age;
 use crate::model::word::Word as _;
 use crate::wire::python::Value;
@@ -72,7 +73,7 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
         (false, false) => found.of("event_return").warn_because(
             "events of this master are not archived: the daemon does not read its bus, and event_return does not name saltcellar",
             "only jobs and returns are stored; `saltcellar events list` has no events, and the reactor none to react to",
-            format!("`bus: [{}]` in the daemon's configuration, then restart it", master.sock_dir.display()),
+            format!("`bus: [{}]` in the daemon's configuration, then restart it", yaml::inline_path(&master.sock_dir)),
         ),
         (true, true) => found.of("event_return").warn_because(
             format!("event_return ({}) is redundant: the daemon reads the bus", option_origin(master, "event_return")),
@@ -226,40 +227,55 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
         return;
     };
 
-    let limited = keep.bytes.is_some() || keep.entries.is_some();
+    let is_bounded = keep.is_bounded();
     // Salt's default is a day.
     let salts = master.int(CHECK).unwrap_or(86_400);
 
     match keep.age {
         // Nothing reports Salt's option to the daemon, and nothing else bounds the class.
-        Age::Salt if !uses.job_cache && !limited => found.warn_because(
+        Age::Salt if !uses.job_cache && !is_bounded => found.warn_because(
             "the store's retention of jobs follows Salt's, which is unknown",
             "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever",
             "store.classes: [{name: jobs, keep: {age: 90d or salt}}] in the daemon's configuration",
         ),
         // Zero means forever in Salt.
-        Age::Salt | Age::AtLeastSalt(_) if uses.job_cache && salts == 0 && !limited => found.warn_because(
+        Age::Salt | Age::AtLeastSalt(_) if uses.job_cache && salts == 0 && !is_bounded => found.warn_because(
             format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
             "the disk fills up, and the oldest jobs are then dropped without notice",
             format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
         ),
-        Age::Salt => found.ok(format!("jobs are kept for {salts} s, by {CHECK}")),
-        Age::AtLeastSalt(age) => {
-            // Only a job cache learns Salt's option.
-            let salts = if uses.job_cache { salts.unsigned_abs() } else { 0 };
-
-            found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs().max(salts)));
-        }
         Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.warn_because(
             format!("{CHECK} is {}, but the store keeps jobs for {} s", forever(salts), age.as_secs()),
             "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies",
             format!("age: {} or salt for the class jobs in store.classes, for the longer of both", age.show().unwrap_or_default()),
         ),
-        Age::For(age) => {
-            found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));
+        age => {
+            // Only a master whose job cache is saltcellar reports its option.
+            let reported = uses.job_cache.then(|| salts.unsigned_abs());
+            found.ok(kept(age, reported, is_bounded));
         }
-        Age::Forever if limited => found.ok("jobs are kept up to the limits of their class"),
-        Age::Forever => found.ok("jobs are kept forever, by the class jobs in store.classes"),
+    }
+}
+
+/// For how long jobs are kept, given the `keep_jobs_seconds` that the daemon knows.
+fn kept(age: Age, reported: Option<u64>, is_bounded: bool) -> String {
+    let by_class = "the class jobs in store.classes";
+
+    let limit = match (age, reported) {
+        // Zero means forever in Salt.
+        (Age::Forever, _) | (Age::Salt, None | Some(0)) | (Age::AtLeastSalt(_), Some(0)) => None,
+        (Age::For(age), _) | (Age::AtLeastSalt(age), None) => Some((age.as_secs(), by_class)),
+        (Age::AtLeastSalt(age), Some(salts)) => Some((age.as_secs().max(salts), by_class)),
+        (Age::Salt, Some(salts)) => Some((salts, "keep_jobs_seconds")),
+    };
+
+    match (limit, is_bounded) {
+        (Some((seconds, by)), false) => format!("jobs are kept for {seconds} s, by {by}"),
+        (Some((seconds, by)), true) => format!(
+            "jobs are kept for {seconds} s, by {by}, or up to the other limits of their class"
+        ),
+        (None, true) => "jobs are kept up to the limits of their class".to_owned(),
+        (None, false) => format!("jobs are kept forever, by {by_class}"),
     }
 }
 
@@ -268,5 +284,51 @@ fn forever(seconds: i64) -> String {
         "0 (forever)".to_owned()
     } else {
         format!("{seconds} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn jobs_are_kept_by_the_limits_in_effect() {
+        let class = "the class jobs in store.classes";
+        let days = Age::AtLeastSalt(Duration::from_secs(90));
+        let fixed = Age::For(Duration::from_secs(90));
+        for (age, reported, alone, bounded) in [
+            (
+                Age::Salt,
+                Some(60),
+                "for 60 s, by keep_jobs_seconds".to_owned(),
+                true,
+            ),
+            (days, Some(60), format!("for 90 s, by {class}"), true),
+            (days, Some(100), format!("for 100 s, by {class}"), true),
+            (days, None, format!("for 90 s, by {class}"), true),
+            (fixed, Some(60), format!("for 90 s, by {class}"), true),
+            (fixed, None, format!("for 90 s, by {class}"), true),
+            // Without an age in effect, only the other limits count. Zero means forever.
+            (
+                Age::Forever,
+                Some(60),
+                format!("forever, by {class}"),
+                false,
+            ),
+            (Age::Salt, None, format!("forever, by {class}"), false),
+            (Age::Salt, Some(0), format!("forever, by {class}"), false),
+            (days, Some(0), format!("forever, by {class}"), false),
+        ] {
+            assert_eq!(kept(age, reported, false), format!("jobs are kept {alone}"));
+
+            let expected = if bounded {
+                format!("jobs are kept {alone}, or up to the other limits of their class")
+            } else {
+                "jobs are kept up to the limits of their class".to_owned()
+            };
+            assert_eq!(kept(age, reported, true), expected, "{age:?} {reported:?}");
+        }
     }
 }

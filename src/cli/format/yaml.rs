@@ -1,14 +1,20 @@
-//! Data typed on the command line: JSON, or YAML as Salt's own command line reads it.
+//! YAML of and for people: data typed on the command line, which is JSON, or YAML as Salt's own
+//! command line reads it; and values written into files of configuration.
 //!
 //! JSON may contain the tagged values of `--output json` ([`crate::wire::json`]). Plain YAML
 //! scalars have the meaning that Salt's loader gives them: `yes` is true, `010` is 10, `1_000` is
 //! 1000. Dates remain text.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 use rmpv::Value;
+use serde_json::json;
 
 use crate::reactor::master::pack::packed;
 use crate::wire::json::from_json;
+use crate::wire::python::Value as Python;
+use crate::wire::python::value::Key;
 use crate::wire::python::yaml::load;
 
 pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
@@ -17,6 +23,49 @@ pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
     }
     let value = load(text).context("neither JSON nor YAML")?;
     Ok(rmpv::decode::read_value(&mut packed(&value).as_slice())?)
+}
+
+/// A value as YAML on one line, for Salt and for saltcellar.
+pub(in crate::cli) fn inline(value: &Python) -> String {
+    match value {
+        Python::Str(text) => quoted(text),
+        Python::List(items) => format!(
+            "[{}]",
+            items.iter().map(inline).collect::<Vec<_>>().join(", ")
+        ),
+        Python::Map(map) => {
+            let pair =
+                |(key, value): (&Key, &Python)| format!("{}: {}", inline(&key.0), inline(value));
+
+            format!(
+                "{{{}}}",
+                map.iter().map(pair).collect::<Vec<_>>().join(", ")
+            )
+        }
+        Python::Null => "null".to_owned(),
+        Python::Bool(value) => value.to_string(),
+        other => other.python_str(),
+    }
+}
+
+/// Text as YAML: quoted, unless it is a path or a name that YAML cannot take for anything else.
+fn quoted(text: &str) -> String {
+    // YAML 1.1 reads these as booleans or null.
+    const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let begins = text.starts_with(|c: char| c == '/' || c.is_ascii_alphabetic());
+
+    if begins && text.chars().all(is_plain) && !WORDS.contains(&text.to_lowercase().as_str()) {
+        text.to_owned()
+    } else {
+        json!(text).to_string()
+    }
+}
+
+/// A path as YAML, for messages; see [`inline`].
+pub(in crate::cli) fn inline_path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
 }
 
 #[cfg(test)]
@@ -84,6 +133,28 @@ mod tests {
                 "{text}: {}",
                 shown(text)
             );
+        }
+    }
+
+    #[test]
+    fn values_are_quoted_as_yaml_if_necessary() {
+        for (text, yaml) in [
+            (
+                "/run/saltcellar/saltcellar.sock",
+                "/run/saltcellar/saltcellar.sock",
+            ),
+            ("/a b: c", r#""/a b: c""#),
+            ("https://master:4580", r#""https://master:4580""#),
+            ("/a\"b", r#""/a\"b""#),
+            ("/a,/b", r#""/a,/b""#),
+            ("/a # b", r#""/a # b""#),
+            ("/a]", r#""/a]""#),
+            ("saltcellar", "saltcellar"),
+            ("On", r#""On""#),
+            ("1e3", r#""1e3""#),
+        ] {
+            assert_eq!(quoted(text), yaml);
+            assert_eq!(load(yaml).unwrap(), text.into());
         }
     }
 }

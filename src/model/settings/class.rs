@@ -60,6 +60,13 @@ pub struct Keep {
     pub(crate) entries: Option<u64>,
 }
 
+impl Keep {
+    /// Whether another limit than the age ends entries.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bytes.is_some() || self.entries.is_some()
+    }
+}
+
 /// The age limit of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Age {

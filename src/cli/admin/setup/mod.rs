@@ -31,7 +31,7 @@ use self::plan::{Done, Plan};
 use crate::api::status::Status;
 use crate::cli::doctor::{self, SALT_CONFIG};
 use crate::cli::salt_python::{self, MASTER_UNIT};
-use crate::cli::{Global, ask, finding, import, reactor};
+use crate::cli::{Global, ask, finding, import, reactor, yaml};
 use crate::config::python_glob::has_magic;
 use crate::config::salt_master::{SaltMaster, python, same_file};
 use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketChoice};
@@ -209,7 +209,19 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let share = extension::share(&args.root, args.extension.as_deref());
 
     let (overrides, environment) = (global.overrides(), Environment::of_process());
-    let config = Config::load(&overrides, &environment).context("read the configuration")?;
+    let config = Config::load(&overrides, &environment).context("read the configuration");
+
+    if args.remove {
+        return for_removal(
+            plan,
+            global,
+            args,
+            (&master, &options),
+            (&config_file, config),
+        );
+    }
+
+    let config = config?;
     // Clients, and therefore Salt, find the socket by rules of their own.
     let socket = SocketChoice::find(&overrides, &environment)
         .context("read the configuration")?
@@ -218,32 +230,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let settings = daemon::Settings::read(&config_file)?;
 
     // Kept as a result: a setup with `--install none` works without Salt's Python.
-    let salt = salt_python::find(args.salt_python.as_deref().or(settings.python()), &master)
-        .map(|python| Salt {
-            python,
-            master: master.clone(),
-        })
-        .context(NO_SALT_PYTHON);
-
-    if args.remove {
-        let found = state_of(&options.path, None)?;
-        let spool = master.cachedir.join("saltcellar");
-        let spool = doctor::master_setting(&master, "spool_dir").map_or(spool, PathBuf::from);
-        let (services, config, config_file) = (!args.master_only, &config, config_file.as_path());
-
-        let removal = remove::Removal {
-            options: &options,
-            found,
-            config,
-            config_file,
-            spool,
-            salt,
-            services,
-        };
-
-        remove::plan(plan, removal)?;
-        return Ok(json!({ "path": options.path.display().to_string() }));
-    }
+    let salt = salt_of(args, settings.python(), &master);
 
     // Either file may be missing, so both record the choices.
     let recorded = match std::fs::read_to_string(&options.path) {
@@ -273,8 +260,9 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     if args.passive {
         keys.listen = keys.listen.or_else(|| Some(PAGE_ADDRESS.to_owned()));
         service::units(plan, &args.root, &share)?;
-        let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
-        service::start(plan, reconfigured)?;
+        let before = service::State::of_daemon()?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, choices, before)?;
+        service::start(plan, before, reconfigured);
 
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
@@ -345,8 +333,9 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     if !args.master_only {
         service::units(plan, &args.root, &share)?;
-        let reconfigured = daemon::configure(plan, &settings, &keys, choices)?;
-        service::start(plan, reconfigured)?;
+        let before = service::State::of_daemon()?;
+        let reconfigured = daemon::configure(plan, &settings, &keys, choices, before)?;
+        service::start(plan, before, reconfigured);
         if needs_options {
             service::membership(plan, &master.user)?;
         }
@@ -355,6 +344,58 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     // The master comes last: its restart needs the extension, the daemon and the group.
     master_file(plan, args, &options, text.as_deref(), found)?;
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
+}
+
+/// Salt: with the Python that a flag or the configuration names, or else a found one.
+fn salt_of(args: &Args, configured: Option<&Path>, master: &SaltMaster) -> anyhow::Result<Salt> {
+    salt_python::find(args.salt_python.as_deref().or(configured), master)
+        .map(|python| Salt {
+            python,
+            master: master.clone(),
+        })
+        .context(NO_SALT_PYTHON)
+}
+
+/// Plans the removal. An invalid configuration of the daemon does not prevent it: it may be the
+/// reason for the removal, and the file of setup a part of what is wrong.
+fn for_removal(
+    plan: &mut Plan,
+    global: &Global,
+    args: &Args,
+    (master, options): (&SaltMaster, &MasterOptions),
+    (config_file, config): (&Path, anyhow::Result<Config>),
+) -> anyhow::Result<Json> {
+    let found = state_of(&options.path, None)?;
+    let spool = master.cachedir.join("saltcellar");
+    let spool = doctor::master_setting(master, "spool_dir").map_or(spool, PathBuf::from);
+
+    if let Err(error) = &config {
+        plan.remarks.push(format!(
+            "the daemon's configuration has an error and is not used: {error:#}"
+        ));
+    }
+
+    let config = config.ok();
+    let python = config
+        .as_ref()
+        .and_then(|config| config.reactor.python.as_deref());
+
+    let removal = remove::Removal {
+        options,
+        found,
+        config_file,
+        spool,
+        salt: salt_of(args, python, master),
+        // A flag is known without the configuration.
+        state_dir: config
+            .as_ref()
+            .map(|config| config.state_dir.clone())
+            .or_else(|| global.state_dir.clone()),
+        services: !args.master_only,
+    };
+
+    remove::plan(plan, removal)?;
+    Ok(json!({ "path": options.path.display().to_string() }))
 }
 
 /// Remedy for a missing extension that is installed by other means.
@@ -417,7 +458,7 @@ fn wanted(
         // Otherwise setup writes this setting itself.
         Events::Bus if !reads && args.master_only => plan.afterwards.push(format!(
             "for events, add to the daemon's configuration: `bus: [{}]`, and restart the daemon",
-            master.sock_dir.display()
+            yaml::inline_path(&master.sock_dir)
         )),
         Events::Bus | Events::None => {}
     }
@@ -681,4 +722,76 @@ fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf>
     };
 
     Ok(salt_config.join(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Form;
+
+    #[derive(clap::Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn an_invalid_configuration_does_not_prevent_the_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("salt/master.d")).unwrap();
+        std::fs::write(
+            at("salt/master"),
+            format!("root_dir: {}\n", dir.path().display()),
+        )
+        .unwrap();
+        std::fs::write(
+            at("salt/master.d/saltcellar.conf"),
+            managed::marked("a: 1\n"),
+        )
+        .unwrap();
+        std::fs::write(at("c.yaml"), "buss: 1\n").unwrap();
+
+        let global = Global {
+            socket: None,
+            state_dir: None,
+            config: Some(at("c.yaml")),
+            output: Form::Json,
+            utc: false,
+            no_pager: false,
+        };
+        let command_line = |more: &[&str]| {
+            let root = dir.path().to_str().unwrap();
+            let salt = format!("{root}/salt");
+            let args = [
+                "setup",
+                "--root",
+                root,
+                "--salt-config",
+                &salt,
+                "--master-only",
+            ];
+            CommandLine::parse_from([&args, more].concat()).args
+        };
+
+        let mut plan = Plan::default();
+        for_master(&mut plan, &global, &command_line(&["--remove"])).unwrap();
+        assert_eq!(plan.needed(), ["master"]);
+        let remarks = plan.remarks.join("\n");
+        assert!(
+            remarks.contains(
+                "the daemon's configuration has an error and is not used: read the configuration: "
+            ) && remarks.contains("buss: unknown key"),
+            "{remarks}"
+        );
+
+        // Everything else needs it.
+        let error = for_master(&mut Plan::default(), &global, &command_line(&[])).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("buss: unknown key"),
+            "{error:#}"
+        );
+    }
 }

@@ -10,9 +10,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
-use serde_json::json;
 
 use super::managed::marked;
+use crate::cli::yaml;
 use crate::config::salt_master::SaltMaster;
 use crate::wire::python::{Map, Value};
 
@@ -200,46 +200,7 @@ pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
 }
 
 fn line(option: &str, value: &Value) -> String {
-    format!("{option}: {}\n", yaml(value))
-}
-
-/// A value as YAML on one line.
-fn yaml(value: &Value) -> String {
-    match value {
-        Value::Str(text) => yaml_text(text),
-        Value::List(items) => format!(
-            "[{}]",
-            items.iter().map(yaml).collect::<Vec<_>>().join(", ")
-        ),
-        Value::Map(map) => {
-            let pair = |(key, value): (&crate::wire::python::value::Key, &Value)| {
-                format!("{}: {}", yaml(&key.0), yaml(value))
-            };
-
-            format!(
-                "{{{}}}",
-                map.iter().map(pair).collect::<Vec<_>>().join(", ")
-            )
-        }
-        Value::Null => "null".to_owned(),
-        Value::Bool(value) => value.to_string(),
-        other => other.python_str(),
-    }
-}
-
-/// Text as YAML: quoted, unless it is a path or a name that YAML cannot take for anything else.
-fn yaml_text(text: &str) -> String {
-    // YAML 1.1 reads these as booleans or null.
-    const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
-
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    let begins = text.starts_with(|c: char| c == '/' || c.is_ascii_alphabetic());
-
-    if begins && text.chars().all(is_plain) && !WORDS.contains(&text.to_lowercase().as_str()) {
-        text.to_owned()
-    } else {
-        json!(text).to_string()
-    }
+    format!("{option}: {}\n", yaml::inline(value))
 }
 
 #[cfg(test)]
@@ -349,24 +310,5 @@ mod tests {
         let (_dir, mut options) = place(&[("master", "reactor: [{a: [/a]}]\n")]);
         options.add("engines", ENGINE);
         options.ensure_no_salt_reactor().unwrap();
-    }
-
-    #[test]
-    fn values_are_quoted_as_yaml_if_necessary() {
-        for (text, yaml) in [
-            (
-                "/run/saltcellar/saltcellar.sock",
-                "/run/saltcellar/saltcellar.sock",
-            ),
-            ("/a b: c", r#""/a b: c""#),
-            ("https://master:4580", r#""https://master:4580""#),
-            ("/a\"b", r#""/a\"b""#),
-            ("saltcellar", "saltcellar"),
-            ("On", r#""On""#),
-            ("1e3", r#""1e3""#),
-        ] {
-            assert_eq!(yaml_text(text), yaml);
-            assert_eq!(salt_yaml::load(yaml).unwrap(), text.into());
-        }
     }
 }

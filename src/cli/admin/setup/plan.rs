@@ -3,14 +3,15 @@
 //! # Invariant
 //!
 //! Planning changes nothing. If a step fails, the steps before it are undone in reverse order, and
-//! each undo is reported; so is a step that cannot be undone.
+//! each undo is reported; so is a step that cannot be undone. A report that cannot be written ends
+//! neither the steps nor their undoing.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::cli::{Form, Format, Global, Output, finding, plain};
+use crate::cli::{Form, Format, Global, Output, OutputError, finding, print_error};
 
 /// A closure that changes something.
 type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;
@@ -129,10 +130,13 @@ impl Plan {
 
     /// Prints the steps. JSON output is a document that also has the fields of `more`.
     pub(super) fn show(&self, form: Form, more: &Json) -> anyhow::Result<()> {
-        let mut out = Output::new(form);
+        Ok(self.print(&mut Output::new(form), more)?)
+    }
+
+    fn print(&self, out: &mut Output, more: &Json) -> Result<(), OutputError> {
         if out.format != Format::Table {
             out.json(&self.document(more))?;
-            return Ok(out.flush()?);
+            return out.flush();
         }
 
         for step in &self.steps {
@@ -153,26 +157,36 @@ impl Plan {
             out.line(&format!("note      {remark}"))?;
         }
 
-        Ok(out.flush()?)
+        out.flush()
     }
 
     /// Makes the needed steps, after a question unless `yes`. Returns whether anything changed.
     pub(super) fn carry_out(self, global: &Global, yes: bool, more: &Json) -> anyhow::Result<bool> {
-        let is_table = Format::from(global.output) == Format::Table;
+        self.carry_out_to(&mut Output::new(global.output), yes, more)
+    }
+
+    fn carry_out_to(self, out: &mut Output, yes: bool, more: &Json) -> anyhow::Result<bool> {
+        let is_table = out.format == Format::Table;
+        let needs_nothing = self.needed().is_empty();
+        let mut report = Report::new(out);
+
         // JSON output is one document, printed at the end with the results.
-        if is_table || self.needed().is_empty() {
-            self.show(global.output, more)?;
+        if is_table || needs_nothing {
+            report.write(|out| self.print(out, more));
         }
 
-        if self.needed().is_empty() {
-            if is_table {
-                say("everything is in place, nothing was changed")?;
-            }
+        if needs_nothing {
+            report.line("everything is in place, nothing was changed");
+            report.finish()?;
             return Ok(false);
         }
 
         // Once for the whole plan, which was just shown.
         if !yes {
+            // Nobody can agree to what could not be shown.
+            if let Some(error) = &report.failed {
+                return Err(finding(format!("nothing was changed: {error}")));
+            }
             confirm(is_table)?;
         }
 
@@ -183,22 +197,18 @@ impl Plan {
         for step in self.steps {
             let Some(act) = step.act else { continue };
 
-            if is_table {
-                say(&format!("...       {}", step.does))?;
-            }
+            report.line(&format!("...       {}", step.does));
 
             match act() {
                 Ok(done) => {
                     let result = done.result.unwrap_or_else(|| "done".to_owned());
-                    if is_table {
-                        say(&format!("done      {result}"))?;
-                    }
+                    report.line(&format!("done      {result}"));
                     results.push(json!({ "step": step.name, "result": result }));
                     undos.extend(done.undo);
                 }
                 Err(error) => {
                     // The steps so far only make sense together with this one.
-                    undo(undos)?;
+                    undo(undos);
 
                     return Err(error);
                 }
@@ -207,25 +217,60 @@ impl Plan {
 
         if is_table {
             for line in &self.afterwards {
-                say(&format!("next      {line}"))?;
+                report.line(&format!("next      {line}"));
             }
         } else {
             if let Some(document) = document.as_object_mut() {
                 document.insert("results".to_owned(), Json::Array(results));
             }
-            let mut out = Output::new(global.output);
-            out.json(&document)?;
-            out.flush()?;
+            report.write(|out| out.json(&document).and_then(|()| out.flush()));
         }
 
+        report
+            .finish()
+            .context("report the steps, which were made")?;
         Ok(true)
+    }
+}
+
+/// Reports steps while they are made. After a failed write it is silent.
+struct Report<'a> {
+    out: &'a mut Output,
+    failed: Option<OutputError>,
+}
+
+impl<'a> Report<'a> {
+    fn new(out: &'a mut Output) -> Self {
+        Self { out, failed: None }
+    }
+
+    fn write(&mut self, print: impl FnOnce(&mut Output) -> Result<(), OutputError>) {
+        if self.failed.is_none() {
+            self.failed = print(self.out).err();
+        }
+    }
+
+    /// Reports progress, which only tables have.
+    fn line(&mut self, text: &str) {
+        if self.out.format == Format::Table {
+            // Flushed, because the next step may take long.
+            self.write(|out| out.line(text).and_then(|()| out.flush()));
+        }
+    }
+
+    /// Fails if something could not be reported. A reader that has seen enough is no failure: the
+    /// caller still has work to do.
+    fn finish(self) -> Result<(), OutputError> {
+        match self.failed {
+            None | Some(OutputError::Closed) => Ok(()),
+            Some(error) => Err(error),
+        }
     }
 }
 
 /// Undoes steps in reverse order, and reports each on standard error. A failed undo does not
 /// prevent the others.
-fn undo(undos: Vec<Undo>) -> anyhow::Result<()> {
-    let mut stderr = std::io::stderr();
+fn undo(undos: Vec<Undo>) {
     for Undo { does, act } in undos.into_iter().rev() {
         let line = match act() {
             Ok(()) => format!("undone    {does}"),
@@ -233,15 +278,8 @@ fn undo(undos: Vec<Undo>) -> anyhow::Result<()> {
         };
 
         // Reported one by one: the caller's error says nothing about them.
-        writeln!(stderr, "{}", plain(&line)).context("report an undone step")?;
+        print_error(&line);
     }
-    Ok(())
-}
-
-fn say(line: &str) -> anyhow::Result<()> {
-    let mut out = Output::new(Form::Table);
-    out.line(line)?;
-    Ok(out.flush()?)
 }
 
 /// Asks for permission. A refusal is an error.
@@ -318,6 +356,82 @@ mod tests {
         let error = plan.carry_out(&global(), true, &Json::Null).unwrap_err();
         assert_eq!(error.to_string(), "start the daemon: no disk");
         assert_eq!(*log.lock(), ["one", "two", "untwo", "unone"]);
+    }
+
+    /// A writer that fails with this error after some bytes.
+    struct Failing(usize, std::io::ErrorKind);
+
+    impl std::io::Write for Failing {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self
+                .0
+                .checked_sub(bytes.len())
+                .ok_or_else(|| std::io::Error::from(self.1))?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_written_ends_neither_steps_nor_undoing() {
+        use std::io::ErrorKind::{BrokenPipe, StorageFull};
+
+        let made = |form: Form, yes: bool, writer: Failing, fails: bool| {
+            let log = Arc::new(Mutex::new(Vec::new()));
+            let mut plan = Plan::default();
+            for name in ["one", "two"] {
+                let (act, back) = (log.clone(), log.clone());
+                plan.step(name, format!("make {name}"), move || {
+                    act.lock().push(name.to_owned());
+                    Ok(Done::new().undone_by(format!("unmake {name}"), move || {
+                        back.lock().push(format!("un{name}"));
+                        Ok(())
+                    }))
+                });
+            }
+            if fails {
+                plan.step("three", "fail", || anyhow::bail!("start the daemon"));
+            }
+
+            let mut out = Output::to(form, Box::new(writer));
+            let outcome = plan.carry_out_to(&mut out, yes, &Json::Null);
+            let outcome = outcome.map_err(|error| format!("{error:#}"));
+            let log = log.lock().clone();
+            (outcome, log)
+        };
+
+        let both = vec!["one".to_owned(), "two".to_owned()];
+        let undone = [both.clone(), vec!["untwo".to_owned(), "unone".to_owned()]].concat();
+        // Closed from the start, after the plan, and within the report.
+        for bytes in [0, 60, 100] {
+            for form in [Form::Table, Form::Json] {
+                assert_eq!(
+                    made(form, true, Failing(bytes, BrokenPipe), false),
+                    (Ok(true), both.clone()),
+                    "{form:?} after {bytes} bytes"
+                );
+                assert_eq!(
+                    made(form, true, Failing(bytes, BrokenPipe), true),
+                    (Err("start the daemon".to_owned()), undone.clone()),
+                    "{form:?} after {bytes} bytes"
+                );
+            }
+        }
+
+        let (outcome, log) = made(Form::Table, true, Failing(60, StorageFull), false);
+        let error = outcome.unwrap_err();
+        assert!(
+            error.starts_with("report the steps, which were made: write the output"),
+            "{error}"
+        );
+        assert_eq!(log, both);
+
+        let (outcome, log) = made(Form::Table, false, Failing(0, BrokenPipe), false);
+        assert!(outcome.unwrap_err().starts_with("nothing was changed: "));
+        assert!(log.is_empty(), "{log:?}");
     }
 
     #[test]

@@ -16,7 +16,6 @@ use super::options::MasterOptions;
 use super::plan::{Done, Plan};
 use super::service::{self, GROUP, SOCKET_UNIT, UNIT};
 use crate::cli::salt_python::MASTER_UNIT;
-use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::ingest::spool::Spool;
 
@@ -28,7 +27,8 @@ pub(super) struct Removal<'a> {
     pub(super) options: &'a MasterOptions,
     /// State of the file in `master.d`.
     pub(super) found: FileState,
-    pub(super) config: &'a Config,
+    /// The daemon's state directory, if its configuration can be read.
+    pub(super) state_dir: Option<PathBuf>,
     pub(super) config_file: &'a Path,
     /// The spool of the master's extension.
     pub(super) spool: PathBuf,
@@ -42,7 +42,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     let Removal {
         options,
         found,
-        config,
+        state_dir,
         config_file,
         spool,
         salt,
@@ -116,13 +116,17 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     ));
     plan.remarks.push(format!(
         "jobs and events stay in {}; to take them along, run `saltcellar export` (docs/MIGRATE.md) before, while the daemon runs",
-        config.state_dir.display()
+        state_dir.as_ref().map_or_else(
+            || "the daemon's state directory".to_owned(),
+            |dir| dir.display().to_string()
+        )
     ));
 
     // Named, never deleted: they may be the only copy of the data.
-    let kept = [&config.state_dir, config_file, &spool];
-    let kept: Vec<_> = kept
+    let kept: Vec<_> = state_dir
+        .as_deref()
         .into_iter()
+        .chain([config_file, &spool])
         .filter(|path| path.exists())
         .map(|path| path.display().to_string())
         .collect();
@@ -219,7 +223,7 @@ fn stop(plan: &mut Plan) -> anyhow::Result<()> {
     }
 
     plan.step("service", does, move || {
-        service::systemctl("disable", &[&["--now"], units.as_slice()].concat())?;
+        service::systemctl("disable --now", &units)?;
         Ok(Done::new())
     });
     Ok(())

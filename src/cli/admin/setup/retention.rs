@@ -50,19 +50,29 @@ fn sentence(keep: Keep, salts: u64) -> String {
         _ => format!("this master's keep_jobs_seconds is {}", span(salts)),
     };
 
+    // Byte and entry limits end jobs before any age does.
+    let limits = keep
+        .is_bounded()
+        .then_some("up to the limits of their class");
+    let or_limits = limits.map_or_else(String::new, |limits| format!(", or {limits}"));
+
     // What matters is whether the master's report will delete jobs, so every case says that.
     match keep.age {
-        Age::Forever => format!("jobs are kept forever; {salt}, and deletes nothing"),
+        Age::Forever => {
+            let kept = limits.unwrap_or("forever");
+            format!("jobs are kept {kept}; {salt}, and deletes nothing")
+        }
         Age::For(age) => format!(
-            "jobs are kept for {}; {salt}, and changes nothing",
+            "jobs are kept for {}{or_limits}; {salt}, and changes nothing",
             span(age.as_secs())
         ),
         Age::AtLeastSalt(age) if salts > 0 => format!(
-            "jobs are kept for {}, less only if the disk is nearly full; {salt}, and deletes nothing",
+            "jobs are kept for {}{or_limits}, less only if the disk is nearly full; {salt}, and deletes nothing",
             span(age.as_secs().max(salts))
         ),
         Age::Salt | Age::AtLeastSalt(_) if salts == 0 => {
-            format!("jobs are kept until the disk is nearly full: {salt}")
+            let kept = limits.unwrap_or("until the disk is nearly full");
+            format!("jobs are kept {kept}: {salt}")
         }
         Age::Salt | Age::AtLeastSalt(_) => {
             format!("{salt}, and store.classes has `age: salt`: older jobs will be deleted")
@@ -113,5 +123,48 @@ mod tests {
             DAY,
             "this master's keep_jobs_seconds is 24h, and store.classes has `age: salt`: older jobs will be deleted",
         );
+    }
+    #[test]
+    fn other_limits_of_the_class_are_part_of_the_sentence() {
+        const DAY: u64 = 86_400;
+        let salt = "this master's keep_jobs_seconds is";
+        let age = Duration::from_secs(90 * DAY);
+        for (age, salts, expected) in [
+            (
+                Age::Forever,
+                DAY,
+                format!(
+                    "jobs are kept up to the limits of their class; {salt} 24h, and deletes nothing"
+                ),
+            ),
+            (
+                Age::For(age),
+                DAY,
+                format!(
+                    "jobs are kept for 90d, or up to the limits of their class; {salt} 24h, and changes nothing"
+                ),
+            ),
+            (
+                Age::AtLeastSalt(age),
+                DAY,
+                format!(
+                    "jobs are kept for 90d, or up to the limits of their class, less only if the disk is nearly full; {salt} 24h, and deletes nothing"
+                ),
+            ),
+            (
+                Age::Salt,
+                0,
+                format!("jobs are kept up to the limits of their class: {salt} forever"),
+            ),
+        ] {
+            for (bytes, entries) in [(Some(1), None), (None, Some(1))] {
+                let keep = Keep {
+                    age,
+                    bytes,
+                    entries,
+                };
+                assert_eq!(sentence(keep, salts), expected);
+            }
+        }
     }
 }

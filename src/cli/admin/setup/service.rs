@@ -66,9 +66,9 @@ pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     )
 }
 
-/// Runs `systemctl` with a verb. The error names the journal of the first unit.
+/// Runs `systemctl` with a verb and its flags. The error names the journal of the first unit.
 pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
-    let args = [&[verb], units].concat();
+    let args: Vec<&str> = verb.split(' ').chain(units.iter().copied()).collect();
     run("systemctl", &args).with_context(|| match units {
         [unit, ..] => format!("{verb} {unit} (`journalctl -u {unit}` has the cause)"),
         [] => verb.to_owned(),
@@ -167,60 +167,88 @@ fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     systemctl("daemon-reload", &[])
 }
 
-/// Plans to enable and start the daemon. `changed` says that it has to read a new configuration;
-/// the step that changed it restarts the daemon when it is undone.
+/// What systemd does with the daemon.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct State {
+    /// It is started at boot.
+    pub(super) is_enabled: bool,
+    /// It runs.
+    pub(super) is_active: bool,
+}
+
+impl State {
+    pub(super) fn of_daemon() -> anyhow::Result<Self> {
+        Ok(Self {
+            is_enabled: is("is-enabled", UNIT)?,
+            is_active: is("is-active", UNIT)?,
+        })
+    }
+
+    /// How to return to this state from a daemon that is enabled and runs: a phrase, and the verb of
+    /// `systemctl`. `None` if it is this state.
+    fn way_back(self) -> Option<(&'static str, &'static str)> {
+        match (self.is_enabled, self.is_active) {
+            (false, false) => Some(("stop and disable the daemon", "disable --now")),
+            (false, true) => Some(("disable the daemon", "disable")),
+            (true, false) => Some(("stop the daemon", "stop")),
+            (true, true) => None,
+        }
+    }
+
+    /// Restarts a daemon that ran in this state, for instance with its restored configuration.
+    pub(super) fn restart_if_active(self) -> anyhow::Result<()> {
+        if self.is_active {
+            systemctl("restart", &[UNIT])
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Plans to enable and start the daemon, whose state is `before`. `changed` says that it has to read
+/// a new configuration; the step that changed it restarts the daemon when it is undone.
 ///
 /// The socket unit is not enabled: systemd keeps the daemon's own socket over a restart, and a
 /// socket unit would start a daemon that was stopped on purpose (docs/decisions/systemd-unit.md).
 /// One that an administrator enabled is left alone.
-pub(super) fn start(plan: &mut Plan, changed: bool) -> anyhow::Result<()> {
-    let is_enabled = is("is-enabled", UNIT)?;
-    let was_active = is("is-active", UNIT)?;
-
-    let does = format!("enable {UNIT} and start it");
-    if is_enabled && was_active && !changed {
-        plan.in_place("service", does);
-        return Ok(());
+pub(super) fn start(plan: &mut Plan, before: State, changed: bool) {
+    if before.is_enabled && before.is_active && !changed {
+        plan.in_place("service", format!("enable {UNIT} and start it"));
+        return;
     }
 
-    let does = if was_active {
-        format!("enable {UNIT} and restart it")
-    } else {
-        does
+    let (does, result) = match (before.is_active, changed) {
+        (false, _) => (format!("enable {UNIT} and start it"), "runs"),
+        (true, true) => (format!("enable {UNIT} and restart it"), "is restarted"),
+        (true, false) => (format!("enable {UNIT}"), "is enabled"),
     };
 
     plan.step("service", does, move || {
         // `enable` alone starts the daemon only at the next boot.
-        let started = systemctl("enable", &[UNIT]).and_then(|()| systemctl("restart", &[UNIT]));
-
-        let stop = || systemctl("disable", &["--now", UNIT]);
-        match started {
-            Ok(()) if was_active => Ok(Done::new().with_result(format!("{UNIT} is restarted"))),
-            Ok(()) => {
-                // Only a daemon that setup started is stopped again.
-                let done = Done::new().with_result(format!("{UNIT} runs"));
-                Ok(done.undone_by("stop and disable the daemon", stop))
+        let needs_start = changed || !before.is_active;
+        let started = systemctl("enable", &[UNIT]).and_then(|()| {
+            if needs_start {
+                systemctl("restart", &[UNIT])
+            } else {
+                Ok(())
             }
+        });
+
+        let done = Done::new().with_result(format!("{UNIT} {result}"));
+
+        // Only what this step did is undone.
+        let Some((does, verb)) = before.way_back() else {
+            return started.map(|()| done);
+        };
+
+        match started {
+            Ok(()) => Ok(done.undone_by(does, move || systemctl(verb, &[UNIT]))),
             Err(error) => {
-                // A daemon that ran before is restarted when its configuration is restored.
-                if !was_active {
-                    stop().with_context(|| format!("undo after: {error:#}"))?;
-                }
+                systemctl(verb, &[UNIT]).with_context(|| format!("undo after: {error:#}"))?;
                 Err(error)
             }
         }
     });
-    Ok(())
-}
-
-/// Restarts an enabled daemon after its configuration was restored. A daemon that setup started
-/// itself has been disabled by then.
-pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
-    if is("is-enabled", UNIT)? {
-        systemctl("restart", &[UNIT])
-    } else {
-        Ok(())
-    }
 }
 
 /// Whether a user is a member of [`GROUP`].
@@ -266,4 +294,25 @@ pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
         )
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undoing_returns_the_daemon_to_the_state_before() {
+        for (is_enabled, is_active, verb) in [
+            (false, false, Some("disable --now")),
+            (false, true, Some("disable")),
+            (true, false, Some("stop")),
+            (true, true, None),
+        ] {
+            let before = State {
+                is_enabled,
+                is_active,
+            };
+            assert_eq!(before.way_back().map(|(_, verb)| verb), verb, "{before:?}");
+        }
+    }
 }

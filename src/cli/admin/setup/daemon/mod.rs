@@ -15,8 +15,10 @@ use super::choices::Choices;
 use super::managed::{self, Before, FileState, marked, refuse_foreign, state_of};
 use super::plan::{Done, Plan};
 use super::service;
+use crate::cli::yaml;
 use crate::config::salt_master::same_file;
 use crate::config::{CONFIG_DIR, Config};
+use crate::wire::python::Value;
 
 /// The file's name.
 const NAME: &str = "setup.yaml";
@@ -93,7 +95,7 @@ impl Settings {
         &self.others
     }
 
-    fn lines(&self, wanted: &Keys) -> Vec<String> {
+    fn lines(&self, wanted: &Keys) -> anyhow::Result<Vec<String>> {
         let others = &self.others;
 
         let mut lines = Vec::new();
@@ -102,37 +104,51 @@ impl Settings {
         if let Some(bus) = &wanted.bus
             && !others.bus.iter().any(|dir| same_file(dir, bus))
         {
-            lines.push(format!("bus: [{}]", bus.display()));
+            lines.push(line("bus", &Value::List(vec![text(bus)?])));
         }
 
         if let Some(master) = &wanted.reactor {
             let named = others.reactor.master.as_deref();
             if !named.is_some_and(|file| same_file(file, master)) {
-                lines.push(format!("reactor.master: {}", master.display()));
+                lines.push(line("reactor.master", &text(master)?));
             }
             if let Some(python) = &wanted.python
                 && others.reactor.python.is_none()
             {
-                lines.push(format!("reactor.python: {}", python.display()));
+                lines.push(line("reactor.python", &text(python)?));
             }
         }
 
         if let Some(listen) = &wanted.listen
             && others.http.listen.is_none()
         {
-            lines.push(format!("http.listen: \"{listen}\""));
+            lines.push(line("http.listen", &listen.as_str().into()));
         }
 
-        lines
+        Ok(lines)
     }
 }
 
-/// Plans the change of the file. Returns whether there is one.
+fn line(key: &str, value: &Value) -> String {
+    format!("{key}: {}", yaml::inline(value))
+}
+
+/// A path as a value of YAML, which is Unicode.
+fn text(path: &Path) -> anyhow::Result<Value> {
+    let text = path
+        .to_str()
+        .with_context(|| format!("configure the daemon: {} is not UTF-8", path.display()))?;
+    Ok(text.into())
+}
+
+/// Plans the change of the file; `before` is the state of the daemon now. Returns whether there is
+/// one.
 pub(super) fn configure(
     plan: &mut Plan,
     settings: &Settings,
     wanted: &Keys,
     choices: Choices,
+    before: service::State,
 ) -> anyhow::Result<bool> {
     let (path, others) = (&settings.path, settings.others());
 
@@ -144,7 +160,7 @@ pub(super) fn configure(
         );
     }
 
-    let lines = settings.lines(wanted);
+    let lines = settings.lines(wanted)?;
     let head = "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
     let record = choices.comment();
 
@@ -196,6 +212,7 @@ pub(super) fn configure(
             plan.step("configuration", format!("{does}{shown}"), move || {
                 change(
                     step,
+                    before,
                     |path| managed::write(path, text.as_bytes()),
                     "written",
                 )
@@ -204,7 +221,7 @@ pub(super) fn configure(
         None => plan.step(
             "configuration",
             format!("remove {}", path.display()),
-            move || change(step, managed::remove, "removed"),
+            move || change(step, before, managed::remove, "removed"),
         ),
     }
 
@@ -256,6 +273,7 @@ fn wishes(wanted: &Keys) -> String {
 
 fn change(
     path: PathBuf,
+    daemon: service::State,
     write: impl FnOnce(&Path) -> std::io::Result<()>,
     done: &str,
 ) -> anyhow::Result<Done> {
@@ -269,7 +287,8 @@ fn change(
         before
             .restore(&path)
             .with_context(|| format!("restore {}", path.display()))?;
-        service::restart_if_enabled()
+        // It reads the restored file. One that did not run stays stopped.
+        daemon.restart_if_active()
     };
 
     Ok(Done::new().with_result(result).undone_by(does, back))

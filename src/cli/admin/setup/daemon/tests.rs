@@ -11,6 +11,12 @@ fn wanted(reactor: bool) -> Keys {
     }
 }
 
+/// A daemon that setup has to start.
+const STOPPED: service::State = service::State {
+    is_enabled: false,
+    is_active: false,
+};
+
 /// Plans and makes the change in a directory with these files. The steps, or the error without the directory, and the file of setup.
 fn planned(
     files: &[(&str, &str)],
@@ -26,7 +32,7 @@ fn planned(
     let main = dir.path().join("c.yaml");
     let mut plan = Plan::default();
     let outcome = Settings::read(&main)
-        .and_then(|settings| configure(&mut plan, &settings, wanted, choices))
+        .and_then(|settings| configure(&mut plan, &settings, wanted, choices, STOPPED))
         .map(|_| plan.needed().join(","))
         .map_err(|error| format!("{error:#}").replace(&format!("{}/", dir.path().display()), ""));
     let global = Global {
@@ -137,4 +143,45 @@ fn a_persons_values_are_not_changed() {
         error(&[("conf.d/setup.yaml", changed.as_str())]),
         "change conf.d/setup.yaml: it is changed by hand; move it away first, or keep it and do not use setup"
     );
+}
+
+#[test]
+fn paths_with_any_characters_are_read_back_as_they_are() {
+    for path in [
+        "/run/a,b",
+        "/run/a: b",
+        "/run/a # b",
+        "/run/a]",
+        "/run/\"a\"",
+        "/run/it's",
+    ] {
+        let wanted = Keys {
+            bus: Some(path.into()),
+            reactor: Some(path.into()),
+            python: Some(path.into()),
+            listen: Some("127.0.0.1:4581".to_owned()),
+        };
+        let (outcome, written) = planned(&[], &wanted, Choices::default());
+        assert_eq!(outcome.as_deref(), Ok("configuration"), "{path}");
+
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("c.yaml");
+        let written = written.unwrap();
+        let config = Config::load_files_with(&main, &file_beside(&main), Some(&written)).unwrap();
+        assert_eq!(config.bus, [Path::new(path)], "{written}");
+        assert_eq!(config.reactor.master.as_deref(), Some(Path::new(path)));
+        assert_eq!(config.reactor.python.as_deref(), Some(Path::new(path)));
+
+        // What was written is in place at the next run, and its address is known.
+        let files = [("conf.d/setup.yaml", written.as_str())];
+        assert_eq!(
+            planned(&files, &wanted, Choices::default()).0,
+            Ok(String::new()),
+            "{path}"
+        );
+        assert!(
+            written.contains("\nhttp.listen: \"127.0.0.1:4581\"\n"),
+            "{written}"
+        );
+    }
 }
