@@ -479,13 +479,12 @@ impl Store {
 
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
-                let index = segment::Index::Closed;
                 let id = log::frame::LogId {
                     store_id,
                     first_seq,
                 };
 
-                let opened = segment::Segment::open(fs, dir, (class, name.clone()), id, index);
+                let opened = segment::Segment::open(fs, dir, (class, name.clone()), id);
                 let segment = match opened {
                     // Its directory stays: a later start may read it.
                     Err(error) if error.is_damage() => {
@@ -503,7 +502,7 @@ impl Store {
                 let metadata = known.remove(&(name.to_string(), first_seq));
                 if let Some(metadata) = shared.sealed_metadata(&segment, metadata)? {
                     next_seq = next_seq.max(metadata.totals.last_seq.next());
-                    segment.set_metadata(metadata);
+                    segment.set_sealed(metadata);
                     shared.add_segment(segment);
                     continue;
                 }
@@ -550,7 +549,7 @@ impl Store {
                     .iter()
                     .fold(next_seq, |next, b| next.max(b.last_seq.next()));
 
-                *segment.index_mut() = segment::Index::Memory(Box::new(index));
+                segment.set_memory(index);
                 shared.add_segment(segment.clone());
                 if is_newest && grows {
                     // Opened for writing below, once all classes are read.

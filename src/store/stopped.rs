@@ -21,7 +21,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::{StoreError, io_at};
 use super::format::{read_small, sync_dir, with_sum, without_sum};
-use super::segment::Index;
 use super::tools::layout;
 use super::vfs::{Disk, Fs};
 use super::{Store, StoreInner};
@@ -246,7 +245,7 @@ impl Store {
         // The index of an active log is in memory. Sealed ones have a row in the catalogue.
         for segment in shared.all_segments() {
             let totals = segment.totals();
-            if matches!(&*segment.index(), Index::Memory(_)) && totals.entries > 0 {
+            if segment.memory().is_some() && totals.entries > 0 {
                 stopped.logs.push(StoppedLog {
                     class_name: segment.class_name.to_string(),
                     first_seq: segment.first_seq,

@@ -322,30 +322,39 @@ impl Store {
                     break;
                 }
 
-                let block = {
-                    let ready = self.0.ready(&segment)?;
-                    ready
-                        .blocks()
-                        .metas()
-                        .iter()
-                        .position(|meta| meta.at_max >= at)
-                };
-
-                let Some(block) = block.and_then(|n| u32::try_from(n).ok()) else {
-                    continue;
-                };
-                let Some(view) = self.0.head(&segment, block)? else {
-                    continue;
-                };
-
-                let rows = view.rows();
-                if let Some(row) = (0..rows.len()).find(|row| rows.at(*row) >= at) {
-                    first = first.min(rows.seq(row));
+                if let Some(seq) = self.first_since_in(&segment, at)? {
+                    first = first.min(seq);
                     break;
                 }
             }
         }
         Ok(first)
+    }
+
+    /// The first readable entry of a segment that arrived at or after `at`.
+    fn first_since_in(
+        &self,
+        segment: &Arc<Segment>,
+        at: Micros,
+    ) -> Result<Option<SeqNo>, StoreError> {
+        // The index is not held while blocks are read.
+        let late: Vec<u32> = (0..)
+            .zip(self.0.ready(segment)?.blocks().metas())
+            .filter_map(|(n, meta)| (meta.at_max >= at).then_some(n))
+            .collect();
+
+        // Usually the first of them: only an unreadable one is passed over.
+        for block in late {
+            let Some(view) = self.0.head(segment, block)? else {
+                continue;
+            };
+
+            let rows = view.rows();
+            if let Some(row) = (0..rows.len()).find(|row| rows.at(*row) >= at) {
+                return Ok(Some(rows.seq(row)));
+            }
+        }
+        Ok(None)
     }
 
     /// Waits until the entry `seq` is durable, at most for `timeout`.

@@ -21,7 +21,7 @@ use crate::store::index::state::StateDatabase;
 use crate::store::index::{LatestJob, MemIndex, SealedIndex, SegmentMetadata};
 use crate::store::log::block::BlockView;
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
-use crate::store::segment::{Index, Ready, Segment};
+use crate::store::segment::{IndexOpened, Ready, Segment};
 
 impl StoreInner {
     /// Opens a segment's index; rebuilds a damaged one from the log.
@@ -36,35 +36,18 @@ impl StoreInner {
                 return Ok(Ready::Memory(index));
             }
 
-            if let Index::Open(index) = &*segment.index() {
+            if let Some(index) = segment.opened() {
                 segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
-                return Ok(Ready::Sled(index.clone()));
-            }
-            // Opened without the index locked: opening takes milliseconds, and other readers need
-            // only `Open`.
-            let (fresh, damage) = segment.open_index(self.believed_below())?;
-
-            if let Some(error) = damage {
-                self.note_damaged(segment, &error);
+                return Ok(Ready::Sled(index));
             }
 
-            let mut slot = segment.index_mut();
-            // Another thread may have been faster. Its index is kept, and the next pass finds it.
-            if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
-                let opened = if let Index::Open(index) = &fresh {
-                    Some(index.memory())
-                } else {
-                    None
-                };
-
-                *slot = fresh;
-                // Before `note_open`, which locks `open` first and then the index of the segment
-                // that it closes.
-                drop(slot);
-                if let Some(bytes) = opened {
+            match segment.open_index(self.believed_below())? {
+                IndexOpened::Before => {}
+                IndexOpened::Now(bytes) => {
                     segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
                     self.note_open(segment, bytes);
                 }
+                IndexOpened::Rebuilt(error) => self.note_damaged(segment, &error),
             }
         }
     }
@@ -103,6 +86,10 @@ impl StoreInner {
         // What limited readers may find is remembered by the number of a block, which is its place
         // in the index.
         self.allowed.forget(|(_, id)| *id == segment.id);
+        // No longer open. Before the sealer hears of it, and keeps its index locked.
+        self.open
+            .lock()
+            .retain(|(other, _)| !Arc::ptr_eq(other, segment));
         self.damaged.lock().push(segment.clone());
     }
 
@@ -112,28 +99,28 @@ impl StoreInner {
     }
 
     /// Registers an open index, and closes the least recently used ones above the limits.
-    fn note_open(&self, segment: &Arc<Segment>, bytes: usize) {
-        // `open` before the index of any segment in it; nothing else locks both.
+    pub(in crate::store) fn note_open(&self, segment: &Arc<Segment>, bytes: usize) {
         let mut open = self.open.lock();
         open.retain(|(other, _)| !Arc::ptr_eq(other, segment));
         open.push((segment.clone(), bytes));
 
+        // The least recently used ones last.
+        // By keys read once: readers change them meanwhile.
+        open.sort_by_cached_key(|(segment, _)| std::cmp::Reverse(segment.used()));
+
         let mut total: usize = open.iter().map(|(_, bytes)| bytes).sum();
-        while open.len() > INDEXES_OPEN || (total > INDEXES_OPEN_BYTES && open.len() > 1) {
-            let oldest = open
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, (segment, _))| segment.used());
-            let Some((at, _)) = oldest else { break };
-
-            let (oldest, bytes) = open.swap_remove(at);
-            total -= bytes;
-
-            // Readers that query it now have their own reference. It may have been rebuilt in
-            // memory meanwhile, and then it stays.
-            let mut index = oldest.index_mut();
-            if matches!(*index, Index::Open(_)) {
-                *index = Index::Closed;
+        let mut at = open.len();
+        while let Some(next) = at.checked_sub(1)
+            && (open.len() > INDEXES_OPEN || (total > INDEXES_OPEN_BYTES && open.len() > 1))
+        {
+            at = next;
+            // Never waited for, because every reader that opens an index waits for `open`. One that
+            // is in use at this moment stays in the list.
+            if open
+                .get(at)
+                .is_some_and(|(oldest, _)| oldest.try_close_index())
+            {
+                total -= open.remove(at).1;
             }
         }
     }
@@ -306,28 +293,21 @@ impl StoreInner {
             return Ok(Some(metadata).filter(|_| indexed >= size));
         }
 
-        let (index, damage) = segment.open_index(self.believed_below())?;
-        // An index that opens may still have damaged pages, so the rows that are needed now are
-        // read.
-        let (found, damage) = match index {
-            // A page is verified when it is read.
-            Index::Open(index) => match index.latest() {
-                Ok(latest) => (Some((index.metadata().clone(), latest)), None),
-                Err(error @ StoreError::Index { .. }) => (None, Some(error)),
-                Err(error) => return Err(error),
-            },
-            // Rebuilt in memory by `open_index`; the start scans the log anyway, and seals it
-            // again.
-            Index::Memory(_) | Index::Closed => (None, damage),
-        };
+        // An index that opens may still have damaged pages, and a page is verified when it is read:
+        // the rows that are needed now are read.
+        let found = segment
+            .read_index()
+            .and_then(|index| Ok((index.metadata().clone(), index.latest()?)));
 
-        if let Some(error) = damage {
-            tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
-            self.metrics.indexes_rebuilt.add(1);
-        }
-
-        let Some((metadata, latest)) = found else {
-            return Ok(None);
+        let (metadata, latest) = match found {
+            Ok(found) => found,
+            // The start scans the log, and seals it again.
+            Err(error @ StoreError::Index { .. }) => {
+                tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
+                self.metrics.indexes_rebuilt.add(1);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         };
         // Not all segments are known yet, so rows about latest jobs are kept even if their entries
         // are not found.

@@ -3,7 +3,15 @@
 //! # Invariant
 //!
 //! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged
-//! index is never an error to readers: it is rebuilt from the log.
+//! index is never an error to readers: it is rebuilt from the log. Totals and times of the entries
+//! are known in each state: retention decides by them.
+//!
+//! # Locks
+//!
+//! In this order: `work`, the state database of the store, `shared_index`, `index`. An index in
+//! memory may be read for long, by the sealer or by a query. So only the committer, while the segment
+//! is active, and a holder of `work` wait to write to one; everybody else writes to a sealed one, which
+//! is read for a moment at a time.
 
 pub(in crate::store) mod index_access;
 pub(in crate::store) mod removal;
@@ -16,7 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{
+    MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use super::error::StoreError;
 use super::format::{
@@ -54,15 +64,27 @@ fn unreadable_parts(text: &str) -> Option<Vec<Range<u64>>> {
     text.lines().map(part).collect()
 }
 
-/// The state of a segment's index.
+/// The state of a segment's index. Either form has the totals of the entries.
 #[derive(Debug)]
-pub(crate) enum Index {
+enum Index {
     /// In memory: the segment is active or waits to be sealed.
     Memory(Box<MemIndex>),
-    /// In sled, open.
-    Open(Arc<SealedIndex>),
-    /// In sled, closed.
-    Closed,
+    /// In sled, and open while in use. The metadata stay in memory.
+    Sealed {
+        metadata: Arc<SegmentMetadata>,
+        open: Option<Arc<SealedIndex>>,
+    },
+}
+
+/// What [`Segment::open_index`] did.
+#[derive(Debug)]
+pub(in crate::store) enum IndexOpened {
+    /// Nothing: another thread has opened or rebuilt it.
+    Before,
+    /// It is open, and takes this many bytes of memory.
+    Now(usize),
+    /// It was damaged, as the error says, and is now in memory.
+    Rebuilt(StoreError),
 }
 
 #[derive(Debug)]
@@ -77,8 +99,6 @@ pub(crate) struct Segment {
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
-    /// Set before the index leaves memory.
-    metadata: RwLock<Option<Arc<SegmentMetadata>>>,
     /// The open sealed index, while in use. Locked during opening: sled allows a database to be
     /// opened once.
     shared_index: Mutex<Weak<SealedIndex>>,
@@ -93,13 +113,12 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Opens a segment whose log file exists.
+    /// Opens a segment whose log file exists, with an empty index in memory.
     pub(crate) fn open(
         fs: &Arc<dyn Fs>,
         state_dir: &Path,
         (class, class_name): (Class, Arc<str>),
         id: LogId,
-        index: Index,
     ) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let first_seq = id.first_seq;
@@ -115,8 +134,7 @@ impl Segment {
             fs: fs.clone(),
             dir,
             log,
-            index: RwLock::new(index),
-            metadata: RwLock::default(),
+            index: RwLock::new(Index::Memory(Box::new(MemIndex::new(first_seq)))),
             shared_index: Mutex::default(),
             used: AtomicU64::new(0),
             active: AtomicBool::new(false),
@@ -147,48 +165,67 @@ impl Segment {
         &self.log
     }
 
-    /// The index, locked for reading.
-    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read()
-    }
-
     /// The index, locked for reading, if it is in memory.
     pub(crate) fn memory(&self) -> Option<MappedRwLockReadGuard<'_, MemIndex>> {
         RwLockReadGuard::try_map(self.index.read(), |index| match index {
             Index::Memory(index) => Some(&**index),
-            Index::Open(_) | Index::Closed => None,
+            Index::Sealed { .. } => None,
         })
         .ok()
     }
 
-    /// The index, locked for writing.
-    pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write()
+    /// The index of the active segment, locked for writing. For the committer only.
+    pub(super) fn memory_mut(&self) -> Option<MappedRwLockWriteGuard<'_, MemIndex>> {
+        RwLockWriteGuard::try_map(self.index.write(), |index| match index {
+            Index::Memory(index) => Some(&mut **index),
+            Index::Sealed { .. } => None,
+        })
+        .ok()
     }
 
+    /// The sealed index, if it is open.
+    pub(super) fn opened(&self) -> Option<Arc<SealedIndex>> {
+        match &*self.index.read() {
+            Index::Sealed { open, .. } => open.clone(),
+            Index::Memory(_) => None,
+        }
+    }
+
+    /// Sets the index in memory. For a start, before the segment is visible.
+    pub(super) fn set_memory(&self, index: MemIndex) {
+        *self.index.write() = Index::Memory(Box::new(index));
+    }
+
+    /// Replaces the index in memory by the one that was written to disk. For a start, and for the
+    /// holder of `work`.
+    pub(super) fn set_sealed(&self, metadata: SegmentMetadata) {
+        let metadata = Arc::new(metadata);
+        *self.index.write() = Index::Sealed {
+            metadata,
+            open: None,
+        };
+    }
+
+    /// Its metadata, if it is sealed.
     pub(crate) fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
-        self.metadata.read().clone()
-    }
-
-    pub(crate) fn set_metadata(&self, metadata: SegmentMetadata) {
-        *self.metadata.write() = Some(Arc::new(metadata));
+        match &*self.index.read() {
+            Index::Sealed { metadata, .. } => Some(metadata.clone()),
+            Index::Memory(_) => None,
+        }
     }
 
     /// Sequence number of its newest Thorium register.
     pub(crate) fn register(&self) -> Option<SeqNo> {
-        match self.memory() {
-            Some(index) => index.register(),
-            None => self.metadata().and_then(|metadata| metadata.register),
+        match &*self.index.read() {
+            Index::Memory(index) => index.register(),
+            Index::Sealed { metadata, .. } => metadata.register,
         }
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        match self.memory() {
-            Some(index) => index.totals(),
-            None => self
-                .metadata()
-                .map(|metadata| metadata.totals)
-                .unwrap_or_default(),
+        match &*self.index.read() {
+            Index::Memory(index) => index.totals(),
+            Index::Sealed { metadata, .. } => metadata.totals,
         }
     }
 
@@ -242,38 +279,59 @@ impl Segment {
             None
         })?;
 
-        // // A full index is an error of the whole segment: a partial one would hide entries.
+        // A full index is an error of the whole segment: a partial one would hide entries.
         noted.map(|()| (index, walked))
     }
 
-    /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from
-    /// the log and returned with the error.
-    pub(crate) fn open_index(
-        &self,
-        below: SeqNo,
-    ) -> Result<(Index, Option<StoreError>), StoreError> {
-        // Held while the index is opened: sled can open a database only once in a process. Locked
-        // before `index`, as everywhere.
+    /// Reads the sealed index on disk, for a start: the segment is not visible yet.
+    pub(super) fn read_index(&self) -> Result<SealedIndex, StoreError> {
+        SealedIndex::open(&*self.fs, &self.dir.join("index"))
+    }
+
+    /// Opens the sealed index. A damaged one is replaced by one that is rebuilt from the log.
+    pub(in crate::store) fn open_index(&self, below: SeqNo) -> Result<IndexOpened, StoreError> {
+        // Held while the index is opened: sled can open a database only once in a process.
         let mut shared_index = self.shared_index.lock();
 
-        if let Some(index) = shared_index.upgrade() {
-            return Ok((Index::Open(index), None));
-        }
-        // Rebuilt by another thread meanwhile. `Closed` tells the caller to look again.
-        if matches!(*self.index(), Index::Memory(_)) {
-            return Ok((Index::Closed, None));
+        // Looked at under the lock, so it stays as it is but for being sealed.
+        if !matches!(*self.index.read(), Index::Sealed { open: None, .. }) {
+            return Ok(IndexOpened::Before);
         }
 
-        match SealedIndex::open(&*self.fs, &self.dir.join("index")) {
-            Ok(index) => {
-                let index = Arc::new(index);
-                *shared_index = Arc::downgrade(&index);
-                Ok((Index::Open(index), None))
+        // A reader may still use it, although it was closed.
+        let index = match shared_index
+            .upgrade()
+            .map_or_else(|| self.read_index().map(Arc::new), Ok)
+        {
+            Ok(index) => index,
+            Err(error @ StoreError::Index { .. }) => {
+                self.rebuild_index(below)?;
+                return Ok(IndexOpened::Rebuilt(error));
             }
-            // The damaged index is removed only after the log was read.
-            Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log(below)?, Some(error))),
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        };
+
+        *shared_index = Arc::downgrade(&index);
+        let bytes = index.memory();
+        if let Index::Sealed { open, .. } = &mut *self.index.write() {
+            *open = Some(index);
         }
+        Ok(IndexOpened::Now(bytes))
+    }
+
+    /// Closes the sealed index, unless the lock is taken: then it is in use, or in memory and being
+    /// sealed. False if it may be open still.
+    pub(super) fn try_close_index(&self) -> bool {
+        let Some(mut index) = self.index.try_write() else {
+            return false;
+        };
+
+        // Readers that query it now have their own reference. It may have been rebuilt in memory
+        // meanwhile, and then it stays.
+        if let Index::Sealed { open, .. } = &mut *index {
+            *open = None;
+        }
+        true
     }
 
     /// Removes the index on disk, if any: the segment counts as not sealed.
@@ -281,19 +339,22 @@ impl Segment {
         remove_dir(&Disk, &self.dir.join("index"))
     }
 
-    /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not
-    /// sealed. The metadata came from the damaged index and is discarded.
-    fn index_from_log(&self, below: SeqNo) -> Result<Index, StoreError> {
+    /// Replaces the sealed index by one that is rebuilt from the log, in memory, and removes the one
+    /// on disk, so that the segment counts as not sealed. For the holder of `shared_index`.
+    fn rebuild_index(&self, below: SeqNo) -> Result<(), StoreError> {
         // Read first: if the log cannot be read now, the damaged index stays for another attempt.
         let (index, _) = self.walk(below)?;
         self.remove_index()?;
-        *self.metadata.write() = None;
-        Ok(Index::Memory(Box::new(index)))
+
+        // In one step, so that the totals are known at any time: what came from the damaged index
+        // goes when the rebuilt one is there.
+        *self.index.write() = Index::Memory(Box::new(index));
+        Ok(())
     }
 
     /// Replaces an open index that proved damaged by one rebuilt from the log. False if another
     /// thread has done so.
-    pub(crate) fn replace_index(
+    pub(in crate::store) fn replace_index(
         &self,
         broken: &Arc<SealedIndex>,
         below: SeqNo,
@@ -301,20 +362,19 @@ impl Segment {
         // As in `open_index`: no other thread opens the index that is replaced.
         let mut shared_index = self.shared_index.lock();
 
-        if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
+        if !self.opened().is_some_and(|open| Arc::ptr_eq(&open, broken)) {
             return Ok(false);
         }
 
-        let fresh = self.index_from_log(below)?;
+        self.rebuild_index(below)?;
         // The next `open_index` must not find the damaged one.
         *shared_index = Weak::new();
-        *self.index_mut() = fresh;
         Ok(true)
     }
 
     /// Replaces the index by an empty one and runs `work`, which may move the directory: no file of
     /// it is opened meanwhile. If `work` fails, the index is restored.
-    pub(super) fn detach_index(
+    pub(in crate::store) fn detach_index(
         &self,
         work: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
@@ -323,8 +383,8 @@ impl Segment {
         let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
         // Readers that still have the segment find no entries, and are not sent to a path that no
         // longer exists.
-        let index = std::mem::replace(&mut *self.index_mut(), empty);
-        work().inspect_err(|_| *self.index_mut() = index)
+        let index = std::mem::replace(&mut *self.index.write(), empty);
+        work().inspect_err(|_| *self.index.write() = index)
     }
 
     /// Whether the index was made while a part of the log could not be read that can be read now.

@@ -14,8 +14,8 @@ use super::rewrite;
 use crate::base::limits::SEAL_RETRY;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
-use crate::store::index::MemIndex;
-use crate::store::segment::{Index, Segment};
+use crate::store::index::{LatestJob, MemIndex, SegmentMetadata};
+use crate::store::segment::Segment;
 
 /// The sealer's thread.
 pub struct Sealer {
@@ -94,95 +94,85 @@ pub(in crate::store) fn seal(
         return Ok(());
     }
 
-    // A read lock suffices: the index of a finished segment does not change. Readers continue
-    // meanwhile.
-    if let Index::Memory(index) = &*segment.index() {
-        if rewritten(shared, segment, index)? {
-            // A new `Segment` has replaced this one; the mark stops other threads from working on
-            // it.
-            *is_closed = true;
-            shared.metrics.segments_sealed.add(1);
-            shared.metrics.segments_rewritten.add(1);
-            return Ok(());
-        }
-
-        let metadata = segment.write_index(index)?;
-        apply(shared, segment, &metadata, index, || {
-            segment.set_metadata(metadata.clone());
-            Ok(())
-        })?;
-    } else {
+    // Locked for reading only while the files are written: readers continue, and the index of a
+    // finished segment does not change as long as `work` is held. Not while the state database is
+    // told, because that may have to be rebuilt, and then other indexes are opened.
+    let Some(index) = segment.memory() else {
         // Already sealed, as after a rebuilt index that was queued twice.
         return Ok(());
+    };
+
+    let latest = index.latest();
+    let rewritten = rewritten(segment, &index)?;
+    if let Some(metadata) = rewritten {
+        drop(index);
+        apply(shared, segment, &metadata, &latest, || {
+            replace(shared, segment, metadata.clone())
+        })?;
+
+        // A new `Segment` has replaced this one; the mark stops other threads from working on it.
+        *is_closed = true;
+        shared.metrics.segments_rewritten.add(1);
+    } else {
+        let metadata = segment.write_index(&index)?;
+        drop(index);
+        apply(shared, segment, &metadata, &latest, || {
+            segment.set_sealed(metadata.clone());
+            Ok(())
+        })?;
     }
 
-    // The metadata was set by `apply`, so totals are known in every state in between.
-    *segment.index_mut() = Index::Closed;
     shared.metrics.segments_sealed.add(1);
     Ok(())
 }
 
-/// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment
-/// continue with its open file.
-fn rewritten(
-    shared: &StoreInner,
-    segment: &Arc<Segment>,
-    index: &MemIndex,
-) -> Result<bool, StoreError> {
+/// Writes a copy of a segment with merged blocks beside it, if there are enough small ones.
+fn rewritten(segment: &Segment, index: &MemIndex) -> Result<Option<SegmentMetadata>, StoreError> {
     // Too little to gain, or damage in the log.
     let Some(groups) = rewrite::plan(segment, index)? else {
-        return Ok(false);
+        return Ok(None);
     };
-    // A block that cannot be read: the segment is sealed with its log as it is.
-    let Some(metadata) = rewrite::write(segment, index, &groups)? else {
-        return Ok(false);
-    };
-
-    apply(shared, segment, &metadata, index, || {
-        // The names first: the new `Segment` opens its files by path.
-        rewrite::swap(&*shared.fs, segment.dir())?;
-        let class = (segment.class, segment.class_name.clone());
-        let new = Segment::open(
-            &shared.fs,
-            &shared.dir,
-            class,
-            segment.log().id(),
-            Index::Closed,
-        )?;
-
-        new.set_metadata(metadata.clone());
-        shared.replace_segment(segment, Arc::new(new));
-        Ok(())
-    })?;
-    Ok(true)
+    // `None` for a block that cannot be read: the segment is sealed with its log as it is.
+    rewrite::write(segment, index, &groups)
 }
 
-/// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a
-/// reader rebuilt a damaged state database from the sealed segments in between, the segment is
-/// applied again.
+/// Puts the copy with merged blocks in the place of a segment. Readers of the old one continue with
+/// its open file.
+fn replace(
+    shared: &StoreInner,
+    segment: &Arc<Segment>,
+    metadata: SegmentMetadata,
+) -> Result<(), StoreError> {
+    // The names first: the new `Segment` opens its files by path.
+    rewrite::swap(&*shared.fs, segment.dir())?;
+    let class = (segment.class, segment.class_name.clone());
+    let new = Segment::open(&shared.fs, &shared.dir, class, segment.log().id())?;
+
+    new.set_sealed(metadata);
+    shared.replace_segment(segment, Arc::new(new));
+    Ok(())
+}
+
+/// Applies a segment to the state database, then calls `show`, which publishes it as sealed.
 fn apply(
     shared: &StoreInner,
     segment: &Segment,
-    metadata: &crate::store::index::SegmentMetadata,
-    index: &MemIndex,
+    metadata: &SegmentMetadata,
+    latest: &[LatestJob],
     show: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let latest = index.latest();
-    let tell = || {
+    loop {
+        let told = shared.state();
         shared.with_state(|state| {
-            state.apply(&segment.class_name, segment.first_seq, metadata, &latest)
-        })
-    };
-    // Remembered, because the database may be replaced while the segment is neither in it nor
-    // visible as sealed.
-    let state = shared.state();
+            state.apply(&segment.class_name, segment.first_seq, metadata, latest)
+        })?;
 
-    tell()?;
-    show()?;
-
-    if Arc::ptr_eq(&state, &shared.state()) {
-        Ok(())
-    } else {
-        tell()
+        // A reader that finds the database damaged rebuilds it from the sealed segments. Locked, so
+        // that this happens either before, and the segment is applied again, or after, and it is
+        // seen as sealed.
+        let now = shared.state.read();
+        if Arc::ptr_eq(&told, &now) {
+            return show();
+        }
     }
 }

@@ -53,13 +53,18 @@ impl Segment {
             return *known;
         }
 
-        let totals = self.totals();
         let finished = self.is_finished();
+        // One look, so that all of it is of the same state.
+        let sealed = self.metadata();
         // Not counted for an active segment: no caller needs it.
-        let jobs = match self.metadata() {
+        let jobs = match &sealed {
             Some(metadata) => metadata.jobs,
             None if finished => self.memory().map_or(0, |index| index.jobs_len() as u64),
             None => 0,
+        };
+        let totals = match &sealed {
+            Some(metadata) => metadata.totals,
+            None => self.totals(),
         };
         let Totals {
             entries,
@@ -81,7 +86,7 @@ impl Segment {
         };
 
         // Sealing changes the size on disk once more, so only the final value is kept.
-        if finished && self.metadata().is_some() && self.has_index() {
+        if finished && sealed.is_some() && self.has_index() {
             let _ = self.usage.set(segment_usage);
         }
         segment_usage
@@ -93,6 +98,7 @@ impl Segment {
 ///
 /// - In the future (set by a caller, or by a clock that was ahead): the entry is not newer than the
 ///   next log, and an active segment is finished after [`SEGMENT_AGE_MAX`].
+/// - Unknown, because no entry of the log can be read now: as in the future.
 /// - In a log created before an older one according to the headers (the clock was set back): the
 ///   entry is not older than those of earlier segments.
 pub(in crate::store) fn arrivals(
@@ -114,10 +120,11 @@ pub(in crate::store) fn arrivals(
                 created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX)),
             ))
         };
-        // A time in the future is not believed: see above for the bound that replaces it.
-        let in_time = segment_usage.at_max <= now;
+        // A time in the future is not believed, and the times of no entries are zero: see above for
+        // the bound that replaces them.
+        let is_known = segment_usage.entries > 0 && segment_usage.at_max <= now;
 
-        found.push(if in_time {
+        found.push(if is_known {
             segment_usage.at_max
         } else {
             next.or_else(finished).unwrap_or(segment_usage.at_max)

@@ -30,7 +30,7 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::index::MemIndex;
 use crate::store::log::file::FILE_HEADER_LEN;
 use crate::store::log::frame::{LogId, Position, place_frame};
-use crate::store::segment::{Index, Segment, create};
+use crate::store::segment::{Segment, create};
 use crate::store::vfs::FsFile;
 use crate::store::{Limits, StoreInner};
 
@@ -429,10 +429,10 @@ impl SegmentWriter {
             assert_eq!(active.end, end, "a log ends with its last frame");
 
             // Readers see the entries from here on, before their senders hear of them.
-            if let Index::Memory(index) = &mut *active.segment.index_mut() {
+            if let Some(mut index) = active.segment.memory_mut() {
                 part.blocks
                     .iter()
-                    .for_each(|block| index_block(index, block, &self.shared.metrics));
+                    .for_each(|block| index_block(&mut index, block, &self.shared.metrics));
             }
         }
 
@@ -556,14 +556,7 @@ impl SegmentWriter {
             };
             create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
 
-            let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment = Arc::new(Segment::open(
-                &shared.fs,
-                &shared.dir,
-                (class, name),
-                id,
-                index,
-            )?);
+            let segment = Arc::new(Segment::open(&shared.fs, &shared.dir, (class, name), id)?);
 
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             // Visible to readers only now that it is complete.

@@ -139,3 +139,114 @@ fn a_full_disk_prevents_the_copy_of_truncated_bytes_but_not_the_start() {
         "no partial copy remains"
     );
 }
+
+#[test]
+fn a_start_by_time_passes_over_a_damaged_block_only() {
+    let (dir, rig) = Rig::new(Limits::default());
+    for n in 1..=4 {
+        let (tag, body) = (format!("event/{n}"), noise(n, 4096));
+        let entry = event_entry(tag.as_bytes(), &body, Source::Bus, Micros(n.cast_signed()));
+        rig.put(Batch::of(&entry)).unwrap();
+    }
+    let first_since = |at| rig.store.first_since(Micros(at)).unwrap();
+    assert_eq!([1, 2, 3, 5].map(first_since), [1, 2, 3, 5].map(SeqNo));
+
+    // The second block, while the store is open.
+    let path = &files_named(dir.path(), "log")[0];
+    let at = crate::store::tests::damage::forged::frames(path)[1];
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[0xff; 32], at as u64 + 40).unwrap();
+
+    assert_eq!([1, 2, 3, 4, 5].map(first_since), [1, 3, 3, 4, 5].map(SeqNo));
+    assert_eq!(rig.metrics.frames_damaged.get(), 1);
+}
+
+/// A store of sealed segments, the second of which has a damaged index; and that segment.
+fn one_damaged_index() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
+    let dir = closed_store(SMALL, 0..100);
+    // The start does not look for earlier entries in the old segments.
+    let limits = Limits {
+        dedupe_window: 1,
+        ..SMALL
+    };
+    let rig = Rig::open(dir.path(), limits);
+    let segment = rig.store.0.segments(Class::JOBS).swap_remove(1);
+    spoil(&segment.dir().join("index"));
+    (dir, rig, segment)
+}
+
+#[test]
+fn retention_knows_the_entries_of_a_segment_whose_index_is_being_rebuilt() {
+    let (_dir, rig, segment) = one_damaged_index();
+    let before = segment.totals();
+    assert!(before.entries > 0 && before.at_max > Micros(0));
+
+    // As a reader that has rebuilt the index, and has not told the sealer yet.
+    segment.open_index(SeqNo(u64::MAX)).unwrap();
+    assert_eq!(segment.totals(), before);
+
+    let day = std::time::Duration::from_secs(86_400);
+    let keep = crate::model::Keep {
+        age: crate::model::Age::For(day),
+        bytes: None,
+        entries: None,
+    };
+    // Its newest entry is a day old, and not older.
+    let now = Micros(before.at_max.0 + crate::base::clock::micros(day));
+    let planned = rig.store.0.plan(Class::JOBS, keep, now).unwrap();
+    assert!(
+        planned
+            .iter()
+            .all(|(planned, _)| planned.first_seq < segment.first_seq),
+        "{planned:?}"
+    );
+}
+
+#[test]
+fn a_failed_drop_leaves_what_retention_knows_of_a_segment() {
+    let (_dir, rig) = Rig::new(SMALL);
+    rig.put_each(0..100);
+    let rig = rig.reopened();
+    let segment = rig.store.0.segments(Class::JOBS).swap_remove(1);
+    let before = segment.totals();
+
+    let failed = segment.detach_index(|| {
+        // Another thread that has an older list of segments.
+        segment.usage();
+        Err(StoreError::Stopping)
+    });
+    assert!(failed.is_err());
+    assert_eq!(segment.usage().entries, before.entries);
+    assert_eq!(segment.usage().at_max, before.at_max);
+}
+
+#[test]
+fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
+    let (_dir, rig) = Rig::new(SMALL);
+    rig.put_each(0..100);
+    let rig = rig.reopened();
+    let [damaged, other] = [0, 1].map(|n| rig.store.0.segments(Class::JOBS).swap_remove(n));
+
+    // Opened, found damaged by a query, and in memory now.
+    let segment::Ready::Sled(index) = rig.store.0.ready(&damaged).unwrap() else {
+        panic!("it is sealed");
+    };
+    assert!(damaged.replace_index(&index, SeqNo(u64::MAX)).unwrap());
+    // All others are used later.
+    for segment in rig.store.0.all_segments() {
+        segment.touch(u64::from(!Arc::ptr_eq(&segment, &damaged)));
+    }
+
+    // The sealer reads it meanwhile.
+    let sealing = damaged.memory().unwrap();
+    let (tx, rx) = sync_channel(1);
+    let shared = rig.store.0.clone();
+    let opens = std::thread::spawn(move || {
+        shared.note_open(&other, crate::base::limits::INDEXES_OPEN_BYTES + 1);
+        tx.send(()).unwrap();
+    });
+    receive(&rx);
+
+    drop(sealing);
+    opens.join().unwrap();
+}

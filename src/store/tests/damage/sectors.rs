@@ -298,3 +298,47 @@ fn a_backup_completes_and_names_what_is_missing() {
     let report = verify(&state, verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(report.entries_lost(), 1, "{report:#?}");
 }
+
+#[test]
+fn a_log_that_cannot_be_read_now_is_not_too_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, fs) = faulty_disk();
+    let options = Options {
+        fs,
+        ..options(dir.path(), LIMITS)
+    };
+    let day = crate::base::clock::micros(retention::DAY);
+    options.clock.wind(10 * day);
+    let rig = Rig::open_with(&options);
+    for n in 1..=18 {
+        let (tag, body) = (format!("large/{n}"), noise(n, 150_000));
+        let entry = event_entry(tag.as_bytes(), &body, Source::Bus, options.clock.now());
+        rig.put(Batch::of(&entry)).unwrap();
+    }
+    rig.close();
+
+    let log = &files_named(dir.path(), "log")[0];
+    plan.add(Fault {
+        within: log.to_str().unwrap().to_owned(),
+        ..Fault::lasting(Act::Read, Errno::IO)
+    });
+    // Without it the start does not read the log.
+    fs::remove_dir_all(log.with_file_name("index")).unwrap();
+    let rig = Rig::open_with(&options);
+    let segment = rig.store.0.segments(Class::EVENTS).swap_remove(0);
+    assert_eq!(segment.totals().entries, 0);
+
+    let keep = crate::model::Keep {
+        age: crate::model::Age::For(retention::DAY),
+        ..retention::FOREVER
+    };
+    let planned = |days: i64| {
+        let now = Micros(options.clock.now().0 + days * day);
+        let planned = rig.store.0.plan(Class::EVENTS, keep, now).unwrap();
+        planned
+            .iter()
+            .any(|(planned, _)| planned.first_seq == segment.first_seq)
+    };
+    assert!(!planned(0), "its entries may be as new as the next log");
+    assert!(planned(2));
+}

@@ -24,9 +24,9 @@ use crate::store::log::block::BlockView;
 use crate::store::log::file::{BlockMeta, LogFile};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
+use crate::store::segment::Segment;
 use crate::store::segment::removal::{left_in_trash, was_dropped};
 use crate::store::segment::rewrite::SEALED;
-use crate::store::segment::{Index, Segment};
 use crate::store::stopped::Stopped;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
@@ -776,13 +776,7 @@ fn compare(
     // The class number does not matter: nothing is written.
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
-    let segment = Segment::open(
-        &fs,
-        dir,
-        (Class::JOBS, name),
-        segment.id(store_id),
-        Index::Closed,
-    )?;
+    let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id))?;
 
     let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
     compare::difference(&copy.0, &expected)
