@@ -39,6 +39,14 @@ pub(super) struct FrameAt {
 
 /// The frames of a log up to the first damaged one.
 pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
+    let (mut found, intact) = all_frames(path);
+    found.retain(|frame| frame.offset < intact);
+    found
+}
+
+/// All frames of entries that a start finds in a log, and the offset of the first byte that belongs to no frame. Bytes that a start has
+/// given up are a frame, too, without entries.
+pub(super) fn all_frames(path: &Path) -> (Vec<FrameAt>, u64) {
     let mut found: Vec<FrameAt> = Vec::new();
     let unknown = LogId {
         store_id: 0,
@@ -48,28 +56,26 @@ pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
         .unwrap()
         .header()
         .unwrap();
-    let Some(header) = header else { return found };
+    let Some(header) = header else {
+        return (found, 0);
+    };
+
     let log = LogFile::bare(&Disk, path, header.id()).unwrap();
-    let mut end = walk::FRAMES_FROM;
-    walk::walk(
-        &log,
-        Bounds::of_log(log.size().unwrap()),
-        true,
-        |meta, view| {
-            if meta.offset == end {
-                end = meta.end();
-                let seqs = (0..view.len()).map(|at| view.rows().seq(at)).collect();
-                found.push(FrameAt {
-                    offset: meta.offset,
-                    len: u64::from(meta.len),
-                    seqs,
-                });
-            }
-            None
-        },
-    )
+    let bounds = Bounds::of_log(log.size().unwrap());
+    let walked = walk::walk(&log, bounds, true, |meta, view| {
+        let seqs = (0..view.len()).map(|at| view.rows().seq(at)).collect();
+        found.push(FrameAt {
+            offset: meta.offset,
+            len: u64::from(meta.len),
+            seqs,
+        });
+        None
+    })
     .unwrap();
-    found
+
+    let damaged = walked.damaged.iter().chain(&walked.unfinished);
+    let intact = damaged.map(|range| range.offset).min();
+    (found, intact.unwrap_or(walked.end))
 }
 
 pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
