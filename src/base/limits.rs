@@ -502,6 +502,8 @@ pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
 pub const LIST_JOBS_SEEN: usize = 100_000;
 /// Jobs whose entries one list call reads, for filters on the outcome of a job.
 pub const LIST_JOBS_READ: usize = 5_000;
+/// Jobs that a limited reader's list looks up together: each page of an index and each block is decoded once for all of them.
+pub const ALLOWED_JOBS_AT_ONCE: usize = 64;
 
 /// Minions in one response. Larger than other pages, because each page examines jobs and events
 /// anew.

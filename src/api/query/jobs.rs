@@ -236,8 +236,12 @@ pub(crate) fn each_job_before(
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();
     let (mut seen, mut read, mut taken) = (0, 0, 0);
-    // The first read is small: rows of many segments are merged, and each costs time.
-    let mut at_once = limits.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
+    // Small first read: the rows of many segments are merged, and each costs time. Under limits the entries of each are read, too.
+    let least = if store.is_limited() { 1 } else { 64 };
+    let mut at_once = limits
+        .rows
+        .saturating_add(1)
+        .clamp(least, JOBS_READ_AT_ONCE);
     loop {
         let began_at = at;
         let JobRows {

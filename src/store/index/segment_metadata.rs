@@ -75,6 +75,11 @@ impl SegmentMetadata {
         self.jids.may_hold(key)
     }
 
+    /// Whether a job of this time could be among those of the segment: whatever else its jobs are, as far as possible.
+    pub(crate) fn spans(&self, key: JidKey) -> bool {
+        self.jids.spans(key)
+    }
+
     /// Whether the segment may contain a job older than `than`. Jids without a time sort before all
     /// others.
     pub(crate) fn may_hold_older(&self, than: JidKey) -> bool {
@@ -260,6 +265,14 @@ impl Jids {
 
         let next = self.runs.partition_point(|&(_, to)| to < at.0);
         self.runs.get(next).is_some_and(|&(from, _)| from <= at.0)
+    }
+
+    fn spans(&self, key: JidKey) -> bool {
+        let Some(at) = key.time() else {
+            return !self.filter.is_empty();
+        };
+        let ends = self.runs.first().zip(self.runs.last());
+        ends.is_some_and(|(first, last)| (first.0..=last.1).contains(&at.0))
     }
 
     fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {

@@ -6,17 +6,21 @@
 //! For a limited reader, the summary of a block is that of its allowed entries. It is made when the first such reader reads the block, whatever
 //! that one searches for. So the work of a search depends on allowed entries, and on the number of others, but on nothing in them.
 //!
+//! Which entries of a block are allowed is kept, too: a search tests the limits of each entry once. A search for the events of a job learns
+//! that of all blocks of the segments that may hold the job, before it looks the job up: one without an allowed event is then passed over
+//! like one that does not exist.
+//!
 //! The ids of a segment are tested once per limit, so that blocks without an allowed minion are not even read for that.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
-use crate::model::ReadLimits;
+use crate::model::{ReadLimits, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
-use crate::store::index::{MinionSelection, TagTemplates};
+use crate::store::index::{EntryPosition, MinionSelection, TagTemplates};
 use crate::store::log::block::{FREE_JID, Rows};
 use crate::store::log::builder::distinct;
 use crate::store::segment::{Ready, Segment};
@@ -27,33 +31,117 @@ pub(in crate::store) type AllowedCache = Cache<(Arc<ReadLimits>, u64), AllowedBl
 /// The summary of a block that was not read yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The blocks of a segment under limits: the template bits of the allowed entries of each, as in [`crate::store::index::summary`]; zero for a
-/// block without any.
+/// The blocks of a segment under limits.
 #[derive(Debug)]
-pub(in crate::store) struct AllowedBlocks(Box<[AtomicU64]>);
+pub(in crate::store) struct AllowedBlocks {
+    blocks: Box<[AllowedBlock]>,
+    memory: usize,
+}
+
+#[derive(Debug)]
+struct AllowedBlock {
+    /// The template bits of the allowed entries, as in [`crate::store::index::summary`]; zero without any.
+    templates: AtomicU64,
+    rows: OnceLock<Arc<AllowedRows>>,
+}
+
+/// The allowed entries of a block.
+#[derive(Debug)]
+pub(in crate::store) struct AllowedRows {
+    /// The first entry of the block and their number: an index that is rebuilt may give the number of the block to another one.
+    first_seq: SeqNo,
+    len: usize,
+    bits: Box<[u64]>,
+}
+
+impl AllowedRows {
+    fn new(rows: Rows<'_>, allowed: &[bool]) -> Self {
+        let word = |part: &[bool]| {
+            let bits = (0_u32..).zip(part);
+            bits.fold(0, |word, (at, is)| word | u64::from(*is) << at)
+        };
+        Self {
+            first_seq: rows.seq(0),
+            len: rows.len(),
+            bits: allowed.chunks(64).map(word).collect(),
+        }
+    }
+
+    fn allows(&self, row: usize) -> bool {
+        let word = self.bits.get(row / 64).copied().unwrap_or(0);
+        word >> (row % 64) & 1 == 1
+    }
+
+    /// Per row, if they are those of this block.
+    fn of(&self, rows: Rows<'_>) -> Option<Vec<bool>> {
+        if self.len != rows.len() || self.first_seq != rows.seq(0) {
+            return None;
+        }
+        Some((0..self.len).map(|row| self.allows(row)).collect())
+    }
+}
 
 impl Cached for AllowedBlocks {
     fn memory(&self) -> usize {
-        size_of_val(&*self.0)
+        self.memory
     }
 }
 
 impl AllowedBlocks {
-    /// What is known of earlier blocks, with room for `count`.
-    fn extended(known: Option<&Self>, count: usize) -> Self {
-        let bits = |at: usize| known.and_then(|known| known.bits(at)).unwrap_or(UNKNOWN);
-        Self((0..count).map(|at| AtomicU64::new(bits(at))).collect())
+    /// What is known of earlier blocks, with room for `count`, of about `entries` entries.
+    fn extended(known: Option<&Self>, count: usize, entries: usize) -> Self {
+        let block = |at: usize| {
+            let known = known.and_then(|known| known.blocks.get(at));
+            let templates = known.map_or(UNKNOWN, |known| known.templates.load(Ordering::Relaxed));
+            AllowedBlock {
+                templates: AtomicU64::new(templates),
+                rows: known.map(|known| known.rows.clone()).unwrap_or_default(),
+            }
+        };
+        let of_block = size_of::<AllowedBlock>() + size_of::<AllowedRows>() + 2 * size_of::<u64>();
+        Self {
+            blocks: (0..count).map(block).collect(),
+            memory: count * of_block + entries / 8,
+        }
     }
 
     /// The template bits of the allowed entries of a block; `None` if it was not read yet.
     pub(in crate::store) fn bits(&self, block: usize) -> Option<u64> {
-        let bits = self.0.get(block)?.load(Ordering::Relaxed);
+        let bits = self.blocks.get(block)?.templates.load(Ordering::Relaxed);
         (bits != UNKNOWN).then_some(bits)
     }
 
+    /// Whether each entry of a block is allowed; `None` if it was not read yet.
+    pub(in crate::store) fn rows(&self, block: u32, rows: Rows<'_>) -> Option<Vec<bool>> {
+        self.blocks.get(block as usize)?.rows.get()?.of(rows)
+    }
+
+    /// Whether an entry may be allowed.
+    pub(in crate::store) fn may_allow(&self, position: EntryPosition) -> bool {
+        let Some(block) = self.blocks.get(position.block as usize) else {
+            return true;
+        };
+        if block.templates.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let rows = block.rows.get();
+        rows.is_none_or(|rows| rows.allows(usize::from(position.at)))
+    }
+
+    /// Those of the first `count` blocks that may have an allowed entry, and were not read yet.
+    pub(in crate::store) fn unread(&self, count: usize) -> impl Iterator<Item = u32> {
+        let is_unread = |block: &AllowedBlock| {
+            block.rows.get().is_none() && block.templates.load(Ordering::Relaxed) != 0
+        };
+        let blocks = (0_u32..).zip(self.blocks.iter().take(count));
+        blocks
+            .filter(move |(_, block)| is_unread(block))
+            .map(|(number, _)| number)
+    }
+
     fn set(&self, block: usize, bits: u64) {
-        if let Some(known) = self.0.get(block) {
-            known.store(bits, Ordering::Relaxed);
+        if let Some(known) = self.blocks.get(block) {
+            known.templates.store(bits, Ordering::Relaxed);
         }
     }
 
@@ -91,10 +179,33 @@ impl AllowedBlocks {
             bits |= templates.listed_bit(FREE_JID);
         }
         self.set(block as usize, bits);
+        if let Some(known) = self.blocks.get(block as usize) {
+            known
+                .rows
+                .get_or_init(|| Arc::new(AllowedRows::new(rows, allowed)));
+        }
     }
 }
 
 impl StoreInner {
+    /// Whether each entry of a block is allowed: as `known`, or as `test` finds, which is remembered.
+    pub(in crate::store) fn allowed_rows(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+        rows: Rows<'_>,
+        known: &AllowedBlocks,
+        test: impl FnOnce() -> Vec<bool>,
+    ) -> Result<Vec<bool>, StoreError> {
+        if let Some(allowed) = known.rows(number, rows) {
+            return Ok(allowed);
+        }
+        let allowed = test();
+        let ready = self.ready(segment)?;
+        known.learn(number, rows, &allowed, ready.templates());
+        Ok(allowed)
+    }
+
     /// What is known of a segment under limits; and the number of ids that were tested for it.
     pub(in crate::store) fn allowed_blocks(
         &self,
@@ -108,15 +219,19 @@ impl StoreInner {
             Ready::Memory(_) => count.next_power_of_two().max(16),
             Ready::Sled(_) => count,
         };
+        let entries: u64 = (ready.blocks().metas().iter())
+            .map(|meta| u64::from(meta.count))
+            .sum();
+        let entries = usize::try_from(entries).unwrap_or(usize::MAX);
         drop(ready);
 
         let key = (limits.clone(), segment.id);
         let known = self.allowed.get(&key);
-        if let Some(known) = known.as_ref().filter(|known| known.0.len() >= count) {
+        if let Some(known) = known.as_ref().filter(|known| known.blocks.len() >= count) {
             return Ok((known.clone(), 0));
         }
 
-        let blocks = AllowedBlocks::extended(known.as_deref(), room);
+        let blocks = AllowedBlocks::extended(known.as_deref(), room, entries / count.max(1) * room);
         let tested = Cell::new(0);
         // The index has no entry for blocks of entries without a minion.
         if let Some(glob) = limits.minions.as_ref().filter(|glob| !glob.matches("")) {
@@ -141,5 +256,40 @@ impl StoreInner {
         let blocks = Arc::new(blocks);
         self.allowed.put(key, blocks.clone());
         Ok((blocks, tested.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Micros;
+    use crate::model::{Entry, Flags, Kind, Source};
+    use crate::store::log::block::BlockView;
+    use crate::store::log::builder::{BlockBuilder, Packer};
+
+    fn block(from: u64, count: u64) -> BlockView {
+        let mut builder = BlockBuilder::default();
+        for seq in from..from + count {
+            let entry = Entry {
+                flags: Flags::ON_BUS,
+                tag: b"x",
+                ..Entry::new(Kind::Event, Source::Bus, Micros(0), b"")
+            };
+            builder.push(SeqNo(seq), &entry).unwrap();
+        }
+        let mut packer = Packer::new().unwrap();
+        let packed = builder.finish(&mut packer).unwrap();
+        BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap()
+    }
+
+    #[test]
+    fn what_is_allowed_in_a_block_is_not_believed_of_another_one() {
+        let (known, later, shorter) = (block(5, 130), block(6, 130), block(5, 129));
+        let allowed: Vec<bool> = (0..130).map(|row| row % 3 == 0 || row == 64).collect();
+        let rows = AllowedRows::new(known.rows(), &allowed);
+        assert_eq!(rows.of(known.rows()), Some(allowed));
+        assert_eq!(rows.of(later.rows()), None);
+        assert_eq!(rows.of(shorter.rows()), None);
+        assert!(!rows.allows(130) && !rows.allows(1 << 40));
     }
 }

@@ -16,6 +16,8 @@ pub mod returns;
 mod scan;
 mod view;
 pub(crate) use scan::ScanStats;
+#[cfg(test)]
+pub(in crate::store) use view::summary;
 pub(crate) use view::{JobRows, StoreView};
 pub mod stats;
 
@@ -26,7 +28,7 @@ use std::sync::atomic::Ordering;
 use super::Store;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
-use super::index::{EntryPosition, LatestJob, Totals};
+use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
 use crate::base::clock::Micros;
 use crate::base::limits::SCAN_BYTES_MAX;
@@ -100,7 +102,7 @@ pub(crate) struct EventPage {
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
     pub(crate) too_costly: Option<(SeqNo, TooCostly)>,
-    /// Amounts examined; all zero for the events of a job, which have an index.
+    /// Amounts examined; of the events of a job, which have an index, those that the limits needed.
     pub stats: ScanStats,
 }
 
@@ -254,20 +256,8 @@ impl Store {
     fn job_places(&self, jid: &str) -> Result<Vec<EntriesIn>, StoreError> {
         let key = JidKey::of(jid);
         let mut found = Vec::new();
-
-        for segment in self.0.all_segments() {
-            if segment
-                .metadata()
-                .is_some_and(|metadata| !metadata.may_hold(key))
-            {
-                continue;
-            }
-
-            let positions = self.0.query_index(
-                &segment,
-                |index| index.positions(key),
-                |index| index.positions(key),
-            )?;
+        for segment in self.segments_that(|metadata| metadata.may_hold(key)) {
+            let positions = self.positions_in(&segment, key)?;
             if !positions.is_empty() {
                 found.push((segment, positions));
             }
@@ -275,8 +265,59 @@ impl Store {
         Ok(found)
     }
 
+    /// The segments that are growing, and those with such metadata.
+    fn segments_that(&self, is: impl Fn(&SegmentMetadata) -> bool) -> Vec<Arc<Segment>> {
+        let mut segments = self.0.all_segments();
+        segments.retain(|segment| segment.metadata().is_none_or(|metadata| is(&metadata)));
+        segments
+    }
+
+    fn positions_in(
+        &self,
+        segment: &Arc<Segment>,
+        key: JidKey,
+    ) -> Result<Vec<EntryPosition>, StoreError> {
+        self.0.query_index(
+            segment,
+            |index| index.positions(key),
+            |index| index.positions(key),
+        )
+    }
+
+    /// As [`Store::job_places`], without entries that the limits of a search exclude. What it reads for that is the same whether there is
+    /// such a job or not.
+    fn job_places_for(
+        &self,
+        jid: &str,
+        search: &mut Search<'_>,
+    ) -> Result<Vec<EntriesIn>, StoreError> {
+        if !search.is_limited() {
+            return self.job_places(jid);
+        }
+
+        let key = JidKey::of(jid);
+        let mut found = Vec::new();
+        // More than may hold the job: those that do not are skipped by what they hold of others.
+        for segment in self.segments_that(|metadata| metadata.spans(key)) {
+            // Before the job is looked up.
+            let known = search.learn_all(&self.0, &segment)?;
+            let mut positions = self.positions_in(&segment, key)?;
+            if let Some(known) = known {
+                positions.retain(|position| known.may_allow(*position));
+            }
+            let of_blocks = positions.chunk_by(|a, b| a.block == b.block);
+            search.stats.blocks += of_blocks.count() as u64;
+            if !positions.is_empty() {
+                found.push((segment, positions));
+            }
+        }
+        Ok(found)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a search and its bounds")]
     fn job_events_before(
         &self,
+        positions: Vec<EntriesIn>,
         jid: &str,
         filter: &EventFilter,
         (select, limits): (&EntryFilter, &ReadLimits),
@@ -285,7 +326,6 @@ impl Store {
         bytes_max: usize,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let mut found = Vec::new();
-        let positions = self.job_places(jid)?;
         for of_class in positions.chunk_by(|(a, _), (b, _)| a.class == b.class) {
             found.extend(self.class_events_before(
                 of_class,
@@ -586,8 +626,11 @@ impl Store {
 
         // A job has an index, so its events are not searched for.
         if let Some(jid) = &filter.jid {
+            let places = self.job_places_for(jid, &mut search)?;
+            let select = (select, limits);
             page.events =
-                self.job_events_before(jid, filter, (select, limits), before, limit, bytes_max)?;
+                self.job_events_before(places, jid, filter, select, before, limit, bytes_max)?;
+            page.stats = search.stats;
             return Ok(page);
         }
 

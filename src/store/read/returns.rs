@@ -2,13 +2,16 @@
 //! and each block is decoded once, not once per job.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::model::{JidKey, Kind};
 use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::EntryPosition;
+use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::job_summary::{JobSummary, is_of_cached_job};
 use crate::store::read::{StoredEntry, without_body};
+use crate::store::segment::Segment;
 
 /// A job with some of its returns.
 #[derive(Debug, Clone, Default)]
@@ -29,17 +32,64 @@ impl Store {
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
         // Sorted by key, as the pages of an index are: each page is decoded once.
-        let mut asked: Vec<Asked<'_>> = wanted
-            .iter()
-            .map(|(jid, minions)| Asked::new(jid, minions))
-            .collect();
-        asked.sort_by_key(|one| one.key);
-        // Keys of jids without a time may collide; only one of those jobs is looked up here.
-        asked.dedup_by_key(|one| one.key);
-
-        let number_of = |key: JidKey| asked.binary_search_by_key(&key, |one| one.key).ok();
+        let asked = Asked::of(wanted);
         let mut jobs: Vec<Option<JobReturns>> = vec![None; asked.len()];
+        let mut kept: Vec<(usize, StoredEntry)> = Vec::new();
+        let mut cached = vec![false; asked.len()];
+        self.look_up(
+            &asked,
+            |segment, block| self.0.head(segment, block),
+            |number, one, summary| {
+                if let Some(job) = jobs.get_mut(number) {
+                    let job = job.get_or_insert_default();
+                    let known = std::mem::take(&mut job.summary);
+                    job.summary = if known.jid.is_empty() {
+                        summary
+                    } else {
+                        known.joined(summary)
+                    };
+                }
+                // Without minions the summary is enough.
+                !one.minions.is_empty()
+            },
+            |number, one, place| {
+                let (rows, at) = (place.rows, place.at());
+                if let Some(cached) = cached.get_mut(number) {
+                    *cached |= is_of_cached_job(rows.kind(at));
+                }
+                if rows.kind(at) == Kind::Return && one.minions.contains(rows.minion(at)) {
+                    let entry = without_body(rows, at, one.jid.to_owned(), false);
+                    kept.push((number, entry));
+                }
+                Ok(())
+            },
+        )?;
 
+        for (number, entry) in kept {
+            if let Some(Some(job)) = jobs.get_mut(number) {
+                job.returns.push(entry);
+            }
+        }
+        let named = asked.iter().zip(jobs).zip(cached);
+        let named = named.filter_map(|((one, job), is_cached)| {
+            let mut job = job?;
+            job.is_cached = is_cached;
+            job.returns.sort_by_key(|entry| entry.seq);
+            Some((one.jid.to_owned(), job))
+        });
+        Ok(named.collect())
+    }
+
+    /// Looks up jobs. `known` gets the summary of each in each segment; if it returns true, `each` gets the job's entries there, from blocks
+    /// that `read` returns.
+    pub(super) fn look_up(
+        &self,
+        asked: &[Asked<'_>],
+        read: impl Fn(&Arc<Segment>, u32) -> Result<Option<Arc<BlockView>>, StoreError>,
+        mut known: impl FnMut(usize, &Asked<'_>, JobSummary) -> bool,
+        mut each: impl FnMut(usize, &Asked<'_>, Place<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let number_of = |key: JidKey| asked.binary_search_by_key(&key, |one| one.key).ok();
         for segment in self.0.all_segments() {
             let metadata = segment.metadata();
             let may_hold =
@@ -61,25 +111,12 @@ impl Store {
                 let Some(number) = number_of(key) else {
                     continue;
                 };
-                let (Some(one), Some(job)) = (asked.get(number), jobs.get_mut(number)) else {
+                let Some(one) = asked.get(number).filter(|one| one.jid == summary.jid) else {
                     continue;
                 };
-                // Another job with the same key.
-                if one.jid != summary.jid {
-                    continue;
-                }
-                // Without minions the summary is enough.
-                if !one.minions.is_empty() {
+                if known(number, one, summary) {
                     positions.extend(entries.into_iter().map(|position| (position, number)));
                 }
-
-                let job = job.get_or_insert_default();
-                let known = std::mem::take(&mut job.summary);
-                job.summary = if known.jid.is_empty() {
-                    summary
-                } else {
-                    known.joined(summary)
-                };
             }
 
             // By position, so that each block is read once.
@@ -88,7 +125,7 @@ impl Store {
                 let Some((first, _)) = of_block.first() else {
                     continue;
                 };
-                let Some(view) = self.0.head(&segment, first.block)? else {
+                let Some(view) = read(&segment, first.block)? else {
                     continue;
                 };
 
@@ -105,43 +142,58 @@ impl Store {
                         } else {
                             rows.jid(at) == one.jid
                         };
-
-                    let Some(Some(job)) = jobs.get_mut(*number).filter(|_| is_of_job) else {
-                        continue;
-                    };
-                    job.is_cached |= is_of_cached_job(rows.kind(at));
-                    if rows.kind(at) == Kind::Return && one.minions.contains(rows.minion(at)) {
-                        job.returns
-                            .push(without_body(rows, at, one.jid.to_owned(), false));
+                    if is_of_job {
+                        let place = Place {
+                            segment: &segment,
+                            position: *position,
+                            rows,
+                        };
+                        each(*number, one, place)?;
                     }
                 }
             }
         }
+        Ok(())
+    }
+}
 
-        let sorted = |mut job: JobReturns| {
-            job.returns.sort_by_key(|entry| entry.seq);
-            job
-        };
+/// An entry of a job that was looked up.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) segment: &'a Arc<Segment>,
+    pub(super) position: EntryPosition,
+    /// Those of its block.
+    pub(super) rows: Rows<'a>,
+}
 
-        let named = asked
-            .iter()
-            .zip(jobs)
-            .filter_map(|(one, job)| Some((one.jid.to_owned(), sorted(job?))));
-        Ok(named.collect())
+impl Place<'_> {
+    /// The row of the entry.
+    pub(super) fn at(&self) -> usize {
+        usize::from(self.position.at)
     }
 }
 
 /// A job that is looked up.
-struct Asked<'a> {
+pub(super) struct Asked<'a> {
     key: JidKey,
-    jid: &'a str,
-    /// Whether the jid is derived from a time and so equals its key; keys of other jids may
-    /// collide.
-    is_plain: bool,
-    minions: &'a BTreeSet<&'a str>,
+    pub(super) jid: &'a str,
+    /// Whether the jid is derived from a time and so equals its key; keys of other jids may collide.
+    pub(super) is_plain: bool,
+    pub(super) minions: &'a BTreeSet<&'a str>,
 }
 
 impl<'a> Asked<'a> {
+    /// The jobs to look up, sorted by key. Keys of jids without a time may collide; only one of those jobs is among them.
+    pub(super) fn of(wanted: &'a BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Self> {
+        let mut asked: Vec<Self> = wanted
+            .iter()
+            .map(|(jid, minions)| Self::new(jid, minions))
+            .collect();
+        asked.sort_by_key(|one| one.key);
+        asked.dedup_by_key(|one| one.key);
+        asked
+    }
+
     fn new(jid: &'a str, minions: &'a BTreeSet<&'a str>) -> Self {
         let key = JidKey::of(jid);
         Self {

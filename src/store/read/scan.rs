@@ -391,11 +391,16 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// The rows of a block that the limits allow; `None` for all.
-    fn allowed(&mut self, columns: &BlockColumns<'_>) -> Option<Vec<bool>> {
-        let limits = self.limits.as_ref()?;
+    pub(in crate::store) fn is_limited(&self) -> bool {
+        self.limits.is_some()
+    }
 
+    /// Tests the limits for each row of a block.
+    fn allowed(&mut self, columns: &BlockColumns<'_>) -> Vec<bool> {
         let rows = columns.rows;
+        let Some(limits) = self.limits.as_ref() else {
+            return vec![true; rows.len()];
+        };
 
         // By columns first: they cost least.
         let of_fun = columns.test(&rows.funs(), |fun| {
@@ -416,7 +421,32 @@ impl<'a> Search<'a> {
                 *allowed = *allowed && tag.decide(answer, rows, row);
             }
         }
-        Some(allowed)
+        allowed
+    }
+
+    /// What the limits leave of a segment, with the entries of all of its blocks; `None` without limits.
+    pub(in crate::store) fn learn_all(
+        &mut self,
+        shared: &StoreInner,
+        segment: &Arc<Segment>,
+    ) -> Result<Option<Arc<AllowedBlocks>>, StoreError> {
+        let Some(limits) = &self.limits else {
+            return Ok(None);
+        };
+        let (known, tested) = shared.allowed_blocks(segment, limits)?;
+        self.stats.minions += tested;
+
+        let count = shared.ready(segment)?.blocks().metas().len();
+        let unread: Vec<u32> = known.unread(count).collect();
+        for number in unread {
+            self.stats.blocks += 1;
+            if let Some(view) = shared.head(segment, number)? {
+                let columns = BlockColumns::of(view.rows());
+                let learn = || self.allowed(&columns);
+                shared.allowed_rows(segment, number, view.rows(), &known, learn)?;
+            }
+        }
+        Ok(Some(known))
     }
 
     /// The matching entries of a block among the `allowed` ones, oldest first: sequence numbers and
@@ -581,19 +611,17 @@ impl<'a> Backwards<'a> {
             if let Some(view) = self.shared.head(&segment, number)? {
                 let rows = view.rows();
                 let columns = BlockColumns::of(rows);
-                // The limits first: nothing after them depends on entries that the reader may not
-                // know.
-                let allowed = search.allowed(&columns);
-
-                // The first reader of the block under these limits makes its summary, whatever it
-                // searches for.
-                if let (Some(known), Some(allowed)) = (known, &allowed)
-                    && known.bits(number as usize).is_none()
-                {
-                    let ready = self.shared.ready(&segment)?;
-                    known.learn(number, rows, allowed, ready.templates());
-                }
-
+                // The limits first: nothing after them depends on entries that the reader may not know.
+                let allowed = match known {
+                    Some(known) => {
+                        let learn = || search.allowed(&columns);
+                        Some(
+                            self.shared
+                                .allowed_rows(&segment, number, rows, &known, learn)?,
+                        )
+                    }
+                    None => None,
+                };
                 self.passing = search.passing(&columns, allowed.as_deref());
                 // All of the block counts as examined, also without a match.
                 self.examined = Some(rows.seq(0));

@@ -27,14 +27,15 @@ use super::consumer::Start;
 use super::follow::{Counted, Selected};
 use super::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use super::last_seen::LastSeen;
-use super::returns::JobReturns;
-use super::{EventPage, ScanStats, StoredEntry};
+use super::returns::{Asked, JobReturns, Place};
+use super::{EventPage, ScanStats, StoredEntry, body_of, stored, without_body};
 use crate::base::clock::Micros;
-use crate::base::limits::LIST_JOBS_READ;
+use crate::base::limits::{ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE, LIST_JOBS_READ};
 use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
 use crate::store::Store;
 use crate::store::error::StoreError;
-use crate::store::index::LatestJob;
+use crate::store::index::{EntryPosition, LatestJob};
+use crate::store::segment::Segment;
 use crate::wire::call::id_text;
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::{self, Writer, as_text};
@@ -61,6 +62,18 @@ pub(crate) struct JobRows {
     /// Number of jobs that were looked at, and are not among the rows if the reader may not know
     /// them.
     pub(crate) seen: usize,
+}
+
+/// The allowed entries of a job, as far as its summary needs them.
+#[derive(Default)]
+struct AllowedJob {
+    first_at: Option<Micros>,
+    /// The first return.
+    first_return: Option<(SeqNo, Arc<Segment>, EntryPosition)>,
+    /// The wanted returns, without bodies.
+    returns: Vec<StoredEntry>,
+    /// Neither events nor returns.
+    others: Vec<StoredEntry>,
 }
 
 impl StoreView {
@@ -370,29 +383,141 @@ impl StoreView {
 
     /// As [`Store::job_row`]. Under limits the summary is made of the allowed entries.
     pub(crate) fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
-        let known = self.store.job_row(jid)?;
-        if known.is_none() || !self.hides_jobs() {
-            return Ok(known);
+        if !self.hides_jobs() {
+            return self.store.job_row(jid);
         }
         self.allowed_row(jid)
     }
 
     /// The summary made of the allowed entries.
     fn allowed_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
-        Ok(self.allowed_job(jid)?.map(|(_, summary)| summary))
+        let one = BTreeMap::from([(jid, BTreeSet::new())]);
+        let found = self.allowed_jobs(&one)?.remove(jid);
+        Ok(found.map(|job| job.summary))
     }
 
-    /// The allowed entries of a job, returns without their bodies unless one of them is all that is
-    /// known of it, and the summary made of them.
-    fn allowed_job(&self, jid: &str) -> Result<Option<(Vec<StoredEntry>, JobSummary)>, StoreError> {
-        // Returns have the largest bodies, and are rarely needed.
-        let mut entries = self.job_entries_with(jid, |entry| entry.kind != Kind::Return)?;
-        let best = entries.iter().map(|entry| rank(entry.kind)).max();
-        // A summary made of a return needs its body.
-        if best <= Some(rank(Kind::Return)) {
-            entries = self.job_entries(jid)?;
+    /// As [`Store::returns_of`], made of the allowed entries: what a list of jobs reads of them. Only loads are read whole.
+    fn allowed_jobs(
+        &self,
+        wanted: &BTreeMap<&str, BTreeSet<&str>>,
+    ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
+        let asked = Asked::of(wanted);
+        let mut jobs: Vec<AllowedJob> = Vec::new();
+        jobs.resize_with(asked.len(), AllowedJob::default);
+        self.store.look_up(
+            &asked,
+            |segment, block| self.store.0.block(segment, block),
+            |_, one, _| one.is_plain,
+            |number, one, place| match jobs.get_mut(number) {
+                Some(job) => self.take(job, one, place),
+                None => Ok(()),
+            },
+        )?;
+
+        let mut found = BTreeMap::new();
+        for (one, job) in asked.iter().zip(jobs).filter(|(one, _)| one.is_plain) {
+            let job = self.joined(job)?;
+            found.extend(job.map(|job| (one.jid.to_owned(), job)));
         }
-        Ok(summary(&entries).map(|summary| (entries, summary)))
+        // Jids that are arbitrary text are rare, and one by one they are found even if their keys collide.
+        let is_plain = |jid: &str| JidKey::of(jid).text().as_deref() == Some(jid);
+        for (jid, minions) in wanted.iter().filter(|(jid, _)| !is_plain(jid)) {
+            let entries = self.job_entries(jid)?;
+            if let Some(summary) = summary(&entries) {
+                let is_cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
+                let is_wanted = |entry: &StoredEntry| {
+                    entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
+                };
+                let returns = entries.into_iter().filter(is_wanted).collect();
+                let job = JobReturns {
+                    summary,
+                    is_cached,
+                    returns,
+                };
+                found.insert((*jid).to_owned(), job);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds an entry of a job, if the reader may know it.
+    fn take(
+        &self,
+        job: &mut AllowedJob,
+        one: &Asked<'_>,
+        place: Place<'_>,
+    ) -> Result<(), StoreError> {
+        let (rows, at, kind) = (place.rows, place.at(), place.rows.kind(place.at()));
+        let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
+        // Before anything is copied: most entries of most jobs are of other minions.
+        if is_of_minion && !self.limits.allow_minion(rows.minion(at)) {
+            return Ok(());
+        }
+
+        let with_tag = kind == Kind::Event && self.limits.tags.is_some();
+        let mut entry = without_body(rows, at, one.jid.to_owned(), with_tag);
+        // The body of a return of several functions names them.
+        let is_unknown =
+            kind == Kind::Return && entry.fun.is_empty() && self.limits.functions.is_some();
+        if !is_of_minion || is_unknown {
+            entry.body = body_of(place.segment, rows, at)?.to_vec();
+        }
+        let Some(mut entry) = self.allowed(entry) else {
+            return Ok(());
+        };
+
+        let first_at = job.first_at.get_or_insert(entry.at);
+        *first_at = entry.at.min(*first_at);
+        match kind {
+            Kind::Event => {}
+            Kind::Return => {
+                if job
+                    .first_return
+                    .as_ref()
+                    .is_none_or(|(seq, ..)| entry.seq < *seq)
+                {
+                    job.first_return = Some((entry.seq, place.segment.clone(), place.position));
+                }
+                if one.minions.contains(entry.minion.as_str()) {
+                    entry.body = Vec::new();
+                    job.returns.push(entry);
+                }
+            }
+            _ => job.others.push(entry),
+        }
+        Ok(())
+    }
+
+    /// A job from its allowed entries; `None` if they name nothing that the reader may know.
+    fn joined(&self, mut job: AllowedJob) -> Result<Option<JobReturns>, StoreError> {
+        // A return names an allowed minion and an allowed function.
+        let exists = job.first_return.is_some() || self.has_subject(&job.others);
+        let Some(first_at) = job.first_at.filter(|_| exists) else {
+            return Ok(None);
+        };
+
+        let is_cached = job.others.iter().any(|entry| is_of_cached_job(entry.kind));
+        // A return describes the job only if nothing better does.
+        let best = job.others.iter().map(|entry| rank(entry.kind)).max();
+        if best.unwrap_or(0) < rank(Kind::Return)
+            && let Some((_, segment, position)) = &job.first_return
+            && let Some(view) = self.store.0.block(segment, position.block)?
+        {
+            let at = usize::from(position.at);
+            job.others.push(stored(segment, view.rows(), at, true)?);
+        }
+
+        job.others.sort_by_key(|entry| entry.seq);
+        job.returns.sort_by_key(|entry| entry.seq);
+        let summary = summary(&job.others).map(|summary| JobSummary {
+            first_at: first_at.0,
+            ..summary
+        });
+        Ok(summary.map(|summary| JobReturns {
+            summary,
+            is_cached,
+            returns: job.returns,
+        }))
     }
 
     /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the
@@ -414,24 +539,36 @@ impl StoreView {
         }
 
         found.next = before;
-
         // Bounded by the jobs that were looked at, whoever they belong to.
+        let mut at_once = limit.clamp(ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE);
         while found.rows.len() < limit && found.seen < LIST_JOBS_READ {
-            let wanted = limit - found.rows.len();
-            let rows = self.store.jobs_before(found.next, wanted)?;
-            let is_end = rows.len() < wanted;
-            found.seen += rows.len();
-
-            for (key, row) in rows {
-                found.next = Some(key);
-                let row = self.allowed_row(&row.jid)?;
-                found.rows.extend(row.map(|row| (key, row)));
+            let rows = self.store.jobs_before(found.next, at_once)?;
+            let is_end = rows.len() < at_once;
+            let mut left = rows.as_slice();
+            while !left.is_empty() && found.rows.len() < limit {
+                // Not many more than are missing, and not one by one.
+                let wanted = (limit - found.rows.len()).clamp(8, ALLOWED_JOBS_AT_ONCE);
+                let (part, _) = left.split_at(wanted.min(left.len()));
+                let keys = part.iter().map(|(_, row)| (&*row.jid, BTreeSet::new()));
+                let mut allowed = self.allowed_jobs(&keys.collect())?;
+                for (key, row) in part {
+                    if found.rows.len() >= limit {
+                        break;
+                    }
+                    left = left.get(1..).unwrap_or_default();
+                    found.seen += 1;
+                    found.next = Some(*key);
+                    let job = allowed.remove(&row.jid);
+                    found.rows.extend(job.map(|job| (*key, job.summary)));
+                }
             }
+
             // Fewer than asked for: the list ends here.
-            if is_end {
+            if is_end && left.is_empty() {
                 found.next = None;
                 break;
             }
+            at_once = at_once.saturating_mul(2).min(JOBS_READ_AT_ONCE);
         }
 
         Ok(found)
@@ -453,28 +590,7 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.returns_of(wanted);
         }
-
-        let mut jobs = BTreeMap::new();
-        for (jid, minions) in wanted {
-            // Read once for all three: a list asks for many jobs.
-            let Some((mut returns, summary)) = self.allowed_job(jid)? else {
-                continue;
-            };
-
-            let is_cached = returns.iter().any(|entry| is_of_cached_job(entry.kind));
-            returns.retain(|entry| {
-                entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
-            });
-            jobs.insert(
-                (*jid).to_owned(),
-                JobReturns {
-                    summary,
-                    is_cached,
-                    returns,
-                },
-            );
-        }
-        Ok(jobs)
+        self.allowed_jobs(wanted)
     }
 
     /// Those that Salt's master stored through the extension, see
@@ -604,7 +720,7 @@ fn has_elements(list: Option<&[u8]>) -> bool {
 }
 
 /// The summary that an index would have of these entries of a job; `None` without any.
-fn summary(entries: &[StoredEntry]) -> Option<JobSummary> {
+pub(in crate::store) fn summary(entries: &[StoredEntry]) -> Option<JobSummary> {
     let first = entries.iter().min_by_key(|entry| entry.at)?;
 
     let mut summary = JobSummary {
