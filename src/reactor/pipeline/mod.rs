@@ -61,7 +61,7 @@ struct Managed {
 
 enum Source {
     List(Arc<Rules>),
-    File(Mutex<RulesFile>),
+    File(Box<Mutex<RulesFile>>),
 }
 
 /// An event's data, in either form.
@@ -290,7 +290,7 @@ impl Pipeline {
 impl Source {
     fn new(reactor: &Value) -> Self {
         match reactor {
-            Value::Str(path) => Source::File(Mutex::new(RulesFile::new(path))),
+            Value::Str(path) => Source::File(Box::new(Mutex::new(RulesFile::new(path)))),
             other => Source::List(Arc::new(Rules::new(other))),
         }
     }
