@@ -317,7 +317,7 @@ impl Store {
     #[expect(clippy::too_many_arguments, reason = "a search and its bounds")]
     fn job_events_before(
         &self,
-        positions: Vec<EntriesIn>,
+        positions: &[EntriesIn],
         jid: &str,
         filter: &EventFilter,
         (select, limits): (&EntryFilter, &ReadLimits),
@@ -629,7 +629,7 @@ impl Store {
             let places = self.job_places_for(jid, &mut search)?;
             let select = (select, limits);
             page.events =
-                self.job_events_before(places, jid, filter, select, before, limit, bytes_max)?;
+                self.job_events_before(&places, jid, filter, select, before, limit, bytes_max)?;
             page.stats = search.stats;
             return Ok(page);
         }
