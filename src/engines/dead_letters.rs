@@ -128,7 +128,7 @@ struct State {
     /// By sequence number, then id.
     letters: BTreeMap<(u64, String), DeadLetter>,
     /// Lines whose checksum does not match.
-    damaged: Vec<String>,
+    damaged: Vec<Vec<u8>>,
     /// Their numbers at the start.
     damaged_lines: Vec<usize>,
     /// `None` before the first change, and after an error: the file is rewritten then.
@@ -149,11 +149,10 @@ impl DeadLetters {
 
         let bytes = content.unwrap_or_default().bytes;
         let mut state = State::default();
-        // A line without its line break was not synced, and its event not acknowledged.
-        let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
-        let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+        // An incomplete last line was not synced, and its event not acknowledged.
+        let whole = whole_lines(&bytes);
 
-        for (number, line) in (1..).zip(text.lines()) {
+        for (number, line) in (1..).zip(lines(whole)) {
             if let Some(letter) = parse(line) {
                 state.letters.insert(letter.key(), letter);
             } else {
@@ -163,7 +162,7 @@ impl DeadLetters {
             }
         }
 
-        state.bytes = whole as u64;
+        state.bytes = whole.len() as u64;
         Ok(Self {
             fs,
             path,
@@ -301,17 +300,19 @@ impl DeadLetters {
                 .map_err(failed("create the directory of"))?;
         }
 
-        let mut text: String = state
-            .damaged
-            .iter()
-            .flat_map(|line| [line.as_str(), "\n"])
-            .collect();
-        text.extend(state.letters.values().map(line));
+        let mut text = Vec::new();
+        for line in &state.damaged {
+            text.extend_from_slice(line);
+            text.push(b'\n');
+        }
+        for letter in state.letters.values() {
+            text.extend_from_slice(line(letter).as_bytes());
+        }
 
         // The open file is the old one as soon as the new one has its name.
         state.file = None;
         self.fs
-            .write_whole(&self.path, text.as_bytes())
+            .write_whole(&self.path, &text)
             .map_err(failed("write"))?;
         state.file = Some(self.fs.open_to_write(&self.path).map_err(failed("open"))?);
 
@@ -322,20 +323,31 @@ impl DeadLetters {
 
 /// The faults in the content of a file of dead letters.
 pub(crate) fn faults(bytes: &[u8]) -> Vec<Fault> {
-    let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
-    let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
-    let lines = (1..).zip(text.lines());
-    let damaged = lines.filter(|(_, line)| parse(line).is_none());
+    let whole = whole_lines(bytes);
+    let numbered = (1..).zip(lines(whole));
+    let damaged = numbered.filter(|(_, line)| parse(line).is_none());
 
     let mut found: Vec<_> = damaged
         .map(|(line, _)| Fault::at(line, "damaged dead letter: its event cannot be delivered"))
         .collect();
 
-    if whole < bytes.len() {
+    if whole.len() < bytes.len() {
         found.push(Fault::unfinished("an incomplete last line"));
     }
 
     found
+}
+
+/// The content up to its last line break.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let end = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
+    bytes.get(..end).unwrap_or_default()
+}
+
+/// The lines, byte for byte: a damaged one is written back as it is.
+fn lines(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = whole.split_inclusive(|byte| *byte == b'\n');
+    lines.map(|line| line.strip_suffix(b"\n").unwrap_or(line))
 }
 
 fn line(letter: &DeadLetter) -> String {
@@ -344,7 +356,10 @@ fn line(letter: &DeadLetter) -> String {
     format!("{:016x} {json}\n", xxh3_64(json.as_bytes()))
 }
 
-fn parse(line: &str) -> Option<DeadLetter> {
+fn parse(line: &[u8]) -> Option<DeadLetter> {
+    // An editor may have changed the line ends, which changes nothing of the letter.
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = std::str::from_utf8(line).ok()?;
     let (sum, json) = line.split_once(' ')?;
     let is_whole = u64::from_str_radix(sum, 16).ok()? == xxh3_64(json.as_bytes());
     serde_json::from_str(json).ok().filter(|_| is_whole)
@@ -454,6 +469,28 @@ mod tests {
         assert_eq!((damaged.count(), damaged.all().len()), (3, 2));
         damaged.remove(Some(&["store:2".to_owned()])).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains("wHy"));
+    }
+
+    #[test]
+    fn a_damaged_line_keeps_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = open(&dir);
+        letters
+            .add(&event(1, "t", "m", json!({})), "why", Micros(9))
+            .unwrap();
+        let path = dir.path().join("sinks/audit.dead");
+        let valid = std::fs::read(&path).unwrap();
+        let damaged: &[u8] = b"0123456789abcdef {\"tag\": \"\xff\xfe\"}\n\r\nx\r\n";
+        std::fs::write(&path, [damaged, &valid].concat()).unwrap();
+        let letters = open(&dir);
+        assert_eq!((letters.count(), letters.all().len()), (4, 1));
+        letters.remove(Some(&["1".to_owned()])).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), damaged);
+        assert_eq!(faults(damaged).len(), 3);
+        // Line ends of another system are no damage.
+        let valid = String::from_utf8(valid).unwrap().replace('\n', "\r\n");
+        std::fs::write(&path, valid).unwrap();
+        assert_eq!(open(&dir).all().len(), 1);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(crate) mod encoder;
 pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod framing;
+mod per_name;
 pub mod preset;
 pub(crate) mod program;
 pub(crate) mod runtime;

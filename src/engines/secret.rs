@@ -386,6 +386,13 @@ fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
 
     match rest.first() {
         Some(b'+') if want == ' ' => ends.push(at + 1),
+        // Each encoding of an encoding adds a `25`. Where it ends cannot be told from here: the
+        // value itself may continue with these digits.
+        Some(b'%') if want == '%' => {
+            let levels = rest.get(1..).unwrap_or_default().chunks_exact(2);
+            let levels = levels.take_while(|digits| digits == b"25").count();
+            ends.extend((1..=levels).map(|levels| at + 1 + 2 * levels));
+        }
         Some(b'%') => ends.extend(percent(rest, own).map(|len| at + len)),
         Some(b'&') => ends.extend(entity(rest, want).map(|len| at + len)),
         Some(b'\\') => {
@@ -404,12 +411,12 @@ fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
     }
 }
 
-/// The length of these bytes in percent encoding, which may be encoded itself.
+/// The length of these bytes, none of them `%`, in percent encoding, which may be encoded itself.
 fn percent(text: &[u8], bytes: &[u8]) -> Option<usize> {
     let mut len = 0;
     for byte in bytes {
         len += usize::from(text.get(len) == Some(&b'%'));
-        while text.get(len..len + 2) == Some(b"25") && *byte != b'%' {
+        while text.get(len..len + 2) == Some(b"25") {
             len += 2;
         }
         if hex(text.get(len..len + 2)?)? != u32::from(*byte) {
@@ -497,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_removed_in_every_spelling() {
-        let secret = "p\u{e4}ss/w0rd+\"&<\\ x=";
+        let secret = "p\u{e4}ss/w0r%d+%25\"&<\\ x=";
         let revealed = Revealed::default();
         revealed.hide(secret);
         let json = serde_json::to_string(secret).unwrap();
@@ -520,6 +527,8 @@ mod tests {
             percent.clone(),
             percent.to_uppercase(),
             percent.replace('%', "%25"),
+            percent.replace('%', "%2525"),
+            secret.replace('%', "%25").replace('%', "%25"),
             secret.replace(' ', "+").replace('/', "%2f"),
             unicode,
             html,

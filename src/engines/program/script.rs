@@ -9,9 +9,11 @@
 //!
 //! An event is fired before the next line is read further, so a program that writes faster than its
 //! rate, or while Salt's bus is unreachable, waits. A loop from an event to a sink to a script to
-//! an event is bounded by the rate. A line that is no event is counted and left out.
+//! an event is bounded by the rate. A line that is no event is counted and left out. At any time at
+//! most one program of a script's name runs.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -32,6 +34,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::config::{Config, ConfigError, Invalid, read_options, within};
+use crate::engines::per_name::PerName;
 use crate::engines::runtime::backoff::{Backoff, Throttle};
 use crate::engines::secret::Revealed;
 use crate::engines::settings::{RetrySettings, check_name, check_retry};
@@ -163,11 +166,15 @@ pub(crate) struct Dependencies {
 pub(crate) struct Scripts {
     deps: Dependencies,
     running: Mutex<State>,
+    /// Held by the thread of a name that works.
+    turns: PerName<Mutex<()>>,
 }
 
 #[derive(Default)]
 struct State {
     list: BTreeMap<String, Running>,
+    /// Threads of removed and replaced scripts whose program may not have ended, with the name.
+    ending: Vec<(String, JoinHandle<()>)>,
     /// Number of threads started, for their names.
     started: usize,
 }
@@ -188,6 +195,7 @@ impl Scripts {
         let scripts = Self {
             deps,
             running: Mutex::default(),
+            turns: PerName::default(),
         };
         scripts.apply(settings);
         scripts
@@ -198,46 +206,41 @@ impl Scripts {
         let mut state = self.running.lock();
 
         let mut before = std::mem::take(&mut state.list);
+        state.ending.retain(|(_, thread)| !thread.is_finished());
 
         for settings in settings {
             let name = settings.name.clone();
-            let previous = match before.remove(&name) {
+            match before.remove(&name) {
                 Some(same) if same.source == settings.source && !same.thread.is_finished() => {
                     state.list.insert(name, same);
                     continue;
                 }
-                // Dropping the sender is the request to stop.
-                Some(Running { stop, thread, .. }) => {
-                    drop(stop);
-                    Some(thread)
-                }
-                None => None,
-            };
+                Some(changed) => state.ending.push((name.clone(), changed.end())),
+                None => {}
+            }
 
             state.started += 1;
             // The kernel cuts longer names off.
             let thread_name = format!("sc-script-{}", (state.started - 1) % 1_000);
 
-            match self.start_one(settings, previous, thread_name) {
+            match self.start_one(settings, thread_name) {
                 Ok(running) => _ = state.list.insert(name, running),
                 Err(error) => tracing::error!(script = name, %error, "script not started"),
             }
         }
 
         for (name, removed) in before {
-            drop(removed.stop);
             tracing::info!(script = name, "script removed");
+            state.ending.push((name, removed.end()));
         }
     }
 
-    /// Starts a script after the thread `previous` has ended.
-    fn start_one(
-        &self,
-        settings: ScriptSettings,
-        previous: Option<JoinHandle<()>>,
-        thread_name: String,
-    ) -> std::io::Result<Running> {
+    fn start_one(&self, settings: ScriptSettings, thread_name: String) -> std::io::Result<Running> {
         let (sender, stop) = bounded(0);
+        let made = self
+            .turns
+            .get(&settings.name, || Ok::<_, Infallible>(Mutex::new(())));
+        let Ok(turn) = made;
         let source = settings.source.clone();
 
         let script = Script {
@@ -247,10 +250,8 @@ impl Scripts {
         };
 
         let work = move || {
-            if let Some(previous) = previous {
-                // Its panic, if any, was logged.
-                let _ = previous.join();
-            }
+            // The thread before this one ends its program first.
+            let _turn = turn.lock();
             script.run();
         };
 
@@ -264,14 +265,17 @@ impl Scripts {
 
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
-        let list = std::mem::take(&mut self.running.lock().list);
-        let threads: Vec<_> = list
-            .into_iter()
-            .map(|(name, Running { thread, .. })| (name, thread))
-            .collect();
+        let State {
+            list, mut ending, ..
+        } = std::mem::take(&mut *self.running.lock());
+        // All at once, so that they share the time, also with those that a reload has removed.
+        ending.extend(
+            list.into_iter()
+                .map(|(name, running)| (name, running.end())),
+        );
 
         let until = Instant::now() + SINK_STOP_TIMEOUT;
-        for (name, thread) in threads {
+        for (name, thread) in ending {
             while !thread.is_finished() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -279,6 +283,15 @@ impl Scripts {
                 tracing::warn!(script = name, "script does not end, it is left behind");
             }
         }
+    }
+}
+
+impl Running {
+    /// Asks the thread to stop.
+    fn end(self) -> JoinHandle<()> {
+        // Dropping the sender is the request.
+        drop(self.stop);
+        self.thread
     }
 }
 
@@ -319,6 +332,11 @@ impl Script {
             throttle: Throttle::new(rate),
             logged: None,
         };
+
+        // Replaced before its turn came.
+        if self.is_stopped_within(Duration::ZERO) {
+            return;
+        }
 
         loop {
             let started = self.deps.clock.monotonic();
@@ -752,6 +770,30 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn a_removed_script_that_returns_waits_for_the_end_of_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let Fixture { deps, fired, .. } = fixture();
+        let mark = dir.path().join("mark");
+        // Takes a while to end.
+        let text = format!(
+            "trap 'sleep 0.3; rmdir {0}; exit' TERM; mkdir {0} && tag=alone || tag=both; \
+             echo '{{\"tag\": \"'$tag'\"}}'; sleep 1000 & wait",
+            mark.display()
+        );
+        let scripts = Scripts::start(deps, settings(&text, ""));
+        wait_for("the start", || (tags(&fired).len() == 1).then_some(()));
+        scripts.apply(Vec::new());
+        scripts.apply(settings(&text, ""));
+        wait_for("the second start", || {
+            (tags(&fired).len() == 2).then_some(())
+        });
+        scripts.apply(Vec::new());
+        scripts.stop();
+        assert_eq!(tags(&fired), ["alone", "alone"]);
+        assert!(!mark.exists(), "the stop waits for a removed script, too");
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl Backoff {
         requested.map_or(varied, |requested| varied.max(requested))
     }
 
+    /// True if no pause of this run of failures has been taken yet.
+    pub(in crate::engines) fn is_reset(&self) -> bool {
+        self.failures == 0
+    }
+
     pub(in crate::engines) fn reset(&mut self) {
         self.failures = 0;
     }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Shared;
 use super::backoff::{Backoff, Throttle};
 use super::state::{Interrupt, SinkState};
 use crate::base::clock::Clock;
-use crate::engines::dead_letters::DeadLetters;
 use crate::engines::event::Event;
 use crate::engines::settings::{SinkOrder, SinkSettings};
 use crate::engines::transport::{DeliverError, Item, Rejected, RequestLimits, Transport};
@@ -22,7 +22,7 @@ use crate::engines::transport::{DeliverError, Item, Rejected, RequestLimits, Tra
 pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
     pub(super) state: Arc<SinkState>,
-    pub(super) dead_letters: Arc<DeadLetters>,
+    pub(super) shared: Arc<Shared>,
     pub(super) throttle: Option<Mutex<Throttle>>,
     pub(super) clock: Clock,
 }
@@ -151,7 +151,6 @@ impl DeliverContext {
         let (mut again, mut accepted, mut bytes) = (Again::default(), 0, 0);
 
         for (index, item) in request.into_iter().enumerate() {
-            bytes += item.bytes.len() as u64;
             let is_later = is_ordered && waiting.contains(&item.event.minion);
             match rejected.remove(&index) {
                 // Rejected for good: the items after it need not wait.
@@ -164,11 +163,27 @@ impl DeliverContext {
                     again.reason = one.reason;
                     again.failed.push(item);
                 }
-                None => accepted += 1,
+                None => {
+                    accepted += 1;
+                    bytes += item.bytes.len() as u64;
+                }
             }
         }
 
-        self.accepted(accepted, bytes);
+        let counters = &self.state.counters;
+        counters.items.add(accepted);
+        counters.bytes.add(bytes);
+
+        let now = self.clock.now();
+        // Either a success or a failed attempt, never both: a success would end the run of failures
+        // that the repeated rejection of one item is.
+        if again.failed.is_empty() {
+            counters.requests.add(1);
+            self.state.succeeded(now);
+        } else if accepted > 0 {
+            self.state.delivered_some(now);
+        }
+
         Ok(again)
     }
 
@@ -179,14 +194,6 @@ impl DeliverContext {
             .map(|throttle| throttle.lock().pause(self.clock.monotonic(), items));
         self.state
             .wait(&self.clock, pause.unwrap_or_default(), batch.moves)
-    }
-
-    fn accepted(&self, items: u64, bytes: u64) {
-        let counters = &self.state.counters;
-        counters.requests.add(1);
-        counters.items.add(items);
-        counters.bytes.add(bytes);
-        self.state.succeeded(self.clock.now());
     }
 
     /// Notes a failed attempt and waits for the next one.
@@ -225,7 +232,11 @@ impl DeliverContext {
 
         let mut backoff = Backoff::new(self.settings.retry);
         loop {
-            match self.dead_letters.add(event, reason, self.clock.now()) {
+            match self
+                .shared
+                .dead_letters
+                .add(event, reason, self.clock.now())
+            {
                 Ok(()) => break,
                 Err(error) => {
                     // A full or failing file stops the sink: without its dead letter the event must

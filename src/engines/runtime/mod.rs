@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A sink that cannot start, fails or panics affects no other sink. The thread of a changed sink
-//! starts its work after the old one has ended.
+//! A sink that cannot start, fails or panics affects no other sink. At any time at most one thread
+//! of a sink's name works, and all of them know the same dead letters ([`Shared`]).
 
 pub(super) mod backoff;
 mod deliver;
@@ -13,6 +13,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub(crate) use self::state::{Last, Phase, SinkState};
 use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
 use super::event::Event;
 use super::feed::{Feed, FeedError, Position, Progress};
+use super::per_name::PerName;
 use super::settings::SinkSettings;
 use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
@@ -93,9 +95,26 @@ pub(crate) struct TestResult {
 
 pub(crate) struct Engines {
     deps: Dependencies,
+    /// Locked during a whole reload, before the other fields.
     running: Mutex<IndexMap<String, Running>>,
+    /// The names of the configured sinks, and during a reload also those of the sinks before it.
+    names: Mutex<HashSet<String>>,
+    shared: PerName<Shared>,
+    /// Threads of removed and replaced sinks that may still deliver, with the sink's name.
+    ending: Mutex<Vec<(String, JoinHandle<()>)>>,
     /// Number of threads started, for their names.
     started: Mutex<usize>,
+}
+
+/// What the threads of one sink's name share, and calls about it.
+#[derive(Debug)]
+struct Shared {
+    /// Held by the thread that works.
+    turn: Mutex<()>,
+    dead_letters: DeadLetters,
+    /// Ids of the dead letters to deliver again. Here and not with the thread's state, so that a
+    /// reload forgets none.
+    retries: Mutex<HashSet<String>>,
 }
 
 struct Running {
@@ -109,7 +128,7 @@ struct Running {
 #[derive(Clone)]
 struct Parts {
     feed: Arc<dyn Feed>,
-    dead_letters: Arc<DeadLetters>,
+    shared: Arc<Shared>,
 }
 
 impl Engines {
@@ -117,6 +136,9 @@ impl Engines {
         let engines = Self {
             deps,
             running: Mutex::default(),
+            names: Mutex::default(),
+            shared: PerName::default(),
+            ending: Mutex::default(),
             started: Mutex::new(0),
         };
         engines.apply(settings);
@@ -130,6 +152,10 @@ impl Engines {
         let mut running = self.running.lock();
         let mut before = std::mem::take(&mut *running);
 
+        let names: HashSet<_> = settings.iter().map(|one| one.name.clone()).collect();
+        // Before a feed is opened: its consumer must not be changeable as one without a sink.
+        self.names.lock().extend(names.iter().cloned());
+
         for settings in settings {
             let old = before.shift_remove(&settings.name);
 
@@ -138,14 +164,13 @@ impl Engines {
                     same.state.reopen();
                     same
                 }
-                // The new thread gets the old one's handle, so that it starts after the delivery in
+                // The new thread waits for its turn, so that it starts after the delivery in
                 // flight.
                 old => {
-                    let thread = old.and_then(|old| {
-                        old.state.stop();
-                        old.thread
-                    });
-                    self.start_one(settings, thread)
+                    // Held until the new one has it: the old thread may end before, and the retries
+                    // of dead letters are nowhere else.
+                    let _shared = old.map(|old| self.end(&settings.name, old));
+                    self.start_one(settings)
                 }
             };
 
@@ -153,18 +178,31 @@ impl Engines {
         }
 
         for (name, removed) in before {
-            removed.state.stop();
+            self.end(&name, removed);
             tracing::info!(
                 sink = name,
                 "sink removed, its position is kept: `saltcellar consumers delete` forgets it"
             );
         }
+
+        *self.names.lock() = names;
     }
 
-    /// Starts a sink after the thread `previous` has ended.
-    fn start_one(&self, settings: SinkSettings, previous: Option<JoinHandle<()>>) -> Running {
+    /// Asks a sink to stop, without a wait for its delivery in flight. Returns what it shares with
+    /// the next one of its name, if it had started.
+    fn end(&self, name: &str, sink: Running) -> Option<Arc<Shared>> {
+        sink.state.stop();
+
+        let mut ending = self.ending.lock();
+        ending.retain(|(_, thread)| !thread.is_finished());
+        ending.extend(sink.thread.map(|thread| (name.to_owned(), thread)));
+
+        sink.parts.ok().map(|parts| parts.shared)
+    }
+
+    fn start_one(&self, settings: SinkSettings) -> Running {
         let settings = Arc::new(settings);
-        match self.try_start(&settings, previous) {
+        match self.try_start(&settings) {
             Ok(running) => running,
             // A sink that cannot start is still listed, with the reason.
             Err(error) => {
@@ -183,15 +221,17 @@ impl Engines {
         }
     }
 
-    fn try_start(
-        &self,
-        settings: &Arc<SinkSettings>,
-        previous: Option<JoinHandle<()>>,
-    ) -> Result<Running, String> {
+    fn try_start(&self, settings: &Arc<SinkSettings>) -> Result<Running, String> {
         let deps = &self.deps;
         let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
-        let dead_letters = DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone());
-        let dead_letters = Arc::new(dead_letters.map_err(|error| error.to_string())?);
+
+        // The file is read once while any thread of this name can still add a dead letter: a second
+        // reader would miss it, and remove it with its next change.
+        let shared = self.shared.get(&settings.name, || {
+            DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone())
+                .map(Shared::new)
+                .map_err(|error| error.to_string())
+        })?;
 
         let is_paused = feed
             .progress()
@@ -211,7 +251,7 @@ impl Engines {
         let context = DeliverContext {
             settings: settings.clone(),
             state: state.clone(),
-            dead_letters: dead_letters.clone(),
+            shared: shared.clone(),
             throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
             clock: deps.clock.clone(),
         };
@@ -235,8 +275,8 @@ impl Engines {
             ahead: None,
         };
 
-        let thread = spawn(sink, previous).map_err(|error| error.to_string())?;
-        let parts = Ok(Parts { feed, dead_letters });
+        let thread = spawn(sink).map_err(|error| error.to_string())?;
+        let parts = Ok(Parts { feed, shared });
         Ok(Running {
             settings: settings.clone(),
             state,
@@ -259,7 +299,7 @@ impl Engines {
                     Ok(parts) => parts.feed.progress().map_err(|error| error.to_string()),
                     Err(error) => Err(error.clone()),
                 },
-                dead_letters: parts.map_or(0, |parts| parts.dead_letters.count()),
+                dead_letters: parts.map_or(0, |parts| parts.shared.dead_letters.count()),
             })
             .collect()
     }
@@ -269,13 +309,13 @@ impl Engines {
         let running = self.running.lock();
         let opened = running.values().filter_map(|one| one.parts.as_ref().ok());
         opened
-            .filter_map(|parts| parts.dead_letters.fault())
+            .filter_map(|parts| parts.shared.dead_letters.fault())
             .collect()
     }
 
-    /// True if a sink of this name is configured.
+    /// True if a sink of this name is configured. Does not wait for a reload.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.running.lock().contains_key(name)
+        self.names.lock().contains(name)
     }
 
     fn find(&self, name: &str) -> Result<FoundSink, SinkError> {
@@ -385,7 +425,7 @@ impl Engines {
     }
 
     pub(crate) fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, SinkError> {
-        Ok(self.find(name)?.2.dead_letters.all())
+        Ok(self.find(name)?.2.shared.dead_letters.all())
     }
 
     /// Delivers dead letters again, all or these; returns how many. Those that are rejected again
@@ -395,16 +435,18 @@ impl Engines {
         name: &str,
         ids: Option<&[String]>,
     ) -> Result<usize, SinkError> {
-        let (_, state, parts) = self.find(name)?;
+        let (_, _, parts) = self.find(name)?;
 
-        let mut wanted = parts.dead_letters.all();
+        let mut wanted = parts.shared.dead_letters.all();
         // Named by id or number, passed on by id: a number can be that of an event of a replaced
         // store.
         wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
-        let wanted: Vec<String> = wanted.into_iter().map(|letter| letter.id).collect();
 
-        state.retry_dead_letters(&wanted);
-        Ok(wanted.len())
+        let count = wanted.len();
+        let ids = wanted.into_iter().map(|letter| letter.id);
+        // Not at once: the thread takes them before its next batch.
+        parts.shared.add_retries(ids);
+        Ok(count)
     }
 
     pub(crate) fn drop_dead_letters(
@@ -412,18 +454,20 @@ impl Engines {
         name: &str,
         ids: Option<&[String]>,
     ) -> Result<usize, SinkError> {
-        Ok(self.find(name)?.2.dead_letters.remove(ids)?)
+        Ok(self.find(name)?.2.shared.dead_letters.remove(ids)?)
     }
 
     /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
     pub(crate) fn stop(&self) {
         let all = std::mem::take(&mut *self.running.lock());
-        // All at once, so that they share the time.
-        all.values().for_each(|one| one.state.stop());
+        // All at once, so that they share the time, also with those that a reload has removed.
+        for (name, one) in all {
+            self.end(&name, one);
+        }
+        let ending = std::mem::take(&mut *self.ending.lock());
 
         let until = Instant::now() + SINK_STOP_TIMEOUT;
-        for (name, one) in all {
-            let Some(thread) = one.thread else { continue };
+        for (name, thread) in ending {
             while !thread.is_finished() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -454,20 +498,38 @@ impl Running {
     }
 }
 
-fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
+impl Shared {
+    fn new(dead_letters: DeadLetters) -> Self {
+        Self {
+            turn: Mutex::new(()),
+            dead_letters,
+            retries: Mutex::default(),
+        }
+    }
+
+    fn add_retries(&self, ids: impl IntoIterator<Item = String>) {
+        self.retries.lock().extend(ids);
+    }
+
+    fn take_retries(&self) -> HashSet<String> {
+        std::mem::take(&mut self.retries.lock())
+    }
+}
+
+fn spawn(sink: Sink) -> io::Result<JoinHandle<()>> {
     let context = &sink.reader.context;
-    let (state, clock, name) = (
+    let (state, clock, name, shared) = (
         context.state.clone(),
         context.clock.clone(),
         context.settings.name.clone(),
+        context.shared.clone(),
     );
     let thread_name = sink.thread_name.clone();
 
     let work = move || {
-        if let Some(previous) = previous {
-            // Its panic, if any, was logged.
-            let _ = previous.join();
-        }
+        // The thread before this one may have a delivery in flight. In whatever order those that
+        // wait get the lock: all but the newest have been stopped, and end at their first step.
+        let _turn = shared.turn.lock();
 
         // A panic is a bug of one transport or encoder; the sink stays stopped, because its state
         // is unknown.

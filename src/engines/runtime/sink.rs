@@ -52,9 +52,15 @@ impl Sink {
             self.lanes.iter_mut().for_each(|lane| lane.reopen());
         }
 
-        let retries = state.take_retries();
-        if !retries.is_empty() {
-            self.retry(&retries, moves)?;
+        let shared = self.reader.context.shared.clone();
+        let retries = shared.take_retries();
+        if !retries.is_empty()
+            && let Err(interrupt) = self.retry(&retries, moves)
+        {
+            // A seek or a stop is no reason to forget them: the caller was told that they are
+            // delivered. The next step has them, or the sink that replaces this one.
+            shared.add_retries(retries);
+            return Err(interrupt);
         }
 
         let state = &self.reader.context.state;
@@ -86,12 +92,12 @@ impl Sink {
                 // Everything is delivered or a durable dead letter; otherwise this returns and
                 // nothing is acknowledged.
                 delivered?;
-                // Refused after a seek, or if another process has taken the name: both make the
-                // batch void.
-                if let Err(error) = self.reader.feed.ack(last) {
-                    self.feed_failed(&error, backoff, moves)?;
+                match self.reader.feed.ack(last) {
+                    Ok(()) => backoff.reset(),
+                    // Refused after a seek, or if another process has taken the name: both make the
+                    // batch void.
+                    Err(error) => self.feed_failed(&error, backoff, moves)?,
                 }
-                backoff.reset();
             }
 
             Err(error) => self.feed_failed(&error, backoff, moves)?,
@@ -111,8 +117,10 @@ impl Sink {
             clock,
             ..
         } = &self.reader.context;
-        // Only the first failure is logged; the status shows the others.
-        if state.failed(clock.now(), &error.to_string()) {
+        state.failed(clock.now(), &error.to_string());
+        // Only the first failure is logged; the status shows the others. By the pauses and not by
+        // the state: a delivery may succeed between two failed acknowledgements.
+        if backoff.is_reset() {
             tracing::warn!(sink = settings.name, %error, "events not available, retrying");
         }
 
@@ -120,9 +128,10 @@ impl Sink {
     }
 
     /// Delivers dead letters again. Those that are rejected again stay.
-    fn retry(&mut self, ids: &[String], moves: u64) -> Result<(), Interrupt> {
+    fn retry(&mut self, ids: &HashSet<String>, moves: u64) -> Result<(), Interrupt> {
         let context = &self.reader.context;
         let wanted = context
+            .shared
             .dead_letters
             .all()
             .into_iter()
@@ -142,7 +151,7 @@ impl Sink {
 
         // Removed only now: after a crash in between they are delivered twice, which at-least-once
         // permits.
-        if let Err(error) = context.dead_letters.remove(Some(&accepted)) {
+        if let Err(error) = context.shared.dead_letters.remove(Some(&accepted)) {
             tracing::error!(sink = context.settings.name, %error, "delivered dead letters not removed");
             context
                 .state

@@ -93,8 +93,6 @@ struct Requests {
     paused: bool,
     /// Number of seeks.
     moves: u64,
-    /// Ids of the dead letters to deliver again.
-    retries: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,6 +123,11 @@ impl SinkState {
     pub(super) fn succeeded(&self, now: Micros) {
         let mut last = self.last.lock();
         (last.delivered_at, last.failures, last.phase) = (Some(now), 0, Phase::Delivering);
+    }
+
+    /// Notes a failed attempt of which the destination accepted a part.
+    pub(super) fn delivered_some(&self, now: Micros) {
+        self.last.lock().delivered_at = Some(now);
     }
 
     /// Notes that there is nothing to deliver.
@@ -160,15 +163,6 @@ impl SinkState {
     /// The number of seeks so far, for [`SinkState::wait`].
     pub(super) fn moves(&self) -> u64 {
         self.requests.lock().moves
-    }
-
-    pub(super) fn retry_dead_letters(&self, ids: &[String]) {
-        self.requests.lock().retries.extend_from_slice(ids);
-        self.changed.notify_all();
-    }
-
-    pub(super) fn take_retries(&self) -> Vec<String> {
-        std::mem::take(&mut self.requests.lock().retries)
     }
 
     pub(super) fn reopen(&self) {

@@ -31,6 +31,9 @@ struct MemoryState {
     released: usize,
     /// Number of batches that were read ahead.
     taken_ahead: usize,
+    /// Nothing can be acknowledged.
+    is_read_only: bool,
+    acks_failed: usize,
 }
 
 impl MemoryFeed {
@@ -115,6 +118,10 @@ impl Feed for MemoryFeed {
         let mut state = self.state.lock();
         if state.is_moved {
             return Err(FeedError("moved".to_owned()));
+        }
+        if state.is_read_only {
+            state.acks_failed += 1;
+            return Err(FeedError("read-only".to_owned()));
         }
         state.cursor = usize::try_from(last.0).unwrap();
         Ok(())
@@ -294,9 +301,16 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let feed = Arc::new(MemoryFeed::default());
         let shared = feed.clone();
+        let stalling = destination.clone();
         let deps = Dependencies {
             open_feed: Arc::new(move |settings| match settings.name.as_str() {
                 "without_feed" => Err(FeedError("no feed".to_owned())),
+                "slow_feed" => {
+                    wait_for("the end of the stall", || {
+                        (!stalling.is_stalled.load(Ordering::SeqCst)).then_some(())
+                    });
+                    Ok(shared.clone())
+                }
                 _ => Ok(shared.clone()),
             }),
             redactor: Arc::new(|_| {
@@ -791,4 +805,206 @@ fn a_test_sends_the_newest_event_and_redaction_is_applied() {
         (SeqNo(2), 1, None)
     );
     assert_eq!(result.event.body, [0x80]);
+}
+
+/// Rejects everything for good.
+fn reject(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
+    let all = (0..items.len()).map(|index| Rejected {
+        index,
+        reason: "no".to_owned(),
+        is_temporary: false,
+    });
+    Ok(all.collect())
+}
+
+#[test]
+fn a_reload_during_a_delivery_loses_no_dead_letter() {
+    let rig = Rig::start("", reject);
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    rig.feed.add(1);
+    wait_for("a request", || {
+        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    // The new sink knows the dead letters before the old one adds its last.
+    rig.engines
+        .apply(vec![settings("one", ", rate: 1000/1s", &rig.destination)]);
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+    rig.wait_until_delivered(1);
+    rig.feed.add(1);
+    rig.wait_until_delivered(2);
+    let expected = [(1, "no".to_owned()), (2, "no".to_owned())];
+    assert_eq!(rig.dead(), expected);
+    let on_disk = DeadLetters::open(rig.dir.path(), "one", Arc::new(Disk)).unwrap();
+    assert_eq!(on_disk.count(), 2);
+
+    // A drop reaches the instance that the old thread writes with.
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    rig.feed.add(1);
+    wait_for("a request", || {
+        (rig.destination.requests.load(Ordering::SeqCst) == 3).then_some(())
+    });
+    rig.engines
+        .apply(vec![settings("one", ", rate: 2000/1s", &rig.destination)]);
+    assert_eq!(rig.engines.drop_dead_letters("one", None).unwrap(), 2);
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+    rig.wait_until_delivered(3);
+    assert_eq!(rig.dead(), [(3, "no".to_owned())]);
+    let on_disk = DeadLetters::open(rig.dir.path(), "one", Arc::new(Disk)).unwrap();
+    assert_eq!(on_disk.count(), 1);
+}
+
+#[test]
+fn a_removed_sink_that_returns_waits_for_the_delivery_in_flight() {
+    let rig = Rig::start("", accept);
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    rig.feed.add(1);
+    wait_for("a request", || {
+        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    rig.engines.apply(Vec::new());
+    rig.engines
+        .apply(vec![settings("one", "", &rig.destination)]);
+    // Time for a second thread, which must not start.
+    let until = Instant::now() + Duration::from_millis(200);
+    while rig.destination.requests.load(Ordering::SeqCst) < 2 && Instant::now() < until {
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(rig.destination.requests.load(Ordering::SeqCst), 1);
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+    rig.feed.add(1);
+    rig.wait_until_delivered(2);
+    assert_eq!(rig.accepted(), [1, 2]);
+}
+
+#[test]
+fn a_stop_waits_for_the_delivery_of_a_removed_sink() {
+    let rig = Rig::start("", |items| {
+        // Longer than the stop takes without a wait.
+        thread::sleep(Duration::from_millis(50));
+        accept(items)
+    });
+    rig.feed.add(1);
+    wait_for("a request", || {
+        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    rig.engines.apply(Vec::new());
+    rig.engines.stop();
+    assert_eq!(rig.feed.cursor(), 1);
+    assert_eq!(rig.feed.state.lock().released, 1);
+}
+
+#[test]
+fn only_what_is_accepted_is_counted_and_repeated_rejections_are_failures_in_a_row() {
+    let is_busy = Arc::new(AtomicBool::new(true));
+    let accepted_bytes = Arc::new(AtomicUsize::new(0));
+    let (busy, bytes) = (is_busy.clone(), accepted_bytes.clone());
+    let rig = Rig::start("", move |items| {
+        let rejected = |index: usize, is_temporary| Rejected {
+            index,
+            reason: "why".to_owned(),
+            is_temporary,
+        };
+        let mut all = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            match item.seq().0 {
+                1 => all.push(rejected(index, false)),
+                2 if busy.load(Ordering::SeqCst) => all.push(rejected(index, true)),
+                _ => _ = bytes.fetch_add(item.bytes.len(), Ordering::SeqCst),
+            }
+        }
+        Ok(all)
+    });
+    rig.feed.add(3);
+    let last = wait_for("failures in a row", || {
+        let last = rig.engines.list()[0].last.clone();
+        (last.failures >= 3).then_some(last)
+    });
+    assert_eq!(last.phase, Phase::Retrying);
+    is_busy.store(false, Ordering::SeqCst);
+    rig.wait_until_delivered(3);
+    assert_eq!(rig.counter("items"), 2);
+    assert_eq!(
+        rig.counter("bytes"),
+        accepted_bytes.load(Ordering::SeqCst) as u64
+    );
+    let last = rig.engines.list()[0].last.clone();
+    assert!(last.failures == 0 && last.delivered_at.is_some());
+}
+
+#[test]
+fn the_pause_after_a_failed_acknowledgement_grows() {
+    let destination = destination(accept);
+    let mut settings = settings("one", "", &destination);
+    settings.retry.max = Duration::from_secs(3_600);
+    settings.retry.jitter = 0;
+    let rig = Rig::start_with(destination, vec![settings]);
+    rig.feed.state.lock().is_read_only = true;
+    let started = Instant::now();
+    rig.feed.add(1);
+    wait_for("the failures", || {
+        (rig.feed.state.lock().acks_failed >= 8).then_some(())
+    });
+    // 1, 2, 4 and so on up to 64 ms, which no fast machine shortens.
+    assert!(started.elapsed() >= Duration::from_millis(127));
+}
+
+#[test]
+fn a_seek_or_a_reload_forgets_no_retry_of_a_dead_letter() {
+    for is_reload in [false, true] {
+        // 0: rejects for good, 1: is down, 2: accepts.
+        let mode = Arc::new(AtomicUsize::new(0));
+        let now = mode.clone();
+        let rig = Rig::start("", move |items| match now.load(Ordering::SeqCst) {
+            0 => reject(items),
+            1 => Err(DeliverError::Retry {
+                reason: "down".to_owned(),
+                after: Some(Duration::from_secs(3_600)),
+            }),
+            _ => Ok(Vec::new()),
+        });
+        rig.feed.add(1);
+        rig.wait_until_delivered(1);
+        mode.store(1, Ordering::SeqCst);
+        assert_eq!(rig.engines.retry_dead_letters("one", None).unwrap(), 1);
+        wait_for("a failure", || {
+            (rig.engines.list()[0].last.phase == Phase::Retrying).then_some(())
+        });
+        mode.store(2, Ordering::SeqCst);
+        if is_reload {
+            rig.engines
+                .apply(vec![settings("one", ", rate: 1000/1s", &rig.destination)]);
+        } else {
+            rig.engines.seek("one", Position::Seq(SeqNo(2))).unwrap();
+        }
+        wait_for("the retry", || rig.dead().is_empty().then_some(()));
+        assert_eq!(rig.accepted(), [1]);
+    }
+}
+
+#[test]
+fn a_sink_that_opens_slowly_does_not_hold_up_the_check_of_a_name() {
+    let rig = Rig::start("", accept);
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    let all = vec![
+        settings("one", "", &rig.destination),
+        settings("slow_feed", "", &rig.destination),
+    ];
+    thread::scope(|scope| {
+        let reload = scope.spawn(|| rig.engines.apply(all));
+        let found = scope.spawn(|| {
+            // A name is known before its feed is opened.
+            while !rig.engines.has("slow_feed") {
+                thread::sleep(Duration::from_millis(1));
+            }
+            rig.destination.is_stalled.load(Ordering::SeqCst)
+        });
+        let until = Instant::now() + Duration::from_secs(10);
+        while !found.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        rig.destination.is_stalled.store(false, Ordering::SeqCst);
+        assert!(found.join().unwrap(), "known only after the feed was open");
+        reload.join().unwrap();
+    });
+    assert!(rig.engines.has("one") && !rig.engines.has("two"));
 }

@@ -76,7 +76,8 @@ impl Destination for FileDestination {
             settings: self.clone(),
             deps: deps.clone(),
             open: None,
-            problem: None,
+            not_rotated: None,
+            unfinished: None,
         })
     }
 
@@ -107,8 +108,10 @@ struct FileTransport {
     settings: FileDestination,
     deps: Dependencies,
     open: Option<OpenFile>,
-    /// The last problem of a rotation, which is logged once.
-    problem: Option<String>,
+    /// Why the file is not rotated although it is due; logged once.
+    not_rotated: Option<String>,
+    /// Why a rotated file is not compressed or removed; logged once.
+    unfinished: Option<String>,
 }
 
 struct OpenFile {
@@ -150,10 +153,16 @@ impl Transport for FileTransport {
 
     fn check(&mut self) -> Result<String, String> {
         let path = self.settings.path.display().to_string();
-        match self.opened() {
-            Ok(open) => Ok(format!("{path} is writable and has {} bytes", open.bytes)),
-            Err(why) => Err(format!("cannot open {path}: {why}")),
-        }
+        let bytes = match self.opened() {
+            Ok(open) => open.bytes,
+            Err(why) => return Err(format!("cannot open {path}: {why}")),
+        };
+
+        let writable = format!("{path} is writable and has {bytes} bytes");
+        Ok(match &self.unfinished {
+            None => writable,
+            Some(why) => format!("{writable}; a rotated file is not compressed or removed: {why}"),
+        })
     }
 
     fn idle(&mut self) {
@@ -203,10 +212,14 @@ impl FileTransport {
             self.open = None;
         }
 
-        match &mut self.open {
-            Some(open) => Ok(open),
-            slot => Ok(slot.insert(open_file(&self.settings, &self.deps)?)),
+        if self.open.is_none() {
+            self.open = Some(open_file(&self.settings, &self.deps)?);
+            // A crash may have interrupted a rotation.
+            self.finish_rotation();
         }
+
+        let none = || io::Error::other("the file is not open");
+        self.open.as_mut().ok_or_else(none)
     }
 
     fn rotate_if_due(&mut self) {
@@ -220,17 +233,40 @@ impl FileTransport {
         }
 
         let result = rotation.rotate(&*self.deps.fs, &self.settings.path, now);
-        if result.is_ok() {
-            self.open = None;
-        }
+        let is_rotated = result.is_ok();
 
-        let problem = result.err().map(|why| why.to_string());
-        // Logged once: the next attempt comes with the next batch.
-        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+        // The next attempt comes with the next batch.
+        if let Some(error) = new_problem(&mut self.not_rotated, result) {
             tracing::warn!(path = %self.settings.path.display(), error, "rotation failed, writing to the same file");
         }
-        self.problem = problem;
+
+        if is_rotated {
+            // From here on the file has another name, whatever fails below.
+            self.open = None;
+            self.finish_rotation();
+        }
     }
+
+    /// Compresses and removes rotated files. If that fails, it is done after the next rotation or
+    /// opening: the file at the path is writable, so the sink goes on.
+    fn finish_rotation(&mut self) {
+        let (fs, path) = (&*self.deps.fs, &self.settings.path);
+        // The new name is durable before lines go to a new file, so a crash cannot mix them.
+        let synced = path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir));
+        let result = synced.and_then(|()| self.settings.rotate.finish(fs, path));
+
+        if let Some(error) = new_problem(&mut self.unfinished, result) {
+            tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, trying again after the next rotation");
+        }
+    }
+}
+
+/// Keeps the problem of the last attempt; returns one that the attempt before did not have.
+fn new_problem(last: &mut Option<String>, result: io::Result<()>) -> Option<String> {
+    let problem = result.err().map(|why| why.to_string());
+    let is_new = problem != *last;
+    last.clone_from(&problem);
+    problem.filter(|_| is_new)
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -257,8 +293,6 @@ fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<Open
         found => _ = found?,
     }
 
-    // A crash may have interrupted a rotation.
-    settings.rotate.finish(&**fs, path)?;
     // A killed process may have left a part of a line.
     let file = fs.open_to_write(path)?;
     let bytes = complete_lines(&*file)?;
@@ -529,5 +563,43 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["c\n", "old\n", "a\nb\n"]
         );
+    }
+
+    #[test]
+    fn a_rotated_file_that_cannot_be_compressed_or_removed_stops_neither_the_sink_nor_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir);
+        // A directory in place of the oldest rotated file: it can never be compressed or removed.
+        let stuck = dir.path().join("out.jsonl.20200101T000000Z");
+        fs::create_dir(&stuck).unwrap();
+        fs::write(dir.path().join("out.jsonl.20200101T000001Z"), "old\n").unwrap();
+        let deps = deps();
+        let options = format!(
+            "{{path: {}, rotate: {{bytes: 4, keep: 2, compress: zstd}}}}",
+            path.display()
+        );
+        let mut file = open_with(&KIND, &options, &deps);
+        for text in ["one", "two", "three", "4"] {
+            assert_eq!(file.deliver(&items(&[text]), None), Ok(vec![]), "{text}");
+            deps.clock.wind(1_000_000);
+        }
+        let found = file.check().unwrap();
+        assert!(
+            found.contains("has 2 bytes; ") && found.contains("20200101T000000Z"),
+            "{found}"
+        );
+        fs::remove_dir(&stuck).unwrap();
+        let expected = [
+            ("out.jsonl", "4\n"),
+            ("out.jsonl.20261118T110641Z.zst", "one\n"),
+            ("out.jsonl.20261118T110642Z.zst", "two\n"),
+            ("out.jsonl.20261118T110643Z.zst", "three\n"),
+        ];
+        let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        // With the directory there were three rotated files, of which one cannot be removed.
+        assert_eq!(texts(&dir), [&expected[..1], &expected[2..]].concat());
+        file.reopen();
+        let found = file.check().unwrap();
+        assert!(found.ends_with("has 2 bytes"), "{found}");
     }
 }

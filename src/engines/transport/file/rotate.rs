@@ -67,7 +67,7 @@ impl Rotation {
         )
     }
 
-    /// Rotates the file at `path`.
+    /// Renames the file at `path`. What follows is up to [`Rotation::finish`].
     pub(super) fn rotate(&self, fs: &dyn Fs, path: &Path, now: Micros) -> io::Result<()> {
         let stamp = now
             .utc()
@@ -87,32 +87,44 @@ impl Rotation {
             target = with_suffix(path, &format!(".{stamp}_{n:04}"));
             n += 1;
         }
-        // The name is durable before lines go to a new file, so a crash cannot mix them.
-        fs.rename(path, &target)?;
-        path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))?;
-        self.finish(fs, path)
+        fs.rename(path, &target)
     }
 
     /// Compresses rotated files that are not yet compressed, and removes the oldest beyond the
-    /// limit.
+    /// limit. A file for which that fails keeps no other one back; the first error is returned.
     pub(super) fn finish(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
+        let mut result = Ok(());
+        let mut note = |file: &Path, done: io::Result<()>| {
+            let done = done
+                .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())));
+            if result.is_ok() {
+                result = done;
+            }
+        };
+
         // Files of an interrupted rotation are compressed as well.
         if let Some(suffix) = self.compress.suffix() {
             for plain in rotated(path)?
                 .into_iter()
                 .filter(|name| name.extension().is_none_or(is_stamp))
             {
-                self.compress(fs, &plain, &with_suffix(&plain, suffix))?;
+                note(
+                    &plain,
+                    self.compress(fs, &plain, &with_suffix(&plain, suffix)),
+                );
             }
         }
 
-        let Some(keep) = self.keep else { return Ok(()) };
-        let all = rotated(path)?;
-        // The names sort by time.
-        let surplus = all.len().saturating_sub(keep as usize);
-        all.iter()
-            .take(surplus)
-            .try_for_each(|old| fs.remove_file(old))
+        if let Some(keep) = self.keep {
+            let all = rotated(path)?;
+            // The names sort by time.
+            let surplus = all.len().saturating_sub(keep as usize);
+            for old in all.iter().take(surplus) {
+                note(old, fs.remove_file(old));
+            }
+        }
+
+        result
     }
 
     fn compress(&self, fs: &dyn Fs, plain: &Path, target: &Path) -> io::Result<()> {
