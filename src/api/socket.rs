@@ -424,7 +424,7 @@ async fn start_call(
         run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
-            let is_search = matches!(run, CallHandler::Read(_));
+            let is_search = call.only_reads();
             // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
                 // A second parse is cheaper than a copy of the arguments.

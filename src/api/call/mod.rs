@@ -190,6 +190,19 @@ pub struct Call {
     pub(crate) run: CallHandler,
 }
 
+impl Call {
+    /// True if the call changes nothing, so that it may end when nobody waits for its answer any
+    /// more. A call of another kind is carried out in any case.
+    pub(super) fn only_reads(&self) -> bool {
+        match self.run {
+            CallHandler::Read(_) => true,
+            // Whoever may only read changes nothing with it.
+            CallHandler::Whole(_) => self.right == Right::Read,
+            _ => false,
+        }
+    }
+}
+
 type ReadCall = fn(&ReadCtx<'_>, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
 type WholeCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
@@ -719,6 +732,23 @@ mod tests {
         for call in CALLS {
             let has_view = matches!(call.run, CallHandler::Read(_) | CallHandler::Follow(_));
             assert_eq!(has_view, !call.applies.is_empty(), "{}", call.name);
+        }
+    }
+
+    #[test]
+    fn searches_end_with_their_peer_and_changes_are_carried_out() {
+        let only_reads = |name: &str| find(name).unwrap().only_reads();
+        for search in [
+            "events_list",
+            "reactor_history",
+            "reactor_shadow",
+            "entries",
+        ] {
+            assert!(only_reads(search), "{search}");
+        }
+        // `page_link` needs no more than the right to read, and creates a link.
+        for change in ["page_link", "token_create", "consumer_ack", "sink_seek"] {
+            assert!(!only_reads(change), "{change}");
         }
     }
 

@@ -102,7 +102,8 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         Some(row.tgt.as_slice())
     };
 
-    let last = totals.last.filter(|_| totals.first.is_some());
+    // Set together with `totals.first`.
+    let last = totals.last;
 
     Ok(JobRow {
         jid: row.jid.clone(),
