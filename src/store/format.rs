@@ -272,16 +272,25 @@ fn store_id_line(store_id: u64) -> String {
     )
 }
 
-/// Parses the store id from a file `FORMAT`. The error describes the version found.
-pub(crate) fn read_format(text: &str) -> Result<u64, String> {
+/// Why a file `FORMAT` tells no store id. The texts describe the format that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoStoreId {
+    /// The file is damaged.
+    Damaged(String),
+    /// It is intact, and that of another release.
+    OtherVersion(String),
+}
+
+/// Parses the store id from a file `FORMAT`.
+pub(crate) fn read_format(text: &str) -> Result<u64, NoStoreId> {
     let mut lines = text.lines();
     let version = lines
         .next()
         .and_then(|line| line.strip_prefix(FORMAT_WORDS))
-        .ok_or("unknown (FORMAT is damaged)")?;
+        .ok_or_else(|| NoStoreId::Damaged("unknown (FORMAT is damaged)".to_owned()))?;
     // Not damage: the text is that of another release.
     if version != FORMAT_VERSION.to_string() {
-        return Err(version.to_owned());
+        return Err(NoStoreId::OtherVersion(version.to_owned()));
     }
 
     let line = lines.next().unwrap_or_default();
@@ -295,7 +304,9 @@ pub(crate) fn read_format(text: &str) -> Result<u64, String> {
         .ok()
         .filter(|store_id| store_id_line(*store_id) == line);
     store_id.ok_or_else(|| {
-        format!("{version} without a valid store id in its second line (FORMAT is damaged)")
+        NoStoreId::Damaged(format!(
+            "{version} without a valid store id in its second line (FORMAT is damaged)"
+        ))
     })
 }
 
@@ -316,7 +327,7 @@ pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreE
         }
         // Never made up in a store with data: frames of the true id would then be invalid. An
         // interrupted restore looks the same.
-        FoundId::Missing if state_dir.join("log").exists() => Err(other_format(
+        FoundId::Missing if state_dir.join("log").exists() => Err(format_lost(
             state_dir,
             "unknown (the file FORMAT is missing)".to_owned(),
         )),
@@ -350,30 +361,24 @@ pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, St
     match read_format(&String::from_utf8_lossy(&content.bytes)) {
         // A header is valid for this format only.
         Ok(store_id) => Ok(FoundId::Stored(store_id)),
-        Err(found) if found.contains("damaged") => match store_ids(fs, state_dir).as_slice() {
+        Err(NoStoreId::Damaged(found)) => match store_ids(fs, state_dir).as_slice() {
             [store_id] => Ok(FoundId::InLogs(*store_id)),
-            _ => Err(other_format(state_dir, found)),
+            _ => Err(format_lost(state_dir, found)),
         },
-        Err(found) => Err(other_format(state_dir, found)),
+        Err(NoStoreId::OtherVersion(found)) => Err(StoreError::Version {
+            path: state_dir.to_owned(),
+            found,
+            expected: FORMAT_VERSION,
+        }),
     }
 }
 
-/// The error for another format, or for a missing or damaged `FORMAT`.
-fn other_format(state_dir: &Path, found: String) -> StoreError {
-    let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
-    // Decided by the text, which names the file if its version is not known.
-    if found.contains("FORMAT") {
-        StoreError::FormatLost {
-            path,
-            found,
-            expected,
-        }
-    } else {
-        StoreError::Version {
-            path,
-            found,
-            expected,
-        }
+/// The error for a missing or damaged `FORMAT`.
+fn format_lost(state_dir: &Path, found: String) -> StoreError {
+    StoreError::FormatLost {
+        path: state_dir.to_owned(),
+        found,
+        expected: FORMAT_VERSION,
     }
 }
 
@@ -442,6 +447,10 @@ mod tests {
                 "format 2",
             ),
             ("saltcellar store, format 7\n", "format 7"),
+            (
+                "saltcellar store, format 8, FORMAT is not damaged\n",
+                "format 8",
+            ),
         ] {
             fs::write(dir.path().join("FORMAT"), text).unwrap();
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();

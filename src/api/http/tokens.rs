@@ -402,7 +402,7 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
         limits,
     } = typed(args)?;
 
-    // `saltcellar token list` shows the name and the globs, and the audit log has the name.
+    // The list of tokens shows the name and the globs, and the audit log has the name.
     check_text("name", &name)?;
     for limit in Limit::ALL {
         if let Some(glob) = limits.of(limit) {

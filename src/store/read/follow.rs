@@ -23,7 +23,7 @@ use crate::base::limits::{FOLLOW_LINGER, HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, ReadLimits, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
-use crate::store::read::{StoredEntry, stored, without_body};
+use crate::store::read::{StoredEntry, without_body};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
@@ -273,9 +273,8 @@ impl Store {
                     return HIDDEN_ENTRY_COST;
                 }
 
-                let body = match rows.body(row) {
-                    Ok(body) => body,
-                    Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
+                let Some(body) = self.0.body(segment, rows, row) else {
+                    return 0;
                 };
                 // Counts as read, so that a log full of other entries ends a read, too.
                 if !rows.flags(row).has(Flags::ON_BUS) {
@@ -378,7 +377,7 @@ impl Store {
             bytes_max,
             Keep::No,
             &wanted,
-            |_, rows, row| self.deliver(rows, row, &mut take),
+            |segment, rows, row| self.deliver(segment, (rows, row), &mut take),
         )
     }
 
@@ -390,25 +389,30 @@ impl Store {
         from: SeqNo,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<(), StoreError> {
-        let one =
-            |_: &Segment, rows: Rows<'_>, row: usize| self.deliver(rows, row, &mut take).max(1);
+        let one = |segment: &Arc<Segment>, rows: Rows<'_>, row: usize| {
+            self.deliver(segment, (rows, row), &mut take).max(1)
+        };
         self.walk(from, self.durable(), 1, Keep::Yes, &wanted, one)
             .map(drop)
     }
 
     /// Calls `take` with an entry; returns its size in bytes.
-    fn deliver(&self, rows: Rows<'_>, row: usize, take: &mut impl FnMut(Followed<'_>)) -> usize {
+    fn deliver(
+        &self,
+        segment: &Arc<Segment>,
+        (rows, row): (Rows<'_>, usize),
+        take: &mut impl FnMut(Followed<'_>),
+    ) -> usize {
+        let Some(body) = self.0.body(segment, rows, row) else {
+            return 0;
+        };
+
         let (seq, tag) = (rows.seq(row), rows.tag(row));
-        match rows.body(row) {
-            Ok(body) => {
-                take(Followed {
-                    seq,
-                    entry: rows.entry(row, &tag, &rows.jid(row), body),
-                });
-                tag.len() + body.len()
-            }
-            Err(what) => self.0.skip_unreadable(seq, &what),
-        }
+        take(Followed {
+            seq,
+            entry: rows.entry(row, &tag, &rows.jid(row), body),
+        });
+        tag.len() + body.len()
     }
 
     /// Returns the entries selected by `wanted` from `from` on and before `upto`, in order, until
@@ -429,13 +433,13 @@ impl Store {
             bytes_max,
             Keep::No,
             &wanted,
-            |segment, rows, at| match stored(segment, rows, at, true) {
-                Ok(entry) => {
-                    let bytes = entry.tag.len() + entry.body.len();
-                    found.push(entry);
-                    bytes
-                }
-                Err(error) => self.0.skip_unreadable(rows.seq(at), &error.to_string()),
+            |segment, rows, at| {
+                let Some(entry) = self.0.stored(segment, rows, at) else {
+                    return 0;
+                };
+                let bytes = entry.tag.len() + entry.body.len();
+                found.push(entry);
+                bytes
             },
         )?;
 
@@ -451,7 +455,7 @@ impl Store {
         bytes_max: usize,
         keep: Keep,
         wanted: &dyn Fn(Kind, Flags) -> bool,
-        mut take: impl FnMut(&Segment, Rows<'_>, usize) -> usize,
+        mut take: impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize,
     ) -> Result<SeqNo, StoreError> {
         // Nothing is durable behind the position yet.
         if from >= upto {
@@ -496,15 +500,6 @@ impl Store {
         }
 
         Ok(next)
-    }
-}
-
-impl StoreInner {
-    /// Counts an unreadable entry; returns its size, 0.
-    fn skip_unreadable(&self, seq: SeqNo, what: &str) -> usize {
-        self.metrics.frames_damaged.add(1);
-        tracing::error!(%seq, what, "unreadable entry skipped");
-        0
     }
 }
 
@@ -637,7 +632,7 @@ impl<'a> Forwards<'a> {
     }
 
     /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
-    fn take(&mut self, take: &mut impl FnMut(&Segment, Rows<'_>, usize) -> usize) -> usize {
+    fn take(&mut self, take: &mut impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize) -> usize {
         // Only after `peek` has found a row.
         let (Some(view), Some((segment, _))) = (&self.view, &self.current) else {
             return 0;

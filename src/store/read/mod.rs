@@ -25,11 +25,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Store;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
+use super::{Store, StoreInner};
 use crate::base::clock::Micros;
 use crate::base::limits::SCAN_BYTES_MAX;
 use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, Replaced, SeqNo, Source};
@@ -195,7 +195,11 @@ impl Store {
                     if is_of_job {
                         let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
                         if wanted(&entry) {
-                            entry.body = body_of(&segment, rows, at)?.to_vec();
+                            // As an unreadable block: noted, and the rest is worth having.
+                            let Some(body) = self.0.body(&segment, rows, at) else {
+                                continue;
+                            };
+                            entry.body = body.to_vec();
                         }
                         found.push(entry);
                     }
@@ -244,7 +248,9 @@ impl Store {
             let Some(view) = self.0.block(&segment, block)? else {
                 continue;
             };
-            let entry = stored(&segment, view.rows(), at, true)?;
+            let Some(entry) = self.0.stored(&segment, view.rows(), at) else {
+                continue;
+            };
             bytes += entry.tag.len() + entry.body.len();
             found.push(entry);
         }
@@ -385,7 +391,9 @@ impl Store {
                         .is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
                     && rows.jid(at) == jid;
                 if passes {
-                    let entry = stored(segment, rows, at, true)?;
+                    let Some(entry) = self.0.stored(segment, rows, at) else {
+                        continue;
+                    };
                     // An event for which the filter takes too long does not match.
                     if select.matches(&entry.as_entry(), &segment.class_name) == Ok(true) {
                         bytes += entry.body.len();
@@ -570,7 +578,7 @@ impl Store {
         let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else {
             return Ok(None);
         };
-        stored(segment, rows, at, true).map(|entry| Some(entry.body))
+        Ok(self.0.body(segment, rows, at).map(<[u8]>::to_vec))
     }
 
     /// Events before `before` that pass the filter, latest first, up to `limit` events or
@@ -749,18 +757,20 @@ impl Stream {
     }
 }
 
-/// Copies an entry out of its block.
-pub(super) fn stored(
-    segment: &Segment,
-    rows: block::Rows<'_>,
-    at: usize,
-    with_body: bool,
-) -> Result<StoredEntry, StoreError> {
-    let mut entry = without_body(rows, at, rows.jid(at), true);
-    if with_body {
-        entry.body = body_of(segment, rows, at)?.to_vec();
+impl StoreInner {
+    /// Copies an entry out of its block; `None` if its body is unreadable, see [`StoreInner::body`].
+    pub(super) fn stored(
+        &self,
+        segment: &Arc<Segment>,
+        rows: block::Rows<'_>,
+        at: usize,
+    ) -> Option<StoredEntry> {
+        let body = self.body(segment, rows, at)?.to_vec();
+        Some(StoredEntry {
+            body,
+            ..without_body(rows, at, rows.jid(at), true)
+        })
     }
-    Ok(entry)
 }
 
 /// Copies an entry with a known jid, without its body.
@@ -783,16 +793,4 @@ pub(super) fn without_body(
         retcode: rows.retcode(at),
         body: Vec::new(),
     }
-}
-
-fn body_of<'a>(
-    segment: &Segment,
-    rows: block::Rows<'a>,
-    at: usize,
-) -> Result<&'a [u8], StoreError> {
-    rows.body(at).map_err(|what| StoreError::Corrupt {
-        path: segment.log().path().to_owned(),
-        offset: 0,
-        what: format!("entry {}: {what}", rows.seq(at)),
-    })
 }

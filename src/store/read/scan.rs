@@ -20,8 +20,8 @@ use crate::store::index::summary::UNLISTED;
 use crate::store::index::{Blocks, MinionSelection, TagTemplates};
 use crate::store::log::block::{BlockView, FREE_JID, Rows};
 use crate::store::log::builder::distinct;
+use crate::store::read::StoredEntry;
 use crate::store::read::allowed::AllowedBlocks;
-use crate::store::read::{StoredEntry, stored};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
 use crate::wire::filter::EntryFilter;
@@ -704,9 +704,10 @@ impl<'a> Backwards<'a> {
             return Ok(None);
         };
 
-        Ok(Some((
-            stored(segment, view.rows(), at, true)?,
-            segment.class_name.clone(),
-        )))
+        let Some(entry) = self.shared.stored(segment, view.rows(), at) else {
+            self.passing.clear();
+            return Ok(None);
+        };
+        Ok(Some((entry, segment.class_name.clone())))
     }
 }

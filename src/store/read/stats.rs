@@ -55,12 +55,13 @@ pub(crate) struct ClassStats {
     pub(crate) held_segments: usize,
 }
 
-/// Counts of written entries, sampled once per retention round.
+/// Counts of written entries, sampled once per retention round, with the monotonic time: the wall
+/// clock may be set.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Rates(Mutex<VecDeque<(Micros, Vec<u64>)>>);
+pub(in crate::store) struct Rates(Mutex<VecDeque<(Duration, Vec<u64>)>>);
 
 impl Rates {
-    fn sample(&self, now: Micros, written: Vec<u64>) {
+    fn sample(&self, now: Duration, written: Vec<u64>) {
         let mut samples = self.0.lock();
         samples.push_back((now, written));
         if samples.len() > RATE_SAMPLES {
@@ -69,15 +70,15 @@ impl Rates {
     }
 
     /// Entries per second and class since the oldest sample.
-    fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
+    fn rates(&self, now: Duration, written: &[u64]) -> Vec<f64> {
         // No sample yet.
         let samples = self.0.lock();
         let Some((since, before)) = samples.front() else {
             return vec![0.0; written.len()];
         };
 
-        let span = Duration::from_micros(u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0));
-        // Too short for a rate, or the clock was set back.
+        let span = now.saturating_sub(*since);
+        // Too short for a rate.
         if span < Duration::from_secs(1) {
             return vec![0.0; written.len()];
         }
@@ -105,7 +106,7 @@ impl StoreInner {
     }
 
     pub(in crate::store) fn sample_rates(&self) {
-        self.rates.sample(self.clock.now(), self.written());
+        self.rates.sample(self.clock.monotonic(), self.written());
     }
 }
 
@@ -182,10 +183,12 @@ fn planned_entries(plan: &[(Arc<Segment>, PlannedDrop)]) -> u64 {
 impl Store {
     pub(crate) fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
-        let now = shared.clock.now();
         let age_now = shared.age_clock().update(&shared.metrics);
 
-        let mut rates = shared.rates.rates(now, &shared.written()).into_iter();
+        let mut rates = shared
+            .rates
+            .rates(shared.clock.monotonic(), &shared.written())
+            .into_iter();
         let mut classes = Vec::new();
         for class in shared.classes.all() {
             let segments = shared.segments(class);
@@ -251,16 +254,13 @@ mod tests {
     #[test]
     fn a_rate_covers_the_time_since_the_oldest_sample() {
         let rates = Rates::default();
-        assert_eq!(rates.rates(Micros(5), &[7]), [0.0]);
+        assert_eq!(rates.rates(Duration::from_micros(5), &[7]), [0.0]);
         for n in 0..2 * RATE_SAMPLES as u64 {
             let written = n.saturating_sub(RATE_SAMPLES as u64) * 10;
-            rates.sample(
-                Micros(i64::try_from(n).unwrap() * 5_000_000),
-                vec![written, 0],
-            );
+            rates.sample(Duration::from_secs(n * 5), vec![written, 0]);
         }
         let last = 2 * RATE_SAMPLES as u64;
-        let now = Micros(i64::try_from(last).unwrap() * 5_000_000);
+        let now = Duration::from_secs(last * 5);
         assert_eq!(rates.rates(now, &[last * 5, 0]), [2.0, 0.0]);
     }
 

@@ -28,7 +28,7 @@ use super::follow::{Counted, Selected};
 use super::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use super::last_seen::LastSeen;
 use super::returns::{Asked, JobReturns, Place};
-use super::{EventPage, ScanStats, StoredEntry, body_of, stored, without_body};
+use super::{EventPage, ScanStats, StoredEntry, without_body};
 use crate::base::clock::Micros;
 use crate::base::limits::{ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE, LIST_JOBS_READ};
 use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
@@ -460,7 +460,11 @@ impl StoreView {
         let is_unknown =
             kind == Kind::Return && entry.fun.is_empty() && self.limits.functions.is_some();
         if !is_of_minion || is_unknown {
-            entry.body = body_of(place.segment, rows, at)?.to_vec();
+            // Noted, and the rest of the job is worth having.
+            let Some(body) = self.store.0.body(place.segment, rows, at) else {
+                return Ok(());
+            };
+            entry.body = body.to_vec();
         }
         let Some(mut entry) = self.allowed(entry) else {
             return Ok(());
@@ -504,7 +508,8 @@ impl StoreView {
             && let Some(view) = self.store.0.block(segment, position.block)?
         {
             let at = usize::from(position.at);
-            job.others.push(stored(segment, view.rows(), at, true)?);
+            job.others
+                .extend(self.store.0.stored(segment, view.rows(), at));
         }
 
         job.others.sort_by_key(|entry| entry.seq);

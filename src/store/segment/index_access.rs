@@ -6,7 +6,7 @@
 //! stay in memory until the sealer has written them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::store::damage::Damage;
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::state::StateDatabase;
 use crate::store::index::{LatestJob, MemIndex, SealedIndex, SegmentMetadata};
-use crate::store::log::block::BlockView;
+use crate::store::log::block::{BlockView, Rows};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 use crate::store::segment::{IndexOpened, Ready, Segment};
 
@@ -200,20 +200,62 @@ impl StoreInner {
             // Noted once per place; the other blocks of the segment stay readable.
             Ok(view) => Ok(Some(Arc::new(view))),
             Err(StoreError::Corrupt { path, offset, what }) => {
-                let damage = Damage {
-                    path,
-                    offset,
-                    bytes: u64::from(meta.len),
-                    what,
-                    entries: Some(u64::from(meta.count)),
-                };
-
-                self.damage.note(damage, &self.metrics);
-                self.count_unreadable(segment);
+                self.note_block(segment, &meta, (path, offset), what);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The body of an entry; `None` if its block cannot be unpacked although its checksums hold,
+    /// which is noted like any other damage.
+    pub(in crate::store) fn body<'a>(
+        &self,
+        segment: &Arc<Segment>,
+        rows: Rows<'a>,
+        at: usize,
+    ) -> Option<&'a [u8]> {
+        let what = match rows.body(at) {
+            Ok(body) => return Some(body),
+            Err(what) => what,
+        };
+
+        // The bodies of a block are packed together, so all of them are lost.
+        let seq = rows.seq(at);
+        let meta = self.ready(segment).map(|ready| {
+            let blocks = ready.blocks();
+            let block = blocks.block_of(seq)?;
+            blocks.metas().get(block as usize).copied()
+        });
+        match meta {
+            Ok(Some(meta)) => {
+                let place = (segment.log().path().to_owned(), meta.offset);
+                self.note_block(segment, &meta, place, what);
+            }
+            // Its place cannot be told. The body is as unreadable.
+            Ok(None) => tracing::error!(%seq, what, "unreadable entry skipped"),
+            Err(error) => tracing::error!(%seq, what, %error, "unreadable entry skipped"),
+        }
+        None
+    }
+
+    fn note_block(
+        &self,
+        segment: &Arc<Segment>,
+        meta: &BlockMeta,
+        (path, offset): (PathBuf, u64),
+        what: String,
+    ) {
+        let damage = Damage {
+            path,
+            offset,
+            bytes: u64::from(meta.len),
+            what,
+            entries: Some(u64::from(meta.count)),
+        };
+
+        self.damage.note(damage, &self.metrics);
+        self.count_unreadable(segment);
     }
 
     pub(in crate::store) fn state(&self) -> Arc<StateDatabase> {

@@ -151,7 +151,7 @@ pub(crate) fn salvage(
     // An intact file of another format is not damage.
     let store_id = match format_text.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
-        Some(Err(found)) if !found.contains("damaged") => {
+        Some(Err(format::NoStoreId::OtherVersion(found))) => {
             let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
             return Err(StoreError::Version {
                 path,

@@ -50,7 +50,8 @@ pub(crate) struct Holds {
 #[derive(Debug, Default, Clone)]
 struct List {
     holds: BTreeMap<String, Hold>,
-    malformed: Vec<String>,
+    /// As they are in the file, without the line break.
+    malformed: Vec<Vec<u8>>,
 }
 
 impl Holds {
@@ -58,12 +59,11 @@ impl Holds {
         let path = state_dir.join("HOLDS");
 
         let content = open_small(&*fs, &path)?.unwrap_or_default();
-        let text = String::from_utf8_lossy(&content.bytes);
         let mut list = List::default();
         let mut malformed = Vec::new();
 
         // Lines are kept in one of two forms, because a change writes the whole file again.
-        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
+        for (line, text) in lines(&content.bytes) {
             if let Some(hold) = read_line(text) {
                 list.holds.insert(hold.jid.clone(), hold);
             } else {
@@ -190,17 +190,18 @@ impl Holds {
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
 
-        let lines = fresh
+        let holds = fresh
             .holds
             .values()
-            .map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
-
-        let text: String = lines
-            .chain(fresh.malformed.iter().map(|line| format!("{line}\n")))
-            .collect();
+            .map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason).into_bytes());
+        let malformed = fresh
+            .malformed
+            .iter()
+            .map(|line| [line.as_slice(), b"\n"].concat());
+        let text: Vec<u8> = holds.chain(malformed).flatten().collect();
 
         self.fs
-            .write_whole(&self.path, text.as_bytes())
+            .write_whole(&self.path, &text)
             .map_err(io_at("write", &self.path))?;
         *list = fresh;
         // In memory only after the disk: a hold that is acknowledged survives a crash.
@@ -213,24 +214,35 @@ const UNREADABLE: &str = "a part cannot be read: every job counts as held, and h
 
 /// What is wrong with the content of the file.
 pub(crate) fn hold_faults(bytes: &[u8]) -> Vec<Fault> {
-    let text = String::from_utf8_lossy(bytes);
-    let lines = (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty());
-    let malformed = lines.filter(|(_, text)| read_line(text).is_none());
+    let malformed = lines(bytes).filter(|(_, text)| read_line(text).is_none());
     malformed
-        .map(|(line, _)| Fault::at(line, "malformed hold: that job is not held"))
+        .map(|(line, _)| Fault::at(line as u64, "malformed hold: that job is not held"))
         .collect()
 }
 
-fn read_line(text: &str) -> Option<Hold> {
-    let mut parts = text.splitn(3, '\t');
-    // A line without a valid time is not a hold: it may be any text.
-    let jid = parts.next().filter(|jid| !jid.is_empty())?.to_owned();
-    let since = Micros(parts.next()?.parse().ok()?);
+/// The lines that are not empty, with their numbers. Bytes, because an editor may have written
+/// anything.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let all = (1..).zip(bytes.split(|byte| *byte == b'\n'));
+    all.filter(|(_, line)| !without_return(line).is_empty())
+}
 
-    Some(Hold {
-        jid,
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn read_line(line: &[u8]) -> Option<Hold> {
+    let mut parts = without_return(line).splitn(3, |byte| *byte == b'\t');
+    // A line without a valid time is not a hold: it may be any text.
+    let jid = str::from_utf8(parts.next()?).ok()?;
+    let since = Micros(str::from_utf8(parts.next()?).ok()?.parse().ok()?);
+    // Text for people: the job is held, whatever it is.
+    let reason = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+
+    (!jid.is_empty()).then(|| Hold {
+        jid: jid.to_owned(),
         since,
-        reason: parts.next().unwrap_or_default().to_owned(),
+        reason,
     })
 }
 

@@ -63,3 +63,20 @@ fn holds_are_bounded() {
     assert!(holds.hold("another", "", Micros(0)).is_err());
     assert!(holds.hold("1", "known", Micros(0)).is_ok());
 }
+
+#[test]
+fn a_malformed_line_keeps_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("HOLDS");
+    let lines = b"2026\xff1121\tsoon\r\n\xe4\t7\tbecause\n";
+    std::fs::write(&file, lines).unwrap();
+
+    let holds = open(dir.path());
+    assert!(holds.all().is_empty());
+    assert!(holds.fault().is_some());
+    holds.hold("1", "x", Micros(7)).unwrap();
+    drop(holds);
+    let expected = [b"1\t7\tx\n".as_slice(), lines].concat();
+    assert_eq!(std::fs::read(&file).unwrap(), expected);
+    assert_eq!(hold_faults(&expected).len(), 2);
+}

@@ -250,3 +250,53 @@ fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
     drop(sealing);
     opens.join().unwrap();
 }
+
+#[test]
+fn a_block_that_cannot_be_unpacked_is_noted_once_and_costs_no_other_entry() {
+    let (dir, rig) = Rig::new(Limits::default());
+    rig.put(batch_of(0..6)).unwrap();
+    rig.put(batch_of(6..10)).unwrap();
+
+    // The first block of returns, with other bytes and valid checksums.
+    let segment = rig.store.0.segments(Class::JOBS).swap_remove(0);
+    let meta = rig.store.0.ready(&segment).unwrap().blocks().metas()[0];
+    let path = segment.log().path();
+    let mut frame = fs::read(path)
+        .unwrap()
+        .split_off(usize::try_from(meta.offset).unwrap());
+    let word = |at: usize| u32::from_le_bytes(*frame[at..].first_chunk().unwrap()) as usize;
+    let begin = frame::FRAME_HEADER_LEN + word(8).next_multiple_of(16);
+    let bodies = begin..begin + word(12);
+    frame[bodies.clone()].fill(0xff);
+    let crc = crc32fast::hash(&frame[bodies]);
+    frame[36..40].copy_from_slice(&crc.to_le_bytes());
+    let id = log_id(dir.path(), path);
+    frame::place_frame(&mut frame, id, frame::Position::in_new_log(meta.offset));
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&frame, meta.offset).unwrap();
+
+    for _ in 0..2 {
+        let entries = rig.store.job_entries(&jid(0)).unwrap();
+        let minions: Vec<_> = entries.iter().map(|entry| &*entry.minion).collect();
+        assert_eq!(minions, ["web7", "web8"]);
+        let upto = rig.store.durable();
+        let (entries, next) = rig
+            .store
+            .job_entries_from(&jid(0), (SeqNo::FIRST, upto), usize::MAX)
+            .unwrap();
+        assert_eq!((entries.len(), next), (2, None));
+
+        let expected = [0, 3, 6, 7, 8, 9].map(|n| event(n).0);
+        assert_eq!(rig.tags(), expected);
+        let (all, _) = rig
+            .store
+            .entries_from(SeqNo::FIRST, upto, usize::MAX, |_, _| true)
+            .unwrap();
+        assert_eq!(all.len(), expected.len());
+    }
+
+    let known = rig.store.damage();
+    assert_eq!(known.len(), 1, "{known:?}");
+    assert_eq!((known[0].offset, known[0].entries), (meta.offset, Some(4)));
+    assert_eq!(rig.metrics.frames_damaged.get(), 1);
+}

@@ -200,3 +200,17 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     clock.wind(2 * 24 * HOUR);
     wait_until_all_dropped(&rig);
 }
+
+#[test]
+fn rates_do_not_follow_a_clock_that_is_set_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[]);
+    let rig = Rig::open_with(&options);
+    rig.store.0.sample_rates();
+    rig.put_each(0..10);
+    options.clock.wind(60_000_000);
+    options.clock.wind(-HOUR);
+    let stats = rig.store.stats().unwrap();
+    let rate: f64 = stats.classes.iter().map(|class| class.rate).sum();
+    assert!(rate > 0.1 && rate < 0.2, "{rate}");
+}

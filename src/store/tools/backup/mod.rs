@@ -288,7 +288,8 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
         name == "MANIFEST.tmp" || name == UNFINISHED
     };
     let items = files::list(to)?;
-    Ok(items.is_empty() || items.iter().any(is_leftover))
+    let is_empty = items.iter().all(|path| files::is_of_file_system(path));
+    Ok(is_empty || items.iter().any(is_leftover))
 }
 
 /// Exists until the first manifest is written: marks an interrupted backup.

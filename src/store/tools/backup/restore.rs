@@ -125,7 +125,8 @@ pub(crate) fn restore(
     let text = checked(from, store_format)?;
     let store_id = format::read_format(&String::from_utf8_lossy(&text)).map_err(|found| {
         let path = from.join(&store_format.file);
-        ToolError::Damaged { path, what: found }
+        let (format::NoStoreId::Damaged(what) | format::NoStoreId::OtherVersion(what)) = found;
+        ToolError::Damaged { path, what }
     })?;
 
     // Before FORMAT, too: a store without its numbers would assign those of the backup again.

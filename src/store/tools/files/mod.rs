@@ -146,9 +146,7 @@ fn real(path: &Path) -> Result<PathBuf, StoreError> {
 pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
     match fs::read_dir(path) {
         Ok(mut items) => {
-            // A new file system is empty, too.
-            let counts = |item: &io::Result<fs::DirEntry>| !matches!(item, Ok(item) if item.file_name() == LOST_AND_FOUND);
-            if items.any(|item| counts(&item)) {
+            if items.any(|item| !item.is_ok_and(|item| is_of_file_system(&item.path()))) {
                 return Err(ToolError::NotEmpty {
                     path: path.to_owned(),
                 });
@@ -163,6 +161,11 @@ pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
         }
         .into()),
     }
+}
+
+/// Whether a new file system has this, too: a directory with nothing else is empty.
+pub(crate) fn is_of_file_system(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == LOST_AND_FOUND)
 }
 
 /// Creates a directory and its ancestors. Durable on return.

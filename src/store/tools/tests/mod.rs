@@ -892,3 +892,23 @@ fn a_damaged_store_is_backed_up_unchanged_and_reported() {
     restore(&to, &dir.path().join("new"), &mut ()).unwrap();
     assert_eq!(check(&dir.path().join("new")).problems.len(), 1);
 }
+
+#[test]
+fn a_new_file_system_takes_a_backup() {
+    let (dir, state) = a_store();
+    let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
+    std::fs::create_dir_all(to.join("lost+found")).unwrap();
+    for _ in 0..2 {
+        back_up(&state, &to, false).unwrap();
+    }
+    assert!(to.join("lost+found").is_dir());
+    restore(&to, &new, &mut ()).unwrap();
+    assert_eq!(content(&new), content(&state));
+
+    // Anything else is somebody's.
+    let other = dir.path().join("other");
+    std::fs::create_dir_all(other.join("lost+found")).unwrap();
+    std::fs::write(other.join("notes"), b"").unwrap();
+    let error = back_up(&state, &other, false).unwrap_err().to_string();
+    assert!(error.contains("is not empty"), "{error}");
+}

@@ -2,6 +2,7 @@
 //! full page.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::model::SeqNo;
 
@@ -50,64 +51,69 @@ impl SeqSet {
         is_new
     }
 
+    #[cfg(test)]
     pub(crate) fn has(&self, seq: SeqNo) -> bool {
-        match self.0.get(&(seq.0 / PAGE_BITS)) {
-            None => false,
-            Some(Page::Full) => true,
-            Some(Page::Part { bits, .. }) => {
-                let at = seq.0 % PAGE_BITS;
-                let word = usize::try_from(at / 64).ok().and_then(|at| bits.get(at));
-                word.is_some_and(|word| word & (1 << (at % 64)) != 0)
-            }
-        }
+        self.present(seq.0, seq.0) > 0
     }
 
     /// Number of absent numbers between `after` and `before`, both exclusive.
     pub(crate) fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
-        let mut missing = 0;
-        let mut at = after.0.saturating_add(1);
-        // A page at a time: gaps after a restore span billions of numbers.
-        while at < before.0 {
-            let page_end = (at / PAGE_BITS + 1).saturating_mul(PAGE_BITS).min(before.0);
-            match self.0.get(&(at / PAGE_BITS)) {
-                None => missing += page_end - at,
-                Some(Page::Full) => {}
-                Some(Page::Part { .. }) => {
-                    missing += (at..page_end).filter(|seq| !self.has(SeqNo(*seq))).count() as u64;
-                }
-            }
-            at = page_end;
+        let (first, end) = (after.0.saturating_add(1), before.0);
+        // By the numbers that are there: a gap after a restore spans more pages than can be looked
+        // at.
+        match end.checked_sub(first) {
+            None | Some(0) => 0,
+            Some(all) => all - self.present(first, end - 1),
         }
-        missing
     }
 
     /// Number of present numbers from `first` to `last`, both inclusive.
     pub(crate) fn count_between(&self, first: SeqNo, last: SeqNo) -> u64 {
-        let pages = self
-            .0
-            .range(first.0 / PAGE_BITS..=last.0.max(first.0) / PAGE_BITS);
-
-        let count = |(page, _): (&u64, &Page)| {
-            let from = first.0.max(page * PAGE_BITS);
-            let to = last.0.min(page * PAGE_BITS + (PAGE_BITS - 1));
-            let before = SeqNo(from.saturating_sub(1));
-            // Zero is no sequence number.
-            let all = (to + 1).saturating_sub(from.max(1));
-            all - self.missing_between(before, SeqNo(to + 1)).min(all)
-        };
-        pages.map(count).sum()
+        // Zero is no sequence number.
+        self.present(first.0.max(1), last.0)
     }
 
     pub(crate) fn last(&self) -> Option<SeqNo> {
         let (number, page) = self.0.last_key_value()?;
-        let first = number * PAGE_BITS;
-        match page {
-            Page::Full => Some(SeqNo(first + PAGE_BITS - 1)),
-            Page::Part { .. } => (first..first + PAGE_BITS)
-                .rev()
-                .map(SeqNo)
-                .find(|seq| self.has(*seq)),
+        let of_page = numbers(*number);
+        let is_present = |seq: &u64| page.has(*seq);
+        of_page.rev().find(is_present).map(SeqNo)
+    }
+
+    /// Number of present numbers from `first` to `last`. Looks at the pages that exist.
+    fn present(&self, first: u64, last: u64) -> u64 {
+        if first > last {
+            return 0;
         }
+
+        let pages = self.0.range(first / PAGE_BITS..=last / PAGE_BITS);
+        let of_page = |(number, page): (&u64, &Page)| {
+            let of_page = numbers(*number);
+            let (from, to) = (first.max(*of_page.start()), last.min(*of_page.end()));
+            match page {
+                Page::Full => to - from + 1,
+                Page::Part { .. } => (from..=to).filter(|seq| page.has(*seq)).count() as u64,
+            }
+        };
+        pages.map(of_page).sum()
+    }
+}
+
+/// The numbers of a page.
+fn numbers(page: u64) -> RangeInclusive<u64> {
+    let first = page * PAGE_BITS;
+    first..=first + (PAGE_BITS - 1)
+}
+
+impl Page {
+    /// Whether a number of this page is present.
+    fn has(&self, seq: u64) -> bool {
+        let Page::Part { bits, .. } = self else {
+            return true;
+        };
+        let at = seq % PAGE_BITS;
+        let word = usize::try_from(at / 64).ok().and_then(|at| bits.get(at));
+        word.is_some_and(|word| word & (1 << (at % 64)) != 0)
     }
 }
 
@@ -146,5 +152,16 @@ mod tests {
             ],
             [0; 3]
         );
+    }
+
+    #[test]
+    fn the_greatest_number_is_one_as_any_other() {
+        let mut set = SeqSet::default();
+        assert!(set.insert(SeqNo(5)) && set.insert(SeqNo(u64::MAX)));
+        assert_eq!(set.last(), Some(SeqNo(u64::MAX)));
+        assert_eq!(set.count_between(SeqNo(1), SeqNo(u64::MAX)), 2);
+        // Also a gap that no loop over its pages ends with.
+        let missing = set.missing_between(SeqNo(5), SeqNo(u64::MAX));
+        assert_eq!(missing, u64::MAX - 6);
     }
 }
