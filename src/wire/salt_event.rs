@@ -29,6 +29,11 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Prefix of the text that replaces a value that is too large. The extension writes the same text.
 const TOO_LARGE: &str = "saltcellar: this value was too large to be stored";
 
+/// Whether a value stands in the place of one that was too large.
+pub fn replaces_value(value: &[u8]) -> bool {
+    as_text(value).is_some_and(|text| text.starts_with(TOO_LARGE))
+}
+
 /// Replaces the value of a return, which is too large, by a text with its size. `None` if the
 /// return has no value.
 pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {

@@ -1,5 +1,8 @@
 //! Salt's calls: stored, rejected and read entries.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
 use rmpv::Value;
 use saltcellar::api::client::ClientError;
 
@@ -25,13 +28,17 @@ fn publish() -> Value {
 }
 
 fn answer(minion: &str, value: Value) -> Value {
+    answer_to(JID, minion, value)
+}
+
+fn answer_to(jid: &str, minion: &str, value: Value) -> Value {
     map(vec![
         ("cmd", "_return".into()),
         ("id", minion.into()),
         ("success", true.into()),
         ("return", value),
         ("retcode", 0.into()),
-        ("jid", JID.into()),
+        ("jid", jid.into()),
         ("fun", "test.ping".into()),
         ("_stamp", "2026-11-21T03:09:55.600000+00:00".into()),
     ])
@@ -382,6 +389,112 @@ fn entries_spooled_twice_are_stored_once() {
     cellar.ask("event_return", spooled(vec![("events", of_bus)]));
     assert_eq!(cellar.counter("entries_stored"), 3);
     assert_eq!(cellar.counter("duplicates_folded"), 3);
+}
+
+/// Makes calls in one write, as the handover of a spool does: none is stored when the next one is read.
+fn ask_together<'a>(
+    cellar: &Cellar,
+    calls: impl Iterator<Item = (&'a str, Vec<(&'a str, Value)>)>,
+) {
+    let mut bytes = b"SCWIRE\x00\x01".to_vec();
+    let mut count = 0;
+    for (number, (call, args)) in (1_u64..).zip(calls) {
+        let request = Value::Array(vec![number.into(), call.into(), map(args)]);
+        let mut body = Vec::new();
+        rmpv::encode::write_value(&mut body, &request).unwrap();
+        bytes.extend(u32::try_from(body.len()).unwrap().to_be_bytes());
+        bytes.extend(body);
+        count += 1;
+    }
+
+    let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+    stream.write_all(&bytes).unwrap();
+    for _ in 0..count {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut body).unwrap();
+        let answer = rmpv::decode::read_value(&mut &body[..]).unwrap();
+        assert_eq!(answer[1], true.into(), "{answer}");
+    }
+}
+
+/// The deliveries of one return, in one of the orders that an outage leaves in the spool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Delivery {
+    Event,
+    SaveLoad,
+    Returner,
+}
+
+#[test]
+fn a_return_of_an_unknown_job_is_listed_once_in_each_order_of_its_calls() {
+    use Delivery::{Event, Returner, SaveLoad};
+    let mut cellar = Cellar::start();
+    let at = saltcellar::base::clock::Clock::real().now().0 - 3_600_000_000;
+    // The load of its job waits behind it, or in the same batch: then `save_load` stores the return, too.
+    let orders = [
+        [Event, SaveLoad, Returner],
+        [SaveLoad, Event, Returner],
+        [SaveLoad, Returner, Event],
+    ];
+    for (n, order) in orders.iter().enumerate() {
+        for (m, [replay, restarts]) in [[false, false], [true, false], [true, true]]
+            .iter()
+            .enumerate()
+        {
+            let jid = format!("202611210309555056{n}{m}");
+            let load = answer_to(&jid, "web1", "while away".into());
+            let event = map(vec![
+                ("tag", format!("salt/job/{jid}/ret/web1").into()),
+                ("data", load.clone()),
+            ]);
+            let calls = order.iter().zip(0_i64..).map(|(delivery, later)| {
+                let (call, mut args) = match delivery {
+                    Event => (
+                        "event_return",
+                        vec![("events", Value::Array(vec![event.clone()]))],
+                    ),
+                    SaveLoad => (
+                        "save_load",
+                        vec![("jid", jid.as_str().into()), ("load", load.clone())],
+                    ),
+                    Returner => ("returner", vec![("load", load.clone())]),
+                };
+                if *replay {
+                    args.extend([("at", (at + later).into()), ("replay", true.into())]);
+                }
+                (call, args)
+            });
+            if *restarts {
+                for (call, args) in calls {
+                    cellar.ask(call, args);
+                    cellar.kill();
+                    cellar.restart();
+                }
+            } else {
+                ask_together(&cellar, calls);
+            }
+
+            let about = format!("{order:?}, replay {replay}, restarts {restarts}");
+            let events = cellar.ask("events_list", vec![("jid", jid.as_str().into())]);
+            assert_eq!(
+                events["events"].as_array().unwrap().len(),
+                1,
+                "{about}: {events}"
+            );
+            let shown = cellar.ask("job_show", vec![("jid", jid.as_str().into())]);
+            assert_eq!(shown["returned"], 1.into(), "{about}: {shown}");
+            assert_eq!(
+                shown["returns"][0]["duplicates"],
+                0.into(),
+                "{about}: {shown}"
+            );
+            let confirmed = vec![("jid", jid.as_str().into()), ("confirmed", true.into())];
+            let confirmed = cellar.ask("get_jid", confirmed);
+            assert_eq!(confirmed["web1"]["return"], "while away".into(), "{about}");
+        }
+    }
 }
 
 #[test]

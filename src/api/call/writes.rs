@@ -15,7 +15,9 @@ use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_codec::check_whole;
-use crate::wire::salt_event::{PLACEHOLDER_JIDS, fingerprints, fired, peek, peek_checked};
+use crate::wire::salt_event::{
+    PLACEHOLDER_JIDS, fingerprints, fired, peek, peek_checked, replaces_value,
+};
 
 /// An empty entry of a returner call.
 fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallError> {
@@ -175,10 +177,11 @@ pub(super) fn save_load(
     // An import stores each return by a call of its own.
     if is_return && is_of_job(load, &jid) && !args.flag("import")? {
         // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs
-        // (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere the
-        // returner call is then a known one. Not as an event: the returner call and the bus bring
-        // that.
-        keep_return(ctx, args, load, to, false)?;
+        // (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere a returner
+        // call brings the same map, which is then known; but for a value that was too large, whose
+        // place has a text of each call.
+        let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
+        keep_return(ctx, args, load, to, is_fired)?;
     }
     Ok(nil())
 }
@@ -327,7 +330,7 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Stores a return.
+/// Stores a return. One with the master's stamp is an event if `from_master`.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,

@@ -1,17 +1,24 @@
 //! Deduplication across sources.
 //!
-//! A master delivers the same map up to three times: on its event bus, through `event_return`, and as the argument of
-//! `returner` (`salt/utils/job.py`; byte for byte in the recorded calls of 3006 to 3008). An event is therefore
-//! identified by its tag and its bytes.
+//! A master delivers the same map up to four times: on its event bus, through `event_return`, and as the argument of
+//! `save_load` and of `returner` (`salt/utils/job.py`; byte for byte in the recorded calls of 3006 to 3008). An event is
+//! therefore identified by its tag and its bytes.
 //!
 //! Two distinct events may be equal, because the bus adds no number. Occurrences are therefore counted per source, and an
 //! event is a duplicate only if another source has already delivered it at least as often. The number stored is that of the
 //! source with the most occurrences. Spooled and live deliveries count as different sources, because a spooled call
 //! may have been stored before.
 //!
+//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map has the stamp of its event, so the
+//! same bytes are the same return, whoever delivered them.
+//!
 //! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims large returns before it
 //! fires them. So the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
 //! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
+//!
+//! What is not stored as an event is counted apart and does not count as an occurrence of the event: otherwise a forged event
+//! before the call would hide the event that the bus brings after it. The memory after a start is the same, because a stored
+//! entry shows whether it is an event.
 //!
 //! A minion's own `--return` has fewer keys than the event; it is the same return if job, minion, `return`, `retcode`
 //! and `success` are equal.
@@ -63,6 +70,10 @@ impl<V: Copy + Default> Generations<V> {
                 (slot.insert(known.unwrap_or_default()), known.is_some())
             }
         }
+    }
+
+    fn get(&self, key: u64) -> Option<V> {
+        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
     }
 
     fn put(&mut self, key: u64, value: V) {
@@ -176,9 +187,8 @@ impl Dedupe {
         ) {
             return DedupeOutcome::New;
         }
-        let known = self.is_duplicate(entry, fingerprints.whole);
         if entry.kind != Kind::Return {
-            return if known {
+            return if self.is_duplicate(entry, fingerprints.whole) {
                 DedupeOutcome::Known
             } else {
                 DedupeOutcome::New
@@ -187,11 +197,23 @@ impl Dedupe {
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = entry.source.confirms();
         let digest = fingerprints.answer;
-        let (slot, found) = self.answers.slot(fingerprints.asked);
-        let first = found.then_some(*slot);
+        let first = self.answers.get(fingerprints.asked);
+        let confirms = vouched && first.is_some_and(|first| !first.vouched);
+
+        let whole = fingerprints.whole;
+        let apart = chained(whole, [b"apart"]);
+        let known = if !on_bus || confirms {
+            self.is_duplicate(entry, apart)
+        } else {
+            // Salt passes a return that it fired, with its stamp, to several calls; no call is a second event. A known one
+            // is not counted, because it is not stored.
+            (vouched && (self.has_seen(whole) || self.has_seen(apart)))
+                || self.is_duplicate(entry, whole)
+        };
+
         let outcome = match first {
             None => DedupeOutcome::New,
-            Some(first) if vouched && !first.vouched => DedupeOutcome::Confirms,
+            Some(_) if confirms => DedupeOutcome::Confirms,
             Some(first) if first.digest == digest => {
                 // Keep the event as it was on the bus; a bare return has less data.
                 if known || !on_bus {
@@ -203,11 +225,11 @@ impl Dedupe {
             Some(_) if known => DedupeOutcome::Known,
             Some(_) => DedupeOutcome::Differs,
         };
-        *slot = match first {
-            None => First { digest, vouched },
-            Some(_) if outcome == DedupeOutcome::Confirms => First { digest, vouched },
-            Some(first) => first,
+        let kept = match first {
+            Some(first) if !confirms => first,
+            _ => First { digest, vouched },
         };
+        self.answers.put(fingerprints.asked, kept);
         self.note(Undo::Answer(fingerprints.asked, first));
         outcome
     }
@@ -221,7 +243,7 @@ impl Dedupe {
         self.open += 1;
     }
 
-    /// Counts an occurrence; returns whether another source has delivered the event as often.
+    /// Counts an occurrence; returns whether another source has delivered it as often.
     fn is_duplicate(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
         if matches!(
             entry.source,
@@ -260,6 +282,13 @@ impl Dedupe {
         self.first_seen_on_bus = of_a_bus && own > on_a_bus;
         self.note(Undo::Seen(key, before));
         own <= most
+    }
+
+    fn has_seen(&self, key: u64) -> bool {
+        // A reverted decision leaves zeros.
+        self.seen
+            .get(key)
+            .is_some_and(|counts| counts != Counts::default())
     }
 
     /// Whether this call was delivered before: a spool repeats a call whose acknowledgement was lost. The time of the call
@@ -389,6 +418,179 @@ mod tests {
             let mut dedupe = memory();
             let outcomes = sources.map(|source| check(&mut dedupe, &entry(source, true, &body)));
             assert_eq!(outcomes, [DedupeOutcome::New, second, known], "{sources:?}");
+        }
+    }
+
+    /// Source and time of a delivery.
+    type Delivery = (Source, i64);
+
+    /// What a master and its extension may deliver of one return that was fired. A call from a spool may be delivered again.
+    const DELIVERIES: [Delivery; 13] = [
+        (Source::Bus, 0),
+        (Source::SpilledBus, 1),
+        (Source::SpilledBus, 1),
+        (Source::EventReturn, 2),
+        (Source::SpooledEventReturn, 3),
+        (Source::SpooledEventReturn, 3),
+        // `save_load` and `returner`.
+        (Source::Returner, 4),
+        (Source::Returner, 5),
+        (Source::SpooledReturner, 6),
+        (Source::SpooledReturner, 6),
+        (Source::SpooledReturner, 7),
+        (Source::SpooledReturner, 7),
+        (Source::Zeromq, 8),
+    ];
+
+    /// What the memory lets the appender store.
+    #[derive(Default)]
+    struct Archive {
+        stored: Vec<(Entry<'static>, Fingerprints)>,
+    }
+
+    impl Archive {
+        /// Checks an entry, and stores it as the appender does.
+        fn take(&mut self, dedupe: &mut Dedupe, entry: Entry<'static>, fingerprints: Fingerprints) {
+            let flags = match dedupe.check(&entry, fingerprints) {
+                DedupeOutcome::New | DedupeOutcome::Differs => entry.flags,
+                DedupeOutcome::Confirms => entry.flags.without(Flags::ON_BUS),
+                DedupeOutcome::Known | DedupeOutcome::SeenOnBus => return,
+            };
+            dedupe.keep_all();
+            self.stored.push((Entry { flags, ..entry }, fingerprints));
+        }
+
+        /// The memory after a restart.
+        fn refilled(&self) -> Dedupe {
+            let mut dedupe = Dedupe::new(64);
+            for (entry, fingerprints) in &self.stored {
+                dedupe.check(entry, *fingerprints);
+                dedupe.keep_all();
+            }
+            dedupe
+        }
+    }
+
+    /// Calls `with` with each order of `len` of the deliveries.
+    fn each_order(len: usize, chosen: &mut Vec<usize>, with: &mut impl FnMut(&[usize])) {
+        if chosen.len() == len {
+            return with(chosen);
+        }
+        for next in 0..DELIVERIES.len() {
+            // Of two equal deliveries the first comes first.
+            let is_second = next > 0 && DELIVERIES[next] == DELIVERIES[next - 1];
+            if !chosen.contains(&next) && (!is_second || chosen.contains(&(next - 1))) {
+                chosen.push(next);
+                each_order(len, chosen, with);
+                chosen.pop();
+            }
+        }
+    }
+
+    #[test]
+    fn a_return_is_one_event_and_one_confirmation_in_each_order_of_its_deliveries_and_restarts() {
+        let leaked = |answer| &*Box::leak(body(answer, true).into_boxed_slice());
+        let prepared = |source, at, body| {
+            let entry = Entry {
+                at: Micros(at),
+                ..entry(source, true, body)
+            };
+            let fingerprints = fingerprints_of(&entry);
+            (entry, fingerprints)
+        };
+        let (ours, other) = (leaked(1), leaked(66));
+        let deliveries = DELIVERIES.map(|(source, at)| prepared(source, at, ours));
+        // Another answer of the same minion: a forged event, or one that the master vouches for.
+        let others = [
+            None,
+            Some(prepared(Source::Bus, 0, other)),
+            Some(prepared(Source::Returner, 0, other)),
+        ];
+
+        let mut orders = 0_u32;
+        let mut try_order = |order: &[usize]| {
+            for other in &others {
+                // The other answer, and a restart, before one of the deliveries.
+                for (before, restart) in
+                    (0..order.len()).flat_map(|n| (0..=order.len()).map(move |m| (n, m)))
+                {
+                    let is_long = order.len() > 3;
+                    if (other.is_none() && before > 0) || (is_long && restart < order.len()) {
+                        continue;
+                    }
+                    orders += 1;
+                    let (mut archive, mut dedupe) = (Archive::default(), Dedupe::new(64));
+                    for (n, delivery) in order.iter().enumerate() {
+                        if restart == n {
+                            dedupe = archive.refilled();
+                        }
+                        if before == n
+                            && let Some((entry, fingerprints)) = other
+                        {
+                            archive.take(&mut dedupe, *entry, *fingerprints);
+                        }
+                        let (entry, fingerprints) = &deliveries[*delivery];
+                        archive.take(&mut dedupe, *entry, *fingerprints);
+                    }
+
+                    let sources = order.iter().map(|n| DELIVERIES[*n].0).collect::<Vec<_>>();
+                    let about = format!(
+                        "{sources:?}, other answer {other:?} before {before}, restart before {restart}: {:?}",
+                        archive.stored
+                    );
+                    let is_ours = |(entry, _): &&(Entry<'_>, Fingerprints)| entry.body == ours;
+                    let stored = archive
+                        .stored
+                        .iter()
+                        .filter(is_ours)
+                        .map(|(entry, _)| entry);
+                    let events = stored
+                        .clone()
+                        .filter(|entry| entry.flags.has(Flags::ON_BUS))
+                        .count();
+                    let confirmed = stored.filter(|entry| entry.source.confirms()).count();
+                    let vouched = sources.iter().filter(|source| source.confirms()).count();
+                    let forged = other
+                        .as_ref()
+                        .is_some_and(|(entry, _)| !entry.source.confirms());
+                    // A call that confirms the other event is no event, and the bus has brought none.
+                    let none = usize::from(!(forged && before == 0 && vouched == order.len()));
+                    assert_eq!(events, none, "events: {about}");
+                    if other.is_none() || forged {
+                        assert_eq!(confirmed, vouched.min(1), "confirmations: {about}");
+                    } else {
+                        assert!(confirmed <= 1, "confirmations: {about}");
+                    }
+                }
+            }
+        };
+        for len in 1..=4 {
+            each_order(len, &mut Vec::new(), &mut try_order);
+        }
+        assert!(orders > 50_000, "{orders}");
+    }
+
+    #[test]
+    fn a_confirmation_that_was_not_stored_hides_no_event() {
+        let (forged, real, other) = (body(66, true), body(1, true), body(2, true));
+        let mut dedupe = memory();
+        let outcome = |dedupe: &mut Dedupe, source, body| check(dedupe, &entry(source, true, body));
+        outcome(&mut dedupe, Source::Bus, &forged);
+        dedupe.keep_all();
+        assert_eq!(
+            outcome(&mut dedupe, Source::Returner, &real),
+            DedupeOutcome::Confirms
+        );
+        dedupe.depends_on(0, SeqNo(2));
+        dedupe.forget(&[SeqNo(1)]);
+
+        for (source, body, expected) in [
+            (Source::Returner, &other, DedupeOutcome::Confirms),
+            (Source::SpooledReturner, &real, DedupeOutcome::Differs),
+            (Source::Returner, &real, DedupeOutcome::Known),
+            (Source::Bus, &other, DedupeOutcome::New),
+        ] {
+            assert_eq!(outcome(&mut dedupe, source, body), expected, "{source:?}");
         }
     }
 
