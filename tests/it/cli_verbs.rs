@@ -515,6 +515,33 @@ fn rows_are_printed_as_comma_separated_values() {
 }
 
 #[test]
+fn a_list_whose_later_page_fails_is_a_whole_document_with_the_error() {
+    let daemon = FakeDaemon::answering("jobs_list", |args| {
+        if !args["before"].is_nil() {
+            return Err(("internal", "read the log: no disk"));
+        }
+        let rows = vec![Value::Map(job_row("20261121054728123456"))];
+        Ok(map([("jobs", Value::Array(rows)), ("more", true.into())]))
+    });
+    let output = daemon.run(&["jobs", "list", "--output=json"]);
+    assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(document["more"], true);
+    let error = document["error"].as_str().unwrap();
+    assert!(error.contains("no disk"), "{error}");
+    assert!(stderr(&output).contains("no disk"), "{}", stderr(&output));
+
+    // Without any row there is only the error.
+    let daemon = FakeDaemon::answering("jobs_list", |_| Err(("internal", "no disk")));
+    let output = daemon.run(&["jobs", "list", "--output=json"]);
+    assert_eq!(
+        (stdout(&output).as_str(), output.status.code()),
+        ("", Some(70))
+    );
+}
+
+#[test]
 fn a_command_without_rows_rejects_csv_before_it_does_anything() {
     let daemon = FakeDaemon::answering("sink_pause", |_| {
         Ok(map([("name", "audit".into()), ("paused", true.into())]))

@@ -709,6 +709,35 @@ fn a_job_of_many_minions_is_read_in_pages() {
 }
 
 #[test]
+fn a_watch_continues_after_the_daemon_was_restarted() {
+    let mut cellar = Cellar::start();
+    publish(&cellar, JID, "cmd.run", &["web1", "web2"]);
+    answer(&cellar, JID, "web1", "cmd.run", &json!("x"), 0);
+    let mut child = program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(["jobs", "watch", JID, "--timeout", "5m"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), format!("job {JID} cmd.run on *"));
+    assert!(lines.next().unwrap().ends_with("1/2  web1: ok, retcode 0"));
+
+    cellar.kill();
+    cellar.restart();
+    answer(&cellar, JID, "web2", "cmd.run", &json!("x"), 0);
+    // Nothing is printed twice.
+    assert!(lines.next().unwrap().ends_with("2/2  web2: ok, retcode 0"));
+    assert_eq!(lines.next().unwrap(), "2/2 returned, 0 failed");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
 fn a_job_is_watched_until_all_minions_have_returned() {
     let cellar = Cellar::start();
     publish(&cellar, JID, "cmd.run", &["web1", "web2"]);

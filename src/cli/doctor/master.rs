@@ -675,12 +675,11 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
         return;
     }
 
-    let python = python::find(reactor.python.as_deref());
-    if !python.as_deref().is_some_and(Path::is_file) {
-        return found.warn_because(match python {
-                Some(python) => format!("there is no Python at {} ({CHECK})", python.display()),
-                None => format!("{CHECK} is not set, and no salt-master is installed whose Python could be used"),
-            },
+    let configured = reactor.python.clone();
+    let of_daemon = configured.or_else(python::found_by_a_service);
+
+    if let Err(message) = ensure_found(of_daemon.as_deref(), python::find(None).as_deref()) {
+        return found.warn_because(message,
             "files that are not rendered natively, grains, `caller` reactions, and runners and wheel functions without `args` fail",
             "`reactor: {python: PATH}` in the daemon's configuration, with the Python in which Salt is installed",
         );
@@ -700,6 +699,27 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
             "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail",
             format!("run the daemon as root or as {user}, and check that {user} exists"),
         ),
+    }
+}
+
+/// Fails with a message if the daemon has no Python of Salt. The `PATH` of this shell finds more than
+/// a service does.
+fn ensure_found(of_daemon: Option<&Path>, of_shell: Option<&Path>) -> Result<(), String> {
+    const CHECK: &str = "reactor.python";
+
+    match (of_daemon, of_shell) {
+        (Some(python), _) if python.is_file() => Ok(()),
+        (Some(python), _) => Err(format!(
+            "there is no Python at {} ({CHECK})",
+            python.display()
+        )),
+        (None, Some(python)) => Err(format!(
+            "{CHECK} is not set, and a service does not find {}, which is in the PATH of this shell only",
+            python.display()
+        )),
+        (None, None) => Err(format!(
+            "{CHECK} is not set, and no salt-master is installed whose Python could be used"
+        )),
     }
 }
 
@@ -862,6 +882,30 @@ mod tests {
                 "there is no Python at /no/such/python (reactor.python)"
             )
         );
+    }
+
+    #[test]
+    fn a_python_that_only_this_shell_finds_is_not_the_daemons() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("python3");
+        fs::write(&file, "").unwrap();
+        assert_eq!(ensure_found(Some(&file), None), Ok(()));
+        for (of_daemon, of_shell, why) in [
+            (
+                None,
+                Some(file.as_path()),
+                "which is in the PATH of this shell only",
+            ),
+            (None, None, "no salt-master is installed"),
+            (
+                Some(Path::new("/no/python3")),
+                Some(file.as_path()),
+                "there is no Python at /no/python3",
+            ),
+        ] {
+            let message = ensure_found(of_daemon, of_shell).unwrap_err();
+            assert!(message.contains(why), "{message}");
+        }
     }
 
     #[test]

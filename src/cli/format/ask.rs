@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -96,6 +97,40 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
         ClientError::Unreachable { source, .. } => NoDaemon { choice, source }.into(),
         other => other.into(),
     })
+}
+
+/// Pause before each attempt to connect again.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether a call failed because the daemon went away, for instance to restart.
+pub(in crate::cli) fn is_gone(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Unreachable { .. } | ClientError::TimedOut(_)
+    )
+}
+
+/// Connects to a daemon that went away, as soon as it is back. With `until`, fails after that time.
+pub(in crate::cli) fn reconnected(
+    global: &Global,
+    until: Option<Instant>,
+) -> anyhow::Result<Client> {
+    let mut is_reported = false;
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(left.map_or(RECONNECT_PAUSE, |left| left.min(RECONNECT_PAUSE)));
+
+        match connect(global) {
+            // A daemon that restarts is absent for some seconds.
+            Err(error) if error.is::<NoDaemon>() && left.is_none_or(|left| !left.is_zero()) => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    print_error(&format!("{error:#}; waiting for it"));
+                }
+            }
+            // Any other error would not go away by waiting.
+            result => return result,
+        }
+    }
 }
 
 /// Makes one call. `args` is a map, or `()`; null values are left out. Times in the response become
@@ -307,9 +342,13 @@ impl Pages {
         crate::cli::print_error(&text);
     }
 
-    /// Prints `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` the rows only.
+    /// Prints `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` the rows only. If
+    /// a later page fails, the document is complete all the same, with the error as `error`.
     fn print_json(&mut self, out: &mut Output) -> anyhow::Result<()> {
         let is_document = out.format == Format::Json;
+
+        // Before the first text: without any row there is nothing but the error.
+        let mut page = Ok(self.next()?);
 
         if is_document {
             out.text(&format!("{{{}: [", json!(self.list.rows)))?;
@@ -317,8 +356,13 @@ impl Pages {
 
         // JSON allows no comma after the last row.
         let mut before = "\n";
-        loop {
-            let rows = self.next()?;
+        let failed = loop {
+            let rows = match page {
+                Ok(rows) if rows.is_empty() => break None,
+                Ok(rows) => rows,
+                Err(error) => break Some(error),
+            };
+
             for row in &rows {
                 if is_document {
                     out.text(before)?;
@@ -331,17 +375,23 @@ impl Pages {
             // At once, because the next page may be slow.
             out.flush()?;
 
-            if rows.is_empty() {
-                break;
-            }
-        }
+            page = self.next();
+        };
 
         if is_document {
             // An empty list stays on one line.
             let end = if before == ",\n" { "\n" } else { "" };
-            out.rendered(&format!("{end}], \"more\": {}}}", self.more))?;
+            out.text(&format!("{end}], \"more\": {}", self.more))?;
+
+            // A reader of the document need not look at the exit code.
+            if let Some(error) = &failed {
+                out.text(", \"error\": ")?;
+                out.json_compact(&format!("{error:#}").into())?;
+            }
+            out.rendered("}")?;
         }
-        Ok(())
+
+        failed.map_or(Ok(()), Err)
     }
 
     fn next_page(&mut self) -> Result<Vec<Json>, ClientError> {

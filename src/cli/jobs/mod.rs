@@ -14,6 +14,7 @@ mod watch;
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
+use crate::api::client::Client;
 use crate::cli::{
     Column, Fields as _, Format, Global, ListCall, Order, Output, Pages, Table, TimeRange, ask,
     leaf, short, show as show_answer, title,
@@ -180,20 +181,18 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     })
 }
 
-fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Result<Json> {
-    let operation = "list the missing minions";
+const LIST_MISSING: &str = "list the missing minions";
+
+/// A job without its returns; `None` if the daemon does not know it.
+fn job_of(client: &mut Client, jid: &str) -> anyhow::Result<Option<Json>> {
     let job =
-        ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(operation)?;
-
-    if job.is_null() {
-        return Err(unknown(jid).context(operation));
-    }
-
-    Ok(job)
+        ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(LIST_MISSING)?;
+    Ok(Some(job).filter(|job| !job.is_null()))
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
-    let job = missing_of(&mut ask::connect(global)?, jid)?;
+    let job = job_of(&mut ask::connect(global)?, jid)?
+        .ok_or_else(|| unknown(jid).context(LIST_MISSING))?;
 
     let answer: serde_json::Map<_, _> = ["jid", "expected", "returned", "missing"]
         .into_iter()
@@ -241,9 +240,11 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         let mut cells = Vec::new();
         for mut job in rows {
             // The list has no names, so each job is read by itself.
-            let missing = missing_of(&mut client, job.text("jid"))?
-                .of("missing")
-                .clone();
+            // Retention may drop a job between the two calls; then it is no longer in the list.
+            let Some(full) = job_of(&mut client, job.text("jid"))? else {
+                continue;
+            };
+            let missing = full.of("missing").clone();
 
             if let Some(job) = job.as_object_mut() {
                 job.insert("missing".to_owned(), missing);

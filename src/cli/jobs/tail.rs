@@ -1,7 +1,6 @@
 //! `saltcellar events tail` and `count`: read events forwards.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
@@ -9,11 +8,10 @@ use serde_json::{Value as Json, json};
 use super::events::{columns, row};
 use super::filter::FilterFlags;
 use crate::api::call::consumers::{EventCounts, EventGroup};
-use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
 use crate::cli::{
-    Column, Fields as _, Format, Global, NoDaemon, Output, Table, TimeRange, When, ask, nested,
-    print_error, short, show, show_rows, title,
+    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, short, show,
+    show_rows, title,
 };
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -36,9 +34,6 @@ Examples:
 
 /// Wait of one call, in milliseconds, which bounds the time until a dead daemon is noticed.
 const WAIT_MS: u64 = 10_000;
-
-/// Pause before each attempt to connect again.
-const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -105,8 +100,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         let answer = match ask::call(&mut client, "events_follow", &call_args) {
             // Before the first result there is no position from which to continue.
-            Err(ClientError::Unreachable { .. } | ClientError::TimedOut(_)) if has_position => {
-                client = reconnected(global)?;
+            Err(error) if has_position && ask::is_gone(&error) => {
+                client = ask::reconnected(global, None)?;
                 continue;
             }
             answer => answer.context(operation)?,
@@ -127,23 +122,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ask::set(&mut call_args, "seq", answer.of("next").clone());
     }
     Ok(())
-}
-
-fn reconnected(global: &Global) -> anyhow::Result<Client> {
-    let mut is_reported = false;
-    loop {
-        std::thread::sleep(RECONNECT_PAUSE);
-        match ask::connect(global) {
-            // A daemon that restarts is absent for some seconds.
-            Err(error) if error.is::<NoDaemon>() => {
-                if !std::mem::replace(&mut is_reported, true) {
-                    print_error(&format!("{error:#}; waiting for it"));
-                }
-            }
-            // Any other error would not go away by waiting.
-            result => return result,
-        }
-    }
 }
 
 fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> anyhow::Result<()> {

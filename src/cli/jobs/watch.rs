@@ -88,14 +88,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let (mut known, mut from, mut step) = (false, 0, String::new());
 
     loop {
-        // An unknown job gets less time: its first entry may be on its way, or the id is wrong.
-        let deadline = if known {
-            args.timeout
-        } else {
-            args.timeout.min(KNOWN_WITHIN)
-        };
-
-        let left = deadline.saturating_sub(started.elapsed());
+        let left = limit(args, known).saturating_sub(started.elapsed());
 
         // A terminal shows the elapsed seconds, so calls wait for less.
         let wait = left.min(if out.width.is_some() {
@@ -107,7 +100,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
 
         let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
-        let update = ask::call(&mut client, "job_watch", call_args).context(operation)?;
+        let update = match ask::call(&mut client, "job_watch", call_args) {
+            // `from` is a position in the log, so a restarted daemon continues there.
+            Err(error) if ask::is_gone(&error) => {
+                out.status("")?;
+                client =
+                    ask::reconnected(global, Some(started + args.timeout)).context(operation)?;
+                continue;
+            }
+            update => update.context(operation)?,
+        };
 
         from = update.of("next").as_u64().unwrap_or(from);
 
@@ -139,7 +141,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             break;
         }
 
-        if started.elapsed() >= deadline {
+        if started.elapsed() >= limit(args, known) {
             // The line is cleared before anything else is printed.
             out.status("")?;
 
@@ -172,6 +174,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "{failed} of {} minions failed",
             job.returned.len()
         ))),
+    }
+}
+
+/// For how long to watch. An unknown job gets less time: its first entry may be on its way, or the id
+/// is wrong.
+fn limit(args: &Args, is_known: bool) -> Duration {
+    if is_known {
+        args.timeout
+    } else {
+        args.timeout.min(KNOWN_WITHIN)
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::cli::Global;
+use crate::cli::{Global, print_error};
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
 use crate::config::{Config, Environment, ReactorConfig};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
@@ -107,29 +107,49 @@ struct Chosen {
 }
 
 impl SaltArgs {
-    fn choose(&self, global: &Global) -> anyhow::Result<Chosen> {
+    /// Whose configuration of Salt, and the settings of saltcellar that apply to it.
+    fn settings(&self, global: &Global) -> anyhow::Result<(Role, PathBuf, ReactorConfig)> {
+        let config = Config::load(&global.overrides(), &Environment::of_process())
+            .context("read the configuration")
+            .map(|config| config.reactor);
+
         let named = match (&self.master_config, &self.minion_config) {
             (_, Some(path)) => Some((Role::Minion, path.clone())),
             (Some(path), None) => Some((Role::Master, path.clone())),
             (None, None) => None,
         };
 
-        let (role, path, config) = if let Some((role, path)) = named {
-            // A named file is checked on its own, without the settings of saltcellar's
-            // configuration.
-            (role, path, ReactorConfig::default())
-        } else {
-            let config = Config::load(&global.overrides(), &Environment::of_process())
-                .context("read the configuration")?
-                .reactor;
+        if let Some((role, path)) = named {
+            let config = config.unwrap_or_else(|error| {
+                // It is needed for little, and the file may be meant for another host.
+                print_error(&format!(
+                    "warning: the configuration has an error and is not used: {error:#}"
+                ));
+                ReactorConfig::default()
+            });
 
-            let of_whom = config
-                .of_whom()
-                .map(|(role, path, _)| (role, path.to_owned()));
-            // Salt's own file is the best guess without a configuration.
-            let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
-            (role, path, config)
-        };
+            // A named file is checked on its own, without rules of saltcellar's configuration. Salt
+            // and its speed are those of this host.
+            let mut own = ReactorConfig::default();
+            own.python = config.python;
+            own.helper_memory = config.helper_memory;
+            own.helper_timeout = config.helper_timeout;
+            own.program_timeout = config.program_timeout;
+
+            return Ok((role, path, own));
+        }
+
+        let config = config?;
+        let of_whom = config
+            .of_whom()
+            .map(|(role, path, _)| (role, path.to_owned()));
+        // Salt's own file is the best guess without a configuration.
+        let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
+        Ok((role, path, config))
+    }
+
+    fn choose(&self, global: &Global) -> anyhow::Result<Chosen> {
+        let (role, path, config) = self.settings(global)?;
 
         let master = SaltMaster::read_as(&path, role);
         let salt = self.salt(&master, &config);
@@ -209,5 +229,50 @@ pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
         Reactor::Test(args) => test::run(global, &args),
         Reactor::Check(args) => check::run(global, &args),
         Reactor::Conformance(args) => conformance::run(global, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Form;
+
+    #[test]
+    fn a_named_file_is_rendered_with_the_configured_python_and_without_the_configured_rules() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        let global = Global {
+            socket: None,
+            state_dir: None,
+            config: Some(file.clone()),
+            output: Form::Json,
+            utc: false,
+            no_pager: false,
+        };
+        let settings = |master_config: Option<&str>| {
+            let args = SaltArgs {
+                master_config: master_config.map(PathBuf::from),
+                minion_config: None,
+                python: PythonArgs { salt_python: None },
+            };
+            args.settings(&global)
+        };
+
+        let text = "reactor: {master: /etc/salt/a, python: /opt/python3, program_timeout: 77s, rules: [{a: [/b.sls]}]}\n";
+        std::fs::write(&file, text).unwrap();
+        let (_, path, config) = settings(Some("/srv/master")).unwrap();
+        assert_eq!(path, Path::new("/srv/master"));
+        assert_eq!(config.python.as_deref(), Some(Path::new("/opt/python3")));
+        assert_eq!(config.program_timeout, Duration::from_secs(77));
+        assert!(config.rules().is_none(), "{config:?}");
+
+        let (_, path, config) = settings(None).unwrap();
+        assert_eq!(path, Path::new("/etc/salt/a"));
+        assert!(config.rules().is_some());
+
+        // The file can be checked although the configuration is invalid.
+        std::fs::write(&file, "buss: 1\n").unwrap();
+        assert_eq!(settings(Some("/srv/master")).unwrap().2.python, None);
+        settings(None).map(|_| ()).unwrap_err();
     }
 }

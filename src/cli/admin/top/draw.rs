@@ -90,6 +90,15 @@ fn head(view: &View) -> Vec<Line<'static>> {
         Span::raw(if view.is_paused() { "  PAUSED" } else { "" }),
     ])];
 
+    // Everything below is of the time before.
+    if let Some(why) = &view.lost {
+        let text = format!("daemon unreachable, waiting for it: {why}");
+        lines.push(Line::styled(
+            plain(&text).into_owned(),
+            coloured(Color::Red),
+        ));
+    }
+
     // One reason is enough here; `saltcellar status` has the others.
     if let Some(reason) = status
         .health
@@ -397,6 +406,18 @@ mod tests {
         }
         let lines = screen(&view, 80, 24);
         assert!(lines[22].contains("20261121054728123430"), "{lines:#?}");
+    }
+
+    #[test]
+    fn without_the_daemon_the_last_state_stays_and_is_marked() {
+        let mut view = view();
+        view.lose("no daemon answers".to_owned());
+        let lines = screen(&view, 80, 24);
+        assert_eq!(
+            lines[1].trim_end(),
+            "daemon unreachable, waiting for it: no daemon answers"
+        );
+        assert!(lines[12].contains("20261121054728123400"), "{lines:#?}");
     }
 
     #[test]

@@ -14,9 +14,9 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use serde_json::{Value as Json, json};
 
 use self::view::{Action, View};
-use crate::api::client::Client;
+use crate::api::client::{Client, ClientError};
 use crate::api::status::Status;
-use crate::cli::{Global, ask};
+use crate::cli::{Global, NoDaemon, ask};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits.
@@ -52,6 +52,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("prepare the terminal")?;
     let result = live(
         &mut terminal,
+        global,
         &mut client,
         &mut view,
         Duration::from_secs(flags.interval),
@@ -64,6 +65,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
 
 fn live(
     terminal: &mut ratatui::DefaultTerminal,
+    global: &Global,
     client: &mut Client,
     view: &mut View,
     interval: Duration,
@@ -83,16 +85,25 @@ fn live(
                 Action::Quit => return Ok(()),
                 Action::Open(jid) => {
                     // More returns than fit a screen; `jobs show` has all of them.
-                    let job = ask::call(client, "job_show", json!({ "jid": jid, "limit": 200 }))?;
-                    view.open(job);
+                    let call = json!({ "jid": jid, "limit": 200 });
+                    match ask::call(client, "job_show", call) {
+                        Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
+                        job => view.open(job?),
+                    }
                 }
                 Action::Stay => {}
             }
         }
 
         if updated.elapsed() >= interval {
-            if !view.is_paused() {
-                update(client, view)?;
+            if view.lost.is_some() {
+                reconnect(global, client, view)?;
+            }
+            if !view.is_paused() && view.lost.is_none() {
+                match update(client, view) {
+                    Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
+                    updated => updated?,
+                }
             }
             // Even while paused, so that the next wait is a full interval.
             updated = Instant::now();
@@ -100,7 +111,21 @@ fn live(
     }
 }
 
-fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
+/// Tries once to connect to a daemon that went away. The keyboard works between the attempts.
+fn reconnect(global: &Global, client: &mut Client, view: &mut View) -> anyhow::Result<()> {
+    match ask::connect(global) {
+        Ok(connected) => {
+            *client = connected;
+            view.lost = None;
+        }
+        // It may be restarting.
+        Err(error) if error.is::<NoDaemon>() => view.lose(format!("{error:#}")),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
     let (status, _): (Status, _) = ask::call_as(client, "status", ())?;
 
     let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;

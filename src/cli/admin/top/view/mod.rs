@@ -42,6 +42,8 @@ pub(super) struct View {
     selected: usize,
     paused: bool,
     updated: Option<Instant>,
+    /// Why the daemon does not answer now; what is shown is older.
+    pub(super) lost: Option<String>,
 }
 
 const EVENTS: [&str; 3] = ["bus_events", "event_return_events", "zmq_events"];
@@ -91,6 +93,7 @@ impl View {
 
         (self.status, self.jobs, self.reactions) = (status, rows(jobs), rows(reactions));
         self.updated = Some(now);
+        self.lost = None;
 
         // A selected first row means the newest job.
         if self.selected > 0
@@ -101,6 +104,11 @@ impl View {
         }
 
         self.clamp();
+    }
+
+    /// Keeps what is shown, and says that it is no longer up to date.
+    pub(super) fn lose(&mut self, why: String) {
+        self.lost = Some(why);
     }
 
     pub(super) fn shown(&self) -> Vec<&Json> {
