@@ -558,6 +558,9 @@ pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// each event, which takes about 3 us; an edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 
+/// Time for which the names of the master's own execution modules are cached without a check of the disk.
+pub const REACTOR_MODULES_TRUSTED: Duration = Duration::from_secs(1);
+
 /// Longest wait of a rendering for Salt's list of renderers, if the site has its own. The start of Salt's Python takes
 /// a few seconds on a busy host; without the list a file may be rendered by the wrong renderer.
 pub const REACTOR_RENDERERS_WAIT: Duration = Duration::from_secs(15);

@@ -1,8 +1,15 @@
 //! Native versions of simple execution functions that templates use often.
 //!
 //! If the master has its own module of the same name (`_modules/pillar.py`), Salt is called for all
-//! functions of that module.
+//! functions of that module. The directories of such modules are looked at again after
+//! [`limits::REACTOR_MODULES_TRUSTED`].
 
+use std::path::PathBuf;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::base::limits;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
 use crate::wire::python::{Map, Value};
@@ -34,7 +41,17 @@ const NAMES: [&str; 19] = [
 
 #[derive(Debug, Default)]
 pub(in crate::reactor) struct Functions {
-    own_modules: Vec<String>,
+    /// The places from which the master loads modules besides those of Salt.
+    dirs: Vec<PathBuf>,
+    own: Mutex<OwnModules>,
+}
+
+/// The modules that the master replaces.
+#[derive(Debug, Default)]
+struct OwnModules {
+    names: Vec<&'static str>,
+    /// Until then the directories are not looked at again.
+    trusted: Option<Instant>,
 }
 
 /// The result; `None` if Salt must be called.
@@ -43,46 +60,52 @@ type Answer = Option<Result<Value, (String, String)>>;
 impl Functions {
     /// Without the modules that the master replaces.
     pub(in crate::reactor) fn of(master: &SaltMaster) -> Self {
-        let mut modules: Vec<&str> = NAMES
+        let roots = master.file_roots.values().flatten();
+        let extension_modules = master
+            .text("extension_modules")
+            .map(|dir| PathBuf::from(dir).join("modules"));
+
+        Self {
+            dirs: roots
+                .map(|root| root.join("_modules"))
+                .chain(extension_modules)
+                .chain(master.texts("module_dirs").into_iter().map(PathBuf::from))
+                .collect(),
+            own: Mutex::default(),
+        }
+    }
+
+    /// Whether the master has its own module of this name now.
+    fn is_own(&self, module: &str) -> bool {
+        let mut own = self.own.lock();
+        let now = Instant::now();
+
+        if own.trusted.is_none_or(|until| until <= now) {
+            own.trusted = Some(now + limits::REACTOR_MODULES_TRUSTED);
+            own.names = self.own_modules();
+        }
+        own.names.contains(&module)
+    }
+
+    fn own_modules(&self) -> Vec<&'static str> {
+        let mut modules: Vec<&'static str> = NAMES
             .iter()
             .filter_map(|name| Some(name.split_once('.')?.0))
             .collect();
         modules.dedup();
 
-        // The places from which the master loads modules besides those of Salt.
-        let extension_modules = master
-            .text("extension_modules")
-            .map(|dir| format!("{dir}/modules"));
-        let dirs: Vec<String> = master
-            .file_roots
-            .values()
-            .flatten()
-            .map(|root| format!("{}/_modules", root.display()))
-            .chain(extension_modules)
-            .chain(master.texts("module_dirs").into_iter().map(str::to_owned))
-            .collect();
-
-        let own = |module: &str| {
-            dirs.iter().any(|dir| {
-                std::fs::read_dir(dir).is_ok_and(|entries| {
-                    entries.flatten().any(|entry| {
-                        let name = entry.file_name();
-                        // With any ending, because Salt loads sources, bytecode, libraries and
-                        // packages.
-                        name.to_str()
-                            .is_some_and(|name| name.split('.').next() == Some(module))
-                    })
-                })
-            })
-        };
-
-        Self {
-            own_modules: modules
-                .into_iter()
-                .filter(|module| own(module))
-                .map(str::to_owned)
-                .collect(),
+        let mut found = Vec::new();
+        for dir in &self.dirs {
+            // Most sites lack most of these directories.
+            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                // With any ending, because Salt loads sources, bytecode, libraries and packages.
+                let stem = name.to_str().and_then(|name| name.split('.').next());
+                let module = modules.iter().find(|known| Some(**known) == stem);
+                found.extend(module.copied());
+            }
         }
+        found
     }
 
     pub(in crate::reactor) fn names(&self) -> Vec<String> {
@@ -95,10 +118,9 @@ impl Functions {
 
     pub(in crate::reactor) fn has(&self, fun: &str) -> bool {
         NAMES.contains(&fun)
-            && !self
-                .own_modules
-                .iter()
-                .any(|own| fun.split_once('.').is_some_and(|(m, _)| m == own))
+            && fun
+                .split_once('.')
+                .is_some_and(|(module, _)| !self.is_own(module))
     }
 
     /// Calls a native function; `None` if it does not support these arguments.
@@ -321,7 +343,20 @@ mod tests {
         )
         .unwrap();
         let functions = Functions::of(&SaltMaster::read(&dir.path().join("master")));
-        assert!(!functions.has("pillar.get"));
-        assert!(functions.has("log.info"));
+        let looked_at_again = |expected: [bool; 3]| {
+            functions.own.lock().trusted = None;
+            let has = ["pillar.get", "log.info", "test.ping"].map(|fun| functions.has(fun));
+            assert_eq!(has, expected);
+        };
+        looked_at_again([false, true, true]);
+
+        // Modules that come and go while the daemon runs.
+        std::fs::remove_file(modules.join("pillar.py")).unwrap();
+        std::fs::create_dir(modules.join("test")).unwrap();
+        looked_at_again([true, true, false]);
+
+        let (none, empty) = (Value::Map(Map::default()), Map::default());
+        let answer = functions.call("test.ping", &[], &empty, &none, &none);
+        assert!(answer.is_none(), "Salt must be called");
     }
 }

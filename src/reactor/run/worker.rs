@@ -16,7 +16,8 @@ use super::{
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED,
+    MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_RECORD_TIMEOUT, REACTOR_START_TIME,
+    REACTOR_START_TIME_RESUMED,
 };
 use crate::model::{NoteLevel, stamped_jid};
 use crate::reactor::master::{Answer, Call, Client, MasterError, pack};
@@ -42,7 +43,8 @@ pub(super) enum TryResult {
 }
 
 /// Why a try of a call failed, by the consequence.
-enum Failure {
+#[derive(Debug)]
+pub(super) enum Failure {
     /// The master is unreachable: wait, without counting the try.
     Unreachable(String),
     /// The mark that must precede the call could not be stored: wait, without counting the try.
@@ -416,7 +418,7 @@ impl Shared {
 
     /// Stores a mark before a call that must not be repeated. While the master is unreachable no
     /// mark is stored.
-    fn store_mark(
+    pub(super) fn store_mark(
         &self,
         task: &Task,
         progress: &mut TaskProgress,
@@ -426,22 +428,38 @@ impl Shared {
         if !must_not_repeat(task, &made.call.request) {
             return Ok(());
         }
-        // A mark of a call that cannot be sent would have to be withdrawn at every try.
-        if made.call.request.client != Client::Caller {
-            self.executor.reach()?;
-        }
+        let pending = match progress.mark.take() {
+            // It is still on its way. A second one would count as a second call, of which only one
+            // could be withdrawn.
+            Some(pending) => pending,
+            None => {
+                // A mark of a call that cannot be sent would have to be withdrawn at every try.
+                if made.call.request.client != Client::Caller {
+                    self.executor.reach()?;
+                }
 
-        let record = mark(
-            &task.event,
-            &task.rules,
-            task.rule_count,
-            Mark::Started,
-            key,
-            made.sent,
-        );
-        self.recorder
-            .write_and_wait(record)
-            .map_err(Failure::MarkNotStored)?;
+                let record = mark(
+                    &task.event,
+                    &task.rules,
+                    task.rule_count,
+                    Mark::Started,
+                    key,
+                    made.sent,
+                );
+                self.recorder
+                    .submit(record)
+                    .map_err(Failure::MarkNotStored)?
+            }
+        };
+
+        match pending.wait(REACTOR_RECORD_TIMEOUT) {
+            Ok(stored) => stored.map_err(Failure::MarkNotStored)?,
+            Err(pending) => {
+                progress.mark = Some(pending);
+                let why = "timeout while writing the record".to_owned();
+                return Err(Failure::MarkNotStored(why));
+            }
+        }
 
         progress.start_recorded = true;
         Ok(())

@@ -27,8 +27,8 @@ pub(super) struct MasterExecutor {
     /// Runs `caller` reactions, one at a time.
     pub(super) callers: RwLock<Option<Arc<Helper>>>,
     pub(super) bus: Arc<dyn Bus>,
-    /// The socket directory of the bus that is reacted to.
-    pub(super) sock_dir: String,
+    /// The socket directory of the bus that is reacted to; replaced like `target`.
+    pub(super) sock_dir: RwLock<PathBuf>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -49,21 +49,29 @@ impl MasterExecutor {
         self.target.read().clone()
     }
 
+    fn sock_dir(&self) -> String {
+        self.sock_dir.read().to_string_lossy().into_owned()
+    }
+
     /// Fails if the master's event bus is disconnected. Without a bus the master is not running
     /// properly: it cannot publish a job or report the start of a runner, and every request would
     /// raise an exception at an unknown point.
     fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
-        self.bus.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
-            let why = format!("its event bus is not connected ({})", bus.display());
-            Err(MasterError::Unreachable {
-                place: master.place().to_string(),
-                why,
+        self.bus
+            .disconnected(&self.sock_dir())
+            .map_or(Ok(()), |bus| {
+                let why = format!("its event bus is not connected ({})", bus.display());
+                Err(MasterError::Unreachable {
+                    place: master.place().to_string(),
+                    why,
+                })
             })
-        })
     }
 
     /// Applies a changed configuration. The key is checked for each request anyway.
     pub(super) fn apply(&self, built: &Built) {
+        self.sock_dir.write().clone_from(&built.sock_dir);
+
         // The reactor of a minion has no master.
         let (Some(place), Some(known)) = (&built.place, self.target()) else {
             return;
@@ -194,8 +202,57 @@ impl Executor for MasterExecutor {
     fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {
         let stamp = self.clock.now().iso();
         let data = salt_event::stamped(&pack::packed(data), stamp.trim_end_matches('Z'));
-        self.bus.fire(&self.sock_dir, tag, &data)?;
+        self.bus.fire(&self.sock_dir(), tag, &data)?;
         self.metrics.events_fired.add(1);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::config::salt_master::{Role, SaltMaster};
+
+    /// Records the directories to whose bus events are fired.
+    #[derive(Default)]
+    struct Buses(Mutex<Vec<String>>);
+
+    impl Bus for Buses {
+        fn disconnected(&self, _directory: &str) -> Option<PathBuf> {
+            None
+        }
+
+        fn fire(&self, directory: &str, _tag: &str, _data: &[u8]) -> Result<(), String> {
+            self.0.lock().push(directory.to_owned());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn after_a_reload_events_are_fired_onto_the_bus_of_the_new_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let buses = Arc::new(Buses::default());
+        let executor = MasterExecutor {
+            target: RwLock::default(),
+            callers: RwLock::default(),
+            bus: buses.clone(),
+            sock_dir: RwLock::new("/old".into()),
+            clock: Clock::real(),
+            metrics: Arc::default(),
+        };
+        executor.fire("a", &Value::Null).unwrap();
+
+        let (path, metrics) = (dir.path().join("minion"), Arc::default());
+        std::fs::write(&path, "sock_dir: /new\n").unwrap();
+        let config = crate::config::ReactorConfig::default();
+        let master = SaltMaster::read_as(&path, Role::Minion);
+        let mut said = super::super::build::Said::default();
+        let built =
+            super::super::build::build(&master, &path, "minion", &config, &metrics, &mut said);
+        executor.apply(&built.unwrap());
+        executor.fire("b", &Value::Null).unwrap();
+        assert_eq!(*buses.0.lock(), ["/old", "/new"]);
     }
 }

@@ -134,7 +134,7 @@ impl ReactorService {
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             bus,
-            sock_dir: sock_dir.to_string_lossy().into_owned(),
+            sock_dir: RwLock::new(sock_dir.clone()),
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
@@ -162,6 +162,7 @@ impl ReactorService {
             source: (role, path, key),
             python,
             runs_as: runs_as(&master),
+            buses: (config.bus.clone(), sock_dir),
             files,
             pipeline,
             rules_problem: None,
@@ -218,6 +219,8 @@ struct Current {
     python: Option<PathBuf>,
     /// See [`runs_as`].
     runs_as: Option<Map>,
+    /// The configured buses, and the directory of the one that is reacted to.
+    buses: (Vec<PathBuf>, PathBuf),
     files: WatchedFiles,
     pipeline: Arc<Pipeline>,
     /// Why the file of the rules is not in use as it is now, as last reported.
@@ -318,6 +321,13 @@ impl Current {
                 // them.
                 built.pipeline.take_over(&self.pipeline);
                 self.executor.apply(&built);
+
+                // The buses themselves are those of the start, so that the new one may be missing.
+                let (buses, sock_dir) = &mut self.buses;
+                if *sock_dir != built.sock_dir {
+                    check_buses(buses, &built.sock_dir);
+                    sock_dir.clone_from(&built.sock_dir);
+                }
 
                 let runs_as = runs_as(&master);
 

@@ -1,12 +1,12 @@
 //! Writes records to the log. Rejected records are offered again until the store accepts them.
 
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::base::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
+use crate::base::limits::REACTOR_RECORDS_MAX;
 use crate::base::metrics::Metrics;
 use crate::model::Batch;
 use crate::store::Intake;
@@ -18,6 +18,24 @@ pub(crate) struct Recorder {
     waiting: Arc<Mutex<Vec<Arc<Batch>>>>,
     clean: Clean,
     metrics: Arc<Metrics>,
+}
+
+/// A record on its way to the disk. It may be stored even if nobody waits for it any more.
+#[derive(Debug)]
+pub(crate) struct PendingRecord(Receiver<Result<(), String>>);
+
+impl PendingRecord {
+    /// Waits until the record is on disk or has failed; an error is the record itself, if that
+    /// takes longer than `timeout`.
+    pub(crate) fn wait(self, timeout: Duration) -> Result<Result<(), String>, Self> {
+        match self.0.recv_timeout(timeout) {
+            Ok(stored) => Ok(stored),
+            Err(RecvTimeoutError::Timeout) => Err(self),
+            Err(RecvTimeoutError::Disconnected) => {
+                Ok(Err("the store has given up the record".to_owned()))
+            }
+        }
+    }
 }
 
 pub(crate) type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
@@ -56,23 +74,19 @@ impl Recorder {
         }
     }
 
-    /// Writes a record and waits until it is on disk.
-    pub(crate) fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
+    /// Writes a record for whose storage the caller waits.
+    pub(crate) fn submit(&self, batch: Batch) -> Result<PendingRecord, String> {
         let stopping = || "the daemon is stopping".to_owned();
         let intake = self.intake.lock().clone().ok_or_else(stopping)?;
 
         let (sender, receiver) = sync_channel(1);
         // The receiver may have given up; nobody needs the result then.
         let done = Box::new(move |stored| drop(sender.try_send(stored)));
+        // An intake that exists keeps the store from stopping, so it is not held while waiting.
         intake
             .submit((self.clean)(batch), Some(done))
             .map_err(|error| error.to_string())?;
-
-        // An intake that exists keeps the store from stopping, so it is not held while waiting.
-        drop(intake);
-        receiver
-            .recv_timeout(REACTOR_RECORD_TIMEOUT)
-            .unwrap_or_else(|_| Err("timeout while writing the record".to_owned()))
+        Ok(PendingRecord(receiver))
     }
 
     /// Offers rejected records again.

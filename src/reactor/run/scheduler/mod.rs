@@ -26,6 +26,7 @@ use self::runners::Runners;
 use self::throttle::{Admission, Throttles};
 use super::Event;
 use super::record::CallRecord;
+use super::record::recorder::PendingRecord;
 use super::{ReactionPlan, SeqNo, micros};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
@@ -88,6 +89,8 @@ pub(crate) struct TaskProgress {
     pub(crate) maybe_sent: bool,
     /// True if the log has a mark that the next call was started.
     pub(crate) start_recorded: bool,
+    /// Such a mark whose storage takes too long.
+    pub(crate) mark: Option<PendingRecord>,
     /// End of the log when the next call was first sent.
     pub(crate) since: SeqNo,
     /// Set if the next call was sent, has no response, and must not be sent again.
@@ -119,6 +122,7 @@ impl TaskProgress {
             tries: 0,
             maybe_sent,
             start_recorded: false,
+            mark: None,
             since,
             unanswered: None,
         }
@@ -127,7 +131,8 @@ impl TaskProgress {
     /// Adds a finished call. After a restart the next call may have been tried as well.
     pub(crate) fn finish_call(&mut self, made: CallRecord, task: &Task) {
         self.made.push(made);
-        (self.tries, self.maybe_sent, self.start_recorded) = (0, task.resumed, false);
+        (self.tries, self.maybe_sent) = (0, task.resumed);
+        (self.start_recorded, self.mark) = (false, None);
         (self.since, self.unanswered) = (task.event.seq, None);
     }
 }

@@ -579,3 +579,56 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
 }
+
+#[test]
+fn a_mark_that_is_still_being_stored_is_not_written_again() {
+    let settings = with(|options| options.at_most_once = true);
+    let harness = Harness::start(rules(&["?"]), settings.clone(), |_, _| Ok(yes()));
+    let shared = &harness.reactor.shared;
+    let task = super::super::scheduler::Task::new(
+        Event::default(),
+        vec!["?".into()],
+        1,
+        settings.plain.clone(),
+    );
+    let plan = shared.rules().react(&task.event, &task.rules);
+    let made = record::CallRecord {
+        call: plan.calls[0].clone(),
+        jid: String::new(),
+        tries: 0,
+        sent: Micros(NOW),
+        took_us: 0,
+        outcome: record::CallOutcome::Shadowed,
+    };
+    let mut progress =
+        super::super::scheduler::TaskProgress::of(&task.event, Micros(NOW), plan, false);
+
+    // The first attempt gave up waiting for this mark.
+    let batch = record::mark(
+        &task.event,
+        &task.rules,
+        1,
+        record::Mark::Started,
+        7,
+        Micros(NOW),
+    );
+    progress.mark = Some(shared.recorder.submit(batch).unwrap());
+    let records = || {
+        let mut count = 0;
+        let row = |row: crate::store::Followed<'_>| {
+            count += usize::from(get(row.body, "keys").is_some());
+        };
+        let all = |_, _| true;
+        let from = harness.store.follow(all, SeqNo(1), usize::MAX, row);
+        from.unwrap();
+        count
+    };
+    shared.store_mark(&task, &mut progress, &made, 7).unwrap();
+    assert!(progress.start_recorded && progress.mark.is_none());
+    assert_eq!(records(), 1);
+
+    // The next attempt, after a withdrawal, needs a mark of its own.
+    shared.store_mark(&task, &mut progress, &made, 7).unwrap();
+    assert_eq!(records(), 2);
+    harness.stop();
+}
