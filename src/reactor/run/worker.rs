@@ -55,9 +55,6 @@ pub(super) enum Failure {
     PossiblyMade(String),
     /// The call was made, or can never be: do not retry.
     Final(String),
-    /// The master rejected this request, and would reject it again; an earlier one may have been
-    /// carried out.
-    Refused(String),
 }
 
 impl From<MasterError> for Failure {
@@ -65,7 +62,8 @@ impl From<MasterError> for Failure {
         let words = error.to_string();
         match error {
             MasterError::Unreachable { .. } => Self::Unreachable(words),
-            MasterError::Refused { .. } => Self::Refused(words),
+            // A rejection is repeated, too: a master that restarts rejects the key that it has just
+            // replaced, and accepts the next request.
             error if error.was_not_done() => Self::NotMade(words),
             _ => Self::PossiblyMade(words),
         }
@@ -489,9 +487,6 @@ impl Shared {
             _ => progress.tries += 1,
         }
         made.tries = progress.tries;
-        let is_last =
-            progress.tries >= task.options.tries || matches!(failure, Failure::Refused(_));
-
         let why = match failure {
             Failure::PossiblyMade(why) => {
                 // If it was made, its event on the bus is ours but has no known response.
@@ -514,13 +509,10 @@ impl Shared {
                 why
             }
             Failure::Final(why) => return self.dead(task, made, why),
-            Failure::Unreachable(why)
-            | Failure::MarkNotStored(why)
-            | Failure::NotMade(why)
-            | Failure::Refused(why) => why,
+            Failure::Unreachable(why) | Failure::MarkNotStored(why) | Failure::NotMade(why) => why,
         };
 
-        if is_last {
+        if progress.tries >= task.options.tries {
             // No try was sent, so the outcome is certain.
             if !progress.maybe_sent {
                 return self.dead(task, made, why);

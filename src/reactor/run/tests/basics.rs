@@ -159,37 +159,11 @@ fn reactions_wait_in_order_while_the_master_is_unreachable() {
 }
 
 #[test]
-fn a_refused_call_is_not_retried_and_does_not_delay_the_next_of_its_minion() {
-    let settings = with(|options| options.tries = 3);
-    let harness = Harness::start(rules(&["*"]), settings, |call, times| {
-        match (argument(call), times) {
-            ("1", _) | ("lost", 2) => Err(refused()),
-            ("lost", _) => Err(no_answer()),
-            _ => Ok(yes()),
-        }
-    });
-    harness.fire_event("1", "web1");
-    harness.fire_event("2", "web1");
-    assert_eq!([harness.next(), harness.next()], ["1", "2"]);
-    harness.wait_until_done();
-    assert_eq!(harness.history(), [outcome("1", "dead", "dead"), done("2")]);
-
-    // The first request may have been carried out, whatever the master says to the second.
-    harness.fire_event("lost", "web1");
-    assert_eq!(harness.next(), "lost");
-    harness.wait_for_the_pause();
-    harness.wind_until_done();
-    assert_eq!(harness.next(), "lost");
-    assert_eq!(harness.history()[2], outcome("lost", "dead", "unknown"));
-    assert_eq!(harness.stop().1, [""; 0]);
-}
-
-#[test]
-fn a_failed_call_is_retried_then_dead_lettered_and_can_be_replayed() {
+fn a_refused_call_is_retried_then_dead_lettered_and_can_be_replayed() {
     let settings = with(|options| options.tries = 3);
     let harness = Harness::start(rules(&["*"]), settings, |_, times| {
         if times <= 3 {
-            Err(not_now())
+            Err(refused())
         } else {
             Ok(yes())
         }

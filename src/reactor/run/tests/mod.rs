@@ -189,13 +189,6 @@ fn no_answer() -> MasterError {
     }
 }
 
-fn not_now() -> MasterError {
-    MasterError::Retry {
-        place: "here".to_owned(),
-        why: "not now".to_owned(),
-    }
-}
-
 fn refused() -> MasterError {
     MasterError::Refused {
         place: "here".to_owned(),
