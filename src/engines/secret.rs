@@ -528,7 +528,7 @@ mod tests {
             percent.to_uppercase(),
             percent.replace('%', "%25"),
             percent.replace('%', "%2525"),
-            secret.replace('%', "%25").replace('%', "%25"),
+            secret.replace('%', "%2525"),
             secret.replace(' ', "+").replace('/', "%2f"),
             unicode,
             html,

@@ -99,7 +99,7 @@ answers! {
 
 impl NotRead {
     /// Adds what another page of the same list did not examine.
-    pub(crate) fn add(&mut self, page: Self) {
+    pub(crate) fn add(&mut self, page: &Self) {
         self.jobs_checked = self.jobs_checked.max(page.jobs_checked);
         self.jobs_skipped |= page.jobs_skipped;
         // The latest, because the events before it are missing in one of the pages.

@@ -122,7 +122,7 @@ fn whole_list(
             rows.append(more);
         }
         minions.append(&mut page.minions);
-        skipped.add(std::mem::take(&mut page.skipped));
+        skipped.add(&page.skipped);
 
         let left = args
             .limit

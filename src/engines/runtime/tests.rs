@@ -808,6 +808,7 @@ fn a_test_sends_the_newest_event_and_redaction_is_applied() {
 }
 
 /// Rejects everything for good.
+#[expect(clippy::unnecessary_wraps, reason = "a destination can fail")]
 fn reject(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
     let all = (0..items.len()).map(|index| Rejected {
         index,

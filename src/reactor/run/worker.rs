@@ -426,28 +426,27 @@ impl Shared {
         if !must_not_repeat(task, &made.call.request) {
             return Ok(());
         }
-        let pending = match progress.mark.take() {
-            // It is still on its way. A second one would count as a second call, of which only one
-            // could be withdrawn.
-            Some(pending) => pending,
-            None => {
-                // A mark of a call that cannot be sent would have to be withdrawn at every try.
-                if made.call.request.client != Client::Caller {
-                    self.executor.reach()?;
-                }
-
-                let record = mark(
-                    &task.event,
-                    &task.rules,
-                    task.rule_count,
-                    Mark::Started,
-                    key,
-                    made.sent,
-                );
-                self.recorder
-                    .submit(record)
-                    .map_err(Failure::MarkNotStored)?
+        // A mark that is still on its way is waited for: a second one would count as a second call,
+        // of which only one could be withdrawn.
+        let pending = if let Some(pending) = progress.mark.take() {
+            pending
+        } else {
+            // A mark of a call that cannot be sent would have to be withdrawn at every try.
+            if made.call.request.client != Client::Caller {
+                self.executor.reach()?;
             }
+
+            let record = mark(
+                &task.event,
+                &task.rules,
+                task.rule_count,
+                Mark::Started,
+                key,
+                made.sent,
+            );
+            self.recorder
+                .submit(record)
+                .map_err(Failure::MarkNotStored)?
         };
 
         match pending.wait(REACTOR_RECORD_TIMEOUT) {

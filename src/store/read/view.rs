@@ -408,9 +408,11 @@ impl StoreView {
             &asked,
             |segment, block| self.store.0.block(segment, block),
             |_, one, _| one.is_plain,
-            |number, one, place| match jobs.get_mut(number) {
-                Some(job) => self.take(job, one, place),
-                None => Ok(()),
+            |number, one, place| {
+                if let Some(job) = jobs.get_mut(number) {
+                    self.take(job, one, place);
+                }
+                Ok(())
             },
         )?;
 
@@ -441,17 +443,12 @@ impl StoreView {
     }
 
     /// Adds an entry of a job, if the reader may know it.
-    fn take(
-        &self,
-        job: &mut AllowedJob,
-        one: &Asked<'_>,
-        place: Place<'_>,
-    ) -> Result<(), StoreError> {
+    fn take(&self, job: &mut AllowedJob, one: &Asked<'_>, place: Place<'_>) {
         let (rows, at, kind) = (place.rows, place.at(), place.rows.kind(place.at()));
         let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
         // Before anything is copied: most entries of most jobs are of other minions.
         if is_of_minion && !self.limits.allow_minion(rows.minion(at)) {
-            return Ok(());
+            return;
         }
 
         let with_tag = kind == Kind::Event && self.limits.tags.is_some();
@@ -462,12 +459,12 @@ impl StoreView {
         if !is_of_minion || is_unknown {
             // Noted, and the rest of the job is worth having.
             let Some(body) = self.store.0.body(place.segment, rows, at) else {
-                return Ok(());
+                return;
             };
             entry.body = body.to_vec();
         }
         let Some(mut entry) = self.allowed(entry) else {
-            return Ok(());
+            return;
         };
 
         let first_at = job.first_at.get_or_insert(entry.at);
@@ -489,7 +486,6 @@ impl StoreView {
             }
             _ => job.others.push(entry),
         }
-        Ok(())
     }
 
     /// A job from its allowed entries; `None` if they name nothing that the reader may know.

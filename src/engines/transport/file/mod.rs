@@ -232,7 +232,7 @@ impl FileTransport {
             return;
         }
 
-        let result = rotation.rotate(&*self.deps.fs, &self.settings.path, now);
+        let result = Rotation::rotate(&*self.deps.fs, &self.settings.path, now);
         let is_rotated = result.is_ok();
 
         // The next attempt comes with the next batch.

@@ -68,7 +68,7 @@ impl Rotation {
     }
 
     /// Renames the file at `path`. What follows is up to [`Rotation::finish`].
-    pub(super) fn rotate(&self, fs: &dyn Fs, path: &Path, now: Micros) -> io::Result<()> {
+    pub(super) fn rotate(fs: &dyn Fs, path: &Path, now: Micros) -> io::Result<()> {
         let stamp = now
             .utc()
             .map(|at| at.strftime("%Y%m%dT%H%M%SZ").to_string());

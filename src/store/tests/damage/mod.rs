@@ -241,10 +241,11 @@ fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
     let sealing = damaged.memory().unwrap();
     let (tx, rx) = sync_channel(1);
     let shared = rig.store.0.clone();
-    let opens = std::thread::spawn(move || {
+    let open = move || {
         shared.note_open(&other, crate::base::limits::INDEXES_OPEN_BYTES + 1);
         tx.send(()).unwrap();
-    });
+    };
+    let opens = std::thread::Builder::new().spawn(open).unwrap();
     receive(&rx);
 
     drop(sealing);
