@@ -62,6 +62,12 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
 /// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes of a file of Salt's configuration. Salt has no limit, and generated node groups and external
+/// pillars reach megabytes.
+pub const SALT_CONFIG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Files of Salt's configuration that are read, each counted as often as it is included. A file that
+/// includes its own directory multiplies with each level.
+pub const SALT_CONFIG_FILES_MAX: usize = 10_000;
 /// Files in the directory `conf.d` beside the configuration file.
 pub const CONFIG_FILES_MAX: usize = 1000;
 

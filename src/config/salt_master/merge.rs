@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::keys::read_small;
-use crate::base::limits::CONFIG_FILE_BYTES_MAX;
+use crate::base::limits::{SALT_CONFIG_FILE_BYTES_MAX, SALT_CONFIG_FILES_MAX};
 use crate::config::python_glob::glob;
 use crate::model::{Note, NoteLevel};
 use crate::wire::python::value::Key;
@@ -14,8 +14,6 @@ use crate::wire::python::{Map, Value, yaml};
 const LOGGER: &str = "salt.config";
 /// Salt follows includes without a limit; real configurations do not nest this deep.
 const INCLUDE_DEPTH_MAX: usize = 16;
-/// Files that are read, each counted as often as it is included.
-const FILES_MAX: usize = 10_000;
 
 /// Reads files and records their paths and problems.
 #[derive(Debug, Default)]
@@ -49,7 +47,7 @@ impl Reader {
         let read = match planned {
             Some((_, Some(text))) => Ok(text.clone().into_bytes()),
             Some((_, None)) => return None,
-            None => read_small(path, CONFIG_FILE_BYTES_MAX),
+            None => read_small(path, SALT_CONFIG_FILE_BYTES_MAX),
         };
 
         let bytes = match read {
@@ -125,10 +123,9 @@ impl Reader {
             _ => return Map::default(),
         };
 
-        // A file that includes its own directory multiplies with each level.
-        if depth >= INCLUDE_DEPTH_MAX || self.files.len() > FILES_MAX {
+        if depth >= INCLUDE_DEPTH_MAX || self.files.len() > SALT_CONFIG_FILES_MAX {
             let message = format!(
-                "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, or read more than {FILES_MAX} files; the rest is ignored",
+                "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, or read more than {SALT_CONFIG_FILES_MAX} files; the rest is ignored",
                 from.display()
             );
             self.note(NoteLevel::Error, message);

@@ -279,3 +279,16 @@ fn a_minion_has_its_own_defaults_and_starts_the_configured_engines() {
     assert!(!bare.id.ends_with("_master"));
     assert_eq!(bare.text("file_client"), Some("remote"));
 }
+
+#[test]
+fn a_large_generated_file_is_read_as_salt_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("master");
+    // Larger than any configuration of saltcellar may be.
+    let comment = "# a generated line\n".repeat(120_000);
+    std::fs::write(&path, format!("{comment}sock_dir: /s\n")).unwrap();
+
+    let salt = SaltMaster::read(&path);
+    assert_eq!(salt.notes, []);
+    assert_eq!(salt.sock_dir, Path::new("/s"));
+}
