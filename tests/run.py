@@ -59,7 +59,7 @@ def stages():
         Stage("packages", "Debian packages that tests need", prepares=True),
         Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
         Stage("build", "the crate and its tests", ("packages",), 2, prepares=True),
-        # Beside the tests of the crate, which wait half of the time.
+        # While the crate's tests run, which wait half of the time.
         *([Stage("release", "the release build", ("build",), prepares=True)] if CI else []),
         Stage("systemd", "the units under a real systemd", binary),
         Stage("integration", "a real Salt master", binary),

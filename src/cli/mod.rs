@@ -114,6 +114,21 @@ struct Global {
     no_pager: bool,
 }
 
+#[cfg(test)]
+impl Global {
+    /// No flag but `--output json`.
+    fn with_json() -> Self {
+        Self {
+            socket: None,
+            state_dir: None,
+            config: None,
+            output: Form::Json,
+            utc: false,
+            no_pager: false,
+        }
+    }
+}
+
 impl Global {
     fn overrides(&self) -> CliOverrides {
         CliOverrides {

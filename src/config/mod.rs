@@ -38,6 +38,7 @@ pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{CliOverrides, SocketChoice, read_options};
 pub use self::network::{HttpConfig, HttpTls, HttpsConfig, MinionsRead};
 pub use self::reactor::ReactorConfig;
+pub(crate) use self::render::is_plain_yaml;
 pub use self::store::{Space, StoreConfig};
 use crate::base::limits;
 use crate::model::Right;

@@ -175,7 +175,7 @@ pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Syncs a directory: entries created or removed so far survive a power cut.
+/// Syncs a directory: entries created or removed so far survive a power loss.
 pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }

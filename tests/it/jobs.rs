@@ -1,7 +1,7 @@
 //! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use rmpv::Value;
 use serde_json::{Value as Json, json};
@@ -708,24 +708,32 @@ fn a_job_of_many_minions_is_read_in_pages() {
     assert_eq!(some["returns"].as_array().unwrap().len(), 10);
 }
 
-#[test]
-fn a_watch_continues_after_the_daemon_was_restarted() {
-    let mut cellar = Cellar::start();
-    publish(&cellar, JID, "cmd.run", &["web1", "web2"]);
-    answer(&cellar, JID, "web1", "cmd.run", &json!("x"), 0);
+/// `jobs watch` of a job of two minions, of which the first has returned, and the lines after that.
+fn watched(cellar: &Cellar) -> (Child, impl Iterator<Item = String> + use<>) {
+    publish(cellar, JID, "cmd.run", &["web1", "web2"]);
+    answer(cellar, JID, "web1", "cmd.run", &json!("x"), 0);
     let mut child = program()
         .arg("--socket")
         .arg(cellar.socket())
+        // Shorter than the default, in case a line never arrives.
         .args(["jobs", "watch", JID, "--timeout", "5m"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+
     let mut lines = BufReader::new(child.stdout.take().unwrap())
         .lines()
         .map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), format!("job {JID} cmd.run on *"));
     assert!(lines.next().unwrap().ends_with("1/2  web1: ok, retcode 0"));
+    (child, lines)
+}
+
+#[test]
+fn a_watch_continues_after_the_daemon_was_restarted() {
+    let mut cellar = Cellar::start();
+    let (child, mut lines) = watched(&cellar);
 
     cellar.kill();
     cellar.restart();
@@ -740,22 +748,7 @@ fn a_watch_continues_after_the_daemon_was_restarted() {
 #[test]
 fn a_job_is_watched_until_all_minions_have_returned() {
     let cellar = Cellar::start();
-    publish(&cellar, JID, "cmd.run", &["web1", "web2"]);
-    answer(&cellar, JID, "web1", "cmd.run", &json!("x"), 0);
-    let mut child = program()
-        .arg("--socket")
-        .arg(cellar.socket())
-        // Shorter than the default, in case a line never arrives.
-        .args(["jobs", "watch", JID, "--timeout", "30s"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), format!("job {JID} cmd.run on *"));
-    assert!(lines.next().unwrap().ends_with("1/2  web1: ok, retcode 0"));
+    let (child, mut lines) = watched(&cellar);
     // The watch sees the following entries even if it is not waiting yet.
     let data = json!({"id": "web2", "data": {"ret": {"name": "b", "__id__": "step", "result": true}, "len": 2},
                       "cmd": "_minion_event", "jid": JID});

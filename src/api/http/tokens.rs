@@ -335,7 +335,7 @@ fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
     file.flush()?;
     file.as_file().sync_all()?;
 
-    // The content is durable before the name: after a power cut the name leads to the old file or
+    // The content is durable before the name: after a power loss the name leads to the old file or
     // to the whole new one.
     file.persist(path)?;
     // The new name is durable only with its directory.

@@ -41,7 +41,7 @@ answers! {
         socket: String,
         /// All entries below are readable.
         head: u64,
-        /// All entries below survive a power cut.
+        /// All entries below survive a power loss.
         durable: u64,
         /// Seconds since the appender's last iteration; more than a few mean that disk I/O blocks it.
         appender_seen_s: u64,

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::json;
 
+use crate::config::is_plain_yaml;
 use crate::reactor::master::pack::packed;
 use crate::wire::json::from_json;
 use crate::wire::python::Value as Python;
@@ -50,13 +51,7 @@ pub(in crate::cli) fn inline(value: &Python) -> String {
 
 /// Text as YAML: quoted, unless it is a path or a name that YAML cannot take for anything else.
 fn quoted(text: &str) -> String {
-    // YAML 1.1 reads these as booleans or null.
-    const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
-
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    let begins = text.starts_with(|c: char| c == '/' || c.is_ascii_alphabetic());
-
-    if begins && text.chars().all(is_plain) && !WORDS.contains(&text.to_lowercase().as_str()) {
+    if is_plain_yaml(text) {
         text.to_owned()
     } else {
         json!(text).to_string()

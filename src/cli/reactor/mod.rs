@@ -235,19 +235,14 @@ pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Form;
 
     #[test]
     fn a_named_file_is_rendered_with_the_configured_python_and_without_the_configured_rules() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         let global = Global {
-            socket: None,
-            state_dir: None,
             config: Some(file.clone()),
-            output: Form::Json,
-            utc: false,
-            no_pager: false,
+            ..Global::with_json()
         };
         let settings = |master_config: Option<&str>| {
             let args = SaltArgs {

@@ -230,7 +230,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cli::Form;
     use crate::config::Config;
 
     #[test]
@@ -250,12 +249,9 @@ mod tests {
         fs::write(dir.path().join("c.yaml"), "{}\n").unwrap();
 
         let global = Global {
-            socket: None,
             state_dir: Some(state.clone()),
             config: Some(dir.path().join("c.yaml")),
-            output: Form::Json,
-            utc: false,
-            no_pager: false,
+            ..Global::with_json()
         };
         let args = Args {
             dry_run: false,

@@ -155,26 +155,26 @@ fn scalar(value: &Json) -> String {
 }
 
 fn is_bare(text: &str) -> bool {
-    // In doubt a text is quoted: only what YAML cannot take for another type is bare.
-    let first = text
-        .chars()
-        .next()
-        .is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
-
     // Sizes and times, such as `10m`.
-    let sized = text.chars().next().is_some_and(|c| c.is_ascii_digit())
-        && text.ends_with(['B', 's', 'm', 'h', 'd']);
+    let sized = text.starts_with(|c: char| c.is_ascii_digit())
+        && text.ends_with(['B', 's', 'm', 'h', 'd'])
+        && text.chars().all(is_plain_char);
 
-    let rest = text
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    sized || is_plain_yaml(text)
+}
 
-    (first || sized)
-        && rest
-        && !matches!(
-            text,
-            "null" | "Null" | "NULL" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n"
-        )
+/// Whether a YAML reader, ours or PyYAML, takes this text unquoted for text. In doubt it does not.
+pub(crate) fn is_plain_yaml(text: &str) -> bool {
+    // In all their spellings: `On`, `NULL`.
+    const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+
+    text.starts_with(|c: char| c == '/' || c.is_ascii_alphabetic())
+        && text.chars().all(is_plain_char)
+        && !WORDS.contains(&text.to_lowercase().as_str())
+}
+
+fn is_plain_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/._-".contains(c)
 }
 
 #[cfg(test)]

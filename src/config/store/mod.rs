@@ -14,8 +14,8 @@ use crate::model::{ClassRules, Durability, EVENTS, JOBS, MINION_SHARE, OVERFLOW}
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// When a call is acknowledged. `durable`: after its entries are synced; a power cut loses no acknowledged entry. `written 5s`: after its entries
-    /// are handed to the kernel, which are synced within that time; a killed daemon loses nothing, a power cut loses up to the last five seconds.
+    /// When a call is acknowledged. `durable`: after its entries are synced; a power loss loses no acknowledged entry. `written 5s`: after its entries
+    /// are handed to the kernel, which are synced within that time; a killed daemon loses nothing, a power loss loses up to the last five seconds.
     ///
     /// - value: durable, or written and a time from 1s to 60s
     /// - default: `durable`

@@ -179,6 +179,15 @@ struct FakeDestination {
     is_stalled: AtomicBool,
 }
 
+impl FakeDestination {
+    /// Waits until it has this many requests, answered or not.
+    fn wait_for_request(&self, count: usize) {
+        wait_for("a request", || {
+            (self.requests.load(Ordering::SeqCst) == count).then_some(())
+        });
+    }
+}
+
 impl std::fmt::Debug for FakeDestination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("FakeDestination")
@@ -777,9 +786,7 @@ fn a_stop_does_not_wait_for_a_stalled_destination() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(1);
-    wait_for("a request", || {
-        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
-    });
+    rig.destination.wait_for_request(1);
     rig.engines.stop();
     assert_eq!(
         rig.feed.cursor(),
@@ -823,9 +830,7 @@ fn a_reload_during_a_delivery_loses_no_dead_letter() {
     let rig = Rig::start("", reject);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(1);
-    wait_for("a request", || {
-        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
-    });
+    rig.destination.wait_for_request(1);
     // The new sink knows the dead letters before the old one adds its last.
     rig.engines
         .apply(vec![settings("one", ", rate: 1000/1s", &rig.destination)]);
@@ -841,9 +846,7 @@ fn a_reload_during_a_delivery_loses_no_dead_letter() {
     // A drop reaches the instance that the old thread writes with.
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(1);
-    wait_for("a request", || {
-        (rig.destination.requests.load(Ordering::SeqCst) == 3).then_some(())
-    });
+    rig.destination.wait_for_request(3);
     rig.engines
         .apply(vec![settings("one", ", rate: 2000/1s", &rig.destination)]);
     assert_eq!(rig.engines.drop_dead_letters("one", None).unwrap(), 2);
@@ -859,9 +862,7 @@ fn a_removed_sink_that_returns_waits_for_the_delivery_in_flight() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.feed.add(1);
-    wait_for("a request", || {
-        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
-    });
+    rig.destination.wait_for_request(1);
     rig.engines.apply(Vec::new());
     rig.engines
         .apply(vec![settings("one", "", &rig.destination)]);
@@ -885,9 +886,7 @@ fn a_stop_waits_for_the_delivery_of_a_removed_sink() {
         accept(items)
     });
     rig.feed.add(1);
-    wait_for("a request", || {
-        (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(())
-    });
+    rig.destination.wait_for_request(1);
     rig.engines.apply(Vec::new());
     rig.engines.stop();
     assert_eq!(rig.feed.cursor(), 1);

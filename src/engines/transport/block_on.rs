@@ -44,7 +44,7 @@ impl ClientThread {
 }
 
 impl Drop for ClientThread {
-    /// Waits for nothing: a look-up of a name may take long.
+    /// Waits for nothing: a lookup of a name may take long.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

@@ -508,39 +508,80 @@ fn the_spill_stays_within_its_limit() {
     );
 }
 
+/// A store that rejects every write, and has rejected the first event.
+struct Rejecting {
+    harness: Harness,
+    plan: Arc<Plan>,
+    spill_writer: SpillWriter,
+    spill_drainer: SpillDrainer,
+}
+
+impl Rejecting {
+    fn new() -> Self {
+        let plan = Arc::new(Plan::default());
+        let mut harness = Harness::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
+        let spill_writer = harness.spill_writer();
+        let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+        harness.start();
+        plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
+        spill_writer.push(event(0, 10), at(0));
+        let shared = spill_writer.shared();
+        wait_until("a rejection", || shared.refused().is_some());
+        Self {
+            harness,
+            plan,
+            spill_writer,
+            spill_drainer,
+        }
+    }
+}
+
+/// Has the waiting batch retried, without its pause, until it is rejected once more.
+fn retry(spill_drainer: &mut SpillDrainer, metrics: &Metrics) {
+    let before = metrics.bus_events_offered_again.get();
+    crate::testkit::wait_for("another rejection", || {
+        come_due(spill_drainer);
+        (metrics.bus_events_offered_again.get() > before).then_some(())
+    });
+}
+
+/// Delivers as if the pause before a retry were over; its length is kept.
+fn come_due(spill_drainer: &mut SpillDrainer) {
+    if let Some((at, _)) = &mut spill_drainer.retry_at {
+        *at = Instant::now();
+    }
+    spill_drainer.deliver();
+}
+
 #[test]
 fn events_rejected_permanently_are_recorded_as_a_gap() {
-    let plan = Arc::new(Plan::default());
-    let mut harness = Harness::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
-    let spill_writer = harness.spill_writer();
-    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let Rejecting {
+        mut harness,
+        plan,
+        spill_writer,
+        mut spill_drainer,
+    } = Rejecting::new();
     let shared = spill_writer.shared();
     let metrics = harness.metrics.clone();
-    harness.start();
-    plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
-    spill_writer.push(event(0, 10), at(0));
-    wait_until("a rejection", || shared.refused().is_some());
     spill_writer.push(event(1, 10), at(1));
-    // Retries without the pause before it, and waits for the answer.
-    let mut retry = || {
-        let before = metrics.bus_events_offered_again.get();
-        spill_drainer.retry_at = None;
-        crate::testkit::wait_for("another rejection", || {
-            spill_drainer.deliver();
-            (metrics.bus_events_offered_again.get() > before).then_some(())
-        });
+    let mut lost_after_retry = || {
+        retry(&mut spill_drainer, &metrics);
         (shared.waiting().lost, metrics.bus_gaps.get())
     };
     for _ in 0..2 * REFUSED_TIMES_MAX {
         assert_eq!(
-            retry(),
+            lost_after_retry(),
             (0, 0),
             "events wait while the store accepts nothing"
         );
     }
     // As if the store had accepted an entry of another source.
     metrics.entries_stored.add(1);
-    assert_eq!(retry(), (1, 1), "and are dropped once it accepts others");
+    assert_eq!(
+        lost_after_retry(),
+        (1, 1),
+        "and are dropped once it accepts others"
+    );
     plan.heal();
     spill_writer.close();
     drop(spill_writer);
@@ -554,27 +595,17 @@ fn events_rejected_permanently_are_recorded_as_a_gap() {
 
 #[test]
 fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
-    let plan = Arc::new(Plan::default());
-    let mut harness = Harness::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
-    let spill_writer = harness.spill_writer();
-    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let Rejecting {
+        harness,
+        plan,
+        spill_writer,
+        mut spill_drainer,
+    } = Rejecting::new();
     let shared = spill_writer.shared();
     let metrics = harness.metrics.clone();
-    harness.start();
-    plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
-    spill_writer.push(event(0, 10), at(0));
-    wait_until("a rejection", || shared.refused().is_some());
 
-    // The time of each retry comes at once; its pause is kept.
     let pauses = [(); 6].map(|()| {
-        let before = metrics.bus_events_offered_again.get();
-        crate::testkit::wait_for("another rejection", || {
-            if let Some((at, _)) = &mut spill_drainer.retry_at {
-                *at = Instant::now();
-            }
-            spill_drainer.deliver();
-            (metrics.bus_events_offered_again.get() > before).then_some(())
-        });
+        retry(&mut spill_drainer, &metrics);
         spill_drainer.retry_at.unwrap().1
     });
     assert_eq!(
@@ -584,10 +615,7 @@ fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
 
     plan.heal();
     crate::testkit::wait_for("the batch to be stored", || {
-        if let Some((at, _)) = &mut spill_drainer.retry_at {
-            *at = Instant::now();
-        }
-        spill_drainer.deliver();
+        come_due(&mut spill_drainer);
         shared.refused().is_none().then_some(())
     });
     spill_drainer.deliver();

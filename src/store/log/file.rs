@@ -233,7 +233,7 @@ impl LogFile {
             return Ok(log);
         };
 
-        // The class and number of a path are what retention and look-ups use; contradicting bytes
+        // The class and number of a path are what retention and lookups use; contradicting bytes
         // mean that an administrator moved files.
         if let Some(what) = header.mismatch(class_name, id) {
             let what = format!("{what}: was a directory renamed or copied?");

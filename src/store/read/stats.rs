@@ -22,7 +22,7 @@ use crate::store::{Store, StoreInner};
 pub(crate) struct StoreStats {
     /// All entries below are readable.
     pub(crate) head: SeqNo,
-    /// All entries below survive a power cut.
+    /// All entries below survive a power loss.
     pub(crate) durable: SeqNo,
     pub(crate) space: SpaceStatus,
     /// A step of the wall clock that the age clock does not trust yet.

@@ -374,7 +374,7 @@ pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), Sto
     }
 
     if !left.is_empty() {
-        // The renames of the previous run must be durable before anything is removed: a power cut
+        // The renames of the previous run must be durable before anything is removed: a power loss
         // could undo them.
         sync_dir(fs, class_dir)?;
     }

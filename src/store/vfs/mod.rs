@@ -78,7 +78,7 @@ pub trait Fs: Debug + Send + Sync {
         self.replace(path, Box::new(|file| file.write_all_at(bytes, 0)))
     }
 
-    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has
+    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power loss it has
     /// either the old or the new content. Durable on return.
     fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
         // Beside the file: a rename is atomic within one file system only.

@@ -10,7 +10,7 @@
 //! The first class with a matching rule gets the entry. A function rule applies to jobs as a whole.
 //! Loads, the event `new` and returns name their function; progress events, end times and a
 //! syndic's minions do not, so the classes of recent jobs are remembered for them, up to a limit.
-//! Entries of a forgotten job go to `jobs`; look-ups search every class, so they are still found.
+//! Entries of a forgotten job go to `jobs`; lookups search every class, so they are still found.
 //!
 //! # Invariant
 //!

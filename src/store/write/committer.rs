@@ -228,7 +228,7 @@ impl Active {
     }
 
     /// Truncates uncommitted bytes that a failed sync may have left, and rewrites acknowledged but
-    /// unsynced bytes. The segment must not be sealed before this is durable: a power cut could
+    /// unsynced bytes. The segment must not be sealed before this is durable: a power loss could
     /// restore frames that the index does not contain.
     fn cut_off(&self) -> Result<(), StoreError> {
         // A range that was acknowledged is written once more: the pages of it may be marked clean.

@@ -1,6 +1,6 @@
 //! Allocation of sequence numbers; none is assigned twice.
 //!
-//! A reader may have seen a number whose entry is lost: a power cut before a delayed sync, a
+//! A reader may have seen a number whose entry is lost: a power loss before a delayed sync, a
 //! deleted file. Numbers are therefore reserved on disk in batches of
 //! [`NUMBERS_AHEAD`](crate::base::limits::NUMBERS_AHEAD) before use, and a start after a crash
 //! continues after the reserved batch. If the file is missing or malformed, a start skips one

@@ -145,7 +145,7 @@ async fn fired(
 
     let answer =
         rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
-    // Not the sender's mistake: the answer is our own.
+    // Not the sender's mistake: this daemon made the response.
     let text = answer.map_err(|error| CallError::Internal(error.to_string()))?;
 
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))

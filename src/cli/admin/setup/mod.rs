@@ -729,7 +729,6 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::Form;
 
     #[derive(clap::Parser)]
     struct CommandLine {
@@ -755,12 +754,8 @@ mod tests {
         std::fs::write(at("c.yaml"), "buss: 1\n").unwrap();
 
         let global = Global {
-            socket: None,
-            state_dir: None,
             config: Some(at("c.yaml")),
-            output: Form::Json,
-            utc: false,
-            no_pager: false,
+            ..Global::with_json()
         };
         let command_line = |more: &[&str]| {
             let root = dir.path().to_str().unwrap();

@@ -317,33 +317,32 @@ mod tests {
 
     use super::*;
 
-    fn global() -> Global {
-        Global {
-            socket: None,
-            state_dir: None,
-            config: None,
-            output: Form::Json,
-            utc: false,
-            no_pager: false,
-        }
-    }
+    /// What was made and undone.
+    type Log = Arc<Mutex<Vec<String>>>;
 
-    #[test]
-    fn a_failed_step_undoes_the_ones_before_it_in_reverse_order() {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let mut plan = Plan::default();
-        plan.in_place("zero", "do nothing");
+    /// Adds the steps `one` and `two`, which log what they do; `undo` ends the undoing of each.
+    fn two_steps(plan: &mut Plan, log: &Log, undo: fn(&str) -> anyhow::Result<()>) {
         for name in ["one", "two"] {
             let (act, back) = (log.clone(), log.clone());
             plan.step(name, format!("make {name}"), move || {
                 act.lock().push(name.to_owned());
                 Ok(Done::new().undone_by(format!("unmake {name}"), move || {
                     back.lock().push(format!("un{name}"));
-                    anyhow::ensure!(name != "two", "no way back");
-                    Ok(())
+                    undo(name)
                 }))
             });
         }
+    }
+
+    #[test]
+    fn a_failed_step_undoes_the_ones_before_it_in_reverse_order() {
+        let log = Log::default();
+        let mut plan = Plan::default();
+        plan.in_place("zero", "do nothing");
+        two_steps(&mut plan, &log, |name| {
+            anyhow::ensure!(name != "two", "no way back");
+            Ok(())
+        });
         plan.step("three", "fail", || {
             anyhow::bail!("start the daemon: no disk")
         });
@@ -353,7 +352,9 @@ mod tests {
             Ok(Done::new())
         });
         assert_eq!(plan.needed(), ["one", "two", "three", "four"]);
-        let error = plan.carry_out(&global(), true, &Json::Null).unwrap_err();
+        let error = plan
+            .carry_out(&Global::with_json(), true, &Json::Null)
+            .unwrap_err();
         assert_eq!(error.to_string(), "start the daemon: no disk");
         assert_eq!(*log.lock(), ["one", "two", "untwo", "unone"]);
     }
@@ -380,18 +381,9 @@ mod tests {
         use std::io::ErrorKind::{BrokenPipe, StorageFull};
 
         let made = |form: Form, yes: bool, writer: Failing, fails: bool| {
-            let log = Arc::new(Mutex::new(Vec::new()));
+            let log = Log::default();
             let mut plan = Plan::default();
-            for name in ["one", "two"] {
-                let (act, back) = (log.clone(), log.clone());
-                plan.step(name, format!("make {name}"), move || {
-                    act.lock().push(name.to_owned());
-                    Ok(Done::new().undone_by(format!("unmake {name}"), move || {
-                        back.lock().push(format!("un{name}"));
-                        Ok(())
-                    }))
-                });
-            }
+            two_steps(&mut plan, &log, |_| Ok(()));
             if fails {
                 plan.step("three", "fail", || anyhow::bail!("start the daemon"));
             }
@@ -438,11 +430,13 @@ mod tests {
     fn without_a_terminal_or_yes_nothing_is_changed() {
         let mut plan = Plan::default();
         plan.step("one", "make one", || panic!("made"));
-        let error = plan.carry_out(&global(), false, &Json::Null).unwrap_err();
+        let error = plan
+            .carry_out(&Global::with_json(), false, &Json::Null)
+            .unwrap_err();
         assert!(error.to_string().contains("add --yes"), "{error}");
         assert!(
             !Plan::default()
-                .carry_out(&global(), false, &Json::Null)
+                .carry_out(&Global::with_json(), false, &Json::Null)
                 .unwrap(),
             "nothing to do"
         );

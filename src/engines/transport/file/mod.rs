@@ -66,7 +66,7 @@ enum Fsync {
     /// Before the events of a batch count as delivered.
     #[default]
     Batch,
-    /// When the kernel writes them; a power cut can lose lines that count as delivered.
+    /// When the kernel writes them; a power loss can lose lines that count as delivered.
     Never,
 }
 

@@ -167,7 +167,7 @@ fn syntax(options: &EngineOptions) -> Result<SyntaxConfig, String> {
     builder.build().map_err(|error| error.to_string())
 }
 
-/// The filters that [`translate`] puts in place of operators, look-ups, calls and literals.
+/// The filters that [`translate`] puts in place of operators, lookups, calls and literals.
 fn environment(limits: RenderLimits) -> Environment<'static> {
     use std::cmp::Ordering::{Equal, Greater, Less};
 

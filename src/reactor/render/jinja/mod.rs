@@ -1,7 +1,7 @@
 //! Jinja templates, rendered natively where the result is certain to be Salt's.
 //!
 //! [minijinja] lexes, parses and runs templates. `translate` rewrites their syntax tree: operators,
-//! look-ups, calls and literals become filters with Python's semantics for plain types. All other
+//! lookups, calls and literals become filters with Python's semantics for plain types. All other
 //! constructs, types and errors are *not native* ([`RenderError::not_native`]): Salt's own renderer
 //! gets the file. [`Engine::check`] lists constructs without an event.
 //!

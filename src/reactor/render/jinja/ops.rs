@@ -1,4 +1,4 @@
-//! Python's operators, look-ups and string conversion, for types where their results are certain.
+//! Python's operators, lookups and string conversion, for types where their results are certain.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;

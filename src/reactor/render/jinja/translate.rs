@@ -2,7 +2,7 @@
 //! are refused.
 //!
 //! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every
-//! operator, look-up, call and literal of a list or dict becomes a filter of [`super::engine`].
+//! operator, lookup, call and literal of a list or dict becomes a filter of [`super::engine`].
 //!
 //! [`lexical`] refuses spellings before that minijinja and Jinja read differently.
 

@@ -91,7 +91,7 @@ pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), Store
     }
 
     // Written elsewhere and renamed: a reader sees the whole table or none. Not through `Fs`: like
-    // the files of sled it is derived data, which simulated power cuts leave out.
+    // the files of sled it is derived data, which simulated power losses leave out.
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(&bytes)?;
         file.sync_data()?;

@@ -458,7 +458,7 @@ impl Store {
     }
 
     /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on
-    /// return, and a power cut within [`CONSUMER_SYNC_INTERVAL`].
+    /// return, and a power loss within [`CONSUMER_SYNC_INTERVAL`].
     pub(crate) fn ack(
         &self,
         name: &str,

@@ -62,7 +62,7 @@ impl Simulated {
         logs
     }
 
-    /// Repairs the disk and checks that rejected and new entries are accepted and survive a restart and a power cut.
+    /// Repairs the disk and checks that rejected and new entries are accepted and survive a restart and a power loss.
     fn recovers(&mut self, rejected: &[usize]) {
         self.plan.heal();
         assert!(

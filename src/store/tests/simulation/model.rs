@@ -61,9 +61,9 @@ pub(super) struct Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     No,
-    /// Damaged, or not synced before a power cut.
+    /// Damaged, or not synced before a power loss.
     Excused,
-    /// Dropped by retention. A power cut may restore it.
+    /// Dropped by retention. A power loss may restore it.
     Dropped,
 }
 
@@ -510,7 +510,7 @@ impl Model {
         }
     }
 
-    /// A power cut: acknowledged data that is not synced may be lost.
+    /// A power loss: acknowledged data that is not synced may be lost.
     pub(super) fn lose_unsynced(&mut self) {
         for item in self.items.iter_mut().filter(|item| !item.settled) {
             self.lost_unsynced |= item.acknowledged() > 0;

@@ -498,7 +498,7 @@ impl Simulated {
         self.plan
             .add_bad_sector(log.to_str().unwrap(), at..at + sector);
         let met = |frame: &&FrameAt| frame.offset < at + sector && at < frame.offset + frame.len;
-        // Those behind bytes that a power cut destroyed, too.
+        // Those behind bytes that a power loss destroyed, too.
         let (frames, _) = hostile::all_frames(log);
         let hit = frames.iter().filter(met);
         hit.flat_map(|frame| frame.seqs.iter().map(|seq| seq.0))
@@ -534,7 +534,7 @@ impl Simulated {
         self.open();
     }
 
-    /// A start with a bad sector after a power cut takes nothing away that a later start can read.
+    /// A start with a bad sector after a power loss takes nothing away that a later start can read.
     fn recover_with_a_bad_sector(&mut self, rng: &mut Rng) {
         self.break_a_sector(rng);
         self.try_open()
@@ -620,9 +620,9 @@ impl Simulated {
 
     fn verify(&mut self) {
         let report = verify(&self.state_dir(), verify::VerifyOptions::default(), &mut ()).unwrap();
-        // With durability `written`, a power cut may lose the middle of a log.
+        // With durability `written`, a power loss may lose the middle of a log.
         let may_be_damaged = self.model.is_damaged() || self.is_written();
-        // sled's files are not on the simulated disk, and a power cut damages them.
+        // sled's files are not on the simulated disk, and a power loss damages them.
         let of_logs: Vec<_> = report
             .problems
             .iter()

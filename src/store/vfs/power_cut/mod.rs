@@ -10,7 +10,7 @@
 //! either half of the move may survive. A rename within one directory is atomic.
 //!
 //! When a process is killed ([`PowerCut::cut_after`], then [`PowerCut::restore`]), the page cache
-//! survives: the next process reads unsynced data, which a later power cut may lose.
+//! survives: the next process reads unsynced data, which a later power loss may lose.
 //!
 //! Space is counted in blocks of files and directories ([`PowerCut::leave_blocks`]), including
 //! removed files that are still open.

@@ -1,4 +1,4 @@
-//! The data that survives a power cut: contents of files and of sled's directories.
+//! The data that survives a power loss: contents of files and of sled's directories.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Tests of the plan's steps for the daemon.
 
 use super::*;
-use crate::cli::{Form, Global};
+use crate::cli::Global;
 
 fn wanted(reactor: bool) -> Keys {
     Keys {
@@ -35,14 +35,7 @@ fn planned(
         .and_then(|settings| configure(&mut plan, &settings, wanted, choices, STOPPED))
         .map(|_| plan.needed().join(","))
         .map_err(|error| format!("{error:#}").replace(&format!("{}/", dir.path().display()), ""));
-    let global = Global {
-        socket: None,
-        state_dir: None,
-        config: None,
-        output: Form::Json,
-        utc: false,
-        no_pager: false,
-    };
+    let global = Global::with_json();
     if outcome.is_ok() {
         plan.carry_out(&global, true, &serde_json::Value::Null)
             .unwrap();
