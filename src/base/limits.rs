@@ -124,6 +124,10 @@ pub const SOCKET_CALL_WAIT: Duration = Duration::from_secs(120);
 /// using the path.
 pub const SOCKET_IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a listener at the path of the daemon's socket may take to go away: systemd closes the
+/// last daemon's socket some time after that daemon has ended.
+pub const SOCKET_LEFT_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Timeout for the rest of a started frame, and for reading a response.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 

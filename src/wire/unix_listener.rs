@@ -20,7 +20,8 @@ use std::os::unix::fs::{
 use std::os::unix::net as std_net;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -29,7 +30,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::base::connect;
-use crate::base::limits::{LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT};
+use crate::base::limits::{
+    LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT, SOCKET_LEFT_TIMEOUT,
+};
 use crate::base::users::group_id;
 
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +172,24 @@ impl AsFd for Listener {
     }
 }
 
+/// Whether a process still listens at the path after [`SOCKET_LEFT_TIMEOUT`].
+///
+/// After the last daemon's end, systemd keeps its socket open for a moment: since version 254, a
+/// process of systemd's own closes what its store of file descriptors had. A daemon that starts at
+/// that moment is not passed the socket, but it can connect to it.
+fn is_listener_there_to_stay(path: &Path) -> bool {
+    let begin = Instant::now();
+
+    while has_listener(path) {
+        if begin.elapsed() > SOCKET_LEFT_TIMEOUT {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+
+    false
+}
+
 /// Whether a process listens at the path, even one that hangs.
 fn has_listener(path: &Path) -> bool {
     match connect::unix(path, SOCKET_IN_USE_TIMEOUT) {
@@ -190,13 +211,13 @@ impl Listener {
                     key,
                 });
             }
-            Ok(_) if has_listener(path) => {
+            Ok(_) if is_listener_there_to_stay(path) => {
                 return Err(SocketError::InUse {
                     path: path.to_owned(),
                     key,
                 });
             }
-            // No listener: the socket is stale, left by a killed daemon.
+            // No listener: the socket is stale, left by a stopped or killed daemon.
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
             Err(_) => {}
         }
@@ -664,6 +685,34 @@ mod tests {
             )
         })
         .collect()
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_goes_away_is_waited_for_and_one_that_stays_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("s.sock");
+        let spec = ListenerSpec {
+            path,
+            mode: 0o660,
+            group: None,
+            key: "socket",
+            group_key: "socket_group",
+        };
+
+        let left = std_net::UnixListener::bind(path).unwrap();
+        let (probed, probes) = std::sync::mpsc::channel();
+        let closing = thread::spawn(move || {
+            // Closed after the daemon has found it.
+            left.accept().unwrap();
+            probed.send(()).unwrap();
+        });
+        let opened = Listener::open(&spec).unwrap();
+        probes.try_recv().unwrap();
+        closing.join().unwrap();
+
+        let error = Listener::open(&spec).err().unwrap();
+        assert!(matches!(error, SocketError::InUse { .. }), "{error}");
+        drop(opened);
     }
 
     #[tokio::test]

@@ -157,12 +157,13 @@ def test_the_socket_answers_after_every_order_of_stops_and_starts(both_units, st
     for stopped in ORDERS:
         for again in ORDERS:
             daemon.sh(f"systemctl stop {SOCKET} {SERVICE}")
+            cursor = daemon.cursor()
             for verb, units in (("start", started), ("stop", stopped), ("start", again), ("restart", (SERVICE,))):
                 for unit in units:
                     # systemd refuses to start a socket unit while its service runs.
                     refused = verb == "start" and unit == SOCKET and is_active(daemon, SERVICE)
                     done = daemon.sh(f"systemctl {verb} {unit}", check=False)
-                    assert refused or done.returncode == 0, (started, stopped, again, verb, unit, done)
+                    assert refused or done.returncode == 0, (started, stopped, again, verb, unit, done.stderr, daemon.log(cursor))
                 answers(daemon, (started, stopped, again, verb, units))
 
 
