@@ -3,7 +3,11 @@
 systemd-nspawn refuses `/` as its root, so the tree is an overlay whose upper layer is in memory, in a mount namespace of its own. It
 survives a reboot of the machine. `--register=no --keep-unit` and the empty /run replace the system bus, which a container or a
 build machine may lack. The machine's only network is its own `lo`. Its default target starts nothing but what the tests add to it.
+
+`--keep-unit` also leaves the machine in the control group of its caller, where units of two machines have the same groups: the systemd
+of one removes the empty group of a unit that the other one is starting (status=219/CGROUP). So each machine has groups of its own.
 """
+import errno
 import os
 import shutil
 import signal
@@ -30,6 +34,11 @@ printf '[Journal]\\nStorage=persistent\\nRateLimitIntervalSec=0\\n' > etc/system
 printf '[Unit]\\nRequires=basic.target\\nAfter=basic.target\\n' > etc/systemd/system/tests.target
 cd /
 shift
+while [ "$1" != -- ]; do
+  echo $$ > "$1/cgroup.procs"
+  shift
+done
+shift
 code=133
 # The code of a reboot.
 while [ $code = 133 ]; do
@@ -48,17 +57,30 @@ def obstacle():
     return f"not installed: {' '.join(missing)}" if missing else None
 
 
+def control_groups(name):
+    """Groups of that name below those of this process, in each hierarchy that a machine's systemd uses."""
+    with open("/proc/self/cgroup") as lines:
+        for _, controllers, path in (line.rstrip("\n").split(":", 2) for line in lines):
+            mount = {"": "/sys/fs/cgroup/unified" if os.path.isdir("/sys/fs/cgroup/unified") else "/sys/fs/cgroup",
+                     "name=systemd": "/sys/fs/cgroup/systemd"}.get(controllers)
+            if mount and os.path.isdir(mount + path):
+                yield os.path.join(mount + path, name)
+
+
 class Machine:
     """`binds` are files and directories of this machine by their paths in the new one, where they are read-only."""
 
     def __init__(self, binds):
         self.dir = tempfile.mkdtemp(prefix="sc-machine-")
         self.log = f"{self.dir}.log"
+        self.groups = list(control_groups(os.path.basename(self.dir)))
+        for group in self.groups:
+            os.mkdir(group)
         flags = [f"--directory={self.dir}/root", f"--machine=sc{os.getpid()}"]
         flags += [f"--bind-ro={source}:{path}" for path, source in binds.items()]
         with open(self.log, "w") as log:
             self.nspawn = subprocess.Popen(
-                ["unshare", "-m", "--propagation", "private", "sh", "-euc", BOOT, "sh", self.dir, *flags],
+                ["unshare", "-m", "--propagation", "private", "sh", "-euc", BOOT, "sh", self.dir, *self.groups, "--", *flags],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self.leader = None
         try:
@@ -120,5 +142,19 @@ class Machine:
         except subprocess.TimeoutExpired:
             os.killpg(self.nspawn.pid, signal.SIGKILL)
             self.nspawn.wait(WAIT_MAX)
+        for group in self.groups:
+            eventually(f"{group} is removed", lambda: removed(group))
         os.rmdir(self.dir)
         os.remove(self.log)
+
+
+def removed(group):
+    """Removes a control group and those below it, unless a process of the machine has not quite ended."""
+    for path, _, _ in os.walk(group, topdown=False):
+        try:
+            os.rmdir(path)
+        except OSError as exc:
+            if exc.errno != errno.EBUSY:
+                raise
+            return False
+    return True

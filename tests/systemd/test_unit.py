@@ -1,5 +1,6 @@
 """The unit itself: start, stop, restart, reload, sandbox, watchdog, full disk, reboot."""
 import json
+import os
 import re
 
 import pytest
@@ -31,6 +32,13 @@ while os.path.exists('/run/client'):
     s.close()
 print(json.dumps(seen))
 """
+
+
+def test_the_machine_of_these_tests_shares_no_control_group_with_another(host):
+    """Otherwise the start of a unit fails now and then while another machine stops its own."""
+    with open(f"/proc/{host.leader}/cgroup") as lines:
+        groups = [path for _, controllers, path in (line.split(":", 2) for line in lines) if controllers in ("", "name=systemd")]
+    assert groups and all(f"/{os.path.basename(host.dir)}/" in path for path in groups), groups
 
 
 def test_exposure_is_at_most_2_5(daemon):
@@ -163,7 +171,9 @@ def test_the_socket_answers_after_every_order_of_stops_and_starts(both_units, st
                     # systemd refuses to start a socket unit while its service runs.
                     refused = verb == "start" and unit == SOCKET and is_active(daemon, SERVICE)
                     done = daemon.sh(f"systemctl {verb} {unit}", check=False)
-                    assert refused or done.returncode == 0, (started, stopped, again, verb, unit, done.stderr, daemon.log(cursor))
+                    # As one text, of which pytest shows everything.
+                    orders = f"started {started}, stopped {stopped}, started {again}"
+                    assert refused or done.returncode == 0, f"{orders}: {verb} {unit}: {done.stderr}{daemon.log(cursor)}"
                 answers(daemon, (started, stopped, again, verb, units))
 
 
