@@ -53,7 +53,13 @@ def test_each_file_is_in_one_shard(count):
 
 
 def test_the_list_of_slow_files_names_existing_files():
-    assert set(shards.SECONDS) <= {Path(path).name for path in [*shards.files(INTEGRATION), *shards.files(SYSTEMD)]}
+    for directory in (INTEGRATION, SYSTEMD):
+        assert set(shards.SECONDS[Path(directory).name]) <= {Path(path).name for path in shards.files(directory)}
+
+
+def test_the_tests_that_share_a_machine_are_in_one_shard():
+    (shared,) = [one for one in shards.split(shards.files(SYSTEMD), 2) if any(path.endswith("/test_unit.py") for path in one)]
+    assert any(path.endswith("/test_reactor.py") for path in shared)
 
 
 def test_each_port_is_assigned_once():
