@@ -200,15 +200,16 @@ reactor-faults: test-binary ## run REACTIONS reactions on a real master while it
 matrix: ## run the Python and integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done
 
-# The wheel needs setuptools and no Salt.
+# The wheel needs setuptools and no Salt. PACKAGE_PYTHON names another Python that has setuptools and wheel.
 PACKAGE_VENV := $(abspath $(TARGET))/package-venv
 PACKAGE_PYTHON := $(PACKAGE_VENV)/bin/python
+PACKAGE_READY := $(if $(filter $(PACKAGE_VENV)/%,$(PACKAGE_PYTHON)),$(PACKAGE_VENV)/ready)
 $(PACKAGE_VENV)/ready:
 	@$(PYTHON) -m venv --clear "$(PACKAGE_VENV)"
 	@"$(PACKAGE_PYTHON)" -m pip install --quiet --disable-pip-version-check 'setuptools<81' wheel
 	@touch "$@"
 
-wheel: $(PACKAGE_VENV)/ready ## build the Salt extension as a wheel and a source distribution, in salt/dist
+wheel: $(PACKAGE_READY) ## build the Salt extension as a wheel and a source distribution, in salt/dist
 	@$(PACKAGE_PYTHON) salt/tools/package.py
 
 single-file: ## build each module of the extension as one file for salt://_returners, salt://_runners and so on, in salt/dist
@@ -217,7 +218,7 @@ single-file: ## build each module of the extension as one file for salt://_retur
 # The files of all packages that are not in the source tree, from a release build or, for tests, from PACKAGE_BIN.
 PACKAGE := target/package
 PACKAGE_BIN ?=
-package-files: $(PACKAGE_VENV)/ready
+package-files: $(PACKAGE_READY)
 	@$(if $(PACKAGE_BIN),,$(CARGO) build --release)
 	@rm -rf $(PACKAGE); mkdir -p $(PACKAGE)/man $(PACKAGE)/extension
 	@bin="$(or $(PACKAGE_BIN),$(TARGET)/release/saltcellar)"; strip -o $(PACKAGE)/saltcellar "$$bin"; \

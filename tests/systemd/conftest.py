@@ -137,20 +137,36 @@ def host():
 
 
 @pytest.fixture(scope="session")
-def package_dir(tmp_path_factory):
+def package_files(tmp_path_factory):
+    """The files of all packages that are not in the source tree."""
+    generated = str(tmp_path_factory.mktemp("files") / "generated")
+    packages.generate(os.environ["SALTCELLAR_BIN"], generated)
+    return generated
+
+
+@pytest.fixture(scope="session")
+def package_dir(tmp_path_factory, request):
     """1.deb, and 2.deb with a higher version and another sample configuration."""
     obstacle = machine.obstacle() or ("not installed: dpkg" if not shutil.which("dpkg-deb") else None)
     if obstacle:
         missing(obstacle)
+    # Not needed by tests that are skipped.
+    generated = request.getfixturevalue("package_files")
     dir, scratch = (str(tmp_path_factory.mktemp(name)) for name in ("packages", "scratch"))
-    packages.generate(os.environ["SALTCELLAR_BIN"], f"{scratch}/generated")
     os.chmod(os.path.dirname(dir), 0o755)
-    shutil.copyfile(os.environ.get("SALTCELLAR_DEB") or packages.build_deb(f"{scratch}/generated", "0.0.1", scratch), f"{dir}/1.deb")
-    shutil.copyfile(packages.build_deb(f"{scratch}/generated", "99", scratch, "# A new line.\n"), f"{dir}/2.deb")
-    if shutil.which("rpmbuild"):
-        shutil.copyfile(os.environ.get("SALTCELLAR_RPM") or packages.build_rpm(f"{scratch}/generated", "0.0.1", scratch), f"{dir}/1.rpm")
-        shutil.copyfile(packages.build_rpm(f"{scratch}/generated", "99", scratch), f"{dir}/2.rpm")
+    shutil.copyfile(os.environ.get("SALTCELLAR_DEB") or packages.build_deb(generated, "0.0.1", scratch), f"{dir}/1.deb")
+    shutil.copyfile(packages.build_deb(generated, "99", scratch, "# A new line.\n"), f"{dir}/2.deb")
     return dir
+
+
+@pytest.fixture(scope="session")
+def rpms(package_dir, package_files, tmp_path_factory):
+    """1.rpm, and 2.rpm with a higher version, beside the Debian packages."""
+    if not shutil.which("rpmbuild"):
+        missing("not installed: rpm")
+    scratch = str(tmp_path_factory.mktemp("rpms"))
+    shutil.copyfile(os.environ.get("SALTCELLAR_RPM") or packages.build_rpm(package_files, "0.0.1", scratch), f"{package_dir}/1.rpm")
+    shutil.copyfile(packages.build_rpm(package_files, "99", scratch), f"{package_dir}/2.rpm")
 
 
 @pytest.fixture

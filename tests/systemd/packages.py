@@ -7,6 +7,7 @@ import glob
 import os
 import shutil
 import subprocess
+import sys
 
 try:
     import tomllib
@@ -55,8 +56,8 @@ def metadata(tool):
 
 
 def generate(binary, into):
-    """The files that are not in the source tree, as `make deb` makes them."""
-    run("make", "-s", "package-files", f"PACKAGE={into}", f"PACKAGE_BIN={binary}")
+    """The files that are not in the source tree, as `make deb` makes them, without an environment of their own for setuptools."""
+    run("make", "-s", "package-files", f"PACKAGE={into}", f"PACKAGE_BIN={binary}", f"PACKAGE_PYTHON={sys.executable}")
 
 
 def stage(assets, generated, root):

@@ -1,11 +1,9 @@
 """The Debian and RPM packages: installation, upgrade with data, removal, purge."""
 import glob
 import os
-import shutil
 import tarfile
 
 import pytest
-from conftest import missing
 from packages import run
 from salted import ADD_USER, wait_for_minion
 
@@ -171,9 +169,7 @@ def test_a_daemon_of_another_user_keeps_its_directories(installed):
     assert installed.sh(owners).stdout == before
 
 
-def test_the_rpm_package(fresh):
-    if not shutil.which("rpmbuild"):
-        missing("not installed: rpm")
+def test_the_rpm_package(rpms, fresh):
     # Debian's rpm has an empty database, without the packages that others need.
     rpm = "rpm --nodeps"
     installation = fresh.sh(f"{rpm} -i /packages/1.rpm").stdout
