@@ -83,6 +83,8 @@ class Machine:
                 ["unshare", "-m", "--propagation", "private", "sh", "-euc", BOOT, "sh", self.dir, *self.groups, "--", *flags],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self.leader = None
+        #: The run of master and minion in which the minion answered last.
+        self.answered = None
         try:
             self._wait_for_boot()
         except BaseException:

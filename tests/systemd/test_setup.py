@@ -5,7 +5,7 @@ import re
 import zlib
 
 from procs import eventually
-from salted import ADD_USER, REPO, SALT, let_users_read_python
+from salted import ADD_USER, REPO, SALT, let_users_read_python, wait_for_minion
 
 PYTHON = f"{SALT}/bin/python3"
 with open(os.path.join(REPO, "Cargo.toml")) as manifest:
@@ -102,7 +102,7 @@ def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(inst
     assert "note      Salt uses its own job cache (local_cache) again\n" in removed, removed
     assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
     installed.sh("systemctl start salt-master")
-    eventually("Salt works alone", installed.publishes)
+    wait_for_minion(installed)
     installed.sh("systemctl start saltcellar")
     assert jid in installed.jids()
     installed.sh("systemctl stop saltcellar")
@@ -113,6 +113,8 @@ def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(inst
 def test_the_reactor_is_handed_over_and_back(installed):
     installed.write("/srv/reactor/act.sls", ACT)
     installed.start_salt(reactor=[{"act/*": ["/srv/reactor/act.sls"]}])
+    # Its reactor publishes a job once: a minion that is not ready would miss it.
+    wait_for_minion(installed)
     acted = []
 
     def fire(by):
@@ -127,7 +129,7 @@ def test_the_reactor_is_handed_over_and_back(installed):
     assert "reactor.master: /etc/salt/master\n" in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
     again = installed.cli("setup", "--yes").stdout
     assert again.endswith("\neverything is in place, nothing was changed\n"), again
-    eventually("the minion is back", installed.publishes)
+    wait_for_minion(installed)
     fire("saltcellar")
     assert "act/saltcellar" in installed.cli("reactor", "history").stdout
 
@@ -143,7 +145,7 @@ def test_the_reactor_is_handed_over_and_back(installed):
     removed = installed.cli("setup", "--remove", "--yes").stdout
     assert "note      Salt uses its own job cache (local_cache) and reactor again\n" in removed, removed
     assert "done      salt-master.service answers with it\n" in removed, removed
-    eventually("the minion is back", installed.publishes)
+    wait_for_minion(installed)
     fire("salt-again")
 
 
@@ -184,13 +186,14 @@ def test_a_release_without_package_installs_its_units(fresh):
         cp /src/systemd/saltcellar* {share}/systemd/
     """)
     fresh.program = "/usr/local/bin/saltcellar"
-    fresh.start_salt()
+    fresh.configure_salt()
     made = fresh.cli("setup", "--yes").stdout
     assert made.startswith(
         f"will      load the extension from {share} in Salt's Python, {PYTHON}\n"
         "will      install /etc/systemd/system/saltcellar.service, /etc/systemd/system/saltcellar.socket, /etc/sysusers.d/saltcellar.conf, "
         f"/etc/tmpfiles.d/saltcellar.conf from {share}/systemd\n"), made
     assert fresh.sh("stat -c '%U %G %a' /run/saltcellar /run/saltcellar/saltcellar.sock").stdout == "root saltcellar 750\nroot saltcellar 660\n"
+    fresh.start_salt()
     jid = fresh.job("test.arg", "kept")
     fresh.reboot()
     fresh.sh("systemctl start saltcellar")
@@ -199,24 +202,21 @@ def test_a_release_without_package_installs_its_units(fresh):
     assert (fresh.show("ActiveState"), fresh.show("UnitFileState")) == ("inactive", "disabled")
 
 
-def test_pip_installs_the_wheel_without_a_network(installed):
-    installed.start_salt()
-    made = installed.cli("setup", "--yes", "--install", "package").stdout
+def test_pip_installs_the_wheel_without_a_network_and_runs_nothing_of_the_current_directory(installed):
+    # setup restarts no master that is stopped.
+    installed.configure_salt()
+    for name in ("pip", "json", "salt"):
+        installed.write(f"/home/u/{name}.py", f"open('/root/imported', 'a').write('{name} ')\n")
+    made = installed.sh("cd /home/u && PYTHONPATH=/home/u saltcellar setup --yes --install package").stdout
     wheel = installed.sh("ls /usr/share/saltcellar/*.whl").stdout.strip()
     assert made.startswith(f"will      install {wheel} into Salt's Python, {PYTHON}\n"), made
+    assert installed.sh("cat /root/imported", check=False).stdout == ""
     assert "module_dirs" not in installed.sh("cat /etc/salt/master.d/saltcellar.conf").stdout
+    installed.start_salt()
     assert installed.findings("extension") == [("ok", f"version {VERSION}")]
     assert installed.job("test.arg", "kept") in installed.jids()
     again = installed.cli("setup", "--yes", "--install", "package").stdout
     assert again.endswith("\neverything is in place, nothing was changed\n"), again
-
-
-def test_pip_runs_nothing_of_the_current_directory(installed):
-    installed.start_salt()
-    for name in ("pip", "json", "salt"):
-        installed.write(f"/home/u/{name}.py", f"open('/root/imported', 'a').write('{name} ')\n")
-    installed.sh("cd /home/u && PYTHONPATH=/home/u saltcellar setup --yes --install package")
-    assert installed.sh("cat /root/imported", check=False).stdout == ""
 
 
 def test_a_passive_setup_leaves_the_master_running(installed):
@@ -246,10 +246,10 @@ def test_a_stopped_master_in_a_venv_outside_of_path_is_found_by_its_unit(install
 
 
 def test_root_runs_no_python_that_another_user_made_it_find(installed):
-    installed.start_salt()
+    installed.configure_salt()
     installed.write("/home/u/python3", "#!/bin/sh\ntouch /root/owned\n")
     installed.sh("useradd u; touch /home/u/salt-master; chmod 755 /home/u/python3; chown -R u /home/u")
-    installed.sh("systemd-run --uid=u --unit=fake bash -c 'exec -a /home/u/python3 tail -f /home/u/salt-master'; systemctl stop salt-master")
+    installed.sh("systemd-run --uid=u --unit=fake bash -c 'exec -a /home/u/python3 tail -f /home/u/salt-master'")
     installed.cli("setup", "--yes", check=False)
     installed.cli("doctor", check=False)
     assert installed.sh("test -e /root/owned", check=False).returncode
@@ -290,8 +290,9 @@ def test_a_file_in_extension_modules_is_reported_if_a_sync_would_delete_it(insta
     """Such a file survives an upgrade of Salt."""
     file = "/var/cache/salt/master/extmods/returners/saltcellar.py"
     installed.sh(f"install -D /usr/share/saltcellar/returners/saltcellar.py {file}")
-    installed.start_salt()
+    installed.configure_salt()
     installed.cli("setup", "--yes", "--install", "none")
+    installed.start_salt()
     assert installed.job("test.arg", "by the single file") in installed.jids()
     warning = ("warning", f"{file} is not in salt://_returners")
     assert warning in installed.findings("extension")

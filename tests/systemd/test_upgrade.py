@@ -6,7 +6,7 @@ import pytest
 import salt_lab
 from conftest import boot, missing
 from procs import eventually
-from salted import SALT, Salted
+from salted import SALT, Salted, publishes, wait_for_minion
 
 PYTHON = f"{SALT}/bin/python3"
 FILE = "/var/cache/salt/master/extmods/returners/saltcellar.py"
@@ -61,12 +61,12 @@ def test_a_change_of_release_loses_a_package_of_salt_pip_and_no_file_of_ours(cha
     assert host.salt_release() == releases[1]
     problem = f"Salt's Python ({PYTHON}) does not find the extension: it is installed for another Python, in {extras}"
     assert host.findings("extension") == [("problem", problem)]
-    assert not host.publishes()
+    assert not publishes(host)
     # Setup keeps the choice of the first run, but does not claim that all is well with it.
     refused = host.cli("setup", "--yes", check=False)
     assert refused.returncode == 1 and "let `saltcellar setup --install file` do it" in refused.stderr, refused
     host.cli("setup", "--yes", "--install", "file")
-    eventually("the master publishes", host.publishes)
+    wait_for_minion(host)
     # The directory of the package is not below Salt's.
     host.sh(f"rm -rf {extras}")
     after = host.job("test.arg", "after")
