@@ -23,6 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path.insert(0, os.path.join(REPO, "tests", "lab"))
 
+import commands  # noqa: E402
 import procs  # noqa: E402
 import rawbus  # noqa: E402
 import rawreq  # noqa: E402
@@ -188,10 +189,16 @@ class Lab:
         self.env = salt_lab.full_env(lab)
         self.sock_dir = f"{lab['dir']}/master/run"
         self.key = salt_lab.env_of(lab)["SALT_LAB_ROOT_KEY"]
+        self.commands = None
 
     def command(self, *cmd, timeout=60):
-        return procs.run([*salt_lab.salt_command(self.lab, cmd[0]), *cmd[1:]], env=self.env, timeout=timeout,
-                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self.commands is None:
+            self.commands = commands.Commands(salt_lab.salt_command(self.lab, cmd[0])[0], self.env)
+        return self.commands.run(*cmd, timeout=timeout)
+
+    def close(self):
+        if self.commands is not None:
+            self.commands.close()
 
     def answers(self, *cmd, timeout=60):
         p = self.command(*cmd, timeout=timeout)
@@ -325,6 +332,7 @@ class Live(Lab):
         return self.client.cmd(fun, list(args), print_event=False)
 
     def close(self):
+        super().close()
         if hasattr(getattr(self, "client", None), "destroy"):  # required by 3008
             self.client.destroy()
 
@@ -352,16 +360,27 @@ def directory():
             shutil.rmtree(path, ignore_errors=True)
 
 
+#: One worker, because each costs nearly a second of processor time at every start of a master. The session's master has more.
+FEW = {"worker_threads": 1}
+#: Every command that loads grains would start twenty programs.
+CACHED = {"grains_cache": True}
+
+
 @contextlib.contextmanager
-def live_lab(path, **more):
-    """A lab in that directory, killed at the end; `more` is passed to `salt_lab.start`."""
-    lab = Live(salt_lab.start(directory=path, **more))
+def started(kind, path, **more):
+    """A lab in that directory, killed at the end, because an orderly stop computes for a second; `more` is passed to `salt_lab.start`."""
+    lab = kind(salt_lab.start(directory=path, **more))
     try:
         yield lab
     finally:
         lab.close()
         procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
         salt_lab.stop(lab.lab, keep=True)
+
+
+def live_lab(path, master_conf=None, **more):
+    """A lab whose minions are started individually."""
+    return started(Live, path, master_conf={**FEW, **(master_conf or {})}, **more)
 
 
 @contextlib.contextmanager
@@ -404,18 +423,16 @@ def daemon(root):
 @pytest.fixture(scope="session")
 def lab(daemon, root):
     """Depends on the daemon, so that Salt is stopped first."""
-    running = salt_lab.start(
-        directory=f"{root}/lab", minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
-        master_conf={"master_job_cache": "saltcellar", "event_return": "saltcellar",
+    with started(
+        Lab, f"{root}/lab", minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
+        master_conf={**CACHED, "master_job_cache": "saltcellar", "event_return": "saltcellar",
                      "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
-        minion_conf={"saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT})
-    try:
+        minion_conf={**CACHED, "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
+    ) as lab:
         for name, text in FILES.items():
-            salt_lab.write(f"{running['dir']}/srv/salt/{name}", text)
+            salt_lab.write(f"{root}/lab/srv/salt/{name}", text)
         daemon.wait_for_bus()
-        yield Lab(running)
-    finally:
-        salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+        yield lab
 
 
 @pytest.fixture(autouse=True)

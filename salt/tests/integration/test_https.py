@@ -4,12 +4,10 @@ import shutil
 
 import pytest
 import salt_lab
-from conftest import REPO, TIMEOUT, Daemon, Lab, eventually
+from conftest import CACHED, FEW, REPO, TIMEOUT, Daemon, Lab, eventually, started
 
 from saltext.saltcellar.utils import client
 
-# A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
-WAIT_MAX = 90
 DATA = os.path.join(REPO, "tests", "data", "https")
 BOTH = ["far-1", "far-2"]
 
@@ -24,20 +22,17 @@ def far():
               "pki_dir": f"{root}/lab/master/pki", "read": "own"}
     salt_lab.write(f"{root}/saltcellar.yaml", salt_lab.to_yaml({"https": config}))
     daemon.config, daemon.flags = config, ["--config", f"{root}/saltcellar.yaml"]
-    running = None
     try:
         daemon.start()
         eventually("the source", lambda: daemon.status()["https"]["state"] == "open")
-        running = salt_lab.start(
-            directory=f"{root}/lab", minions=2, prefix="far-",
-            master_conf={"ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
-            minion_conf={"saltcellar.url": f"https://localhost:{port}", "saltcellar.ca": f"{DATA}/ca.pem",
-                         "saltcellar.timeout": TIMEOUT})
-        daemon.lab = Lab(running)
-        yield daemon
+        with started(
+            Lab, f"{root}/lab", minions=2, prefix="far-",
+            master_conf={**FEW, "ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
+            minion_conf={**CACHED, "saltcellar.url": f"https://localhost:{port}", "saltcellar.ca": f"{DATA}/ca.pem",
+                         "saltcellar.timeout": TIMEOUT},
+        ) as daemon.lab:
+            yield daemon
     finally:
-        if running:
-            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
         if daemon.running:
             daemon.stop()
         if not os.environ.get("KEEP"):
@@ -74,7 +69,7 @@ def test_returns_through_ext_job_cache_arrive_signed(far):
     jid = far.lab.detached("*", "test.echo", "direct return")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     # These jobs are known from the bus as well; this test is about the minions' returns.
-    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, WAIT_MAX)
+    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2)
     assert far.lab.run("jobs.lookup_jid", jid) == {m: "direct return" for m in BOTH}
     refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
@@ -83,7 +78,7 @@ def test_returns_through_ext_job_cache_arrive_signed(far):
 def test_a_return_option_of_one_job(far):
     batches = counter(far, "https_batches")
     assert far.lab.salt("far-1", "test.ping", "--return", "saltcellar") == {"far-1": True}
-    eventually("the batch", lambda: counter(far, "https_batches") > batches, WAIT_MAX)
+    eventually("the batch", lambda: counter(far, "https_batches") > batches)
     assert call(far, "far-2", "called") == 1
 
 

@@ -10,10 +10,7 @@ import threading
 import msgpack
 import pytest
 import salt_lab
-from conftest import TIMEOUT, Daemon, Lab, eventually
-
-# A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
-WAIT_MAX = 90
+from conftest import FEW, TIMEOUT, Daemon, Lab, eventually, started
 
 
 class Tap:
@@ -82,21 +79,18 @@ def tapped():
     daemon = Daemon(root, bus=f"{root}/lab/master/run")
     daemon.tap, daemon.other = Tap(f"{root}/tap.sock", daemon), Tap(f"{root}/other.sock", daemon)
     daemon.raw = f"{root}/raw.json"
-    running = None
     try:
         daemon.start()
-        running = salt_lab.start(
-            directory=f"{root}/lab", minions=1,
-            master_conf={"master_job_cache": "saltcellar", "saltcellar.socket": daemon.tap.path,
+        with started(
+            Lab, f"{root}/lab", minions=1,
+            master_conf={**FEW, "master_job_cache": "saltcellar", "saltcellar.socket": daemon.tap.path,
                          "saltcellar.timeout": TIMEOUT, "job_cache_store_endtime": True},
             minion_conf={"saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT, "alternative.saltcellar.socket": daemon.other.path,
-                         "saltcellar.return_kwargs": ["timeout"], "rawfile_json.filename": daemon.raw})
-        daemon.wait_for_bus()
-        daemon.lab = Lab(running)
-        yield daemon
+                         "saltcellar.return_kwargs": ["timeout"], "rawfile_json.filename": daemon.raw},
+        ) as daemon.lab:
+            daemon.wait_for_bus()
+            yield daemon
     finally:
-        if running:
-            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
         for tap in (daemon.tap, daemon.other):
             tap.close()
         if daemon.running:
@@ -150,12 +144,12 @@ def test_several_returners_at_once_and_another_configuration(tapped):
     assert tapped.lab.salt("lab-1", "test.echo", "thrice", "--return", "saltcellar,rawfile_json,saltcellar",
                            "--return_config", "alternative") == {"lab-1": "thrice"}
     jid = newest(tapped, arg=["thrice"])
-    eventually("the minion's own return", lambda: tapped.other.about(jid) == ["returner"], WAIT_MAX)
+    eventually("the minion's own return", lambda: tapped.other.about(jid) == ["returner"])
 
     def written():
         with contextlib.suppress(FileNotFoundError), open(tapped.raw) as raw:
             return [json.loads(line)["return"] for line in raw if line.endswith("\n")]
-    assert eventually("the other returner", written, WAIT_MAX) == ["thrice"]
+    assert eventually("the other returner", written) == ["thrice"]
     assert [(r["return"], r["duplicates"]) for r in tapped.job(jid)["returns"]] == [("thrice", 0)]
 
 
@@ -166,7 +160,6 @@ def test_a_job_cannot_change_protected_settings(tapped):
     jid = newest(tapped, arg=["here"])
     log = f"{tapped.lab.lab['dir']}/lab-1/log"
     eventually("the message in the minion's log",
-               lambda: "a job must not set socket, see saltcellar.return_kwargs" in open(log).read(),
-               WAIT_MAX)
+               lambda: "a job must not set socket, see saltcellar.return_kwargs" in open(log).read())
     assert tapped.other.about(jid) == []
     assert tapped.returned(jid) == ["lab-1"]

@@ -229,7 +229,8 @@ def stage(place):
         if kind == "job":
             text += "    - tgt: {{ data['tgt'] }}\n"
         salt_lab.write(f"{place}/r/{kind}.sls", text)
-    with live_lab(f"{place}/lab", minions=1, minion_conf={"multiprocessing": False, "log_level_logfile": "warning"},
+    with live_lab(f"{place}/lab", minions=1, master_conf={"worker_threads": 3},
+                  minion_conf={"multiprocessing": False, "log_level_logfile": "warning"},
                   module_dirs=[os.path.join(REPO, "tests", "lab", "modules")]) as lab:
         keys = f"{lab.lab['dir']}/master/pki/minions"
         shutil.copy(f"{keys}/lab-1", f"{keys}/ghost")
@@ -256,13 +257,13 @@ def wait_for_the_reactions(daemon):
 
 def test_no_job_is_published_twice_and_no_runner_started_twice_through_faults(stage):
     lab, daemon, notes = stage
-    reactions = int(os.environ.get("REACTIONS") or 120)
+    reactions = int(os.environ.get("REACTIONS") or 60)
     seed = int(os.environ.get("SEED") or 1)
     chance = random.Random(seed)
     count = int(os.environ.get("FAULTS") or len(SHORT))
     planned = [faults.random_fault(chance) for _ in range(count)] if os.environ.get("FAULTS") else list(SHORT)
     # Each fault occurs after so many events.
-    moments = sorted(chance.randrange(reactions) for _ in planned) if os.environ.get("FAULTS") else [30, 60, 90]
+    moments = sorted(chance.randrange(reactions) for _ in planned) if os.environ.get("FAULTS") else [15, 30, 45]
     framing = rawbus.probe(lab.sock_dir)["pull"]
     listener = Listener(lab.sock_dir)
     made = faults.Faults(lab, daemon, chance)

@@ -11,7 +11,7 @@ import sys
 import procs
 import pytest
 import salt_lab
-from conftest import HERE, Lab, eventually
+from conftest import FEW, HERE, Lab, eventually, started
 
 TOOLS = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")
 #: Imported by every Python of the lab before anything else.
@@ -24,14 +24,11 @@ def bare(daemon, root):
     salt_lab.write(f"{root}/without/sitecustomize.py", WITHOUT_PACKAGE)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{root}/without"
-    running = None
     try:
-        running = salt_lab.start(directory=f"{root}/bare", minions=1, prefix="bare-",
-                                 minion_conf={"saltcellar.socket": daemon.socket})
-        yield Lab(running)
+        with started(Lab, f"{root}/bare", minions=1, prefix="bare-", master_conf=FEW,
+                     minion_conf={"saltcellar.socket": daemon.socket}) as lab:
+            yield lab
     finally:
-        if running:
-            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
         if before is None:
             del os.environ["PYTHONPATH"]
         else:
@@ -42,7 +39,7 @@ def restart_master(lab):
     master = lab.lab["procs"].pop("master")
     assert procs.end([master]) == []
     again = salt_lab.spawn(lab.lab, "master", "salt-master", "-c", lab.env["SALT_CONFIG_DIR"])
-    eventually("the master answers again", lambda: again.poll() is None and salt_lab.responds(lab.lab))
+    eventually("the master answers again", lambda: again.poll() is None and salt_lab.connected(lab.lab) and salt_lab.responds(lab.lab))
 
 
 def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
