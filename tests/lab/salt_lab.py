@@ -394,7 +394,7 @@ def responds(lab):
 
 
 def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
-          module_dirs=(), timeout=90, progress=say, extension=True, python=None):
+          module_dirs=(), timeout=procs.WAIT_MAX, progress=say, extension=True, python=None):
     """Starts a lab and waits until its minions answer. Stops everything on an error.
 
     `python` is another interpreter with Salt, for a master whose user cannot read the environment's library.
@@ -470,7 +470,7 @@ def main():
             p.add_argument("--master-conf", type=json.loads, metavar="JSON", help="a map of extra master settings")
             p.add_argument("--minion-conf", type=json.loads, metavar="JSON", help="the same for the minions")
             p.add_argument("--module-dir", action="append", default=[], metavar="DIR", help="DIR/modules/x.py, ...")
-            p.add_argument("--timeout", type=float, default=90)
+            p.add_argument("--timeout", type=float, default=procs.WAIT_MAX)
         if name in ("in-venv", "run"):
             p.add_argument("command", nargs="+")
     sub.add_parser("releases")

@@ -191,7 +191,7 @@ class Lab:
         self.key = salt_lab.env_of(lab)["SALT_LAB_ROOT_KEY"]
         self.commands = None
 
-    def command(self, *cmd, timeout=60):
+    def command(self, *cmd, timeout=WAIT_MAX):
         if self.commands is None:
             self.commands = commands.Commands(salt_lab.salt_command(self.lab, cmd[0])[0], self.env)
         return self.commands.run(*cmd, timeout=timeout)
@@ -200,14 +200,14 @@ class Lab:
         if self.commands is not None:
             self.commands.close()
 
-    def answers(self, *cmd, timeout=60):
+    def answers(self, *cmd, timeout=WAIT_MAX):
         p = self.command(*cmd, timeout=timeout)
         try:
             return salt_lab.documents(p.stdout)
         except ValueError:
             pytest.fail(f"{cmd} gave no JSON (exit code {p.returncode}):\n{p.stdout}\n{p.stderr}")
 
-    def salt(self, *args, timeout=60):
+    def salt(self, *args, timeout=WAIT_MAX):
         """`salt`: {minion: its return}. (`--static` would create a batch and change the target.)"""
         return {m: r for one in self.answers("salt", "--out=json", *args, timeout=timeout) for m, r in one.items()}
 
@@ -287,7 +287,7 @@ class Reactor(Daemon):
     def history(self, tag):
         return self.json("reactor", "history", "--tag", tag, "--limit", "100")["reactions"]
 
-    def reaction(self, tag, calls=1, seconds=40):
+    def reaction(self, tag, calls=1, seconds=WAIT_MAX):
         """The latest record about an event with that tag and so many calls."""
         def found():
             return [row for row in self.history(tag) if len(row["reaction"]["calls"]) == calls]
@@ -297,7 +297,7 @@ class Reactor(Daemon):
         def probe():
             result = self.json("reactor", "show", str(row["seq"]))["results"][0]
             return result if result and result.get(what) else None
-        return eventually(f"{what} of {row['tag']}", probe, 40)
+        return eventually(f"{what} of {row['tag']}", probe)
 
 
 class Live(Lab):
@@ -321,7 +321,7 @@ class Live(Lab):
     def kill(self, name):
         pgid = self.lab["procs"][name]
         procs.signal_each([pgid], signal.SIGKILL, os.killpg)
-        assert procs.poll(lambda: not procs.alive(pgid), 10)
+        assert procs.poll(lambda: not procs.alive(pgid), WAIT_MAX)
 
     def runner(self, fun, *args):
         """A runner through Salt's client, without the startup time of `salt-run`."""
@@ -344,7 +344,7 @@ class Live(Lab):
                 for state, name in where.items()}
 
     def is_key(self, name, state):
-        return eventually(f"{name} to be {state}", lambda: name in self.keys()[state], 40)
+        return eventually(f"{name} to be {state}", lambda: name in self.keys()[state])
 
 
 @contextlib.contextmanager

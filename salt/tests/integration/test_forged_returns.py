@@ -41,7 +41,7 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
     assert lab.run("jobs.lookup_jid", jid) == {}
     assert jid not in returners["saltcellar.get_fun"]("test.sleep").values()
     # The real return arrives and replaces the forged one.
-    eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"], seconds=90)
+    eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"])
     forge_from_minion(lab, jid, "lab-2")
     seen(daemon, jid, "lab-2", 3)
     assert lab.run("jobs.lookup_jid", jid) == {"lab-1": True, "lab-2": True}

@@ -66,7 +66,7 @@ def outside(lab, place):
 def post(daemon, path, body, **headers):
     request = urllib.request.Request(f"http://127.0.0.1:{daemon.port}{path}", body, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -76,7 +76,7 @@ def reaction(daemon, tag):
     def found():
         rows = daemon.json("reactor", "history", "--tag", tag, "--limit", "10")["reactions"]
         return [row for row in rows if len(row["reaction"]["calls"]) == 1]
-    return eventually(f"a reaction to {tag}", found, 40)[0]
+    return eventually(f"a reaction to {tag}", found)[0]
 
 
 def returned(daemon, row, minion):
@@ -84,7 +84,7 @@ def returned(daemon, row, minion):
         job = daemon.job(row["reaction"]["calls"][0]["jid"])
         rows = [one for one in job["returns"] if one["minion"] == minion] if job else []
         return rows and rows[0]
-    return eventually(f"the return of {minion}", found, 40)["return"]["args"]
+    return eventually(f"the return of {minion}", found)["return"]["args"]
 
 
 def test_a_hook_reaches_the_bus_and_its_reactor_as_with_salts_webhook_engine(outside):

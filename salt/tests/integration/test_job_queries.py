@@ -17,7 +17,7 @@ one function:
 
 def test_an_orchestration_knows_its_jobs_and_they_know_it(lab, daemon):
     salt_lab.write(f"{lab.lab['dir']}/srv/salt/orch.sls", ORCHESTRATION)
-    lab.command("salt-run", "state.orchestrate", "orch", timeout=120)
+    lab.command("salt-run", "state.orchestrate", "orch")
     row = eventually("its result", lambda: [j for j in daemon.jobs("--fun", "runner.state.*") if j["returned"]])[0]
     job = daemon.job(row["jid"])
     assert [(c["fun"], c["id"], c["result"]) for c in job["children"]] == [

@@ -19,8 +19,6 @@ write it down:
     - kwarg:
         python_shell: true
 """
-#: Seconds until the fallback acts, and until the daemon does again.
-FALLBACK_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -69,35 +67,35 @@ def fire_until_made(live, place, word):
         live.fire("fallback/word", {"word": fired[-1]})
         return procs.poll(lambda: fired[-1] in made(place), 2)
 
-    eventually(f"a word to be made: {word}", probe, FALLBACK_S)
+    eventually(f"a word to be made: {word}", probe)
     return fired
 
 
 def test_one_reactor_acts_while_the_daemon_is_killed_or_paused(live, reactor, place):
-    eventually("the daemon has a lease", lambda: acting(reactor) == {"saltcellar"}, FALLBACK_S)
+    eventually("the daemon has a lease", lambda: acting(reactor) == {"saltcellar"})
     fire_until_made(live, place, "ours")
     assert eventually("the engine logs which reactor acts", lambda: is_logged(live, "saltcellar reactor: saltcellar"))
 
     # killed: Salt's own reactor acts
     reactor.kill()
-    eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback"), FALLBACK_S)
+    eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback"))
     fire_until_made(live, place, "killed")
 
     # back: the fallback ends first
     reactor.start()
     reactor.wait_for_bus()
-    eventually("the daemon acts again", lambda: acting(reactor) == {"saltcellar"}, FALLBACK_S)
+    eventually("the daemon acts again", lambda: acting(reactor) == {"saltcellar"})
     assert is_logged(live, "ending Salt's own reactor")
     fire_until_made(live, place, "back")
 
     # paused for longer than its lease: events of that time are the fallback's, also those that the daemon reads later
     reactor.process.send_signal(signal.SIGSTOP)
     try:
-        eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback", 1), FALLBACK_S)
+        eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback", 1))
         paused = fire_until_made(live, place, "paused")
     finally:
         reactor.process.send_signal(signal.SIGCONT)
-    eventually("the daemon acts again", lambda: acting(reactor) == {"saltcellar"}, FALLBACK_S)
+    eventually("the daemon acts again", lambda: acting(reactor) == {"saltcellar"})
     fire_until_made(live, place, "again")
     words = made(place)
     assert len(words) == len(set(words)), f"made twice: {words}"
@@ -111,7 +109,7 @@ def test_an_engine_that_is_killed_leaves_one_reactor(live, reactor, place):
     if not engines:
         pytest.skip("processes have no titles here (setproctitle is not installed)")
     os.kill(engines[0], signal.SIGKILL)
-    eventually("the daemon acts", lambda: acting(reactor) == {"saltcellar"}, FALLBACK_S)
+    eventually("the daemon acts", lambda: acting(reactor) == {"saltcellar"})
     fire_until_made(live, place, "engine")
     words = made(place)
     assert len(words) == len(set(words)), f"made twice: {words}"

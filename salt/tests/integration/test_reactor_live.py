@@ -170,7 +170,7 @@ def alarm(path, what, seen):
         with open(path, "a") as log:
             log.write(f"an alarm: {what}\n")
         return procs.poll(seen, 2)
-    eventually(f"the alarm: {what}", alarmed, 40)
+    eventually(f"the alarm: {what}", alarmed)
 
 
 def times(reactor, tag):
@@ -197,7 +197,7 @@ def test_matching_minions_are_accepted_and_others_wait_for_an_administrator(live
 
     def refused():
         return [e for e in reactor.events("--tag", "salt/auth") if e["data"]["id"] == "oth-1" and not e["data"]["result"]]
-    eventually("the master to refuse oth-1", refused, 40)
+    eventually("the master to refuse oth-1", refused)
     live.kill("oth-1")
     assert live.keys()["rejected"] == ["oth-1"] and accepted()
 
@@ -214,7 +214,7 @@ def test_a_start_leads_to_a_highstate(live, reactor):
         with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
             return any(words in line for line in log for words in tried)
     # a job of 3007 may wait 30 s for the master's answer to its return before it calls its returners
-    eventually("the returner to be tried", tried_returner, 90)
+    eventually("the returner to be tried", tried_returner)
     # once per start
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
@@ -231,7 +231,7 @@ def test_a_server_with_a_new_key_is_enrolled_again(live, reactor, hub, place):
     assert done["key.delete"]["success"] and done["cmd.run"]["minions"] == ["hub"], done
     # in place of the guide's init script
     eventually("the job on the master's minion", lambda: os.path.exists(f"{place}/rejoin-ink-2"), 40)
-    eventually("ink-2 to be back", lambda: times(reactor, "salt/minion/ink-2/start") == 2, 60)
+    eventually("ink-2 to be back", lambda: times(reactor, "salt/minion/ink-2/start") == 2)
     live.is_key("ink-2", "accepted")
     with open(f"{pki}/minion.pub") as ours, open(f"{live.lab['dir']}/master/pki/minions/ink-2") as theirs:
         assert ours.read().strip() == theirs.read().strip()
@@ -244,7 +244,7 @@ def test_a_beacon_fires_a_runner(live, reactor, place):
     alarm(f"{place}/ink.log", "the ink is out", lambda: reactor.history("salt/beacon/ink-1/log/*"))
     row = reactor.reaction("salt/beacon/ink-1/log/*")
     assert row["reaction"]["calls"][0]["outcome"] == "started", row
-    events = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
+    events = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"))
     assert events[0]["data"]["raw"] == "an alarm: the ink is out"
     assert reactor.result(row, "success")["success"]
 
@@ -511,9 +511,9 @@ def test_reactions_wait_for_a_stopped_master(live, reactor):
     reactor.kill()
     reactor.start()
     live.master()
-    row = reactor.reaction(tag, seconds=60)
+    row = reactor.reaction(tag)
     assert row["reaction"]["state"] == "done"
-    eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"), 40)
+    eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"))
     assert reactor.json("reactor", "list")["master_unreachable"] is False
 
 
