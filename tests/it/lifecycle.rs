@@ -188,6 +188,30 @@ fn sighup_names_changed_keys_that_need_a_restart() {
 
 #[test]
 #[cfg(debug_assertions)]
+fn a_sighup_during_the_start_is_a_reload_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Long enough for a signal while a new store is made.
+    crate::harness::put_plan(dir.path(), "sync_delay_ms=300");
+    let log = dir.path().join("log");
+    let child = serve_command(dir.path())
+        .env("SALTCELLAR_TEST_FS", dir.path().join("disk"))
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn();
+    let mut child = saltcellar::testkit::usage::Process(child.unwrap());
+    wait_for("the store to be opened", || {
+        fs::read_dir(dir.path().join("state")).ok()?.next()?.ok()
+    });
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.0.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    wait_for("the reload", || {
+        assert_eq!(child.0.try_wait().unwrap(), None);
+        let log = fs::read_to_string(&log).unwrap();
+        log.contains("reload").then_some(())
+    });
+}
+
+#[test]
+#[cfg(debug_assertions)]
 fn a_stuck_appender_stops_the_watchdog_notifications() {
     let dir = tempfile::tempdir().unwrap();
     let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();

@@ -168,7 +168,7 @@ fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
 }
 
 #[test]
-fn a_backup_gets_the_state_directory_from_the_daemon() {
+fn backup_and_verify_get_the_state_directory_from_the_daemon() {
     let cellar = Cellar::start();
     let load = map(vec![
         ("jid", "20261121030955505683".into()),
@@ -178,31 +178,30 @@ fn a_backup_gets_the_state_directory_from_the_daemon() {
     cellar.ask("returner", vec![("load", load)]);
     let home = tempfile::tempdir().unwrap();
     let to = cellar.dir.path().join("backup");
-    let backup = |socket: &Path| {
+    let store = |args: &[&str], socket: &Path| {
         let mut command = program();
         command.env("HOME", home.path()).arg("--socket").arg(socket);
-        command
-            .args(["--output", "json", "store", "backup"])
-            .arg(&to)
-            .output()
-            .unwrap()
+        command.args(["--output", "json", "store"]).args(args);
+        command.output().unwrap()
     };
-    let output = backup(&cellar.socket());
-    assert_eq!(
-        json(&output)["state_dir"],
-        cellar.state_dir().to_str().unwrap(),
-        "{}",
-        stderr(&output)
-    );
+    for args in [&["backup", to.to_str().unwrap()][..], &["verify"]] {
+        let output = store(args, &cellar.socket());
+        assert_eq!(
+            json(&output)["state_dir"],
+            cellar.state_dir().to_str().unwrap(),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        let output = store(args, &cellar.dir.path().join("no-daemon"));
+        assert!(!output.status.success());
+        // Without a daemon the default state directory is used, of this user or of root.
+        assert!(
+            stderr(&output).contains("/saltcellar is not a store"),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
     assert!(to.join("MANIFEST").exists());
-    let output = backup(&cellar.dir.path().join("no-daemon"));
-    assert!(!output.status.success());
-    // Without a daemon the default state directory is used, of this user or of root.
-    assert!(
-        stderr(&output).contains("/saltcellar is not a store"),
-        "{}",
-        stderr(&output)
-    );
 }
 
 /// The commands of the example below a heading of a page of the documentation.

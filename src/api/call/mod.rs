@@ -315,7 +315,7 @@ pub const CALLS: &[Call] = &[
         Admin,
         writes::save_reg,
     ),
-    write(
+    whole(
         "clean_old_jobs",
         "Delete expired jobs",
         Admin,

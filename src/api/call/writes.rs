@@ -520,24 +520,32 @@ pub(super) fn save_reg(
     args: &Args<'_>,
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
-    let body = args.raw("data").unwrap_or(&[0xc0]);
-    ctx.store_one(
-        &Entry {
-            body,
-            ..blank(ctx, args, Kind::Register)?
-        },
-        to,
-    )?;
+    let entry = Entry {
+        body: args.raw("data").unwrap_or(&[0xc0]),
+        ..blank(ctx, args, Kind::Register)?
+    };
+
+    // The last one counts, so an import must not replace one that Thorium has saved since; and its
+    // repetition has nothing new.
+    if args.flag("import")? {
+        let known = ctx.store.registered_at().map_err(super::failed)?;
+        if known.is_some_and(|at| at >= entry.at) {
+            let mut answer = Writer::new();
+            answer.bool(false);
+            return Ok(answer.into_bytes());
+        }
+    }
+
+    ctx.store_one(&entry, to)?;
     Ok(nil())
 }
 
 /// Salt calls this every minute. Its value is the age limit of classes with the age `salt`; 0 means
 /// forever. Without a value it only triggers a retention round.
-pub(super) fn clean_old_jobs(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    _: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
+///
+/// It stores no entry, and may save the time in a file, so it is no writing call: those run on a
+/// thread of the runtime.
+pub(super) fn clean_old_jobs(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let negative = CallError::BadArgs {
         key: "keep_jobs_seconds",
         expected: "an integer from 0",

@@ -12,11 +12,14 @@
 //!
 //! A token is valid only while its hash is in the file, which is durable before a call is answered.
 //! The file has mode 0600 with any umask.
+//!
+//! Every request over HTTP looks for its token on a thread of the runtime, so no lock that it takes
+//! is held while the disk works.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -32,6 +35,7 @@ use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Limit, ReadLimits, Right};
 use crate::store::tools::layout::TOKENS_FILE;
+use crate::store::vfs::Fs;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Time;
 use crate::wire::signed::sha256;
@@ -47,6 +51,10 @@ const VERSION: u32 = 1;
 /// The tokens of a daemon.
 pub struct Tokens {
     path: PathBuf,
+    fs: Arc<dyn Fs>,
+    /// Held by a change, also while the disk works. Taken before `state`, and never by a request.
+    changing: Mutex<()>,
+    /// Held for moments only.
     state: Mutex<State>,
     /// Counts changes.
     changes: watch::Sender<u64>,
@@ -123,7 +131,7 @@ struct TokenFile {
 
 impl Tokens {
     /// Reads the file of a state directory. An unusable file is logged, and no token is valid.
-    pub fn open(state_dir: &Path) -> Self {
+    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Self {
         let path = state_dir.join(TOKENS_FILE);
         let state = match read(&path) {
             Ok(tokens) => State {
@@ -143,6 +151,8 @@ impl Tokens {
 
         Self {
             path,
+            fs,
+            changing: Mutex::new(()),
             state: Mutex::new(state),
             changes: watch::Sender::default(),
         }
@@ -249,30 +259,57 @@ impl Tokens {
         &self,
         change: impl FnOnce(&mut Vec<Token>) -> Result<(), CallError>,
     ) -> Result<(), CallError> {
-        let mut state = self.state.lock();
-        // A file that this release cannot read may have tokens of a newer one: it is never
-        // replaced.
-        if let Some(problem) = &state.problem {
-            return Err(CallError::Refused(format!(
-                "{}: {problem}; remove the file and restart the daemon: all tokens must then be created anew",
-                self.path.display()
-            )));
-        }
+        let _one = self.changing.lock();
 
-        let mut tokens = state.tokens.clone();
+        let mut tokens = {
+            let state = self.state.lock();
+            // A file that this release cannot read may have tokens of a newer one: it is never
+            // replaced.
+            if let Some(problem) = &state.problem {
+                return Err(CallError::Refused(format!(
+                    "{}: {problem}; remove the file and restart the daemon: all tokens must then be created anew",
+                    self.path.display()
+                )));
+            }
+            state.tokens.clone()
+        };
         change(&mut tokens)?;
 
         // The file first: if it cannot be written, the tokens stay as they were.
-        write(&self.path, &tokens).map_err(|error| {
+        let written = self.write(&tokens).map_err(|error| {
             CallError::Internal(format!("cannot write {}: {error}", self.path.display()))
-        })?;
+        });
+        // The new file may be in place although its name could not be made durable. A restart would
+        // read it, so the same tokens are valid now.
+        if written.is_err() {
+            // Unreadable as well: all that is known are the tokens from before.
+            let Ok(of_file) = read(&self.path) else {
+                return written;
+            };
+            tokens = of_file;
+        }
 
-        state.tokens = tokens;
         // Released before the change is announced, because each waiting stream takes the lock to
         // look at its token.
-        drop(state);
+        self.state.lock().tokens = tokens;
         self.changes.send_modify(|count| *count += 1);
-        Ok(())
+        written
+    }
+
+    /// Replaces the file. Durable on return.
+    fn write(&self, tokens: &[Token]) -> std::io::Result<()> {
+        let text = serde_json::to_vec(&TokenFile {
+            version: VERSION,
+            tokens: tokens.to_vec(),
+        })?;
+
+        self.fs.replace(
+            &self.path,
+            Box::new(|file| {
+                file.set_mode(0o600)?;
+                file.write_all_at(&text, 0)
+            }),
+        )
     }
 }
 
@@ -313,33 +350,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Token>, String> {
         ));
     }
     Ok(file.tokens)
-}
-
-/// Replaces the file atomically; durable on return. The temporary file has mode 0600.
-fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    // A rename is atomic only within one file system, so the temporary file is in the same
-    // directory.
-    let mut file = tempfile::Builder::new()
-        .prefix(TOKENS_FILE)
-        .suffix(".tmp")
-        .tempfile_in(dir)?;
-    serde_json::to_writer(
-        &mut file,
-        &TokenFile {
-            version: VERSION,
-            tokens: tokens.to_vec(),
-        },
-    )?;
-
-    file.flush()?;
-    file.as_file().sync_all()?;
-
-    // The content is durable before the name: after a power loss the name leads to the old file or
-    // to the whole new one.
-    file.persist(path)?;
-    // The new name is durable only with its directory.
-    std::fs::File::open(dir)?.sync_all()
 }
 
 answers! {
@@ -455,13 +465,20 @@ pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::store::vfs::Disk;
+    use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
     #[test]
     fn a_token_is_found_by_its_text_only_and_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path());
+        let tokens = Tokens::open(dir.path(), Arc::new(Disk));
         let text = tokens
             .create("grafana", Scope::Read, ReadLimits::default(), 7)
             .unwrap();
@@ -483,7 +500,7 @@ mod tests {
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        let again = Tokens::open(dir.path());
+        let again = Tokens::open(dir.path(), Arc::new(Disk));
         assert_eq!(again.find(&text).unwrap().name, "grafana");
         assert_eq!(Right::from(again.find(&other).unwrap().scope), Right::Write);
         for wrong in ["", PREFIX, &text[1..], &format!("{text}A")] {
@@ -501,12 +518,69 @@ mod tests {
         let path = dir.path().join(TOKENS_FILE);
         for text in ["{", "{\"version\": 2, \"tokens\": []}"] {
             std::fs::write(&path, text).unwrap();
-            let tokens = Tokens::open(dir.path());
+            let tokens = Tokens::open(dir.path(), Arc::new(Disk));
             let error = tokens
                 .create("a", Scope::Read, ReadLimits::default(), 1)
                 .unwrap_err();
             assert!(error.to_string().contains("remove the file"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_request_finds_its_token_while_a_change_waits_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path(), Arc::new(Disk));
+        let text = tokens.create_for_tests("ci");
+        let (started, has_started) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let tokens = &tokens;
+            scope.spawn(move || {
+                let change = |_: &mut Vec<Token>| {
+                    started.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                    Ok(())
+                };
+                tokens.change(change).unwrap();
+            });
+            has_started.recv().unwrap();
+            let (found, is_found) = mpsc::channel();
+            scope.spawn(move || {
+                let token = tokens.find(&text);
+                let is_valid = token.is_some_and(|token| tokens.is_valid(&token));
+                found.send(is_valid && !tokens.is_empty()).unwrap();
+            });
+            let found = is_found.recv_timeout(Duration::from_secs(30));
+            go_on.send(()).unwrap();
+            assert_eq!(found, Ok(true));
+        });
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_file_whatever_step_of_a_change_fails() {
+        for (act, is_revoked) in [
+            (Act::Create, false),
+            (Act::Write, false),
+            (Act::Sync, false),
+            (Act::Rename, false),
+            (Act::SyncDir, true),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let plan = Arc::new(Plan::default());
+            let fs = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
+            let tokens = Tokens::open(dir.path(), fs);
+            let text = tokens.create_for_tests("ci");
+            plan.add(Fault::once(act, Errno::IO));
+            let revoke = |tokens: &mut Vec<Token>| {
+                tokens.clear();
+                Ok(())
+            };
+            let error = tokens.change(revoke).unwrap_err().to_string();
+            assert!(error.contains(TOKENS_FILE), "{act:?}: {error}");
+            let again = Tokens::open(dir.path(), Arc::new(Disk));
+            let found = [&tokens, &again].map(|tokens| tokens.find(&text).is_none());
+            assert_eq!(found, [is_revoked; 2], "{act:?}");
         }
     }
 }

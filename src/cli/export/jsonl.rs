@@ -17,6 +17,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::cli::{Bar, Global, OutputError, Unit, ask};
 use crate::store::tools::Watch as _;
+use crate::store::vfs::publish;
 use crate::wire::json::{from_json, parse, to_json};
 
 pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {
@@ -34,11 +35,15 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
         return print_summary(&format!("{entries} entries exported"));
     }
 
-    if file.symlink_metadata().is_ok() {
-        bail!(
+    let exists = || {
+        anyhow::anyhow!(
             "export to {}: the file exists; remove it or choose another",
             file.display()
-        );
+        )
+    };
+    // Before the work; it is looked at again when the file gets its name.
+    if file.symlink_metadata().is_ok() {
+        return Err(exists());
     }
 
     // The file gets its name when it is complete.
@@ -70,7 +75,10 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
 
     // On disk before the name says that it is complete.
     out.sync_all().with_context(writing)?;
-    fs::rename(&part, file).with_context(|| format!("rename the file to {}", file.display()))?;
+    match publish(&part, file) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(exists()),
+        done => done.with_context(|| format!("rename the file to {}", file.display()))?,
+    }
 
     drop(bar);
 

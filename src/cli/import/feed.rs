@@ -215,7 +215,7 @@ impl Feed {
                     item.at += 1;
                 }
                 !self.window.has(tag, body)
-            // Items without a job, such as registers, are always sent.
+            // Items without a job, such as registers, are always sent: the daemon compares them.
             } else {
                 let job = self.jobs.get_mut(&item.payload.jid);
                 job.is_none_or(|job| job.add_new(&mut item.payload))
@@ -400,6 +400,10 @@ impl Feed {
             self.pending_bytes -= pending.bytes;
 
             match answer {
+                // The daemon knows whether it has a later register: there is only one.
+                Ok(Value::Boolean(false)) if pending.kind == Kind::Register => {
+                    self.stats.by_kind.entry(pending.kind).or_default().1 += pending.items;
+                }
                 Ok(value) => {
                     // For a batch, the response is the number of accepted events.
                     let accepted = value.as_u64().filter(|_| pending.kind == Kind::Event);

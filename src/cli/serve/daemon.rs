@@ -71,8 +71,7 @@ struct Daemon {
     running: Arc<RunningConfig>,
 }
 
-/// Signal handlers, installed before the local socket is served: an unhandled SIGHUP ends a
-/// process.
+/// Signal handlers. An unhandled signal ends the process.
 struct UnixSignals {
     term: Signal,
     int: Signal,
@@ -80,12 +79,13 @@ struct UnixSignals {
 }
 
 impl UnixSignals {
-    /// Must run inside a tokio runtime.
-    fn listen() -> anyhow::Result<Self> {
+    /// Must run inside a tokio runtime. SIGTERM and SIGINT end a start that is not complete, so they
+    /// are handled from here on only.
+    fn listen(hup: Signal) -> anyhow::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
             int: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
-            hup: signal(SignalKind::hangup()).context("listen for SIGHUP")?,
+            hup,
         })
     }
 }
@@ -98,6 +98,15 @@ impl Daemon {
 
         // Before the first thread: this changes environment variables.
         let inherited = watchdog::inherited(&config.socket);
+
+        let runtime = runtime("sc-api", SOCKET_CALLS_MAX)?;
+
+        // First of all, because opening the store can take long: a reload that somebody asks for
+        // meanwhile must not end the process. It follows when the start is complete.
+        let hup = {
+            let _inside = runtime.enter();
+            signal(SignalKind::hangup()).context("listen for SIGHUP")?
+        };
 
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
@@ -131,8 +140,6 @@ impl Daemon {
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
         );
-
-        let runtime = runtime("sc-api", SOCKET_CALLS_MAX)?;
 
         // Connections are queued from here on; the socket is served last, when everything behind it
         // runs.
@@ -277,7 +284,10 @@ impl Daemon {
                 .map(|_| http::ListenerMonitor::default())
                 .or_else(of_both),
             http: http_monitor.clone(),
-            tokens: Arc::new(http::tokens::Tokens::open(&config.state_dir)),
+            tokens: Arc::new(http::tokens::Tokens::open(
+                &config.state_dir,
+                options.fs.clone(),
+            )),
             sessions: Arc::new(http::sessions::Sessions::new(config.http.tls.is_some())),
             zeromq: zeromq.statuses(),
             started,
@@ -295,10 +305,10 @@ impl Daemon {
         let (stop, stopping) = watch::channel(false);
         let http = start_http(config, &ctx, &intake, &stopping)?;
 
-        // Before `READY=1` is sent: systemd reloads the daemon with SIGHUP from then on.
+        // Before `READY=1` is sent: from then on a stop stores what was accepted first.
         let signals = {
             let _in = runtime.enter();
-            UnixSignals::listen()?
+            UnixSignals::listen(hup)?
         };
 
         let socket = runtime.spawn(serve(source, ctx, intake, stopping));

@@ -13,10 +13,6 @@ pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
 }
 
-pub(super) fn state_dir(global: &Global) -> anyhow::Result<PathBuf> {
-    Ok(config(global)?.state_dir)
-}
-
 /// The configured state directory, or by default that of the running daemon, if any.
 pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
     let config = config(global)?;

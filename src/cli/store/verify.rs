@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::state_files;
-use super::tool::{count, field, state_dir};
+use super::tool::{count, field, state_dir_of_daemon};
 use crate::cli::{Bar, Global, Output, OutputError, Unit, bytes, finding, plain, show};
 use crate::store::tools::verify::{self, IndexCheck, Problem, VerifyOptions, VerifyReport};
 
@@ -32,7 +32,7 @@ Examples:
 See also: saltcellar store rebuild, saltcellar store salvage";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let dir = state_dir(global)?;
+    let dir = state_dir_of_daemon(global)?;
 
     let mut bar = Bar::new("verify", Unit::Bytes);
     let report = verify::verify(

@@ -560,6 +560,15 @@ impl Store {
 
     /// The last saved register of Thorium.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.last_register()?.map(|(_, body)| body))
+    }
+
+    /// The time of the last saved register of Thorium.
+    pub(crate) fn registered_at(&self) -> Result<Option<Micros>, StoreError> {
+        Ok(self.last_register()?.map(|(at, _)| at))
+    }
+
+    fn last_register(&self) -> Result<Option<(Micros, Vec<u8>)>, StoreError> {
         let segments = self.0.all_segments();
         let newest = segments
             .iter()
@@ -578,7 +587,8 @@ impl Store {
         let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else {
             return Ok(None);
         };
-        Ok(self.0.body(segment, rows, at).map(<[u8]>::to_vec))
+        let body = self.0.body(segment, rows, at);
+        Ok(body.map(|body| (rows.at(at), body.to_vec())))
     }
 
     /// Events before `before` that pass the filter, latest first, up to `limit` events or

@@ -137,7 +137,7 @@ impl SaltKeeps {
         let seconds = SaltKeep::reported(seconds);
         let mut state = self.state.lock();
 
-        // // Of two masters the longer one counts, for as long as it may still be reporting.
+        // Of two masters the longer one counts, for as long as it may still be reporting.
         let longer_counts = state
             .reported
             .is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);

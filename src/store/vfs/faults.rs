@@ -528,6 +528,10 @@ impl FsFile for FaultyFile {
         self.file.set_len(len)
     }
 
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.file.set_mode(mode)
+    }
+
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }

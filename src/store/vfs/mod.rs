@@ -20,9 +20,11 @@ pub(crate) mod read;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+
+use rustix::io::Errno;
 
 /// Sizes of a file system in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,8 +102,29 @@ pub trait Fs: Debug + Send + Sync {
         }
 
         // The rename itself is durable only with its directory.
-        path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
+        self.sync_dir(dir_of(path))
     }
+}
+
+/// The directory with the name of a file; the current one for a name alone.
+fn dir_of(path: &Path) -> &Path {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    dir.unwrap_or(Path::new("."))
+}
+
+/// Gives a complete and synced file its name, which must be new: a file of that name fails it with
+/// [`io::ErrorKind::AlreadyExists`]. Durable on return.
+pub(crate) fn publish(temporary: &Path, path: &Path) -> io::Result<()> {
+    let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::NOREPLACE);
+    match rustix::fs::renameat_with(cwd, temporary, cwd, path, flags) {
+        // Some network file systems cannot do it; a second name is never given to two files either.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::hard_link(temporary, path)?;
+            fs::remove_file(temporary)?;
+        }
+        renamed => renamed?,
+    }
+    Disk.sync_dir(dir_of(path))
 }
 
 /// An open file of a [`Fs`]. Can be shared between threads.
@@ -121,6 +144,9 @@ pub trait FsFile: Debug + Send + Sync {
 
     /// Truncates the file or extends it with zero bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Sets the access mode, whatever the umask is. Durable with [`FsFile::sync_all`].
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
 
     /// Length in bytes.
     fn size(&self) -> io::Result<u64>;
@@ -244,6 +270,10 @@ impl FsFile for File {
         File::set_len(self, len)
     }
 
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.set_permissions(fs::Permissions::from_mode(mode))
+    }
+
     fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
@@ -252,6 +282,22 @@ impl FsFile for File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_published_under_a_new_name_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let [part, path] = ["a.part", "a"].map(|name| dir.path().join(name));
+        fs::write(&part, "whole").unwrap();
+        fs::write(&path, "other").unwrap();
+        let error = publish(&part, &path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "other");
+
+        fs::remove_file(&path).unwrap();
+        publish(&part, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        assert!(!part.exists());
+    }
 
     #[test]
     fn write_whole_replaces_a_file_and_leaves_no_temporary_file() {

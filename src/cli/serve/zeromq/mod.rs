@@ -14,7 +14,7 @@ mod pull;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -308,8 +308,8 @@ impl ChildProcess {
         }
     }
 
-    fn run_once(&self) -> std::io::Result<std::process::ExitStatus> {
-        let mut child = Command::new(std::env::current_exe()?)
+    fn run_once(&self) -> std::io::Result<ExitStatus> {
+        let child = Command::new(std::env::current_exe()?)
             .arg("--socket")
             .arg(&self.daemon)
             .args(["zeromq", self.kind.name()])
@@ -320,11 +320,18 @@ impl ChildProcess {
             .stdout(Stdio::null())
             .spawn()?;
 
-        let pid = Pid::from_child(&child);
+        let ended = wait_watched(child, |child| self.watch(child));
+        *self.process.lock() = None;
+        self.status.set_pid(None);
+        ended
+    }
+
+    /// Makes a process known, so that it can be stopped.
+    fn watch(&self, child: &Child) -> std::io::Result<()> {
         // The kernel does not reuse the number before `wait`, so the descriptor refers to this
         // child.
-        *self.process.lock() = Some(pidfd_open(pid, PidfdFlags::empty())?);
-
+        let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+        *self.process.lock() = Some(process);
         self.status.set_pid(Some(child.id()));
 
         // A stop that came before the process could be signalled.
@@ -333,10 +340,40 @@ impl ChildProcess {
         {
             pidfd_send_signal(process, Signal::TERM)?;
         }
+        Ok(())
+    }
+}
 
-        let status = child.wait();
-        *self.process.lock() = None;
-        self.status.set_pid(None);
-        status
+/// Waits until a process ends, after `watch` has made it known. If that fails, the process is ended:
+/// nobody could stop it, and the next one would run beside it.
+fn wait_watched(
+    mut child: Child,
+    watch: impl FnOnce(&Child) -> std::io::Result<()>,
+) -> std::io::Result<ExitStatus> {
+    let watched = watch(&child);
+    if watched.is_err() {
+        // Fails only if it has been waited for.
+        child.kill()?;
+    }
+
+    let status = child.wait()?;
+    watched.map(|()| status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_cannot_be_watched_is_ended_and_waited_for() {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", child.id()));
+        assert!(proc.exists());
+        let failed = |_: &Child| Err(std::io::ErrorKind::Other.into());
+        assert!(wait_watched(child, failed).is_err());
+        assert!(!proc.exists(), "neither running nor a zombie");
+
+        let child = Command::new("true").spawn().unwrap();
+        assert!(wait_watched(child, |_| Ok(())).unwrap().success());
     }
 }

@@ -34,7 +34,15 @@ impl Store {
         limits: BatchLimits,
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, StoreError> {
         // Copied, so that the lock of the consumers is not held while the log is read.
-        let filter = self.0.consumers.0.lock().of(name)?.record.filter.clone();
+        let filter = self
+            .0
+            .consumers
+            .state
+            .lock()
+            .of(name)?
+            .record
+            .filter
+            .clone();
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
 
         // A filter that failed is reported by `next_batch`, which changes the record.
@@ -62,7 +70,7 @@ impl Store {
         lease: Duration,
         ahead: &ReadAhead,
     ) -> Result<bool, StoreError> {
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         let consumer = state.of(name)?;
         let record = &consumer.record;
 

@@ -35,7 +35,7 @@ impl StoreInner {
 
         // Names and cursors only: the log is read below without the lock.
         let behind: Vec<(String, SeqNo)> = {
-            let state = self.consumers.0.lock();
+            let state = self.consumers.state.lock();
             let records = state.list.values().map(|consumer| &consumer.record);
             let behind = records.filter(|record| {
                 totals.entries > 0
@@ -58,7 +58,7 @@ impl StoreInner {
                 last: totals.last_seq,
                 entries,
             };
-            let mut state = self.consumers.0.lock();
+            let mut state = self.consumers.state.lock();
             // The consumer may have been deleted meanwhile.
             let Ok(consumer) = state.of(&name) else {
                 continue;
@@ -100,7 +100,7 @@ impl StoreInner {
             is_saved,
         } in noted
         {
-            let mut state = self.consumers.0.lock();
+            let mut state = self.consumers.state.lock();
             let Ok(consumer) = state.of(&name) else {
                 continue;
             };

@@ -24,7 +24,7 @@ pub(crate) use record::{
 };
 pub use record::{Start, is_consumer_name};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,12 @@ use crate::store::{Store, StoreInner};
 use crate::wire::filter::EntryFilter;
 
 #[derive(Debug)]
-pub(in crate::store) struct Consumers(Mutex<State>);
+pub(in crate::store) struct Consumers {
+    /// Also held while a change is written and synced, so never taken on a thread of a runtime.
+    state: Mutex<State>,
+    /// The consumers that are positions of sinks. Held for moments only.
+    of_sinks: Mutex<HashSet<String>>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -66,26 +71,33 @@ impl Consumers {
     /// Reads the file, if it exists.
     pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let (file, records) = ConsumerFile::open(state_dir, fs)?;
+        let of_sinks = records.values().filter(|record| record.sink);
+        let of_sinks = of_sinks.map(|record| record.name.clone()).collect();
         let list = records
             .into_iter()
             .map(|(name, record)| (name, Consumer::new(record)))
             .collect();
-        Ok(Self(Mutex::new(State {
+
+        let state = State {
             list,
             file,
             synced: Duration::ZERO,
-        })))
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+            of_sinks: Mutex::new(of_sinks),
+        })
     }
 
     /// What is wrong with the file.
     pub(in crate::store) fn fault(&self) -> Option<FileFault> {
-        self.0.lock().file.fault()
+        self.state.lock().file.fault()
     }
 
     /// Moves cursors back to the end of the log, as in a store that was restored from a backup.
     pub(in crate::store) fn limit_to(&self, durable: SeqNo) {
         for consumer in self
-            .0
+            .state
             .lock()
             .list
             .values_mut()
@@ -108,7 +120,7 @@ impl Consumers {
             record.pin && record.cursor <= last && record.filter.allows_class(class_name)
         };
 
-        let state = self.0.lock();
+        let state = self.state.lock();
         state
             .list
             .values()
@@ -220,7 +232,7 @@ impl Store {
 
         let cursor = self.position(start)?;
         // Before the lock: a position may be searched for in the log.
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         if let Some(known) = state.list.get(name) {
             // Repeated by every start of a client, so it must not write.
             if known.record.filter == filter {
@@ -261,25 +273,25 @@ impl Store {
 
     /// Makes a consumer the position of a sink, until it is deleted. Durable on return.
     pub(crate) fn give_to_sink(&self, name: &str) -> Result<(), StoreError> {
-        let mut state = self.0.consumers.0.lock();
+        let consumers = &self.0.consumers;
+        let mut state = consumers.state.lock();
         if !state.of(name)?.record.sink {
             state.change(name, true, |record| record.sink = true)?;
+            consumers.of_sinks.lock().insert(name.to_owned());
         }
         Ok(())
     }
 
-    /// Whether a consumer is the position of a sink, which may not be configured any more.
+    /// Whether a consumer is the position of a sink, which may not be configured any more. Does not
+    /// wait for the disk: the right for each call about a consumer depends on it.
     pub(crate) fn is_of_sink(&self, name: &str) -> bool {
-        let state = self.0.consumers.0.lock();
-        state
-            .list
-            .get(name)
-            .is_some_and(|consumer| consumer.record.sink)
+        self.0.consumers.of_sinks.lock().contains(name)
     }
 
     /// Deletes a consumer; false if it does not exist. Durable on return.
     pub(crate) fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
-        let mut state = self.0.consumers.0.lock();
+        let consumers = &self.0.consumers;
+        let mut state = consumers.state.lock();
 
         let State { list, file, .. } = &mut *state;
         if !list.contains_key(name) {
@@ -293,6 +305,7 @@ impl Store {
             true,
         )?;
         list.remove(name);
+        consumers.of_sinks.lock().remove(name);
         Ok(true)
     }
 
@@ -333,7 +346,7 @@ impl Store {
         start: Start,
     ) -> Result<ConsumerRecord, StoreError> {
         let cursor = self.position(start)?;
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         let consumer = state.of(name)?;
 
         // Batches that are out are refused from now on, even if saving fails.
@@ -352,7 +365,7 @@ impl Store {
     ) -> Result<ConsumerRecord, StoreError> {
         self.0
             .consumers
-            .0
+            .state
             .lock()
             .change(name, true, |record| record.paused = paused)
     }
@@ -363,7 +376,7 @@ impl Store {
         let _one = self.0.retention_round();
         self.0
             .consumers
-            .0
+            .state
             .lock()
             .change(name, true, |record| record.pin = pin)
     }
@@ -381,7 +394,7 @@ impl Store {
         // The lock is not held while the log is read: other consumers go on, and retention can note
         // a loss.
         let (filter, from, lost) = {
-            let mut state = self.0.consumers.0.lock();
+            let mut state = self.0.consumers.state.lock();
             let now = self.0.clock.monotonic();
             let consumer = state.of(name)?;
             consumer.hold(holder, lease, now)?;
@@ -404,7 +417,7 @@ impl Store {
         let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
 
         // What the batch was read for may have changed in the meantime.
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         let consumer = state.of(name)?;
         let mut batch = ConsumerBatch {
             events: found.events,
@@ -467,7 +480,7 @@ impl Store {
     ) -> Result<ConsumerRecord, StoreError> {
         let now = self.0.clock.monotonic();
         let durable = self.durable();
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
 
         // See the page on consumer cursors: a sync per acknowledgement would compete with the log
         // for the disk.
@@ -530,7 +543,7 @@ impl Store {
         message: &str,
     ) -> Result<ConsumerRecord, StoreError> {
         let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         // A holder that has lost its lease must not report for the next one.
         state.of(name)?.check_lease(holder, now)?;
         let message = one_line(message);
@@ -546,7 +559,7 @@ impl Store {
         holder: &str,
         process: HolderProcess,
     ) -> Result<(), StoreError> {
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
 
         // Another holder may have taken the lease since the call was sent.
         if let Some(lease) = state
@@ -562,7 +575,7 @@ impl Store {
 
     /// Ends a holder's lease; others may take the consumer at once.
     pub(crate) fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
-        let mut state = self.0.consumers.0.lock();
+        let mut state = self.0.consumers.state.lock();
         let consumer = state.of(name)?;
         consumer.lease.take_if(|lease| lease.holder == holder);
         Ok(())
@@ -571,7 +584,7 @@ impl Store {
     pub(crate) fn lowest_cursor(&self) -> Option<SeqNo> {
         self.0
             .consumers
-            .0
+            .state
             .lock()
             .list
             .values()
@@ -584,7 +597,7 @@ impl Store {
 
         // Copied: the lag of each consumer is read from the log without the lock.
         let known: Vec<_> = {
-            let state = self.0.consumers.0.lock();
+            let state = self.0.consumers.state.lock();
             let left = |lease: &Lease| {
                 lease
                     .is_held(now)

@@ -64,6 +64,29 @@ fn cursor(rig: &Rig) -> u64 {
 }
 
 #[test]
+fn whether_a_consumer_is_of_a_sink_is_known_while_a_change_waits_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rig, _) = rig(dir.path(), "{}");
+    assert!(!rig.store.is_of_sink("audit"));
+    rig.store.give_to_sink("audit").unwrap();
+
+    let change = rig.store.0.consumers.state.lock();
+    let (found, is_found) = std::sync::mpsc::channel();
+    let store = rig.store.clone();
+    let asking = std::thread::Builder::new();
+    let asking = asking.spawn(move || found.send(store.is_of_sink("audit")));
+    let answer = is_found.recv_timeout(Duration::from_secs(30));
+    drop(change);
+    assert_eq!(answer, Ok(true));
+    asking.unwrap().join().unwrap().unwrap();
+
+    let rig = rig.reopened();
+    assert!(rig.store.is_of_sink("audit"), "also after a start");
+    rig.store.delete_consumer("audit").unwrap();
+    assert!(!rig.store.is_of_sink("audit"));
+}
+
+#[test]
 fn events_are_delivered_until_they_are_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = rig(dir.path(), "{}");

@@ -220,6 +220,10 @@ impl vfs::FsFile for Counting {
         panic!("a walk cuts nothing")
     }
 
+    fn set_mode(&self, _: u32) -> std::io::Result<()> {
+        panic!("a walk changes nothing")
+    }
+
     fn size(&self) -> std::io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }

@@ -740,6 +740,10 @@ impl FsFile for CuttableFile {
         Ok(())
     }
 
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.real.set_mode(mode)
+    }
+
     fn size(&self) -> io::Result<u64> {
         self.real.size()
     }
