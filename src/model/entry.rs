@@ -159,7 +159,7 @@ impl Flags {
     /// A return with an exit code, its own or that of a failure.
     pub(crate) const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
-    pub(crate) const REACTION: Flags = Flags(16);
+    pub const REACTION: Flags = Flags(16);
     /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
     pub(crate) const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A

@@ -323,6 +323,28 @@ fn an_event_that_a_condition_is_too_slow_for_is_left_out_and_reported() {
 }
 
 #[test]
+fn counting_up_to_a_time_does_not_read_what_came_later() {
+    let cellar = Cellar::start();
+    let event = |n: u64, big: &str| {
+        let data = map(vec![("n", n.into()), ("big", big.into())]);
+        map(vec![("tag", "test/x".into()), ("data", data)])
+    };
+    let put = |event| cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    put(event(0, ""));
+    let first = cellar.ask("events_list", vec![])["events"][0]["time"].clone();
+    let until = first.as_i64().unwrap() + 1;
+    // More than one call reads.
+    let large = "x".repeat(4 * 1024 * 1024);
+    for n in 1..20 {
+        put(event(n, &large));
+    }
+    let whole = cellar.ask("events_count", vec![]);
+    assert_ne!(whole["next"], Value::Nil);
+    let found = cellar.ask("events_count", vec![("until", until.into())]);
+    assert_eq!((&found["count"], &found["next"]), (&1.into(), &Value::Nil));
+}
+
+#[test]
 fn the_verbs_control_a_consumer() {
     let cellar = Cellar::start();
     assert_eq!(

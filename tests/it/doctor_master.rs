@@ -3,6 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use saltcellar::config::salt_master::python::found_by_a_service;
 
 use crate::fake_daemon::{program, stdout};
 
@@ -68,7 +71,7 @@ impl Shop {
         fs::set_permissions(&self.salt_python, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn doctor(&self) -> Vec<Found> {
+    fn command(&self) -> Command {
         let mut command = program();
         command
             .args(["--output", "json", "--config"])
@@ -84,7 +87,11 @@ impl Shop {
             .arg(self.path("salt"))
             .arg("--salt-python")
             .arg(&self.salt_python);
-        let output = command.output().unwrap();
+        command
+    }
+
+    fn doctor(&self) -> Vec<Found> {
+        let output = self.command().output().unwrap();
         assert_eq!(
             output.status.code(),
             Some(69),
@@ -807,5 +814,30 @@ fn the_page_lists_every_check_by_name() {
     assert!(
         missing.is_empty(),
         "docs/DOCTOR.md does not list {missing:?}"
+    );
+}
+
+#[test]
+fn a_python_that_only_the_path_of_this_shell_finds_is_not_the_daemons() {
+    if found_by_a_service().is_some() {
+        // Salt is installed on this machine, so the daemon finds its Python in any case.
+        return saltcellar::testkit::missing("a machine without a salt-master in /usr/bin");
+    }
+    let shop = Shop::new();
+    shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");
+    shop.put("bin/salt-master", "#!DIR/venv/bin/python3\n");
+    shop.put("venv/bin/python3", "");
+    let output = shop
+        .command()
+        .env("PATH", shop.path("bin"))
+        .output()
+        .unwrap();
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let checks = document["checks"].as_array().unwrap();
+    let python = checks.iter().find(|one| one["check"] == "reactor.python");
+    let found = python.unwrap()["found"].as_str().unwrap();
+    assert!(
+        found.contains("in the PATH of this shell only"),
+        "{document}"
     );
 }

@@ -2,9 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 
+use rmpv::Value;
 use serde_json::Value as Json;
 
-use crate::harness::Cellar;
+use crate::fake_daemon::{program, stderr, stdout};
+use crate::harness::{Cellar, map};
 use crate::http::{LISTENER, address, connect, get, token};
 use crate::http_api::put;
 
@@ -106,5 +108,82 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
     assert_eq!(
         get(&address, "/api/v1/events/stream?max_rate=0", &read).status,
         400
+    );
+}
+
+#[test]
+fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let data = |n: u64, big: usize| {
+        map(vec![
+            ("n", n.into()),
+            ("big", "a".repeat(big).as_str().into()),
+        ])
+    };
+    // The first and the last one match, whatever is in between.
+    let event = |n, big| map(vec![("tag", "test/x".into()), ("data", data(n, big))]);
+    let events = vec![event(3, 1), event(1, 200_000), event(3, 1)];
+    cellar.ask("event_return", vec![("events", Value::Array(events))]);
+
+    let slow = format!(
+        "data.n == 3 or data.big is matching('*{}b*')",
+        "a".repeat(3_900)
+    );
+    let slow: String = slow.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    for rate in ["", "&max_rate=1"] {
+        let path = format!("/api/v1/events/stream?since=2020-01-01T00:00:00Z&where={slow}{rate}");
+        for headers in [
+            read.clone(),
+            format!("{read}accept: application/x-ndjson\r\n"),
+        ] {
+            let found = follow_limited(&address, &path, &headers, 3);
+            let kinds: Vec<_> = found.iter().map(|(kind, n, _)| (*kind, *n)).collect();
+            // With a rate the last one may come in the same second.
+            assert_eq!(kinds[..2], [("event", 3), ("skipped", 1)], "{found:?}");
+            assert!(found[1].2.ends_with(":2"), "{found:?}");
+            assert!(found[2].2.ends_with(":3"), "{found:?}");
+
+            // A client that connects again passes it, too.
+            let headers = format!("{headers}last-event-id: {}\r\n", found[1].2);
+            let rest = follow_limited(&address, &path, &headers, 1);
+            assert_eq!(rest[0].1, 3, "{rest:?}");
+        }
+    }
+    assert!(cellar.counter("filters_too_costly") >= 4);
+}
+
+#[test]
+fn tail_shows_the_events_around_one_that_its_filter_is_too_slow_for() {
+    let cellar = Cellar::start();
+    let event = |n: u64, big: usize| {
+        let big = "a".repeat(big);
+        let data = map(vec![("n", n.into()), ("big", big.as_str().into())]);
+        map(vec![("tag", "test/x".into()), ("data", data)])
+    };
+    let events = vec![event(3, 1), event(1, 200_000), event(3, 1)];
+    cellar.ask("event_return", vec![("events", Value::Array(events))]);
+    let slow = format!(
+        "data.n == 3 or data.big is matching('*{}b*')",
+        "a".repeat(3_900)
+    );
+    let output = program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(["events", "tail", "--since", "1d", "--limit", "2"])
+        .args(["--output", "jsonl", "--where", &slow])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let numbers: Vec<_> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap()["seq"].clone())
+        .collect();
+    assert_eq!(numbers, [1, 3]);
+    assert!(
+        stderr(&output).contains("event 2: the condition goes through more than"),
+        "{}",
+        stderr(&output)
     );
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
+use saltcellar::base::limits::LIST_BYTES_MAX;
 use saltcellar::wire::json::from_json;
 use serde_json::{Value as Json, json};
 
@@ -510,4 +511,43 @@ fn other_clients_functions_and_peers_are_refused() {
         .status,
         401
     );
+}
+
+#[test]
+fn active_jobs_have_all_returns_however_many_pages_they_take() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let token = secret(&token(&cellar, &["gui", "--scope", "read"]));
+    // Of now: older jobs are not active.
+    let jid = cellar.ask("prep_jid", vec![]);
+    let jid = jid.as_str().unwrap();
+    let load = json!({ "fun": "test.echo", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [], "cmd": "publish" });
+    let minions = Value::Array(["a", "b", "c", "d"].map(Value::from).to_vec());
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", jid.into()),
+            ("load", from_json(&load).unwrap()),
+            ("minions", minions),
+        ],
+    );
+    // A page ends behind the second one.
+    let large = "x".repeat(LIST_BYTES_MAX / 2 + 1);
+    for id in ["a", "b", "c"] {
+        let load = map(vec![
+            ("jid", jid.into()),
+            ("id", id.into()),
+            ("fun", "test.echo".into()),
+            ("return", large.as_str().into()),
+            ("retcode", 0.into()),
+        ]);
+        cellar.ask("returner", vec![("load", load)]);
+    }
+    let active = run(
+        &address,
+        &token,
+        &json!({ "client": "runner", "fun": "jobs.active" }),
+    );
+    assert_eq!(active[jid]["Returned"], json!(["a", "b", "c"]));
+    assert_eq!(active[jid]["Running"], json!([{ "d": 0 }]));
 }

@@ -7,9 +7,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmpv::Value;
+use saltcellar::base::clock::Clock;
+use saltcellar::model::{Entry, Flags, Kind, Source};
 use saltcellar::testkit::master::serve;
 
+use crate::fake_daemon::program;
 use crate::harness::{Cellar, FakeBus, map, master_bus, publish, wait_for};
+use crate::salt_codec::store_unchecked;
 
 /// A request to the master: `cmd`, `fun`, the first argument, `jid`, `user`.
 pub(crate) type Asked = (String, String, String, String, String);
@@ -607,6 +611,73 @@ fn without_a_reactor_its_calls_are_errors() {
     assert_eq!(
         cellar.ask("reactor_history", vec![])["reactions"],
         Value::Array(vec![])
+    );
+}
+
+#[test]
+fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    // One reaction that failed, and behind it more than one call looks at.
+    store_unchecked(&dir.path().join("state"), |batch| {
+        let large = "x".repeat(2 * 1024 * 1024);
+        for n in 0..40_u64 {
+            let state = if n == 3 { "dead" } else { "done" };
+            let body = map(vec![
+                ("event", n.into()),
+                ("state", state.into()),
+                ("notes", large.as_str().into()),
+            ]);
+            let mut packed = Vec::new();
+            rmpv::encode::write_value(&mut packed, &body).unwrap();
+            let tag = format!("saltcellar/reaction/test/{n}");
+            let entry = Entry {
+                kind: Kind::Reaction,
+                source: Source::Reactor,
+                flags: Flags::REACTION,
+                at: Clock::real().now(),
+                tag: tag.as_bytes(),
+                jid: "",
+                minion: "",
+                fun: "",
+                retcode: 0,
+                body: &packed,
+            };
+            batch.push(&entry, None);
+        }
+    });
+    let cellar = Cellar::start_in(dir, &[]);
+
+    let (mut before, mut pages, mut found) = (Value::Nil, 0, Vec::new());
+    loop {
+        let args = vec![("state", "dead".into()), ("limit", 5.into())];
+        let args = [args, vec![("before", before.clone())]].concat();
+        let page = cellar.ask("reactor_history", args);
+        found.extend(page["reactions"].as_array().unwrap().clone());
+        pages += 1;
+        assert_eq!(page["more"].as_bool(), Some(page["next"] != Value::Nil));
+        if page["next"] == Value::Nil {
+            break;
+        }
+        before = page["next"].clone();
+    }
+    assert!(pages > 1, "one call must not search everything");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["tag"], "test/3".into());
+
+    let listed = program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(["reactor", "history", "--state", "dead", "--output", "json"])
+        .output()
+        .unwrap();
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["reactions"][0]["tag"], "test/3");
+    assert_eq!(
+        (
+            listed["more"].as_bool(),
+            listed["reactions"].as_array().unwrap().len()
+        ),
+        (Some(false), 1)
     );
 }
 

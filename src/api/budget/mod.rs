@@ -198,10 +198,43 @@ impl Budget {
             Ok(Some(reserved)) => Ok(Room {
                 pool: self.bytes.clone(),
                 reserved,
-                wait: self.wait,
             }),
             _ => Err(busy("too many answers wait to be read")),
         }
+    }
+
+    /// Bytes that several clients hold at the same time, such as a piece of a stream. They exist
+    /// once, so they take room of the whole once, until the last client has read them. Each client
+    /// takes room of its share for them with [`Budget::hold`]: whoever made them, a slow reader
+    /// uses up only its own.
+    pub(in crate::api) async fn shared(&self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
+        let reserved = self.reserve_for(&self.bytes.all, bytes.len()).await?;
+        Ok(Bytes::from_owner(HeldBytes {
+            bytes,
+            _reserved: reserved,
+        }))
+    }
+
+    /// Takes room of this client's share for shared bytes, until it has read them.
+    pub(in crate::api) async fn hold(&self, shared: Bytes) -> Result<Bytes, CallError> {
+        let reserved = self.reserve_for(&self.bytes.own, shared.len()).await?;
+        Ok(Bytes::from_owner(HeldBytes {
+            bytes: shared,
+            _reserved: reserved,
+        }))
+    }
+
+    async fn reserve_for(
+        &self,
+        part: &Arc<Semaphore>,
+        bytes: usize,
+    ) -> Result<OwnedSemaphorePermit, CallError> {
+        let unavailable = || busy("too many answers wait to be read");
+        // As in [`Pool::reserve`].
+        let count = (bytes / PERMIT_BYTES + 1).min(self.bytes.own_max);
+        let count = u32::try_from(count).map_err(|_| unavailable())?;
+        let reserved = timeout(self.wait, part.clone().acquire_many_owned(count)).await;
+        reserved.ok().and_then(Result::ok).ok_or_else(unavailable)
     }
 
     /// Reserves an event stream; `None` if there are too many.
@@ -219,18 +252,17 @@ impl Budget {
 pub(in crate::api) struct Room {
     pool: Pool,
     reserved: Reserved,
-    wait: Duration,
 }
 
 /// Bytes with their room, which is released when the connection has written them.
-struct HeldBytes {
-    bytes: Vec<u8>,
-    _reserved: Reserved,
+struct HeldBytes<B, R> {
+    bytes: B,
+    _reserved: R,
 }
 
-impl AsRef<[u8]> for HeldBytes {
+impl<B: AsRef<[u8]>, R> AsRef<[u8]> for HeldBytes<B, R> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 
@@ -242,18 +274,6 @@ impl Room {
         let more = self.fit(&bytes);
         if more > 0 {
             let more = self.pool.reserve_now(more);
-            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
-        }
-        Ok(self.held(bytes))
-    }
-
-    /// Like [`Room::fill`], but waits for the rest. For a piece of a stream, whose size is bounded
-    /// and of which a client has only one at a time.
-    pub(in crate::api) async fn fill_in_time(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
-        let more = self.fit(&bytes);
-        if more > 0 {
-            let more = timeout(self.wait, self.pool.reserve(more)).await;
-            let more = more.ok().flatten();
             self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
         }
         Ok(self.held(bytes))

@@ -139,19 +139,37 @@ async fn room_is_reserved_before_and_free_when_the_last_bytes_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_piece_of_a_stream_waits_for_room() {
+async fn shared_bytes_take_room_of_the_whole_once_and_of_the_share_of_each_client_that_holds_them()
+{
     let budgets = budgets();
-    let budget = of(&budgets, "a");
-    let held = budget.room(7 * KIB - 1).await.unwrap();
-    let piece = budget.room(0).await.unwrap();
-    let mut piece = Box::pin(piece.fill_in_time(vec![0; 3 * KIB]));
+    let [reader, slow] = ["reader", "slow"].map(|name| of(&budgets, name));
+    let free = |budget: &Budget| {
+        let pool = &budget.bytes;
+        (pool.own.available_permits(), pool.all.available_permits())
+    };
+
+    let shared = reader.shared(vec![0; 3 * KIB - 1]).await.unwrap();
+    assert_eq!(free(&reader), (8, 9), "no share yet");
+    let read = reader.hold(shared.clone()).await.unwrap();
+    let [one, two] = [
+        slow.hold(shared.clone()).await.unwrap(),
+        slow.hold(shared.clone()).await.unwrap(),
+    ];
+    assert_eq!((free(&reader), free(&slow)), ((5, 9), (2, 9)));
+
+    let mut third = Box::pin(slow.hold(shared));
     tokio::select! {
         biased;
-        _ = &mut piece => panic!("there is no room"),
+        _ = &mut third => panic!("the share has no room"),
         () = tokio::task::yield_now() => {}
     }
-    drop(held);
-    assert_eq!(piece.await.unwrap().len(), 3 * KIB);
+    drop(read);
+    assert_eq!(free(&reader), (8, 9), "what others hold is theirs");
+    drop(one);
+    let third = third.await.unwrap();
+    assert_eq!(third.len(), 3 * KIB - 1);
+    drop((two, third));
+    assert_eq!(free(&slow), (8, 12));
 }
 
 #[test]

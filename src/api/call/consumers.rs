@@ -108,6 +108,12 @@ answers! {
         name: String,
         pin: bool,
     }
+    /// An event that the filter of a reader could not be evaluated for: that would take too long.
+    Unfiltered {
+        id: String,
+        seq: u64,
+        reason: String,
+    }
     /// Events by group, as far as the log was read.
     EventCounts {
         count: u64,
@@ -493,34 +499,47 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
     let start = start.start()?.unwrap_or(Start::Newest);
     let bytes = bytes.unwrap_or(LIST_BYTES_MAX).clamp(1, LIST_BYTES_MAX);
 
-    let mut from = ctx.store.position(start).map_err(failed)?;
-
-    // Only a caller that names a number continues at a position of its own, behind which entries
-    // can be missing.
-    let mut gap = match start {
-        Start::Seq(seq) => ctx.store.gap_before(seq, from),
-        _ => None,
-    };
-
     let limit = limit
         .unwrap_or(CONSUMER_BATCH_EVENTS)
         .clamp(1, LIST_ROWS_MAX);
 
+    let (mut position, mut gap) = (None, None);
+
     let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
         let store = &ctx.store;
+        // In the first attempt, because a time is searched for on the disk, and only attempts have
+        // a thread for that.
+        let from = match position {
+            Some(position) => position,
+            None => {
+                let from = store.position(start).map_err(failed)?;
+                // Only a caller that names a number continues at a position of its own, behind
+                // which entries can be missing.
+                if let Start::Seq(seq) = start {
+                    gap = store.gap_before(seq, from);
+                }
+                from
+            }
+        };
+
         let found = store
             .select(&filter, from, store.durable(), limit, bytes)
             .map_err(failed)?;
-        from = found.next;
-        // The event may match: to pass it in silence would lose it.
-        if let Some((seq, error)) = found.too_costly {
-            ctx.metrics.filters_too_costly.add(1);
-            return Err(CallError::Refused(format!("event {seq}: {error}")));
-        }
+        position = Some(found.next);
 
-        if found.events.is_empty() && gap.is_none() && !is_last {
+        let unfiltered = found.too_costly.map(|(seq, error)| {
+            ctx.metrics.filters_too_costly.add(1);
+            Unfiltered {
+                id: store.id_at(seq),
+                seq: seq.0,
+                reason: format!("event {seq}: {error}"),
+            }
+        });
+
+        let is_empty = found.events.is_empty() && gap.is_none() && unfiltered.is_none();
+        if is_empty && !is_last {
             return Ok(if found.is_end {
-                Attempt::After(from)
+                Attempt::After(found.next)
             } else {
                 Attempt::Again
             });
@@ -529,9 +548,17 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
         let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
 
         let mut w = Writer::new();
-        w.map(3);
+        w.map(if unfiltered.is_some() { 4 } else { 3 });
         write_events(store, &mut w, &events);
-        w.str("next").uint(from.0).str("more").bool(!found.is_end);
+        // The event may match, so the caller is told that it is passed. It ended the search, so it
+        // comes behind the others, and an error instead of them would lose those.
+        if let Some(unfiltered) = unfiltered {
+            w.str("unfiltered").raw(&document(&unfiltered)?);
+        }
+        w.str("next")
+            .uint(found.next.0)
+            .str("more")
+            .bool(!found.is_end);
         Ok(Attempt::Done(w.into_bytes()))
     };
     Ok(Poll::limited(ctx, wait_ms, FOLLOW_GATHER, answer))
@@ -555,16 +582,14 @@ pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallE
     };
 
     let from = ctx.store.position(start).map_err(failed)?;
-    // `until` is tested below: times of imports are in no order, so a later time is not the end.
+    // The times are compared below, too: those of imports are in no order.
+    let upto = match until {
+        Some(until) => ctx.store.end_before(Micros(until)).map_err(failed)?,
+        None => ctx.store.durable(),
+    };
     let found = ctx
         .store
-        .select(
-            &filter,
-            from,
-            ctx.store.durable(),
-            usize::MAX,
-            LIST_BYTES_MAX,
-        )
+        .select(&filter, from, upto, usize::MAX, LIST_BYTES_MAX)
         .map_err(failed)?;
 
     if let Some((seq, error)) = found.too_costly {

@@ -94,26 +94,13 @@ pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>,
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
 
-    let EventPage {
+    let stats = page.stats;
+    let EventRows {
         mut events,
+        more,
         next,
-        stats,
-        ..
-    } = page;
+    } = EventRows::of(page, limit);
 
-    let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
-    // The event that exceeds the byte limit is sent only if it is the first one.
-    let keep = if bytes > LIST_BYTES_MAX {
-        (events.len() - 1).clamp(1, limit.max(1))
-    } else {
-        limit
-    };
-
-    let more = events.len() > keep || bytes > LIST_BYTES_MAX || next.is_some();
-    // Where the search ended, unless rows are left out here.
-    let next = next.filter(|_| events.len() <= keep);
-
-    events.truncate(keep);
     // The page is that of the newest events in either case; only its rows are turned.
     if args.raw("newest_first").and_then(msgpack::as_bool) == Some(false) {
         events.reverse();
@@ -142,6 +129,39 @@ pub(super) fn events_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>,
     }
 
     Ok(w.into_bytes())
+}
+
+/// What a list shows of a page that was searched with a limit of one row more.
+pub(super) struct EventRows {
+    /// The latest first.
+    pub(super) events: Vec<StoredEntry>,
+    /// Whether there may be others.
+    pub(super) more: bool,
+    /// Where the search ended, if not at the last row.
+    pub(super) next: Option<SeqNo>,
+}
+
+impl EventRows {
+    pub(super) fn of(page: EventPage, limit: usize) -> Self {
+        let EventPage {
+            mut events, next, ..
+        } = page;
+
+        let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
+        // The event that exceeds the byte limit is sent only if it is the first one.
+        let keep = if bytes > LIST_BYTES_MAX {
+            (events.len() - 1).clamp(1, limit.max(1))
+        } else {
+            limit
+        };
+
+        let more = events.len() > keep || bytes > LIST_BYTES_MAX || next.is_some();
+        // Where the search ended, unless rows are left out here.
+        let next = next.filter(|_| events.len() <= keep);
+
+        events.truncate(keep);
+        Self { events, more, next }
+    }
 }
 
 pub(super) fn write_event(store: &StoreView, w: &mut Writer, event: &StoredEntry) {

@@ -735,7 +735,11 @@ impl Jobs<'_> {
                 continue;
             };
 
-            let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
+            let (job, returned) = match self.returned(jid).await {
+                // Retention has dropped it since the list was made.
+                Err(error) if error.status == StatusCode::NOT_FOUND => continue,
+                found => found?,
+            };
             let missing = job
                 .get("missing")
                 .and_then(Json::as_array)
@@ -744,8 +748,6 @@ impl Jobs<'_> {
                 .filter_map(Json::as_str);
             // A process id, which only the minion knows.
             let running: Vec<Json> = missing.map(|minion| json!({ minion: 0 })).collect();
-
-            let returned: Vec<&Json> = returns(&job).filter_map(|row| row.get("minion")).collect();
 
             let mut answer = described(row);
             if let Some(answer) = answer.as_object_mut() {
@@ -756,6 +758,25 @@ impl Jobs<'_> {
         }
 
         Ok(active.into())
+    }
+
+    /// A job, and the minions of all its returns. Their values are not kept: a job may have more of
+    /// them than fit into memory.
+    async fn returned(&self, jid: &str) -> Result<(Json, Vec<Json>), HttpError> {
+        let minions = |job: &Json| -> Vec<Json> {
+            let minions = returns(job).filter_map(|row| row.get("minion"));
+            minions.cloned().collect()
+        };
+
+        let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
+        let (mut all, mut next) = (minions(&job), text(&job, "next").map(str::to_owned));
+        while let Some(after) = next {
+            let fields = vec![("after".to_owned(), after.into())];
+            let page = self.get("/jobs/{jid}", Some(jid), fields).await?;
+            all.extend(minions(&page));
+            next = text(&page, "next").map(str::to_owned);
+        }
+        Ok((job, all))
     }
 }
 

@@ -185,15 +185,16 @@ pub(crate) fn previous_run(
 
     let page = jobs_before(store, &filter, Some(&job.jid), limits)?;
     // Summaries are compared first, since each further look reads a job.
-    for listed in page.jobs.iter().filter(|listed| same(&listed.row)) {
-        // A limited reader does not know the loads, so the arguments of the returns decide.
-        if store.is_limited() {
-            if args_of_returns(store, &job.jid)? == args_of_returns(store, &listed.row.jid)? {
-                return Ok(Some(listed.row.jid.clone()));
-            }
-            continue;
-        }
+    let candidates = page.jobs.iter().filter(|listed| same(&listed.row));
 
+    // A limited reader does not know the loads, so the arguments of the returns decide.
+    if store.is_limited() {
+        let jids = candidates.map(|listed| &*listed.row.jid);
+        let found = first_with_args_of(&job.jid, jids, |jid| args_of_returns(store, jid))?;
+        return Ok(found.map(str::to_owned));
+    }
+
+    for listed in candidates {
         let needs_look = row.abridged || row.arg.is_empty();
         // The arguments are equal in the summaries, and complete.
         if !needs_look {
@@ -218,6 +219,26 @@ pub(crate) fn previous_run(
     Ok(None)
 }
 
+/// The first of `candidates` that has the arguments of `jid`. `args` reads a job, so it is called once
+/// for each.
+fn first_with_args_of<'a>(
+    jid: &str,
+    mut candidates: impl Iterator<Item = &'a str>,
+    mut args: impl FnMut(&str) -> Result<Option<Vec<u8>>, StoreError>,
+) -> Result<Option<&'a str>, StoreError> {
+    let Some(first) = candidates.next() else {
+        return Ok(None);
+    };
+
+    let wanted = args(jid)?;
+    for candidate in std::iter::once(first).chain(candidates) {
+        if args(candidate)? == wanted {
+            return Ok(Some(candidate));
+        }
+    }
+    Ok(None)
+}
+
 /// The arguments in the first return that has any.
 fn args_of_returns(store: &StoreView, jid: &str) -> Result<Option<Vec<u8>>, StoreError> {
     let job = Job::read(store, jid)?.unwrap_or_default();
@@ -231,4 +252,26 @@ fn args_of_result(job: &Job) -> Vec<&[u8]> {
     elements(args)
         .filter(|arg| get(arg, "orchestration_jid").is_none())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_job_is_read_once_to_find_one_with_the_same_arguments() {
+        let jobs = [("9", "a"), ("8", "b"), ("7", "b"), ("6", "a"), ("5", "a")];
+        let mut read = Vec::new();
+        let args = |jid: &str| {
+            read.push(jid.to_owned());
+            let found = jobs.iter().find(|(known, _)| *known == jid);
+            Ok(found.map(|(_, args)| args.as_bytes().to_vec()))
+        };
+        let candidates = jobs.iter().skip(1).map(|(jid, _)| *jid);
+        let found = first_with_args_of("9", candidates, args).unwrap();
+        assert_eq!((found, read.join(" ")), (Some("6"), "9 8 7 6".to_owned()));
+
+        let none = first_with_args_of("9", std::iter::empty(), |_| unreachable!("nothing to read"));
+        assert_eq!(none.unwrap(), None);
+    }
 }

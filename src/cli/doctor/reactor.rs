@@ -141,15 +141,33 @@ fn actors(found: &mut Findings, state: &ReactorState) {
     }
 }
 
+/// The latest reactions that the arguments select, at most [`LIST_ROWS_MAX`]. One call looks at a part
+/// of the history, so that a rare state takes several.
+fn latest(client: &mut Client, mut call_args: Json) -> Result<Vec<Json>, ClientError> {
+    let mut rows = Vec::new();
+    loop {
+        ask::set(&mut call_args, "limit", (LIST_ROWS_MAX - rows.len()).into());
+        let answer = ask::call(client, "reactor_history", &call_args)?;
+        rows.extend_from_slice(answer.list("reactions"));
+
+        let next = answer.of("next");
+        if next.is_null() || rows.len() >= LIST_ROWS_MAX {
+            return Ok(rows);
+        }
+        // A daemon that repeats a page would be read forever.
+        if next == call_args.of("before") {
+            let why = "reactor_history: the list does not advance".to_owned();
+            return Err(ClientError::Protocol(why));
+        }
+        ask::set(&mut call_args, "before", next.clone());
+    }
+}
+
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
     // Reactions of longer ago would keep the finding alive after the cause is gone.
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
-    let call_args = json!({ "state": "left", "limit": LIST_ROWS_MAX, "since": since });
-
-    let answer = ask::call(client, "reactor_history", call_args)?;
-
-    let rows = answer.list("reactions");
+    let rows = latest(client, json!({ "state": "left", "since": since }))?;
 
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
         let is_of = |row: &&Json| row.of("reaction").text("why") == why;
@@ -187,10 +205,10 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
 
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
-        let call_args =
-            json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
-        let answer = ask::call(client, "reactor_history", call_args)?;
-        Ok(answer.list("reactions").to_vec())
+        latest(
+            client,
+            json!({ "state": state, "replays": replays, "since": since }),
+        )
     };
 
     // A replay has its own record. The latest record of an event and its rules counts.

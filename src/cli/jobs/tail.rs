@@ -10,8 +10,8 @@ use super::filter::FilterFlags;
 use crate::api::call::consumers::{EventCounts, EventGroup};
 use crate::base::clock::Micros;
 use crate::cli::{
-    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, short, show,
-    show_rows, title,
+    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, print_error,
+    short, show, show_rows, title,
 };
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -114,6 +114,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         // Now, because the next call may wait, and a pipe would hold the lines back.
         out.flush()?;
+
+        // After the events before it. It may match, so it is not passed in silence.
+        if let Some(unfiltered) = answer.get("unfiltered") {
+            print_error(&format!("{}; not shown", unfiltered.leaf("reason")));
+        }
 
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;

@@ -356,6 +356,43 @@ impl Store {
         Ok(None)
     }
 
+    /// A position with all entries that arrived before `at` in front of it. Blocks are not divided, so
+    /// others may be in front of it, too.
+    pub(crate) fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
+        // Classes are independent: the latest entry of all of them counts.
+        let mut end = SeqNo::FIRST;
+        for class in self.0.classes.all() {
+            for segment in self.0.segments(class).iter().rev() {
+                let totals = segment.totals();
+                // Nothing in it arrived early enough. Times are in no order, as those of imports, so
+                // an earlier segment may have such an entry.
+                if totals.entries == 0 || totals.at_min >= at {
+                    continue;
+                }
+                // Earlier segments of this class cannot end later than what was found.
+                if totals.last_seq < end {
+                    break;
+                }
+
+                // The index is not held longer.
+                let last = self
+                    .0
+                    .ready(segment)?
+                    .blocks()
+                    .metas()
+                    .iter()
+                    .rev()
+                    .find(|meta| meta.at_min < at)
+                    .map(|meta| meta.last_seq);
+                if let Some(last) = last {
+                    end = end.max(last.next());
+                    break;
+                }
+            }
+        }
+        Ok(end)
+    }
+
     /// Waits until the entry `seq` is durable, at most for `timeout`.
     pub(crate) fn wait_for(&self, seq: SeqNo, timeout: Duration) {
         self.0.durable_notify.wait(timeout, || self.durable() > seq);

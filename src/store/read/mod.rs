@@ -617,12 +617,52 @@ impl Store {
         self.search_allowed(filter, (select, &limits), before, limit, bytes_max)
     }
 
+    /// As [`Store::search_events`], for reactions that `accepts` them by their bodies, which no index
+    /// has. The filter names no job.
+    pub(crate) fn search_reactions(
+        &self,
+        filter: &EventFilter,
+        accepts: &dyn Fn(&StoredEntry) -> bool,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
+        let (all, limits) = (EntryFilter::default(), ReadLimits::default());
+        let filter = EventFilter {
+            reactions: true,
+            jid: None,
+            ..filter.clone()
+        };
+        self.search_accepted(&filter, (&all, &limits), accepts, before, limit, bytes_max)
+    }
+
     /// As [`Store::search_events`], as if other entries than those that `limits` allow did not
     /// exist, except in the statistics.
     pub(in crate::store) fn search_allowed(
         &self,
         filter: &EventFilter,
         (select, limits): (&EntryFilter, &ReadLimits),
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
+        self.search_accepted(
+            filter,
+            (select, limits),
+            &|_| true,
+            before,
+            limit,
+            bytes_max,
+        )
+    }
+
+    /// As [`Store::search_allowed`], without events that `accepts` rejects, unless the filter names a
+    /// job.
+    fn search_accepted(
+        &self,
+        filter: &EventFilter,
+        (select, limits): (&EntryFilter, &ReadLimits),
+        accepts: &dyn Fn(&StoredEntry) -> bool,
         before: SeqNo,
         limit: usize,
         bytes_max: usize,
@@ -690,7 +730,7 @@ impl Store {
             search.stats.entries += 1;
             let len = entry.body.len() + entry.tag.len();
             let passes = match select.matches(&entry.as_entry(), &class_name) {
-                Ok(passes) => passes,
+                Ok(passes) => passes && accepts(&entry),
                 Err(error) => {
                     // Reported once, for the last such event. The search goes on.
                     page.too_costly = Some((entry.seq, error));

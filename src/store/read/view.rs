@@ -103,6 +103,11 @@ impl StoreView {
         self.store.position(start)
     }
 
+    /// As [`Store::end_before`].
+    pub(crate) fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
+        self.store.end_before(at)
+    }
+
     /// As [`Store::gap_before`]. A gap record is an event, without minion and function.
     pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
         let gap = self.store.gap_before(asked, from);
@@ -111,6 +116,11 @@ impl StoreView {
 
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
         self.store.event_id(event)
+    }
+
+    /// As [`Store::id_at`].
+    pub(crate) fn id_at(&self, seq: SeqNo) -> String {
+        self.store.id_at(seq)
     }
 
     /// As [`Store::search_events`]. Under limits the statistics are zero: they count what is stored

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 mod shadow;
 
 pub(super) use self::shadow::shadow;
+use super::lists::EventRows;
 use super::{Ctx, document, failed};
 use crate::api::query::{Answer, Job};
 use crate::base::clock::Micros;
@@ -76,6 +77,7 @@ answers! {
     /// Reactions, the latest first.
     ReactionsPage {
         reactions: Vec<ReactionRow>,
+        /// Whether more follow. There may be fewer reactions than `limit`: a search ends when it has looked at 64 MiB of others.
         more: bool,
         /// The `cursor` of the next page.
         #[serde(serialize_with = "or_absent")]
@@ -307,49 +309,38 @@ fn reactions_to(tag: &str) -> EventFilter {
 /// Reactions, the latest first.
 pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = filter(args)?;
-    let before = args
-        .count("before")?
-        .map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+    let before = match args.id("before")? {
+        Some(text) => text.parse().map(SeqNo).map_err(|_| CallError::BadArgs {
+            key: "before",
+            expected: "a sequence number, or `next` of the page before",
+        })?,
+        None => ctx.store.durable(),
+    };
     let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
     let state = args.text("state")?;
     let replays = args.flag("replays")?;
 
-    let mut rows = Vec::new();
+    // The state is in the record and no index has it. A search for a rare one ends early, as a
+    // search of events does, and states where it continues.
+    let is_wanted = |row: &StoredEntry| {
+        let of_row = get(&row.body, "state").and_then(as_text);
+        state.is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
+            && (!replays || get(&row.body, "replay").is_some())
+    };
 
-    let (mut bytes, mut cursor, mut more) = (0, before, true);
-    // The state is in the record and no index has it, so pages are searched until enough records
-    // match.
-    while rows.len() < limit && bytes < LIST_BYTES_MAX && more {
-        let found = ctx
-            .store
-            .events_before(&filter, cursor, limit, LIST_BYTES_MAX - bytes)
-            .map_err(failed)?;
+    // One more than requested shows whether more follow.
+    let wanted = limit.saturating_add(1);
+    let page = ctx
+        .store
+        .search_reactions(&filter, &is_wanted, before, wanted, LIST_BYTES_MAX)
+        .map_err(failed)?;
 
-        more = found.len() == limit
-            || found.iter().map(|row| row.body.len()).sum::<usize>() + bytes >= LIST_BYTES_MAX;
-
-        let Some(last) = found.last() else { break };
-        cursor = last.seq;
-        for row in found {
-            let of_row = get(&row.body, "state").and_then(as_text);
-            let is_wanted = state
-                .is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
-                && (!replays || get(&row.body, "replay").is_some());
-            // The first record that is left out proves that there are more.
-            if rows.len() < limit && is_wanted {
-                bytes += row.body.len();
-                rows.push(row);
-            } else if rows.len() >= limit {
-                more = true;
-            }
-        }
-    }
-
-    let reactions: Vec<_> = rows.iter().map(reaction).collect();
+    let EventRows { events, more, next } = EventRows::of(page, limit);
+    let next = next.or_else(|| events.last().map(|last| last.seq));
     document(&ReactionsPage {
-        more: more && !reactions.is_empty(),
-        reactions,
-        next: None,
+        reactions: events.iter().map(reaction).collect(),
+        more,
+        next: next.filter(|_| more).map(|next| next.to_string()),
     })
 }
 

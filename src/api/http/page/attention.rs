@@ -8,7 +8,6 @@ use std::future::Future;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::super::access::Access;
@@ -16,14 +15,22 @@ use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
 
 /// The latest list for each right and limits. Views that need the same list wait for one that reads
-/// it.
+/// it; no view waits for the list of other limits.
 #[derive(Debug, Default)]
-pub(in super::super) struct Attention(Mutex<VecDeque<Known>>);
+pub(in super::super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
+
+/// Whose list it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reader {
+    right: Right,
+    limits: Arc<ReadLimits>,
+}
+
+/// Locked while the list is read.
+type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 
 #[derive(Debug)]
 struct Known {
-    right: Right,
-    limits: Arc<ReadLimits>,
     durable: SeqNo,
     at: Instant,
     list: Json,
@@ -38,19 +45,18 @@ impl Attention {
         durable: SeqNo,
         read: impl FnOnce() -> F,
     ) -> Json {
+        let slot = self.slot(access);
         // Held while the list is read: views that need the same list wait, and then find it.
-        let mut lists = self.0.lock().await;
-        let is_of =
-            |known: &Known| known.right == access.right && known.limits == access.caller.limits;
+        let mut known = slot.lock().await;
 
         // The time of a list must not tell a limited reader whether anything was stored that it may
         // not know.
         let is_whole = !access.caller.limits.is_limited();
-        let is_valid = |known: &Known| {
+        let is_valid = |known: &&Known| {
             is_whole && known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE
         };
 
-        if let Some(known) = lists.iter().find(|known| is_of(known) && is_valid(known)) {
+        if let Some(known) = known.as_ref().filter(is_valid) {
             return known.list.clone();
         }
 
@@ -58,25 +64,34 @@ impl Attention {
         // the list.
         let (at, list) = (Instant::now(), read().await);
 
-        lists.retain(|known| !is_of(known));
-
         // An error, in the list's place, is not kept.
-        if list.get("error").is_none() {
-            if lists.len() >= PAGE_ATTENTION_KEPT {
-                lists.pop_front();
-            }
-
-            let (right, limits) = (access.right, access.caller.limits.clone());
-            lists.push_back(Known {
-                right,
-                limits,
-                durable,
-                at,
-                list: list.clone(),
-            });
-        }
+        *known = list.get("error").is_none().then(|| Known {
+            durable,
+            at,
+            list: list.clone(),
+        });
 
         list
+    }
+
+    fn slot(&self, access: &Access) -> Slot {
+        let reader = Reader {
+            right: access.right,
+            limits: access.caller.limits.clone(),
+        };
+
+        let mut slots = self.0.lock();
+        if let Some((_, slot)) = slots.iter().find(|(known, _)| *known == reader) {
+            return slot.clone();
+        }
+        // Views that wait for the oldest list keep a reference to it.
+        if slots.len() >= PAGE_ATTENTION_KEPT {
+            slots.pop_front();
+        }
+
+        let slot = Slot::default();
+        slots.push_back((reader, slot.clone()));
+        slot
     }
 }
 
@@ -137,5 +152,38 @@ mod tests {
             .await;
         assert_eq!(error["error"], "busy");
         assert_eq!(get(Some("db*"), 2).await, json!(4), "an error is not kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_view_waits_for_its_own_list_only() {
+        let (attention, reads) = (Attention::default(), AtomicU64::new(0));
+        let (slow, same, other) = (reader(None), reader(None), reader(Some("web*")));
+        let (go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
+        let slowly = || async {
+            reads.fetch_add(1, Ordering::Relaxed);
+            may_go_on.await.unwrap();
+            json!({ "minions": 1 })
+        };
+        let at_once = || async {
+            reads.fetch_add(1, Ordering::Relaxed);
+            json!({ "minions": 2 })
+        };
+
+        let one = attention.get(&slow, SeqNo(1), slowly);
+        let two = attention.get(&same, SeqNo(1), at_once);
+        let others = async {
+            let list = attention.get(&other, SeqNo(1), at_once);
+            let list = tokio::time::timeout(PAGE_ATTENTION_AGE, list).await;
+            go_on.send(()).unwrap();
+            list.unwrap()
+        };
+        let (one, two, others) = tokio::join!(one, two, others);
+        assert_eq!(others["minions"], 2, "other limits");
+        assert_eq!(
+            (&one, &two),
+            (&json!({ "minions": 1 }), &one),
+            "the same list"
+        );
+        assert_eq!(reads.load(Ordering::Relaxed), 2);
     }
 }

@@ -176,6 +176,11 @@ impl Format {
             out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });
         }
 
+        if let Some(unfiltered) = get(answer, "unfiltered") {
+            let text = |key| get(unfiltered, key).and_then(as_text).unwrap_or_default();
+            out.extend(self.skipped(1, text("id"), Some(text("reason"))));
+        }
+
         if out.is_empty() {
             out.extend_from_slice(self.sign_of_life());
         }
@@ -191,9 +196,13 @@ impl Format {
         }
     }
 
-    /// The message about skipped events; `id` is that of the last position among them.
-    fn skipped(self, count: u64, id: &str) -> Vec<u8> {
-        let text = json!({ "count": count, "id": id });
+    /// The message about skipped events; `id` is that of the last position among them. Without a
+    /// reason they were more than `max_rate`.
+    fn skipped(self, count: u64, id: &str, reason: Option<&str>) -> Vec<u8> {
+        let mut text = json!({ "count": count, "id": id });
+        if let (Some(text), Some(reason)) = (text.as_object_mut(), reason) {
+            text.insert("reason".to_owned(), reason.into());
+        }
         match self {
             Self::Sse | Self::Salt => {
                 format!("id: {id}\nevent: skipped\ndata: {text}\n\n").into_bytes()
@@ -322,7 +331,8 @@ impl Stream {
 
         let events = stream.events_at_once(now);
         // Without a wait: checks the filter, and fixes the position before the answer begins.
-        let first = stream.read(start, events, Duration::ZERO).await?;
+        let mut first = stream.read(start, events, Duration::ZERO).await?;
+        first.text = access.budget.hold(first.text).await?;
         stream.note(&first);
 
         let key = PieceKey {
@@ -389,8 +399,8 @@ impl Stream {
                 .ok_or_else(cannot)??
         };
 
-        // Little room is held while the stream waits for events; their text then takes what it
-        // needs.
+        // Little room is held while the stream waits for events; their text, which other streams may
+        // share, then takes what it needs.
         let budget = &self.budget_of_client;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
         let answer = poll
@@ -407,8 +417,10 @@ impl Stream {
         let events = self.format.append(&answer, &mut text);
         let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
 
+        // To wait for more room while holding some could wait forever.
+        drop(room);
         Ok(Piece {
-            text: room.fill_in_time(text).await?,
+            text: budget.shared(text).await?,
             events,
             more,
             next,
@@ -434,22 +446,24 @@ impl Stream {
             .await?
             .map_err(failed)?;
 
-        // Without this event the count would be wrong, so the stream ends with the reason.
-        if let Some((seq, error)) = found.too_costly {
-            self.server.ctx.metrics.filters_too_costly.add(1);
-            return Err(CallError::Refused(format!("event {seq}: {error}")).into());
-        }
-
         // Nothing was skipped, so nothing is sent: a sign of life would tell that entries were
         // stored which the token may not read.
-        let text = found.last.map_or_else(Vec::new, |last| {
-            let id = format!("{}:{last}", self.server.ctx.store.id());
-            self.format.skipped(found.count, &id)
+        let store = self.server.ctx.store.id();
+        let mut text = found.last.map_or_else(Vec::new, |last| {
+            self.format
+                .skipped(found.count, &format!("{store}:{last}"), None)
         });
 
-        let text = room.fill_in_time(text).await?;
+        // It ended the count, so it comes behind the others.
+        if let Some((seq, error)) = found.too_costly {
+            self.server.ctx.metrics.filters_too_costly.add(1);
+            let id = format!("{store}:{seq}");
+            text.extend(self.format.skipped(1, &id, Some(&error.to_string())));
+        }
+
+        drop(room);
         Ok(Piece {
-            text,
+            text: budget.shared(text).await?,
             events: 0,
             more: true,
             next: found.next.0,
@@ -501,7 +515,8 @@ impl Stream {
             }
         };
 
-        let piece = self.server.pieces.get(key, read).await?;
+        let pieces = &self.server.pieces;
+        let piece = pieces.get(key, &self.budget_of_client, read).await?;
 
         // The token may have been revoked while this stream waited, or the piece was read by the
         // stream of another token.

@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::super::answer::HttpError;
 use super::events::Format;
+use crate::api::budget::Budget;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
 use crate::model::{ReadLimits, SeqNo};
 
@@ -37,6 +38,7 @@ pub(super) enum Part {
 
 #[derive(Debug, Clone)]
 pub(super) struct Piece {
+    /// In room of the whole: see [`Budget::shared`].
     pub(super) text: Bytes,
     pub(super) events: usize,
     /// True if more events are stored already.
@@ -52,10 +54,12 @@ type Slot = Arc<OnceCell<Piece>>;
 pub(in super::super) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
 
 impl SharedPieces {
-    /// The piece of this key, made by `read` unless another stream has read it or is reading it.
+    /// The piece of this key, made by `read` unless another stream has read it or is reading it. The
+    /// caller holds it in its own room.
     pub(super) async fn get(
         &self,
         key: &PieceKey,
+        budget: &Budget,
         read: impl Future<Output = Result<Piece, HttpError>>,
     ) -> Result<Piece, HttpError> {
         let slot = self.slot(key);
@@ -73,7 +77,9 @@ impl SharedPieces {
                 .retain(|(_, known)| !Arc::ptr_eq(known, &slot));
         }
 
-        piece
+        let mut piece = piece?;
+        piece.text = budget.hold(piece.text).await?;
+        Ok(piece)
     }
 
     fn slot(&self, key: &PieceKey) -> Slot {
@@ -96,8 +102,15 @@ impl SharedPieces {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use super::super::super::server::BUDGET;
     use super::*;
+    use crate::api::budget::{Budgets, Client};
+    use crate::base::limits::HTTP_ANSWER_BYTES_OF_ONE;
     use crate::model::Glob;
+
+    fn budget(budgets: &Budgets, name: &str) -> Arc<Budget> {
+        budgets.of(Client::Token(name.to_owned()))
+    }
 
     fn key(from: u64) -> PieceKey {
         let (limits, part) = (Arc::default(), Part::Events(500));
@@ -128,7 +141,8 @@ mod tests {
                 next,
             })
         };
-        shared.get(key, read).await.unwrap()
+        let budget = budget(&Budgets::new(BUDGET), "a");
+        shared.get(key, &budget, read).await.unwrap()
     }
 
     #[tokio::test]
@@ -183,8 +197,9 @@ mod tests {
             get(&shared, &key(5), next, len, &reads).await;
             assert!(shared.0.lock().is_empty(), "{next} {len}");
         }
+        let budget = budget(&Budgets::new(BUDGET), "a");
         let failed = shared
-            .get(&key(5), async { Err(HttpError::bad("broken")) })
+            .get(&key(5), &budget, async { Err(HttpError::bad("broken")) })
             .await;
         assert!(failed.is_err() && shared.0.lock().is_empty());
         for from in 0..100 {
@@ -197,11 +212,42 @@ mod tests {
     async fn another_stream_reads_on_if_the_reading_one_ends() {
         let (shared, reads) = (Arc::new(SharedPieces::default()), AtomicUsize::new(0));
         let reader = shared.clone();
-        let first = tokio::spawn(async move { reader.get(&key(5), std::future::pending()).await });
+        let budget = budget(&Budgets::new(BUDGET), "a");
+        let first =
+            tokio::spawn(async move { reader.get(&key(5), &budget, std::future::pending()).await });
         tokio::task::yield_now().await;
         let at = key(5);
         let second = get(&shared, &at, 9, 1, &reads);
         first.abort();
         assert_eq!(second.await.next, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_stream_holds_room_of_its_own_client_whoever_read_its_piece() {
+        let (shared, budgets) = (SharedPieces::default(), Budgets::new(BUDGET));
+        let [reader, slow] = ["reader", "slow"].map(|name| budget(&budgets, name));
+        let len = HTTP_SHARED_PIECE_BYTES / 2;
+
+        let text = reader.shared(vec![b'x'; len]).await.unwrap();
+        let read = async {
+            Ok(Piece {
+                text,
+                events: 1,
+                more: false,
+                next: 9,
+            })
+        };
+        let at = key(5);
+        drop(shared.get(&at, &reader, read).await.unwrap());
+        // The piece is known, so it is not read again.
+        let held = shared.get(&at, &slow, std::future::pending());
+        let held = held.await.unwrap();
+
+        // The whole share is free, also of what is kept for others.
+        let all = HTTP_ANSWER_BYTES_OF_ONE - 1;
+        assert!(reader.room(all).await.is_ok());
+        assert!(slow.room(all).await.is_err(), "it holds a piece");
+        drop(held);
+        assert!(slow.room(all).await.is_ok());
     }
 }

@@ -94,11 +94,6 @@ impl Answered for JobsPage {
 
 impl Answered for ReactionsPage {
     fn finish(&mut self, with: &Finish<'_>) {
-        self.next = self
-            .reactions
-            .last()
-            .filter(|_| self.more)
-            .map(|last| last.seq.to_string());
         with.cursor(&mut self.next);
     }
 }

@@ -19,7 +19,8 @@ use crate::api::status::Status;
 use crate::cli::{Global, NoDaemon, ask};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits.
+Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits. \
+Failed reactions are those among the latest; `saltcellar reactor history --state failed,partial,dead` finds older ones.
 
 Examples:
   saltcellar top
@@ -96,19 +97,27 @@ fn live(
         }
 
         if updated.elapsed() >= interval {
-            if view.lost.is_some() {
-                reconnect(global, client, view)?;
-            }
-            if !view.is_paused() && view.lost.is_none() {
-                match update(client, view) {
-                    Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
-                    updated => updated?,
-                }
-            }
+            refresh(global, client, view)?;
             // Even while paused, so that the next wait is a full interval.
             updated = Instant::now();
         }
     }
+}
+
+/// Updates the view. Without the daemon the last state stays, and each refresh looks for it.
+fn refresh(global: &Global, client: &mut Client, view: &mut View) -> anyhow::Result<()> {
+    if view.lost.is_some() {
+        reconnect(global, client, view)?;
+    }
+    if view.is_paused() || view.lost.is_some() {
+        return Ok(());
+    }
+
+    match update(client, view) {
+        Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
+        updated => updated?,
+    }
+    Ok(())
 }
 
 /// Tries once to connect to a daemon that went away. The keyboard works between the attempts.
@@ -129,7 +138,8 @@ fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
     let (status, _): (Status, _) = ask::call_as(client, "status", ())?;
 
     let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
-    // A daemon without a reactor rejects the call.
+    // A daemon without a reactor rejects the call. One call looks at the latest reactions, not at all
+    // of them: it is repeated every second.
     let reactions = if status.reactor {
         let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
         ask::call(client, "reactor_history", call)?
@@ -142,4 +152,71 @@ fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
     let jobs = jobs.get_mut("jobs").map(Json::take).unwrap_or_default();
     view.update(Instant::now(), status, jobs, reactions.unwrap_or_default());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+    use std::thread::JoinHandle;
+
+    use rmpv::Value;
+
+    use super::*;
+
+    /// Answers `count` calls with empty maps, on one connection; nobody listens afterwards.
+    fn daemon(socket: &Path, count: usize) -> JoinHandle<()> {
+        let listener = UnixListener::bind(socket).unwrap();
+        let socket = socket.to_owned();
+        let serve = move || {
+            let (mut peer, _) = listener.accept().unwrap();
+            peer.read_exact(&mut [0; 8]).unwrap();
+            (0..count).for_each(|_| answer(&mut peer));
+            drop(listener);
+            std::fs::remove_file(socket).unwrap();
+        };
+        std::thread::Builder::new().spawn(serve).unwrap()
+    }
+
+    fn answer(peer: &mut UnixStream) {
+        let mut header = [0; 4];
+        peer.read_exact(&mut header).unwrap();
+        let mut request = vec![0; u32::from_be_bytes(header) as usize];
+        peer.read_exact(&mut request).unwrap();
+        let request = rmpv::decode::read_value(&mut request.as_slice()).unwrap();
+        let answer = vec![request[0].clone(), true.into(), Value::Map(Vec::new())];
+        let mut body = Vec::new();
+        rmpv::encode::write_value(&mut body, &Value::Array(answer)).unwrap();
+        let header = u32::try_from(body.len()).unwrap().to_be_bytes();
+        peer.write_all(&[&header[..], &body].concat()).unwrap();
+    }
+
+    #[test]
+    fn the_view_outlives_the_daemon_and_goes_on_with_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s.sock");
+        let global = Global {
+            socket: Some(socket.clone()),
+            ..Global::with_json()
+        };
+        // An update is two calls.
+        let first = daemon(&socket, 2);
+        let mut client = ask::connect(&global).unwrap();
+        let mut view = View::default();
+        refresh(&global, &mut client, &mut view).unwrap();
+        assert_eq!(view.lost, None);
+        first.join().unwrap();
+
+        for _ in 0..2 {
+            refresh(&global, &mut client, &mut view).unwrap();
+            let lost = view.lost.as_deref().unwrap();
+            assert!(lost.contains("s.sock"), "{lost}");
+        }
+
+        let second = daemon(&socket, 2);
+        refresh(&global, &mut client, &mut view).unwrap();
+        assert_eq!(view.lost, None);
+        second.join().unwrap();
+    }
 }

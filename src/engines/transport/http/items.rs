@@ -15,7 +15,8 @@ pub(super) struct ItemErrors {
     /// A list: of all items in their order, or with `id` of the failed ones. A missing list has no
     /// failed items if there is an `id`.
     list: String,
-    /// The sequence number of a failed item's event.
+    /// The sequence number of a failed item's event, which stands for all items of the event, or the
+    /// item's id.
     #[serde(default)]
     id: Option<String>,
     /// The item's HTTP status.
@@ -52,16 +53,11 @@ impl ItemErrors {
 
         let mut rejected = Vec::new();
         for (n, result) in list.iter().enumerate() {
-            let index = match &self.id {
-                None => n,
+            let indexes = match &self.id {
+                None => vec![n],
                 Some(path) => {
-                    // An unknown id means that the answer belongs to something else: nothing of it
-                    // can be trusted.
                     let id = at_path(result, path).map(text).unwrap_or_default();
-                    let found = items.iter().position(|item| item.seq().0.to_string() == id);
-                    found.ok_or_else(|| {
-                        format!("the answer has a result for the unknown item {id:?}")
-                    })?
+                    named(items, &id)?
                 }
             };
 
@@ -98,14 +94,32 @@ impl ItemErrors {
                 .map(|status| format!("{status}: "))
                 .unwrap_or_default();
             let reason = format!("{status}{}", text(reason));
-            rejected.push(Rejected {
+            rejected.extend(indexes.into_iter().map(|index| Rejected {
                 index,
-                reason,
+                reason: reason.clone(),
                 is_temporary: !is_permanent,
-            });
+            }));
         }
         Ok(rejected)
     }
+}
+
+/// The items with an id of an answer. The number of an event names all of its items, because any of
+/// them may have failed.
+fn named(items: &[Item], id: &str) -> Result<Vec<usize>, String> {
+    let is_named = |item: &Item| item.seq().0.to_string() == id || item.id() == id;
+    let found: Vec<_> = (0..)
+        .zip(items)
+        .filter_map(|(index, item)| is_named(item).then_some(index))
+        .collect();
+
+    // An unknown id means that the answer belongs to something else: nothing of it can be trusted.
+    if found.is_empty() {
+        return Err(format!(
+            "the answer has a result for the unknown item {id:?}"
+        ));
+    }
+    Ok(found)
 }
 
 /// The response of an OTLP receiver, which has the number of rejected records but not which. A
@@ -203,6 +217,25 @@ mod tests {
             find(errors, &unknown).unwrap_err(),
             "the answer has a result for the unknown item \"9\""
         );
+    }
+
+    #[test]
+    fn an_id_names_all_items_of_an_event_or_one() {
+        let mut items = items(&["a", "b", "c"]);
+        // Of the first event two items, as an encoder that makes several writes them.
+        items[1].event = items[0].event.clone();
+        for (part, item) in items.iter_mut().take(2).enumerate() {
+            item.part = Some(part);
+        }
+        let errors: ItemErrors =
+            serde_json::from_value(json!({"list": "Failed", "id": "Id"})).unwrap();
+        let second = items[1].id();
+        for (id, expected) in [("1", vec![0, 1]), (&*second, vec![1]), ("3", vec![2])] {
+            let answer = json!({"Failed": [{"Id": id}]});
+            let found = errors.find(&items, &answer).unwrap();
+            let indexes: Vec<_> = found.iter().map(|one| one.index).collect();
+            assert_eq!(indexes, expected, "{id}");
+        }
     }
 
     #[test]

@@ -199,6 +199,11 @@ impl Store {
         self.0.public_id.clone()
     }
 
+    /// The id of the stored event with this number.
+    pub(crate) fn id_at(&self, seq: SeqNo) -> String {
+        format!("{}:{seq}", self.0.public_id)
+    }
+
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class, and both need an
         // id.
