@@ -62,8 +62,9 @@ test-release:
 test-salt: ## make the Python environments with Salt and the extension
 	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
 
+# Their many small files are in memory, if there is room; in CI they are on the disk.
 test-rust: ## run the tests of the crate
-	@$(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --no-fail-fast
+	@$(PYTHON) tests/lab/in_memory.py $(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --no-fail-fast
 
 test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
 	@$(MAKE) --no-print-directory fuzz-sls COUNT=$(if $(CI),3000,200)

@@ -1,5 +1,7 @@
 """Coverage of a test run and the division of tests into shards, and the table of their results: tests/lab of this repository."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests" / "lab")]
 
+import in_memory  # noqa: E402
 import run  # noqa: E402
 import salt_lab  # noqa: E402
 import shards  # noqa: E402
@@ -41,6 +44,47 @@ def test_a_run_of_ci_covers_another_release_that_depends_on_the_commit(monkeypat
     # A copy of the source without git.
     monkeypatch.setattr(salt_lab.subprocess, "run", lambda *_, **__: type("Answer", (), {"stdout": ""}))
     assert salt_lab.tested_releases() == ["3008.3", "3007.15"]
+
+
+def run_in_memory(code, **env):
+    command = [sys.executable, in_memory.__file__, sys.executable, "-c", code]
+    clean = {name: value for name, value in os.environ.items() if name not in ("CI", "TMPDIR")}
+    return subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.skipif(in_memory.reason_against({}) is not None, reason="needs 2 GiB of memory for files")
+def test_temporary_files_are_in_memory_and_removed():
+    answer = run_in_memory("import sys, tempfile; print(tempfile.mkdtemp()); sys.exit(3)")
+    path = Path(answer.stdout.strip())
+    assert path.is_relative_to(in_memory.MEMORY) and not path.parent.exists()
+    assert (answer.returncode, answer.stderr) == (3, "")
+    # As a shell counts it.
+    assert run_in_memory("import os; os.kill(os.getpid(), 9)").returncode == 137
+
+
+@pytest.mark.parametrize("name", ["CI", "TMPDIR"])
+def test_temporary_files_are_on_the_disk_in_ci_and_where_the_user_wants_them(name, tmp_path):
+    answer = run_in_memory("import os; print(os.environ.get('TMPDIR'))", **{name: str(tmp_path)})
+    assert answer.stdout.strip() == str(tmp_path if name == "TMPDIR" else None)
+    assert f"{name} is set" in answer.stderr
+
+
+def test_temporary_files_are_on_the_disk_if_memory_is_no_place_for_them(monkeypatch):
+    def found(flags=0, free=in_memory.FREE_MIN, memory=in_memory.FREE_MIN):
+        place = type("Place", (), {"f_flag": flags, "f_bavail": free // 4096, "f_frsize": 4096})
+        monkeypatch.setattr(in_memory.os, "statvfs", lambda _: place)
+        monkeypatch.setattr(in_memory.os, "access", lambda *_: True)
+        monkeypatch.setattr(in_memory, "available", lambda: memory)
+        return in_memory.reason_against({})
+
+    assert found() is None
+    # As in a container.
+    assert "2 GiB" in found(free=64 << 20)
+    assert "2 GiB" in found(memory=1 << 30)
+    assert "run files" in found(flags=os.ST_NOEXEC)
+    monkeypatch.undo()
+    monkeypatch.setattr(in_memory, "MEMORY", "/does/not/exist")
+    assert "/does/not/exist" in in_memory.reason_against({})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
