@@ -97,6 +97,8 @@ impl Work {
 
 /// Whether the work of this thread goes on. Cheap enough for each block of a search: below a microsecond.
 pub fn check() -> Result<(), Ended> {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
     RUNNING.with_borrow(|running| {
         let Some(Running { work, until }) = running else {
             return Ok(());
@@ -113,6 +115,17 @@ pub fn check() -> Result<(), Ended> {
 
         Ok(())
     })
+}
+
+#[cfg(test)]
+thread_local! {
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread called [`check`]: how many blocks and indexes its searches looked at.
+#[cfg(test)]
+pub(crate) fn steps() -> u64 {
+    STEPS.get()
 }
 
 #[cfg(test)]

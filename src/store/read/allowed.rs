@@ -11,8 +11,15 @@
 //! like one that does not exist.
 //!
 //! The ids of a segment are tested once per limit, so that blocks without an allowed minion are not even read for that.
+//!
+//! # Jobs
+//!
+//! Whether a reader may know a job follows from its entries, of which loads name minions in their bodies. What each entry of a block is for its
+//! job is learnt of the whole block, too, and of all blocks of the segments that may hold a job before a reader is told that there is none. So
+//! a job that the reader may not know costs what an absent one costs, and no entry of it is looked at for that.
 
 use std::cell::Cell;
+use std::ops::BitOrAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -43,6 +50,31 @@ struct AllowedBlock {
     /// The template bits of the allowed entries, as in [`crate::store::index::summary`]; zero without any.
     templates: AtomicU64,
     rows: OnceLock<Arc<AllowedRows>>,
+    roles: OnceLock<Arc<Roles>>,
+}
+
+/// A bit of each entry of a block.
+#[derive(Debug)]
+struct Bits(Box<[u64]>);
+
+impl Bits {
+    fn of(bools: impl Iterator<Item = bool>) -> Self {
+        let mut words: Vec<u64> = Vec::new();
+        for (at, is) in bools.enumerate() {
+            if at % 64 == 0 {
+                words.push(0);
+            }
+            if let Some(word) = words.last_mut() {
+                *word |= u64::from(is) << (at % 64);
+            }
+        }
+        Self(words.into())
+    }
+
+    fn has(&self, row: usize) -> bool {
+        let word = self.0.get(row / 64).copied().unwrap_or(0);
+        word >> (row % 64) & 1 == 1
+    }
 }
 
 /// The allowed entries of a block.
@@ -51,25 +83,65 @@ pub(in crate::store) struct AllowedRows {
     /// The first entry of the block and their number: an index that is rebuilt may give the number of the block to another one.
     first_seq: SeqNo,
     len: usize,
-    bits: Box<[u64]>,
+    bits: Bits,
+}
+
+/// What an entry is for its job, as far as the reader may know.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::store) struct Role {
+    /// The reader sees it as an entry of the job.
+    pub(in crate::store) is_part: bool,
+    /// It names an allowed minion.
+    pub(in crate::store) names_minion: bool,
+    /// It names the job's function, which is allowed.
+    pub(in crate::store) names_function: bool,
+}
+
+impl BitOrAssign for Role {
+    fn bitor_assign(&mut self, other: Self) {
+        self.is_part |= other.is_part;
+        self.names_minion |= other.names_minion;
+        self.names_function |= other.names_function;
+    }
+}
+
+/// The roles of the entries of a block.
+#[derive(Debug)]
+pub(in crate::store) struct Roles {
+    part: Bits,
+    minion: Bits,
+    function: Bits,
+}
+
+impl Roles {
+    pub(in crate::store) fn new(roles: &[Role]) -> Self {
+        Self {
+            part: Bits::of(roles.iter().map(|role| role.is_part)),
+            minion: Bits::of(roles.iter().map(|role| role.names_minion)),
+            function: Bits::of(roles.iter().map(|role| role.names_function)),
+        }
+    }
+
+    pub(in crate::store) fn of(&self, row: usize) -> Role {
+        Role {
+            is_part: self.part.has(row),
+            names_minion: self.minion.has(row),
+            names_function: self.function.has(row),
+        }
+    }
 }
 
 impl AllowedRows {
     fn new(rows: Rows<'_>, allowed: &[bool]) -> Self {
-        let word = |part: &[bool]| {
-            let bits = (0_u32..).zip(part);
-            bits.fold(0, |word, (at, is)| word | u64::from(*is) << at)
-        };
         Self {
             first_seq: rows.seq(0),
             len: rows.len(),
-            bits: allowed.chunks(64).map(word).collect(),
+            bits: Bits::of(allowed.iter().copied()),
         }
     }
 
     fn allows(&self, row: usize) -> bool {
-        let word = self.bits.get(row / 64).copied().unwrap_or(0);
-        word >> (row % 64) & 1 == 1
+        self.bits.has(row)
     }
 
     /// Per row, if they are those of this block.
@@ -96,12 +168,17 @@ impl AllowedBlocks {
             AllowedBlock {
                 templates: AtomicU64::new(templates),
                 rows: known.map(|known| known.rows.clone()).unwrap_or_default(),
+                roles: known.map(|known| known.roles.clone()).unwrap_or_default(),
             }
         };
-        let of_block = size_of::<AllowedBlock>() + size_of::<AllowedRows>() + 2 * size_of::<u64>();
+        let of_block = size_of::<AllowedBlock>()
+            + size_of::<AllowedRows>()
+            + size_of::<Roles>()
+            + 4 * size_of::<u64>();
         Self {
             blocks: (0..count).map(block).collect(),
-            memory: count * of_block + entries / 8,
+            // Four bits of each entry.
+            memory: count * of_block + entries / 2,
         }
     }
 
@@ -137,6 +214,26 @@ impl AllowedBlocks {
         blocks
             .filter(move |(_, block)| is_unread(block))
             .map(|(number, _)| number)
+    }
+
+    /// The roles of a block's entries; `None` if it was not read for them yet.
+    pub(in crate::store) fn roles(&self, block: u32) -> Option<Arc<Roles>> {
+        self.blocks.get(block as usize)?.roles.get().cloned()
+    }
+
+    /// Those of the first `count` blocks that were not read for the roles of their entries yet.
+    pub(in crate::store) fn without_roles(&self, count: usize) -> Vec<u32> {
+        let blocks = (0_u32..).zip(self.blocks.iter().take(count));
+        let unread = blocks.filter(|(_, block)| block.roles.get().is_none());
+        unread.map(|(number, _)| number).collect()
+    }
+
+    /// Records the roles of all entries of a block.
+    pub(in crate::store) fn learn_roles(&self, block: u32, roles: &Arc<Roles>) {
+        // A block that is newer than this is learnt by the next search.
+        if let Some(known) = self.blocks.get(block as usize) {
+            known.roles.get_or_init(|| roles.clone());
+        }
     }
 
     fn set(&self, block: usize, bits: u64) {

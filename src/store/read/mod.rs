@@ -160,12 +160,24 @@ impl Store {
         wanted: impl Fn(&StoredEntry) -> bool,
         tags: impl Fn(Kind) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
+        self.entries_at(self.job_places(jid)?, jid, from, wanted, tags)
+    }
+
+    /// As [`Store::entries_of`], of the entries at these places.
+    fn entries_at(
+        &self,
+        places: Vec<EntriesIn>,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+        tags: impl Fn(Kind) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
         let key = JidKey::of(jid);
         // A jid derived from a time equals its key; keys of other jids may collide.
         let is_plain_key = key.text().as_deref() == Some(jid);
 
         let mut found = Vec::new();
-        for (segment, positions) in self.job_places(jid)? {
+        for (segment, positions) in places {
             for of_block in positions.chunk_by(|a, b| a.block == b.block) {
                 let Some(position) = of_block.first() else {
                     continue;

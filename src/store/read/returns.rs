@@ -82,14 +82,25 @@ impl Store {
 
     /// Looks up jobs. `known` gets the summary of each in each segment; if it returns true, `each` gets the job's entries there, from blocks
     /// that `read` returns.
-    pub(super) fn look_up(
+    fn look_up(
         &self,
         asked: &[Asked<'_>],
         read: impl Fn(&Arc<Segment>, u32) -> Result<Option<Arc<BlockView>>, StoreError>,
-        mut known: impl FnMut(usize, &Asked<'_>, JobSummary) -> bool,
-        mut each: impl FnMut(usize, &Asked<'_>, Place<'_>) -> Result<(), StoreError>,
+        known: impl FnMut(usize, &Asked<'_>, JobSummary) -> bool,
+        each: impl FnMut(usize, &Asked<'_>, Place<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        let places = self.places_of(asked, known)?;
+        Self::each_place(asked, &places, read, each)
+    }
+
+    /// Where the entries of jobs are. `known` gets the summary of each in each segment; if it returns false, the entries there are left out.
+    pub(super) fn places_of(
+        &self,
+        asked: &[Asked<'_>],
+        mut known: impl FnMut(usize, &Asked<'_>, JobSummary) -> bool,
+    ) -> Result<Vec<PlacesIn>, StoreError> {
         let number_of = |key: JidKey| asked.binary_search_by_key(&key, |one| one.key).ok();
+        let mut places = Vec::new();
         for segment in self.0.all_segments() {
             let metadata = segment.metadata();
             let may_hold =
@@ -121,11 +132,26 @@ impl Store {
 
             // By position, so that each block is read once.
             positions.sort_unstable();
+            if !positions.is_empty() {
+                places.push((segment, positions));
+            }
+        }
+        Ok(places)
+    }
+
+    /// Reads the entries of jobs from blocks that `read` returns.
+    pub(super) fn each_place(
+        asked: &[Asked<'_>],
+        places: &[PlacesIn],
+        read: impl Fn(&Arc<Segment>, u32) -> Result<Option<Arc<BlockView>>, StoreError>,
+        mut each: impl FnMut(usize, &Asked<'_>, Place<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        for (segment, positions) in places {
             for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
                 let Some((first, _)) = of_block.first() else {
                     continue;
                 };
-                let Some(view) = read(&segment, first.block)? else {
+                let Some(view) = read(segment, first.block)? else {
                     continue;
                 };
 
@@ -144,7 +170,7 @@ impl Store {
                         };
                     if is_of_job {
                         let place = Place {
-                            segment: &segment,
+                            segment,
                             position: *position,
                             rows,
                         };
@@ -156,6 +182,9 @@ impl Store {
         Ok(())
     }
 }
+
+/// A segment, and the positions of entries in it, ascending, each with the number of its job among those asked for.
+pub(super) type PlacesIn = (Arc<Segment>, Vec<(EntryPosition, usize)>);
 
 /// An entry of a job that was looked up.
 #[derive(Clone, Copy)]

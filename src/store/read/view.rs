@@ -18,23 +18,27 @@
 //! | end time | nothing: it follows the last return of any minion |
 //! | other events of the job | themselves, if they are of an allowed minion |
 //!
-//! A job of which no allowed minion and no allowed function is left does not exist.
+//! A job of which no allowed minion and no allowed function is left does not exist. That is decided before any of its entries is looked at, by
+//! what is known of whole blocks ([`super::allowed`]): the work is that for a job that was never stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::allowed::{AllowedBlocks, Role, Roles};
 use super::consumer::Start;
 use super::follow::{Counted, Selected};
 use super::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use super::last_seen::LastSeen;
-use super::returns::{Asked, JobReturns, Place};
-use super::{EventPage, ScanStats, StoredEntry, without_body};
+use super::returns::{Asked, JobReturns, Place, PlacesIn};
+use super::scan::Search;
+use super::{EntriesIn, EventPage, ScanStats, StoredEntry, without_body};
 use crate::base::clock::Micros;
 use crate::base::limits::{ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE, LIST_JOBS_READ};
 use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
 use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::{EntryPosition, LatestJob};
+use crate::store::log::block::Rows;
 use crate::store::segment::Segment;
 use crate::wire::call::id_text;
 use crate::wire::filter::EntryFilter;
@@ -75,6 +79,17 @@ struct AllowedJob {
     /// Neither events nor returns.
     others: Vec<StoredEntry>,
 }
+
+impl AllowedJob {
+    /// Notes the time of arrival of an entry.
+    fn arrived(&mut self, at: Micros) {
+        let first_at = self.first_at.get_or_insert(at);
+        *first_at = at.min(*first_at);
+    }
+}
+
+/// What is known of a segment under limits, and the positions of a job's entries in it.
+type KnownPlaces = (Arc<Segment>, Arc<AllowedBlocks>, Vec<EntryPosition>);
 
 impl StoreView {
     /// The store as a caller with these limits may know it.
@@ -217,15 +232,24 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.job_entries_since(jid, from, wanted);
         }
-        // Whether the job exists follows from all of its entries.
-        if from > SeqNo::FIRST && self.job_row(jid)?.is_none() {
-            return Ok(Vec::new());
-        }
         self.entries_of(jid, from, wanted)
     }
 
     fn entries_of(
         &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        match self.known_places(jid)? {
+            Some(places) => self.entries_at(places, jid, from, wanted),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn entries_at(
+        &self,
+        places: Vec<EntriesIn>,
         jid: &str,
         from: SeqNo,
         wanted: impl Fn(&StoredEntry) -> bool,
@@ -243,13 +267,187 @@ impl StoreView {
 
         let of_job = self
             .store
-            .entries_of(jid, from, wanted, |kind| kind == Kind::Event)?;
+            .entries_at(places, jid, from, wanted, |kind| kind == Kind::Event)?;
         let allowed = of_job.into_iter().filter_map(|entry| self.allowed(entry));
         let entries: Vec<_> = allowed.collect();
 
-        // A job of which nothing is left must look like one that was never stored.
+        // A job of which nothing is left must look like one that was never stored. What follows from entries before `from` was decided by
+        // [`StoreView::known_places`].
         let exists = from > SeqNo::FIRST || self.has_subject(&entries);
         Ok(if exists { entries } else { Vec::new() })
+    }
+
+    /// Where the entries of a job are that the reader may know; `None` without any, and then what was looked at is what is looked at for an
+    /// absent job.
+    fn known_places(&self, jid: &str) -> Result<Option<Vec<EntriesIn>>, StoreError> {
+        let key = JidKey::of(jid);
+        let mut places = Vec::new();
+        // More than may hold the job: those that do not are skipped by what they hold of others.
+        for segment in self.store.segments_that(|metadata| metadata.spans(key)) {
+            let (known, _) = self.store.0.allowed_blocks(&segment, &self.limits)?;
+            let positions = self.store.positions_in(&segment, key)?;
+            places.push((segment, known, positions));
+        }
+
+        // The cheapest first. Lists have looked at the newest jobs, and a return names its minion and its function in the head of its block.
+        let exists = self.has_known_roles(&places)
+            || self.has_allowed_return(&places)?
+            || self.has_roles(&places)?;
+        if !exists {
+            return Ok(None);
+        }
+
+        let with_parts = places.into_iter().map(|(segment, known, mut positions)| {
+            positions.retain(|position| {
+                let roles = known.roles(position.block);
+                roles.is_none_or(|roles| roles.of(usize::from(position.at)).is_part)
+            });
+            (segment, positions)
+        });
+        let with_parts = with_parts.filter(|(_, positions)| !positions.is_empty());
+        Ok(Some(with_parts.collect()))
+    }
+
+    /// Whether a job exists for the reader, by what is known of the roles of its entries.
+    fn has_known_roles(&self, places: &[KnownPlaces]) -> bool {
+        let mut joined = Role::default();
+        for (_, known, positions) in places {
+            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
+                let roles = of_block.first().and_then(|first| known.roles(first.block));
+                let Some(roles) = roles else {
+                    continue;
+                };
+                for position in of_block {
+                    joined |= roles.of(usize::from(position.at));
+                }
+            }
+        }
+        self.makes_job(joined)
+    }
+
+    /// Whether a job has a return that the reader may know, by the heads of all blocks that may hold it.
+    fn has_allowed_return(&self, places: &[KnownPlaces]) -> Result<bool, StoreError> {
+        let (filter, all) = (EventFilter::default(), EntryFilter::default());
+        let mut search = Search::new(&filter, &all, &self.limits, SeqNo(u64::MAX));
+        // All of them before an entry of the job is looked at.
+        let mut allowed = Vec::new();
+        for (segment, _, positions) in places {
+            if let Some(known) = search.learn_all(&self.store.0, segment)? {
+                let positions = positions.iter().filter(|at| known.may_allow(**at));
+                allowed.push((segment, positions.copied().collect::<Vec<_>>()));
+            }
+        }
+
+        for (segment, allowed) in allowed {
+            for position in allowed {
+                let Some(view) = self.store.0.head(segment, position.block)? else {
+                    continue;
+                };
+                let (rows, at) = (view.rows(), usize::from(position.at));
+                // Of several functions the body names all.
+                if at < rows.len()
+                    && rows.kind(at) == Kind::Return
+                    && (self.limits.functions.is_none() || !rows.fun(at).is_empty())
+                {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`StoreView::has_known_roles`], once the roles of the entries of all blocks are known that may hold the job.
+    fn has_roles(&self, places: &[KnownPlaces]) -> Result<bool, StoreError> {
+        for (segment, known, _) in places {
+            let count = self.store.0.ready(segment)?.blocks().metas().len();
+            for number in known.without_roles(count) {
+                self.roles(segment, known, number)?;
+            }
+        }
+        Ok(self.has_known_roles(places))
+    }
+
+    /// Whether the reader may know a job of whose entries these are the roles.
+    fn makes_job(&self, joined: Role) -> bool {
+        joined.is_part
+            && (self.limits.minions.is_none() || joined.names_minion)
+            && (self.limits.functions.is_none() || joined.names_function)
+    }
+
+    /// The roles of the entries of a block, which are remembered; `None` if the block cannot be read.
+    fn roles(
+        &self,
+        segment: &Arc<Segment>,
+        known: &AllowedBlocks,
+        number: u32,
+    ) -> Result<Option<Arc<Roles>>, StoreError> {
+        if let Some(roles) = known.roles(number) {
+            return Ok(Some(roles));
+        }
+        let Some(view) = self.store.0.block(segment, number)? else {
+            return Ok(None);
+        };
+
+        let rows = view.rows();
+        let mut is_whole = true;
+        let role = |at| {
+            let role = self.role(segment, rows, at);
+            is_whole &= role.is_some();
+            role.unwrap_or_default()
+        };
+        let roles: Vec<Role> = (0..rows.len()).map(role).collect();
+
+        let roles = Arc::new(Roles::new(&roles));
+        // As a damaged block: the disk may read it at the next try.
+        if is_whole {
+            known.learn_roles(number, &roles);
+        }
+        Ok(Some(roles))
+    }
+
+    /// The role of an entry; `None` if its body, which decides it, cannot be read.
+    fn role(&self, segment: &Arc<Segment>, rows: Rows<'_>, at: usize) -> Option<Role> {
+        let kind = rows.kind(at);
+        let nothing = Some(Role::default());
+        // It is no part of a job.
+        if rows.jid_key(at).is_none() {
+            return nothing;
+        }
+        // Before anything is copied: most entries of most jobs are of other minions.
+        let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
+        if is_of_minion && !self.limits.allow_minion(rows.minion(at)) {
+            return nothing;
+        }
+
+        let of_return = Role {
+            is_part: true,
+            names_minion: true,
+            names_function: true,
+        };
+        // The body of a return of several functions names them.
+        let is_decided = self.limits.functions.is_none() || !rows.fun(at).is_empty();
+        if kind == Kind::Return && is_decided {
+            let is_allowed = self.limits.allow_fun(rows.fun(at));
+            return Some(if is_allowed {
+                of_return
+            } else {
+                Role::default()
+            });
+        }
+
+        let with_tag = kind == Kind::Event && self.limits.tags.is_some();
+        let mut entry = without_body(rows, at, String::new(), with_tag);
+        if kind != Kind::Event {
+            entry.body = self.store.0.body(segment, rows, at)?.to_vec();
+        }
+        let Some(entry) = self.allowed(entry) else {
+            return nothing;
+        };
+        Some(Role {
+            is_part: true,
+            names_minion: names_minion(&entry),
+            names_function: rank(kind) > 0,
+        })
     }
 
     /// What the reader may know of an entry of a job.
@@ -377,18 +575,15 @@ impl StoreView {
 
     /// Whether the allowed entries of a job name something that the reader may know.
     fn has_subject(&self, entries: &[StoredEntry]) -> bool {
-        let names_minion = |entry: &StoredEntry| match entry.kind {
-            Kind::Return | Kind::ReturnLoad => true,
-            Kind::Load => has_elements(msgpack::elements(&entry.body).nth(1)),
-            Kind::Minions => has_elements(msgpack::elements(&entry.body).next()),
-            Kind::JobNew => has_elements(msgpack::get(&entry.body, "minions")),
-            _ => false,
-        };
-
-        let has_minion = self.limits.minions.is_none() || entries.iter().any(names_minion);
-        let has_fun =
-            self.limits.functions.is_none() || entries.iter().any(|entry| rank(entry.kind) > 0);
-        has_minion && has_fun
+        let mut joined = Role::default();
+        for entry in entries {
+            joined |= Role {
+                is_part: true,
+                names_minion: names_minion(entry),
+                names_function: rank(entry.kind) > 0,
+            };
+        }
+        self.makes_job(joined)
     }
 
     /// As [`Store::job_row`]. Under limits the summary is made of the allowed entries.
@@ -401,9 +596,19 @@ impl StoreView {
 
     /// The summary made of the allowed entries.
     fn allowed_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
+        let Some(places) = self.known_places(jid)? else {
+            return Ok(None);
+        };
+
         let one = BTreeMap::from([(jid, BTreeSet::new())]);
-        let found = self.allowed_jobs(&one)?.remove(jid);
-        Ok(found.map(|job| job.summary))
+        let asked = Asked::of(&one);
+        // The only job that is asked for.
+        let numbered = |(segment, positions): EntriesIn| {
+            (segment, positions.into_iter().map(|at| (at, 0)).collect())
+        };
+        let places: Vec<PlacesIn> = places.into_iter().map(numbered).collect();
+        let job = self.read_jobs(&asked, &places)?.pop();
+        Ok(job.flatten().map(|job| job.summary))
     }
 
     /// As [`Store::returns_of`], made of the allowed entries: what a list of jobs reads of them. Only loads are read whole.
@@ -412,29 +617,47 @@ impl StoreView {
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
         let asked = Asked::of(wanted);
-        let mut jobs: Vec<AllowedJob> = Vec::new();
-        jobs.resize_with(asked.len(), AllowedJob::default);
-        self.store.look_up(
-            &asked,
-            |segment, block| self.store.0.block(segment, block),
-            |_, one, _| one.is_plain,
-            |number, one, place| {
-                if let Some(job) = jobs.get_mut(number) {
-                    self.take(job, one, place);
-                }
-                Ok(())
-            },
-        )?;
+        let mut places = self.store.places_of(&asked, |_, one, _| one.is_plain)?;
 
-        let mut found = BTreeMap::new();
-        for (one, job) in asked.iter().zip(jobs).filter(|(one, _)| one.is_plain) {
-            let job = self.joined(job)?;
-            found.extend(job.map(|job| (one.jid.to_owned(), job)));
+        let mut joined = vec![Role::default(); asked.len()];
+        for (segment, positions) in &mut places {
+            let (known, _) = self.store.0.allowed_blocks(segment, &self.limits)?;
+            let mut parts = Vec::new();
+            for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
+                let Some((first, _)) = of_block.first() else {
+                    continue;
+                };
+                // A block that cannot be read has no entry.
+                let Some(roles) = self.roles(segment, &known, first.block)? else {
+                    continue;
+                };
+                for (position, number) in of_block {
+                    let role = roles.of(usize::from(position.at));
+                    if let Some(joined) = joined.get_mut(*number).filter(|_| role.is_part) {
+                        *joined |= role;
+                        parts.push((*position, *number));
+                    }
+                }
+            }
+            *positions = parts;
         }
+
+        // Entries of jobs that the reader may not know are not looked at.
+        let exists: Vec<bool> = joined.iter().map(|role| self.makes_job(*role)).collect();
+        for (_, positions) in &mut places {
+            positions.retain(|(_, number)| exists.get(*number).copied().unwrap_or(false));
+        }
+
+        let jobs = self.read_jobs(&asked, &places)?;
+        let named = asked.iter().zip(jobs).filter(|(one, _)| one.is_plain);
+        let mut found: BTreeMap<String, JobReturns> = named
+            .filter_map(|(one, job)| Some((one.jid.to_owned(), job?)))
+            .collect();
         // Jids that are arbitrary text are rare, and one by one they are found even if their keys collide.
         let is_plain = |jid: &str| JidKey::of(jid).text().as_deref() == Some(jid);
         for (jid, minions) in wanted.iter().filter(|(jid, _)| !is_plain(jid)) {
-            let entries = self.job_entries(jid)?;
+            let places = self.store.job_places(jid)?;
+            let entries = self.entries_at(places, jid, SeqNo::FIRST, |_| true)?;
             if let Some(summary) = summary(&entries) {
                 let is_cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
                 let is_wanted = |entry: &StoredEntry| {
@@ -452,49 +675,69 @@ impl StoreView {
         Ok(found)
     }
 
+    /// Jobs made of the allowed entries at these places.
+    fn read_jobs(
+        &self,
+        asked: &[Asked<'_>],
+        places: &[PlacesIn],
+    ) -> Result<Vec<Option<JobReturns>>, StoreError> {
+        let mut jobs: Vec<AllowedJob> = Vec::new();
+        jobs.resize_with(asked.len(), AllowedJob::default);
+        Store::each_place(
+            asked,
+            places,
+            |segment, block| self.store.0.block(segment, block),
+            |number, one, place| {
+                if let Some(job) = jobs.get_mut(number) {
+                    self.take(job, one, place);
+                }
+                Ok(())
+            },
+        )?;
+        jobs.into_iter().map(|job| self.joined(job)).collect()
+    }
+
     /// Adds an entry of a job, if the reader may know it.
     fn take(&self, job: &mut AllowedJob, one: &Asked<'_>, place: Place<'_>) {
         let (rows, at, kind) = (place.rows, place.at(), place.rows.kind(place.at()));
         let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
-        // Before anything is copied: most entries of most jobs are of other minions.
-        if is_of_minion && !self.limits.allow_minion(rows.minion(at)) {
-            return;
-        }
-
-        let with_tag = kind == Kind::Event && self.limits.tags.is_some();
-        let mut entry = without_body(rows, at, one.jid.to_owned(), with_tag);
-        // The body of a return of several functions names them.
-        let is_unknown =
-            kind == Kind::Return && entry.fun.is_empty() && self.limits.functions.is_some();
-        if !is_of_minion || is_unknown {
+        if !is_of_minion {
             // Noted, and the rest of the job is worth having.
             let Some(body) = self.store.0.body(place.segment, rows, at) else {
                 return;
             };
+            let mut entry = without_body(rows, at, one.jid.to_owned(), false);
             entry.body = body.to_vec();
-        }
-        let Some(mut entry) = self.allowed(entry) else {
-            return;
-        };
-
-        let first_at = job.first_at.get_or_insert(entry.at);
-        *first_at = entry.at.min(*first_at);
-        match kind {
-            Kind::Event => {}
-            Kind::Return => {
-                if job
-                    .first_return
-                    .as_ref()
-                    .is_none_or(|(seq, ..)| entry.seq < *seq)
-                {
-                    job.first_return = Some((entry.seq, place.segment.clone(), place.position));
-                }
-                if one.minions.contains(entry.minion.as_str()) {
-                    entry.body = Vec::new();
-                    job.returns.push(entry);
-                }
+            if let Some(entry) = self.allowed(entry) {
+                job.arrived(entry.at);
+                job.others.push(entry);
             }
-            _ => job.others.push(entry),
+            return;
+        }
+
+        // Nothing is copied of an entry that only counts.
+        if !self
+            .role(place.segment, rows, at)
+            .unwrap_or_default()
+            .is_part
+        {
+            return;
+        }
+        job.arrived(rows.at(at));
+        if kind == Kind::Event {
+            return;
+        }
+        let seq = rows.seq(at);
+        if job
+            .first_return
+            .as_ref()
+            .is_none_or(|(first, ..)| seq < *first)
+        {
+            job.first_return = Some((seq, place.segment.clone(), place.position));
+        }
+        if one.minions.contains(rows.minion(at)) {
+            let entry = without_body(rows, at, one.jid.to_owned(), false);
+            job.returns.push(entry);
         }
     }
 
@@ -723,6 +966,17 @@ impl StoreView {
             seen.since = seen.since.map(full_hour);
         }
         Ok(seen)
+    }
+}
+
+/// Whether an entry names a minion; an allowed one has only minions that the reader may know.
+fn names_minion(entry: &StoredEntry) -> bool {
+    match entry.kind {
+        Kind::Return | Kind::ReturnLoad => true,
+        Kind::Load => has_elements(msgpack::elements(&entry.body).nth(1)),
+        Kind::Minions => has_elements(msgpack::elements(&entry.body).next()),
+        Kind::JobNew => has_elements(msgpack::get(&entry.body, "minions")),
+        _ => false,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::base::work;
 use crate::model::ReadLimits;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::{EventPage, StoreView};
@@ -212,6 +213,8 @@ fn with_hidden(
             "db1",
             "secret.fun",
         );
+        let load = load("secret.fun", &["db1", "db2"]);
+        put(&rig, Kind::Load, job, ("", ""), 9, &load);
     }
     (dir, rig.reopened())
 }
@@ -250,6 +253,52 @@ fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
     }
 }
 
+/// The steps of all questions about a job, none of which knows it.
+fn steps_of_unknown(rig: &Rig, limits: &ReadLimits, jid: &str) -> u64 {
+    let view = StoreView::new(&rig.store, Arc::new(limits.clone()));
+    let before = work::steps();
+
+    assert_eq!(view.job_entries(jid).unwrap(), []);
+    assert_eq!(view.job_row(jid).unwrap(), None);
+    for from in [SeqNo::FIRST, SeqNo(300)] {
+        let later = view.job_entries_since(jid, from, |_| true).unwrap();
+        assert_eq!(later, []);
+    }
+    work::steps() - before
+}
+
+#[test]
+fn a_question_about_a_hidden_job_does_what_one_about_an_absent_job_does() {
+    let of_time = ["20260601000000000000", "20260701000000000000"];
+    let before_and_after = ["20260101000000000000", "20271231000000000000"];
+    for ([job, absent], beside) in [
+        (of_time, before_and_after),
+        (["by hand", "by foot"], ["other", "another"]),
+    ] {
+        for make in [growing, sealed] {
+            let [(_one, one), (_two, two)] = [(); 2].map(|()| with_hidden(job, beside, make));
+            for limits in [
+                r#"{"minions": "web*"}"#,
+                r#"{"minions": "none*"}"#,
+                r#"{"minions": "web*", "functions": "test.*"}"#,
+                r#"{"functions": "test.*"}"#,
+            ]
+            .map(limits)
+            {
+                let mut first = 0;
+                for n in 0..3 {
+                    let hidden = steps_of_unknown(&one, &limits, job);
+                    let none = steps_of_unknown(&two, &limits, absent);
+                    assert_eq!(hidden, none, "{limits:?} {job} {n}");
+                    // Blocks are read once per limit.
+                    first = if n == 0 { hidden } else { first };
+                    assert!(n == 0 || hidden < first, "{hidden} {first}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_limited_search_for_a_job_finds_its_allowed_events() {
     for (_dir, rig) in [growing("db", "secret.fun"), sealed("db", "secret.fun")] {
@@ -274,34 +323,36 @@ fn a_limited_list_of_jobs_has_the_jobs_and_summaries_that_their_entries_have() {
     }
 }
 
+fn load(fun: &str, minions: &[&str]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.array(2)
+        .map(4)
+        .str("fun")
+        .str(fun)
+        .str("user")
+        .str("root");
+    w.str("tgt").str("db*").str("arg").array(0);
+    minions
+        .iter()
+        .fold(w.array(minions.len()), |w, id| w.str(id));
+    w.into_bytes()
+}
+
+fn put(rig: &Rig, kind: Kind, jid: &str, (minion, fun): (&str, &str), at: i64, body: &[u8]) {
+    let entry = Entry::new(kind, Source::Returner, Micros(at), body);
+    let tag = if kind == Kind::Return { "salt/x" } else { "" };
+    let entry = Entry {
+        jid,
+        minion,
+        fun,
+        tag: tag.as_bytes(),
+        ..entry
+    };
+    rig.put(Batch::of(&entry)).unwrap();
+}
+
 /// Compares lists with jobs that are read one by one.
 fn lists_what_is_allowed(rig: &Rig) {
-    let load = |fun: &str, minions: &[&str]| {
-        let mut w = Writer::new();
-        w.array(2)
-            .map(4)
-            .str("fun")
-            .str(fun)
-            .str("user")
-            .str("root");
-        w.str("tgt").str("db*").str("arg").array(0);
-        minions
-            .iter()
-            .fold(w.array(minions.len()), |w, id| w.str(id));
-        w.into_bytes()
-    };
-    let put = |kind, jid: &str, minion: &str, fun: &str, at, body: &[u8]| {
-        let entry = Entry::new(kind, Source::Returner, Micros(at), body);
-        let tag = if kind == Kind::Return { "salt/x" } else { "" };
-        let entry = Entry {
-            jid,
-            minion,
-            fun,
-            tag: tag.as_bytes(),
-            ..entry
-        };
-        rig.put(Batch::of(&entry)).unwrap();
-    };
     let ret = |fun: &str| {
         let mut w = Writer::new();
         w.map(2).str("fun").str(fun).str("return").nil();
@@ -315,30 +366,18 @@ fn lists_what_is_allowed(rig: &Rig) {
         (203, &[]),
     ] {
         for name in [jid(n), format!("{}_4711", jid(n)), format!("by hand {n}")] {
-            put(
-                Kind::Return,
-                &name,
-                "db1",
-                "secret.fun",
-                3,
-                &ret("secret.fun"),
-            );
-            put(Kind::Load, &name, "", "", 9, &load("test.ping", of));
-            put(Kind::Load, &name, "", "", 8, &load("secret.fun", of));
-            put(
-                Kind::Return,
-                &name,
-                "web2",
-                "test.ping",
-                7,
-                &ret("test.ping"),
-            );
+            let (secret, ping) = ("secret.fun", "test.ping");
+            put(rig, Kind::Return, &name, ("db1", secret), 3, &ret(secret));
+            put(rig, Kind::Load, &name, ("", ""), 9, &load(ping, of));
+            put(rig, Kind::Load, &name, ("", ""), 8, &load(secret, of));
+            put(rig, Kind::Return, &name, ("web2", ping), 7, &ret(ping));
             jids.push(name);
         }
     }
     for (n, minion) in [(204, "web1"), (205, "db1"), (206, "")] {
-        put(Kind::Return, &jid(n), minion, "", 5, &ret("test.version"));
-        put(Kind::NoCache, &jid(n), "", "", 4, &[0xc0]);
+        let version = ret("test.version");
+        put(rig, Kind::Return, &jid(n), (minion, ""), 5, &version);
+        put(rig, Kind::NoCache, &jid(n), ("", ""), 4, &[0xc0]);
         jids.push(jid(n));
     }
 
@@ -352,6 +391,9 @@ fn lists_what_is_allowed(rig: &Rig) {
         r#"{"minions": "*", "tags": "custom/*"}"#,
     ] {
         let view = StoreView::new(&rig.store, Arc::new(limits(text)));
+        // Before a list has looked at all jobs.
+        let early = jids.iter().map(|jid| view.job_entries(jid).unwrap());
+        let early: Vec<_> = early.collect();
         let rows = view.jobs_before(None, usize::MAX).unwrap().rows;
         let mut listed: BTreeMap<String, JobSummary> = rows
             .into_iter()
@@ -361,8 +403,9 @@ fn lists_what_is_allowed(rig: &Rig) {
             .iter()
             .map(|jid| (&**jid, BTreeSet::from(["web1", "db1"])));
         let mut of_many = view.returns_of(&wanted.collect()).unwrap();
-        for jid in &jids {
+        for (jid, early) in jids.iter().zip(early) {
             let entries = view.job_entries(jid).unwrap();
+            assert_eq!(early, entries, "{text} {jid}");
             let expected = read::summary(&entries);
             assert_eq!(listed.remove(jid), expected, "{text} {jid}");
             assert_eq!(view.job_row(jid).unwrap(), expected, "{text} {jid}");
