@@ -509,17 +509,16 @@ pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallErr
         let store = &ctx.store;
         // In the first attempt, because a time is searched for on the disk, and only attempts have
         // a thread for that.
-        let from = match position {
-            Some(position) => position,
-            None => {
-                let from = store.position(start).map_err(failed)?;
-                // Only a caller that names a number continues at a position of its own, behind
-                // which entries can be missing.
-                if let Start::Seq(seq) = start {
-                    gap = store.gap_before(seq, from);
-                }
-                from
+        let from = if let Some(position) = position {
+            position
+        } else {
+            let from = store.position(start).map_err(failed)?;
+            // Only a caller that names a number continues at a position of its own, behind which
+            // entries can be missing.
+            if let Start::Seq(seq) = start {
+                gap = store.gap_before(seq, from);
             }
+            from
         };
 
         let found = store
