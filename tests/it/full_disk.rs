@@ -246,6 +246,19 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     assert_undamaged(&cellar);
     disk.fill();
 
+    // As well without its state database, which cannot be created.
+    cellar.kill();
+    fs::remove_dir_all(cellar.state_dir().join("state")).unwrap();
+    disk.fill();
+    cellar.restart();
+    assert!(
+        stored.iter().all(|n| is_stored(&cellar, *n)),
+        "{}",
+        cellar.log()
+    );
+    assert_undamaged(&cellar);
+    disk.fill();
+
     // The disk fills up at any point of a commit, a seal or a start; then a kill.
     for round in 1..=12 {
         disk.shrink_filler(round * 24 * 1024);

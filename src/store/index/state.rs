@@ -27,7 +27,9 @@ use crate::store::format::remove_dir;
 use crate::store::index::latest::{self, LatestJob};
 use crate::store::index::page::{PageWriter, Pages};
 use crate::store::index::tree::CheckedTree;
-use crate::store::index::tree::sled_guard::{flush_and_sync, guarded, open_or_copy};
+use crate::store::index::tree::sled_guard::{
+    flush_and_sync, guarded, open_in_memory, open_or_copy, open_sled,
+};
 use crate::store::index::{SegmentMetadata, newness};
 use crate::store::vfs::{Disk, Fs as _};
 
@@ -45,7 +47,7 @@ struct Database {
     db: sled::Db,
     segments: CheckedTree,
     latest: Pages,
-    /// Whether it is a copy in memory, because the disk is full. Read-only.
+    /// Whether it is in memory, because the disk is full: a copy, or empty. Read-only.
     is_copy: bool,
     /// Whether an I/O error occurred; sled needs a reopen then.
     failed: AtomicBool,
@@ -58,14 +60,46 @@ fn incomplete_mark(dir: &Path) -> PathBuf {
     dir.with_extension("new")
 }
 
+/// Whether the database is absent, or was being created when the process ended.
+fn is_incomplete(dir: &Path) -> bool {
+    !dir.exists() || incomplete_mark(dir).exists()
+}
+
 /// A catalogue row: class name, first sequence number, metadata.
 pub(crate) type Known = (String, SeqNo, SegmentMetadata);
 
 impl Database {
     fn open(dir: &Path) -> Result<Self, StoreError> {
+        // Absent, or a start ended while it was created: nothing of it is worth keeping.
+        if is_incomplete(dir) {
+            return match Self::create(dir) {
+                // There is nothing to copy, and the log has everything.
+                Err(error) if error.is_no_space() => {
+                    Self::read(open_in_memory(STATE_CACHE_BYTES)?, true, dir)
+                }
+                created => created,
+            };
+        }
+
         open_or_copy(dir, STATE_CACHE_BYTES, |db, is_copy| {
             Self::read(db, is_copy, dir)
         })
+    }
+
+    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its
+    /// files one after the other, and a part of them would count as damage.
+    fn create(dir: &Path) -> Result<Self, StoreError> {
+        let mark = incomplete_mark(dir);
+        let fs = &Disk;
+        // A directory that exists here is marked already, so a part of it is recognized.
+        remove_dir(fs, dir)?;
+        fs.write_whole(&mark, b"").map_err(io_at("write", &mark))?;
+
+        let created = Self::read(open_sled(dir, STATE_CACHE_BYTES)?, false, dir)?;
+        flush_and_sync(&created.db, dir)?;
+
+        fs.remove_file(&mark).map_err(io_at("remove", &mark))?;
+        Ok(created)
     }
 
     fn read(db: sled::Db, is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
@@ -85,7 +119,7 @@ impl Database {
         }
 
         if is_copy {
-            tracing::warn!(dir = %dir.display(), "no space to open the state database, reading a copy in memory");
+            tracing::warn!(dir = %dir.display(), "no space for the state database, using one in memory");
         }
         Ok(Self {
             db,
@@ -103,7 +137,13 @@ impl Database {
 }
 
 impl StateDatabase {
-    /// Opens or creates the database, and verifies its trees.
+    /// Whether there is a database. A part of one that was being created is none.
+    pub(crate) fn exists(dir: &Path) -> bool {
+        !is_incomplete(dir)
+    }
+
+    /// Opens the database and verifies its trees; creates it if it is missing. On a full disk it is
+    /// a copy in memory, an empty one in place of a missing one.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = RwLock::new(Some(Database::open(dir)?));
         Ok(Self {
@@ -113,26 +153,9 @@ impl StateDatabase {
         })
     }
 
-    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its
-    /// files one after the other, and a part of them would count as damage.
-    pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
-        let mark = incomplete_mark(dir);
-        let fs = &Disk;
-        // Removed in one go and marked first: whatever is left is recognized as incomplete, not as
-        // damaged.
-        remove_dir(fs, dir)?;
-        fs.write_whole(&mark, b"").map_err(io_at("write", &mark))?;
-
-        let created = Self::open(dir)?;
-        created.with(true, |open| flush_and_sync(&open.db, dir))?;
-
-        fs.remove_file(&mark).map_err(io_at("remove", &mark))?;
-        Ok(created)
-    }
-
-    /// Whether the database is absent, or was being created when the process ended.
-    pub(crate) fn is_incomplete(dir: &Path) -> bool {
-        !dir.exists() || incomplete_mark(dir).exists()
+    /// Whether it is in memory, because the disk is full.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.open.read().as_ref().is_some_and(|open| open.is_copy)
     }
 
     /// Runs `work` on the open database; reopens it first after a failure.

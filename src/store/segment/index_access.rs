@@ -274,11 +274,11 @@ impl StoreInner {
             Err(error @ StoreError::Index { .. }) => {
                 let mut slot = self.state.write();
                 if Arc::ptr_eq(&slot, &state) {
-                    *slot = Arc::new(replace_damaged_state(&self.dir, &error, &self.metrics)?);
-                    // Closed before the rebuilt one is filled, unless other readers still use it.
-                    drop(state);
-
-                    self.refill(&slot)?;
+                    let rebuilt = replace_damaged_state(&self.dir, &error, &self.metrics)?;
+                    // In use only once it is complete: without a row, an answer would be wrong. If
+                    // the disk is full, the next query tries again.
+                    self.refill(&rebuilt)?;
+                    *slot = Arc::new(rebuilt);
                 }
 
                 let state = slot.clone();
@@ -398,15 +398,6 @@ pub(in crate::store) fn open_state(
     metrics: &Metrics,
 ) -> Result<StateDatabase, StoreError> {
     let path = dir.join("state");
-    // Absent, or a start ended while it was created: nothing of it is worth keeping.
-    if StateDatabase::is_incomplete(&path) {
-        match StateDatabase::create(&path) {
-            // A full disk is served from memory.
-            Err(error) if error.is_no_space() => {}
-            created => return created,
-        }
-    }
-
     match StateDatabase::open(&path) {
         Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
         opened => opened,
@@ -422,17 +413,23 @@ fn replace_damaged_state(
 
     tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
     metrics.indexes_rebuilt.add(1);
-    // Derived data: nothing here has to be durable, and one damaged database is enough for
-    // diagnosis.
-    let _ = std::fs::remove_dir_all(&aside);
-    std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
+    // It does not exist if an earlier attempt failed after this. The evidence of then is kept.
+    if StateDatabase::exists(&path) {
+        // Derived data: nothing here has to be durable, and one damaged database is enough for
+        // diagnosis.
+        let _ = std::fs::remove_dir_all(&aside);
+        std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
+    }
 
-    StateDatabase::open(&path).or_else(|error| {
-        if !error.is_no_space() {
-            return Err(error);
-        }
-        // Free the space of the damaged one.
-        std::fs::remove_dir_all(&aside).map_err(io_at("remove", &aside))?;
-        StateDatabase::open(&path)
-    })
+    let replaced = StateDatabase::open(&path)?;
+    if !replaced.is_in_memory() {
+        return Ok(replaced);
+    }
+
+    // Free the space of the damaged one.
+    match std::fs::remove_dir_all(&aside) {
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(replaced),
+        removed => removed.map_err(io_at("remove", &aside))?,
+    }
+    StateDatabase::open(&path)
 }

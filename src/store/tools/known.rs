@@ -100,7 +100,7 @@ pub(crate) fn known_segments(
 
     let state = dir.join("state");
     // With a running daemon sled's files are locked, and change while they are copied.
-    if databases && state.join("db").is_file() {
+    if databases && StateDatabase::exists(&state) {
         let rows = DatabaseCopy::of(&state, &std::env::temp_dir())
             .and_then(|copy| StateDatabase::open(&copy.0)?.segments());
         let dropped = left_in_trash(dir);

@@ -69,14 +69,24 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
         std::thread::sleep(Duration::from_millis(2));
     }
 
+    // The copy is removed when this returns: reads need only the open file.
+    open_sled(&DatabaseCopy::of(dir, &memory_dir())?.0, cache_bytes)
+}
+
+/// Opens an empty database in memory.
+pub(crate) fn open_in_memory(cache_bytes: u64) -> Result<sled::Db, StoreError> {
+    // Removed as a copy is.
+    open_sled(&DatabaseCopy::empty(&memory_dir())?.0, cache_bytes)
+}
+
+/// A directory on a file system in memory, if there is one.
+fn memory_dir() -> PathBuf {
     let in_memory = Path::new("/dev/shm");
-    let parent = if in_memory.is_dir() {
+    if in_memory.is_dir() {
         in_memory.to_owned()
     } else {
         std::env::temp_dir()
-    };
-    // The copy is removed when this returns: reads need only the open file.
-    open_sled(&DatabaseCopy::of(dir, &parent)?.0, cache_bytes)
+    }
 }
 
 /// A private copy of a database, removed on drop: sled writes to a database on opening.
@@ -85,26 +95,30 @@ pub(crate) struct DatabaseCopy(pub PathBuf);
 impl DatabaseCopy {
     /// Copies the files of a closed database to a new directory in `parent`.
     pub(crate) fn of(dir: &Path, parent: &Path) -> Result<Self, StoreError> {
+        let copy = Self::empty(parent)?;
+        for path in list(dir)?.iter().filter(|path| path.is_file()) {
+            fs::copy(path, copy.0.join(name_of(path))).map_err(derived_at("copy", path))?;
+        }
+        Ok(copy)
+    }
+
+    /// A new directory in `parent`.
+    fn empty(parent: &Path) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // The directory may be left from a process with the same number, in a directory that others
         // can write to: never use an existing one.
-        let copy = loop {
+        loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
-                    break made
+                    return made
                         .map(|()| Self(path.clone()))
-                        .map_err(io_at("create the directory", &path))?;
+                        .map_err(io_at("create the directory", &path));
                 }
             }
-        };
-
-        for path in list(dir)?.iter().filter(|path| path.is_file()) {
-            fs::copy(path, copy.0.join(name_of(path))).map_err(derived_at("copy", path))?;
         }
-        Ok(copy)
     }
 }
 
