@@ -159,11 +159,7 @@ pub(crate) fn write(
 
     // The table is made of the same rows, not of a second encoding. It is written before sled, so
     // an index with a complete database has a table, too.
-    write_table(dir, |name| {
-        let rows = trees.iter().find(|(found, _)| *found == name);
-        let pages = rows.and_then(|(_, rows)| joined(rows.iter().map(|(key, value)| (key, value))));
-        Ok(pages.unwrap_or_default())
-    })?;
+    write_table(dir, |name| packed_pages(&trees, name))?;
 
     for (name, rows) in trees {
         CheckedTree::open(&db, dir, name)?.put(rows, 0)?;
@@ -172,6 +168,17 @@ pub(crate) fn write(
     // Durable before the directory gets its name.
     flush_and_sync(&db, dir)?;
     Ok(metadata)
+}
+
+/// The packed pages of a tree that is being written. An empty tree in place of malformed rows would
+/// look intact to every reader.
+fn packed_pages(
+    trees: &[(&str, Vec<(Vec<u8>, Vec<u8>)>)],
+    name: &str,
+) -> Result<Vec<Page>, StoreError> {
+    let rows = trees.iter().find(|(found, _)| *found == name);
+    rows.and_then(|(_, rows)| joined(rows.iter().map(|(key, value)| (key, value))))
+        .ok_or(StoreError::Broken("an index has malformed rows"))
 }
 
 fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Tree, StoreError> {
@@ -459,5 +466,21 @@ impl SealedIndex {
     /// The latest job per function and minion, sorted by both.
     pub(crate) fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
         latest::all(&*self.latest, &|_, _| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_rows_are_an_error_not_an_empty_tree() {
+        let rows = |key: &[u8]| vec![(key.to_vec(), b"page".to_vec())];
+        let trees = [("job", rows(b"key of a page")), ("block", rows(b""))];
+        assert_eq!(packed_pages(&trees, "job").unwrap().len(), 1);
+        for name in ["block", "no such tree"] {
+            let error = packed_pages(&trees, name).unwrap_err().to_string();
+            assert!(error.contains("malformed rows"), "{name}: {error}");
+        }
     }
 }

@@ -120,11 +120,11 @@ impl BlockView {
     pub fn memory(&self) -> usize {
         // Both forms stay in memory once a body was read, so both count from the beginning.
         let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
-        let packed = self.packed.as_ref().map_or(0, Vec::len);
-        self.head
-            .len()
-            .saturating_add(packed)
-            .saturating_add(if packed > 0 { bodies } else { 0 })
+        let ends = self.len() * size_of::<usize>();
+        let of_bodies = self.packed.as_ref().map_or(0, |packed| {
+            packed.len().saturating_add(bodies).saturating_add(ends)
+        });
+        self.head.len().saturating_add(of_bodies)
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {

@@ -674,23 +674,43 @@ impl LogFile {
 
         let len = to
             .checked_sub(from)
-            .and_then(|len| usize::try_from(len).ok());
+            .ok_or(StoreError::Broken("a log ends before its last frame"))?;
 
-        let mut bytes = vec![0; len.ok_or(StoreError::Broken("a log ends before its last frame"))?];
-        self.read(&mut bytes, from)?;
-
-        // Neither synced nor checked for the end of the file: the range was never acknowledged, and
-        // the copy is only for diagnosis.
-        let written = fs
+        let copied = fs
             .create(&path)
-            .and_then(|file| file.write_all_at(&bytes, 0));
+            .map_err(io_at("write", &path))
+            .and_then(|file| self.copy_into(&*file, &path, from, len));
 
-        if let Err(error) = written {
+        if let Err(error) = copied {
             // A partial copy may occupy the space that is missing.
             let _ = fs.remove_file(&path);
-            return Err(io_at("write", &path)(error));
+            return Err(error);
         }
         Ok(path)
+    }
+
+    /// Neither syncs nor checks for the end of the log: the range was never acknowledged, and the
+    /// copy is only for diagnosis.
+    fn copy_into(
+        &self,
+        out: &dyn FsFile,
+        path: &Path,
+        from: u64,
+        len: u64,
+    ) -> Result<(), StoreError> {
+        let mut at = 0;
+        while at < len {
+            // In pieces: the range may be most of a segment.
+            let want = usize::try_from(len - at)
+                .unwrap_or(usize::MAX)
+                .min(REWRITE_PIECE_BYTES);
+            let mut piece = vec![0; want];
+            self.read(&mut piece, from + at)?;
+
+            out.write_all_at(&piece, at).map_err(io_at("write", path))?;
+            at += want as u64;
+        }
+        Ok(())
     }
 }
 
@@ -722,6 +742,29 @@ mod tests {
         assert_eq!(fresh, [4, 4, 0, 4, 14, 1]);
         assert_eq!(known.ranges, [4..30, 40..41]);
         assert_eq!(known.uncounted, 27);
+    }
+
+    #[test]
+    fn a_range_of_several_pieces_is_copied_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let id = LogId {
+            store_id: 1,
+            first_seq: SeqNo(7),
+        };
+        let fs = crate::store::vfs::Disk;
+        let bytes: Vec<u8> = (0..=250)
+            .cycle()
+            .take(2 * REWRITE_PIECE_BYTES + 99)
+            .collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let log = LogFile::bare(&fs, &path, id).unwrap();
+
+        let to = bytes.len() as u64 - 5;
+        let copy = log.copy_range(&fs, 80, to).unwrap();
+        assert_eq!(cut_offset(&copy), Some(80));
+        assert!(std::fs::read(copy).unwrap() == bytes[80..bytes.len() - 5]);
+        assert!(log.copy_range(&fs, 2, 1).is_err());
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub(crate) fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>
         opened => opened?,
     };
 
-    loop {
+    for _ in 0..SHRINKS_MAX {
         // The size first: a small file is read in one piece.
         let size = file.size()?;
         let len = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -155,7 +155,16 @@ pub(crate) fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>
             Outcome::End => {}
         }
     }
+
+    // No process does that so often: the file system tells a wrong size.
+    Err(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the file ends before the size that the file system tells",
+    ))
 }
+
+/// How often a small file may become shorter while it is read.
+const SHRINKS_MAX: usize = 100;
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +183,87 @@ mod tests {
         let plan = Arc::new(Plan::default());
         let fs = Faults::over(Arc::new(Disk), plan.clone());
         (dir, plan, fs, path)
+    }
+
+    /// A file of 3 bytes whose size is told wrong, or right after some looks.
+    #[derive(Debug)]
+    struct Shrinking {
+        wrong: std::sync::atomic::AtomicUsize,
+    }
+
+    impl Fs for Shrinking {
+        fn open(&self, _: &Path) -> io::Result<Box<dyn FsFile>> {
+            let wrong = self.wrong.load(std::sync::atomic::Ordering::Relaxed);
+            let wrong = std::sync::atomic::AtomicUsize::new(wrong);
+            Ok(Box::new(Self { wrong }))
+        }
+        fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+            self.open(path)
+        }
+        fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+            self.open(path)
+        }
+        fn make_dir(&self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_dir(&self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn remove_file(&self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn remove_dir_all(&self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn space(&self, path: &Path) -> io::Result<super::super::Space> {
+            Disk.space(path)
+        }
+    }
+
+    impl FsFile for Shrinking {
+        fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            let end = usize::try_from(offset).unwrap() + buffer.len();
+            if end > 3 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            buffer.fill(b'x');
+            Ok(())
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_all(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn set_len(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn set_mode(&self, _: u32) -> io::Result<()> {
+            Ok(())
+        }
+        fn size(&self) -> io::Result<u64> {
+            let order = std::sync::atomic::Ordering::Relaxed;
+            let less = |n: usize| n.checked_sub(1);
+            let is_wrong = self.wrong.fetch_update(order, order, less).is_ok();
+            Ok(if is_wrong { 7 } else { 3 })
+        }
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_read_and_one_without_end_is_an_error() {
+        let read = |wrong: usize| {
+            let wrong = std::sync::atomic::AtomicUsize::new(wrong);
+            read_whole(&Shrinking { wrong }, Path::new("HOLDS"))
+        };
+        assert_eq!(read(5).unwrap().unwrap().bytes, b"xxx");
+        let error = read(usize::MAX).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
     }
 
     #[test]

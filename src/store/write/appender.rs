@@ -32,7 +32,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
 };
-use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
+use crate::model::{Batch, Entry, Fingerprints, Flags, Kind, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::{StoreError, fits};
 use crate::store::log::builder::{BlockBuilder, Packer};
@@ -526,69 +526,86 @@ impl Appender {
         self.dedupe
             .note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
 
-        for (at, (mut entry, fingerprints)) in batch.entries().enumerate() {
-            let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
-            // Stored with the entry: job readers decide by it whether the return counts.
-            if entry.kind == Kind::Return && !entry.source.confirms() {
-                entry.flags = entry.flags.with(Flags::UNCONFIRMED);
+        for (at, (entry, fingerprints)) in batch.entries().enumerate() {
+            let packed = self.pack_entry(batch, at, entry, fingerprints);
+            // `fail` counts what is in the queues.
+            if packed.is_err() {
+                let left = batch.len().saturating_sub(at) as u64;
+                self.shared.metrics.entries_failed.add(left);
+                return packed;
             }
-
-            let of = self.classifier.class_of(&entry);
-            let outcome = self.dedupe.check(&entry, fingerprints);
-            match outcome {
-                DedupeOutcome::Known => {
-                    self.stats.known += 1;
-                    // The known entry may be in the overflow of the class.
-                    let (class, last_seq) = [Some(of), self.shares.overflow_of(of)]
-                        .into_iter()
-                        .flatten()
-                        .map(|class| (class.index(), self.last_seq_of(class)))
-                        .max_by_key(|(_, last_seq)| *last_seq)
-                        .unwrap_or((of.index(), SeqNo::default()));
-                    self.dedupe.depends_on(class, last_seq);
-                    continue;
-                }
-                DedupeOutcome::Differs => self.stats.differing += 1,
-                DedupeOutcome::SeenOnBus => {
-                    self.stats.known += 1;
-                    self.shared.metrics.events_seen_on_bus_again.add(1);
-                    (entry.kind, entry.flags) =
-                        (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
-                }
-                // The event has been shown already, so views of events must not show it twice.
-                DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
-                DedupeOutcome::New => {}
-            }
-
-            if entry.kind == Kind::Return && outcome != DedupeOutcome::Confirms {
-                // A confirmation repeats a return that was counted.
-                self.stats.count_return(&entry);
-            }
-
-            let shared = &self.shared;
-            let (class, is_over) = self.shares.place(of, &entry, &shared.shares, &shared.clock);
-            self.shared
-                .metrics
-                .entries_over_share
-                .add(u64::from(is_over));
-            let class = class.index();
-            let Some(queue) = self.queues.get_mut(class) else {
-                return Err(StoreError::Failed(format!("class {class} does not exist")));
-            };
-
-            let seq = self.seqnos.take();
-            self.stats.raw_bytes += entry.raw_len() as u64;
-            // The decision of deduplication stands or falls with this entry.
-            self.dedupe.depends_on(class, seq);
-            if queue.builder.is_full_for(&entry) {
-                queue.finish(&mut self.packer)?;
-            }
-
-            if queue.entries.is_empty() {
-                queue.open_since = self.commit_number;
-            }
-            queue.push(seq, &entry, batch, at)?;
         }
+        Ok(())
+    }
+
+    /// Packs entry `at` of a batch.
+    fn pack_entry(
+        &mut self,
+        batch: &Arc<Batch>,
+        at: usize,
+        mut entry: Entry<'_>,
+        fingerprints: Option<Fingerprints>,
+    ) -> Result<(), StoreError> {
+        let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
+        // Stored with the entry: job readers decide by it whether the return counts.
+        if entry.kind == Kind::Return && !entry.source.confirms() {
+            entry.flags = entry.flags.with(Flags::UNCONFIRMED);
+        }
+
+        let of = self.classifier.class_of(&entry);
+        let outcome = self.dedupe.check(&entry, fingerprints);
+        match outcome {
+            DedupeOutcome::Known => {
+                self.stats.known += 1;
+                // The known entry may be in the overflow of the class.
+                let (class, last_seq) = [Some(of), self.shares.overflow_of(of)]
+                    .into_iter()
+                    .flatten()
+                    .map(|class| (class.index(), self.last_seq_of(class)))
+                    .max_by_key(|(_, last_seq)| *last_seq)
+                    .unwrap_or((of.index(), SeqNo::default()));
+                self.dedupe.depends_on(class, last_seq);
+                return Ok(());
+            }
+            DedupeOutcome::Differs => self.stats.differing += 1,
+            DedupeOutcome::SeenOnBus => {
+                self.stats.known += 1;
+                self.shared.metrics.events_seen_on_bus_again.add(1);
+                (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
+            }
+            // The event has been shown already, so views of events must not show it twice.
+            DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
+            DedupeOutcome::New => {}
+        }
+
+        if entry.kind == Kind::Return && outcome != DedupeOutcome::Confirms {
+            // A confirmation repeats a return that was counted.
+            self.stats.count_return(&entry);
+        }
+
+        let shared = &self.shared;
+        let (class, is_over) = self.shares.place(of, &entry, &shared.shares, &shared.clock);
+        self.shared
+            .metrics
+            .entries_over_share
+            .add(u64::from(is_over));
+        let class = class.index();
+        let Some(queue) = self.queues.get_mut(class) else {
+            return Err(StoreError::Failed(format!("class {class} does not exist")));
+        };
+
+        let seq = self.seqnos.take();
+        self.stats.raw_bytes += entry.raw_len() as u64;
+        // The decision of deduplication stands or falls with this entry.
+        self.dedupe.depends_on(class, seq);
+        if queue.builder.is_full_for(&entry) {
+            queue.finish(&mut self.packer)?;
+        }
+
+        if queue.entries.is_empty() {
+            queue.open_since = self.commit_number;
+        }
+        queue.push(seq, &entry, batch, at)?;
         Ok(())
     }
 
@@ -600,9 +617,8 @@ impl Appender {
             return;
         };
 
-        let mut parts = Vec::new();
-        let mut covered = self.seqnos.next();
-        for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
+        // All are packed before any is taken: an error fails everything that is in the queues.
+        for queue in &mut self.queues {
             let ripe = queue.builder.is_half_full()
                 || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
 
@@ -610,13 +626,15 @@ impl Appender {
                 && let Err(error) = queue.finish(&mut self.packer)
             {
                 tracing::error!(%error, "entries not stored, senders notified");
-                // The parts that were taken already are dropped with the rest: `fail` reports all
-                // waiting batches.
                 self.idle = Some(buffers);
                 self.fail(&error.to_string());
                 return;
             }
+        }
 
+        let mut parts = Vec::new();
+        let mut covered = self.seqnos.next();
+        for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
             // Open blocks keep their senders waiting, also those of full blocks behind them.
             if let Some(open) = queue.entries.first() {
                 covered = covered.min(open.seq);
@@ -678,6 +696,73 @@ impl Appender {
                 .dones
                 .into_iter()
                 .for_each(|done| done(Err(gone.clone())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Source;
+    use crate::store::{Limits, Store};
+    use crate::wire::salt_event::event_entry;
+
+    /// Events of the classes `jobs` and `events`, by turns.
+    fn batch(numbers: std::ops::Range<usize>) -> Arc<Batch> {
+        let mut batch = Batch::default();
+        for n in numbers {
+            let tag = if n.is_multiple_of(2) {
+                format!("salt/job/20261121030955000001/ret/web{n}")
+            } else {
+                format!("beacon/{n}")
+            };
+            let data = b"\x80";
+            let entry = event_entry(tag.as_bytes(), data, Source::Bus, Micros(5));
+            batch.push(&entry, None);
+        }
+        Arc::new(batch)
+    }
+
+    #[test]
+    fn every_entry_of_a_failed_packing_is_counted() {
+        // The class whose open block is broken: the first one is packed before it, or after it.
+        for broken in 0..2 {
+            let dir = tempfile::tempdir().unwrap();
+            let options = crate::store::tests::options(dir.path(), Limits::default());
+            let mut appender = Store::open(&options).unwrap().appender;
+            let failed = || options.metrics.entries_failed.get();
+            let (told, results) = crossbeam_channel::bounded(9);
+            let take = |appender: &mut Appender, numbers| {
+                let told = told.clone();
+                appender.take(Submission {
+                    batch: batch(numbers),
+                    done: Some(Box::new(move |result: Result<(), String>| {
+                        told.send(result.is_ok()).unwrap();
+                    })),
+                });
+            };
+            let break_one = |appender: &mut Appender, class: &str| {
+                let class = appender.shared.classes.find(class).unwrap().index();
+                // As many as before, so that only the packing fails.
+                let queue = &mut appender.queues[class];
+                queue.entries.pop().unwrap();
+            };
+
+            take(&mut appender, 0..10);
+            break_one(&mut appender, ["jobs", "events"][broken]);
+            appender.hand_over(true);
+            assert_eq!(failed(), 9, "one was taken out by the test");
+            assert!(!results.recv().unwrap());
+
+            // In the middle of a batch: what was not packed yet has failed as well.
+            take(&mut appender, 20..30);
+            break_one(&mut appender, "jobs");
+            take(&mut appender, 100..40_000);
+            assert_eq!(failed(), 9 + 9 + 39_900);
+            assert_eq!(
+                [results.recv().unwrap(), results.recv().unwrap()],
+                [false; 2]
+            );
         }
     }
 }

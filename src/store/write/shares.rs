@@ -247,7 +247,7 @@ pub(crate) struct ShareState {
     /// Bytes as received per hundred bytes on disk, by class.
     raw_percent: Vec<AtomicU64>,
     /// The minions that are over their share, by class and id.
-    over: Mutex<BTreeMap<(Class, String), OverShare>>,
+    over: Mutex<BTreeMap<Class, BTreeMap<String, OverShare>>>,
 }
 
 /// A minion that is over its share of a class.
@@ -258,6 +258,14 @@ pub(crate) struct OverShare {
     /// Entries in the overflow since the start, and their bytes.
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
+}
+
+impl OverShare {
+    fn add(&mut self, amount: Amount, now: Micros) {
+        self.at = now;
+        self.entries = self.entries.saturating_add(amount.entries);
+        self.bytes = self.bytes.saturating_add(amount.bytes);
+    }
 }
 
 impl ShareState {
@@ -288,43 +296,62 @@ impl ShareState {
     fn note(&self, class: Class, (name, minion): (&str, &str), amount: Amount, now: Micros) {
         let mut over = self.over.lock();
 
-        let key = (class, minion.to_owned());
-        if !over.contains_key(&key) {
-            // Logged once, not for each entry.
-            tracing::warn!(
-                minion,
-                class = name,
-                "minion over its share of a class, its further entries are kept in the overflow of the class"
-            );
-            // Bounded, because ids come from peers. The one that was over its share longest ago
-            // goes.
-            if over.len() >= SHARE_NAMED_MAX {
-                let oldest = over.iter().min_by_key(|(_, one)| one.at);
-                if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                    over.remove(&oldest);
-                }
+        // The usual case: it is known.
+        let known = over
+            .get_mut(&class)
+            .and_then(|minions| minions.get_mut(minion));
+        if let Some(one) = known {
+            one.add(amount, now);
+            return;
+        }
+
+        // Logged once, not for each entry.
+        tracing::warn!(
+            minion,
+            class = name,
+            "minion over its share of a class, its further entries are kept in the overflow of the class"
+        );
+
+        // Bounded, because ids come from peers. The one that was over its share longest ago goes.
+        if over.values().map(BTreeMap::len).sum::<usize>() >= SHARE_NAMED_MAX {
+            let all = over
+                .iter()
+                .flat_map(|(class, minions)| minions.iter().map(move |of| (*class, of)));
+            let oldest = all.min_by_key(|(_, (_, one))| one.at);
+            if let Some((class, minion)) =
+                oldest.map(|(class, (minion, _))| (class, minion.clone()))
+                && let Some(minions) = over.get_mut(&class)
+            {
+                minions.remove(&minion);
             }
         }
 
-        let one = over.entry(key).or_insert(OverShare {
+        let mut one = OverShare {
             at: now,
             entries: 0,
             bytes: 0,
-        });
-
-        one.at = now;
-        one.entries = one.entries.saturating_add(amount.entries);
-        one.bytes = one.bytes.saturating_add(amount.bytes);
+        };
+        one.add(amount, now);
+        over.entry(class)
+            .or_default()
+            .insert(minion.to_owned(), one);
     }
 
     /// The minions that were over their share within a day.
     pub(in crate::store) fn over(&self, now: Micros) -> Vec<(Class, String, OverShare)> {
         let oldest = now.0.saturating_sub(SHARE_NAMED_AGE);
         let mut over = self.over.lock();
-        over.retain(|_, one| one.at.0 >= oldest);
-        over.iter()
-            .map(|((class, minion), one)| (*class, minion.clone(), *one))
-            .collect()
+
+        let mut found = Vec::new();
+        for (class, minions) in over.iter_mut() {
+            minions.retain(|_, one| one.at.0 >= oldest);
+            found.extend(
+                minions
+                    .iter()
+                    .map(|(minion, one)| (*class, minion.clone(), *one)),
+            );
+        }
+        found
     }
 }
 
