@@ -1,4 +1,4 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, connecting to unix sockets, short forms of numbers, unreadable files, users and groups,
+//! Used by all modules: the time, every limit, every counter, the stop signal, connecting to unix sockets, short forms of numbers, unreadable files, text from bytes, users and groups,
 //! programs that may be run as root.
 
 pub mod clock;
@@ -10,4 +10,5 @@ pub mod shutdown;
 pub mod trusted;
 pub mod units;
 pub(crate) mod users;
+pub(crate) mod utf8;
 pub mod work;

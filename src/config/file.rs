@@ -22,6 +22,8 @@ use crate::base::limits;
 #[derive(Debug, Default)]
 pub(super) struct Document {
     pub(super) value: Json,
+    /// The line at which the value begins.
+    pub(super) line: usize,
     pub(super) lines: Lines,
 }
 
@@ -98,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
         parser: Parser::new_from_str(text),
         lines: Lines::default(),
     };
-    let mut value = None;
+    let (mut value, mut first_line) = (None, 1);
 
     loop {
         let (event, line) = reader.next()?;
@@ -106,6 +108,7 @@ pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
             Event::StreamEnd => {
                 return Ok(Document {
                     value: value.unwrap_or_default(),
+                    line: first_line,
                     lines: reader.lines,
                 });
             }
@@ -114,6 +117,7 @@ pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
             }
             Event::DocumentStart(_) => {
                 let (event, line) = reader.next()?;
+                first_line = line;
                 value = Some(reader.node(event, line, "", 0)?);
             }
 

@@ -12,9 +12,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::environment::{CONFIG_DIR, ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
 use super::error::Invalid;
-use super::file::{self, Lines, Places};
+use super::file::{self, BadYaml, Lines, Places};
 use super::{Config, ConfigError, Environment, Origin, fits_a_socket, render};
-use crate::base::limits;
+use crate::base::{limits, utf8};
 
 /// Lists of directories, to which each file adds its own.
 const ADDED_LISTS: [&str; 2] = ["bus", "spools"];
@@ -403,7 +403,8 @@ impl Settings {
     }
 
     fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = read_text(path).map_err(|problem| in_file(path, 1, "", problem))?;
+        let text =
+            read_text(path).map_err(|bad: BadYaml| in_file(path, bad.line, "", bad.problem))?;
         self.read_text(path, &text)
     }
 
@@ -412,16 +413,19 @@ impl Settings {
         // Listed even if it has no settings: it may get some later.
         self.files.push(path.to_owned());
         let document = file::parse(text).map_err(|bad| error(bad.line, "", bad.problem))?;
-        let lines = document.lines;
+        let (first_line, lines) = (document.line, document.lines);
 
         let entries = match document.value {
             // An empty file, or one with comments only.
             Json::Null => return Ok(()),
             Json::Object(entries) => entries,
-            Json::Array(_) => {
-                return Err(error(1, "", "a list where keys are expected".to_owned()));
+            other => {
+                let problem = format!(
+                    "{} where keys are expected; write `key: value`",
+                    kind_of(&other)
+                );
+                return Err(error(first_line, "", problem));
             }
-            other => return Err(error(1, "", format!("{other} where keys are expected"))),
         };
 
         // The fields are the list of keys, so none has to be maintained.
@@ -455,7 +459,8 @@ impl Settings {
                         .map(String::as_str)
                         .collect::<Vec<_>>()
                         .join(", ");
-                    let problem = format!("{other} where keys are expected; give {keys}");
+                    let problem =
+                        format!("{} where keys are expected; give {keys}", kind_of(&other));
                     return Err(error(lines.of(&name), &name, problem));
                 }
                 value => keys.push((name, value)),
@@ -720,6 +725,23 @@ fn describe(message: &str) -> String {
     }
 }
 
+/// A value of another kind than expected. A long text is cut.
+fn kind_of(value: &Json) -> String {
+    match value {
+        Json::Array(_) => "a list".to_owned(),
+        Json::Object(_) => "a mapping".to_owned(),
+        Json::String(text) => {
+            let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+            let more = if shown.len() < text.len() { ".." } else { "" };
+            format!("the text {shown:?}{more}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// How much of an unexpected text is shown.
+const SHOWN_CHARS_MAX: usize = 60;
+
 /// The dotted names of all keys.
 pub(super) fn names() -> Vec<String> {
     render::by_name(&Config::default())
@@ -737,8 +759,9 @@ fn nearest<'a>(name: &str, known: &'a [String]) -> &'a str {
         .unwrap_or_default()
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("cannot read the file: {error}");
+fn read_text(path: &Path) -> Result<String, BadYaml> {
+    let bad = |line, problem| BadYaml { line, problem };
+    let cannot = |error: std::io::Error| bad(1, format!("cannot read the file: {error}"));
     let file = File::open(path).map_err(cannot)?;
 
     // One byte beyond the limit shows that the file is too long.
@@ -748,13 +771,15 @@ fn read_text(path: &Path) -> Result<String, String> {
         .map_err(cannot)?;
 
     if bytes.len() as u64 > limits::CONFIG_FILE_BYTES_MAX {
-        return Err(format!(
+        let problem = format!(
             "longer than {} bytes: not a configuration",
             limits::CONFIG_FILE_BYTES_MAX
-        ));
+        );
+        return Err(bad(1, problem));
     }
 
-    String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
+    utf8::text_of(bytes)
+        .map_err(|line| bad(line, "not UTF-8 text; save the file as UTF-8".to_owned()))
 }
 
 #[cfg(test)]
@@ -780,6 +805,19 @@ mod tests {
                 ..CliOverrides::default()
             },
         )
+    }
+
+    #[test]
+    fn a_file_in_another_encoding_is_rejected_with_the_line() {
+        let (dir, given) = with_file("");
+        let path = dir.path().join("c.yaml");
+        std::fs::write(&path, b"bus: []\n# of M\xfcller\n").unwrap();
+        let error = Config::load(&given, &user(dir.path())).unwrap_err();
+        let expected = format!(
+            "{}:2: not UTF-8 text; save the file as UTF-8",
+            path.display()
+        );
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
@@ -978,7 +1016,7 @@ mod tests {
         );
         assert_eq!(
             problem("log: info\n"),
-            "c.yaml:1: log: \"info\" where keys are expected; give log.level, log.format"
+            "c.yaml:1: log: the text \"info\" where keys are expected; give log.level, log.format"
         );
         assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: duplicate key \"a\"");
         let twice = problem("store:\n  segment_bytes_max: 1GiB\nstore.segment_bytes_max: 2GiB\n");
@@ -986,7 +1024,16 @@ mod tests {
             twice.starts_with("c.yaml:3:") && twice.contains("duplicate key"),
             "{twice}"
         );
-        assert_eq!(problem("- a\n"), "c.yaml:1: a list where keys are expected");
+        assert_eq!(
+            problem("# the buses\n\n- a\n"),
+            "c.yaml:3: a list where keys are expected; write `key: value`"
+        );
+        let long = "x".repeat(10_000);
+        let text = problem(&format!("\n{long}\n"));
+        assert!(
+            text.starts_with("c.yaml:2: the text \"xxx") && text.len() < 200,
+            "{text}"
+        );
         assert!(problem("socket: [\n").starts_with("c.yaml:"));
         let long = format!("socket: /{}\n", "x".repeat(120));
         assert!(

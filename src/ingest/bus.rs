@@ -192,7 +192,11 @@ impl Bus {
                 .spawn_scoped(threads, || spill_drainer.run());
             match moving {
                 Ok(_) => self.connect_and_read(),
-                Err(error) => tracing::error!(%error, "cannot start the spill drainer thread"),
+                // As at any other thread that cannot be started: the limit of the unit is too low.
+                Err(error) => tracing::error!(
+                    bus = %self.path.display(), %error,
+                    "cannot start a thread for the spill, the event bus is not read until the daemon is restarted"
+                ),
             }
 
             // Ends the drainer, for which the scope waits.

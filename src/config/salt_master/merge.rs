@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::keys::read_small;
 use crate::base::limits::{SALT_CONFIG_FILE_BYTES_MAX, SALT_CONFIG_FILES_MAX};
+use crate::base::utf8;
 use crate::config::python_glob::glob;
 use crate::model::{Note, NoteLevel};
 use crate::wire::python::value::Key;
@@ -68,15 +69,18 @@ impl Reader {
 
         // Even if it is invalid: callers watch these files for changes.
         self.files.push(path.to_owned());
-        let Ok(text) = String::from_utf8(bytes) else {
-            self.note(
-                NoteLevel::Error,
-                format!(
-                    "Error parsing configuration file: {} - it is not UTF-8",
-                    path.display()
-                ),
-            );
-            return None;
+        let text = match utf8::text_of(bytes) {
+            Ok(text) => text,
+            Err(line) => {
+                self.note(
+                    NoteLevel::Error,
+                    format!(
+                        "Error parsing configuration file: {} - line {line}: it is not UTF-8",
+                        path.display()
+                    ),
+                );
+                return None;
+            }
         };
 
         let mut options = match yaml::load(&text) {

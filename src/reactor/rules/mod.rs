@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use self::matcher::Matcher;
 use super::render::files::Fingerprint;
+use crate::base::utf8;
 use crate::model::{ListedRule, Note};
 use crate::wire::python::value::Key;
 use crate::wire::python::{Map, Value, yaml};
@@ -263,8 +264,8 @@ impl RulesFile {
 
         let bytes =
             std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
+        let text = utf8::text_of(bytes)
+            .map_err(|line| complain("parse YAML in", format!("line {line}: not UTF-8")))?;
         let value =
             yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
         Ok(Rules::new(&value))
