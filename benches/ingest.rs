@@ -62,6 +62,7 @@ fn run_store(dir: &Path, load: &Load, count: u64) -> u64 {
     let options = Options {
         dir: dir.to_owned(),
         holder: "the bench".to_owned(),
+        lock_timeout: std::time::Duration::ZERO,
         clock: Clock::real(),
         metrics: Arc::default(),
         limits: Limits::default(),

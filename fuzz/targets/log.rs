@@ -185,6 +185,7 @@ fn check_start(state_dir: &Path, log: &[u8], expected: &[(u64, &str)]) {
     let options = Options {
         dir: state_dir.to_owned(),
         holder: "a fuzz target".to_owned(),
+        lock_timeout: std::time::Duration::ZERO,
         clock: Clock::real(),
         metrics: Arc::default(),
         limits: Limits::default(),

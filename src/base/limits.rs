@@ -126,7 +126,10 @@ pub const SOCKET_IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a listener at the path of the daemon's socket may take to go away: systemd closes the
 /// last daemon's socket some time after that daemon has ended.
-pub const SOCKET_LEFT_TIMEOUT: Duration = Duration::from_secs(3);
+pub const SOCKET_LEFT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause between the looks whether that listener has gone away.
+pub const SOCKET_LEFT_POLL: Duration = Duration::from_millis(50);
 
 /// Timeout for the rest of a started frame, and for reading a response.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);

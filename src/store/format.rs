@@ -19,16 +19,20 @@
 //!   the header of each log.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{StoreError, io_at};
 use super::vfs::Fs;
 use super::vfs::read::{Content, read_whole};
+use crate::base::limits::LOCK_POLL;
 use crate::model::{SeqNo, is_class_name};
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
@@ -180,19 +184,26 @@ pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
-/// An exclusive lock on the state directory for the life of the process.
-#[derive(Debug)]
+/// An exclusive lock on the state directory, held until all clones are dropped.
+#[derive(Debug, Clone)]
 pub(crate) struct Lock {
-    _file: File,
+    _file: Arc<File>,
 }
 
 impl Lock {
-    /// Takes the lock and records `holder` for the error message of later attempts.
-    pub(crate) fn take(state_dir: &Path, holder: &str) -> Result<Self, StoreError> {
+    /// Takes the lock and records `holder` for the error message of later attempts. A process that
+    /// has it may take up to `timeout` to release it: a tool has it for a moment to see whether a
+    /// daemon runs ([`is_locked`]), and a process that a killed daemon was about to start has it
+    /// until it runs its program.
+    pub(crate) fn take(
+        state_dir: &Path,
+        holder: &str,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
         let path = state_dir.join("LOCK");
 
         // Not truncated: the text belongs to the holder until the lock is taken.
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
@@ -200,22 +211,19 @@ impl Lock {
             .open(&path)
             .map_err(io_at("open", &path))?;
 
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            // Only for the message.
-            let mut text = String::new();
-            let _ = file.read_to_string(&mut text);
-            let holder = if text.trim().is_empty() {
-                "another process"
-            } else {
-                text.trim()
+        let deadline = Instant::now() + timeout;
+        while !try_lock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io_at("lock", &path))?
+        {
+            if Instant::now() >= deadline {
+                return Err(StoreError::Locked {
+                    path: state_dir.to_owned(),
+                    holder: holder_of(file),
+                });
             }
-            .to_owned();
-
-            return Err(StoreError::Locked {
-                path: state_dir.to_owned(),
-                holder,
-            });
+            std::thread::sleep(LOCK_POLL);
         }
+
         // Overwriting needs no free block on a full disk. The text is informative; the lock works
         // without it.
         let text = format!("{holder}\n");
@@ -227,7 +235,52 @@ impl Lock {
             // A wrong holder is worse than none.
             let _ = file.set_len(0);
         }
-        Ok(Self { _file: file })
+        Ok(Self {
+            _file: Arc::new(file),
+        })
+    }
+}
+
+/// Whether a process has the lock of a state directory, without taking it for longer than this
+/// look: the text of its `LOCK`, or `None`. A daemon that starts at this moment waits, see
+/// [`Lock::take`].
+pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> {
+    let path = state_dir.join("LOCK");
+    // Never opened by a daemon, as after a restore.
+    let file = match File::open(&path) {
+        Err(e) if is_absent(&e) => return Ok(None),
+        file => file.map_err(io_at("open", &path))?,
+    };
+
+    // Shared, so that two tools do not take each other for a daemon.
+    let is_free =
+        try_lock(&file, FlockOperation::NonBlockingLockShared).map_err(io_at("lock", &path))?;
+    Ok((!is_free).then(|| holder_of(file)))
+}
+
+/// Whether an error means that a file does not exist, or cannot: its directory is a file.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// False if another process has the lock. A file system without locks is an error, not a holder.
+fn try_lock(file: &File, operation: FlockOperation) -> io::Result<bool> {
+    match flock(file, operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The text of a lock file. Only for messages.
+fn holder_of(file: File) -> String {
+    let text = io::read_to_string(file).unwrap_or_default();
+    match text.trim() {
+        "" => "another process".to_owned(),
+        holder => holder.to_owned(),
     }
 }
 
@@ -430,9 +483,48 @@ mod tests {
     #[test]
     fn a_second_holder_sees_the_name_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let _first = Lock::take(dir.path(), "pid 4711, socket /run/x").unwrap();
-        let error = Lock::take(dir.path(), "me").unwrap_err().to_string();
+        let take = |holder| Lock::take(dir.path(), holder, Duration::ZERO);
+        let _first = take("pid 4711, socket /run/x").unwrap();
+        let error = take("me").unwrap_err().to_string();
         assert!(error.contains("pid 4711, socket /run/x"), "{error}");
+        assert_eq!(
+            is_locked(dir.path()).unwrap().as_deref(),
+            Some("pid 4711, socket /run/x")
+        );
+    }
+
+    #[test]
+    fn a_daemon_starts_while_tools_look_whether_one_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Lock::take(dir.path(), "the former one", Duration::ZERO).unwrap());
+
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        is_locked(dir.path()).unwrap();
+                    }
+                });
+            }
+
+            let take = || Lock::take(dir.path(), "me", Duration::from_secs(60)).map(drop);
+            let taken: Result<(), StoreError> = (0..300).try_for_each(|_| take());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            taken.unwrap();
+        });
+
+        // What a killed daemon was about to start releases it as well.
+        let left = Lock::take(dir.path(), "the killed one", Duration::ZERO).unwrap();
+        let (sent, received) = std::sync::mpsc::sync_channel(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sent.send(()).unwrap();
+                Lock::take(dir.path(), "me", Duration::from_secs(60)).unwrap();
+            });
+            received.recv().unwrap();
+            drop(left);
+        });
     }
 
     #[test]

@@ -140,6 +140,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// Text for the lock file, shown to processes that fail to take the lock.
     pub holder: String,
+    /// How long another process may take to release the lock.
+    pub lock_timeout: Duration,
     /// Source of the time.
     pub clock: Clock,
     /// Counters.
@@ -382,7 +384,13 @@ impl Store {
         let (dir, fs) = (&options.dir, &options.fs);
         // Before the lock file, which is in it.
         format::make_dir(&**fs, dir)?;
-        let lock = format::Lock::take(dir, &options.holder)?;
+        let lock = format::Lock::take(dir, &options.holder, options.lock_timeout)?;
+        Self::open_locked(options, lock)
+    }
+
+    /// As [`Store::open`], with the lock of the directory.
+    pub(crate) fn open_locked(options: &Options, lock: format::Lock) -> Result<Opened, StoreError> {
+        let (dir, fs) = (&options.dir, &options.fs);
         // Locked first: nothing is read that another process may change.
         let store_id = format::check_version(&**fs, dir)?;
         // Before anything changes.

@@ -31,7 +31,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::base::connect;
 use crate::base::limits::{
-    LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT, SOCKET_LEFT_TIMEOUT,
+    LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT, SOCKET_LEFT_POLL, SOCKET_LEFT_TIMEOUT,
 };
 use crate::base::users::group_id;
 
@@ -65,7 +65,8 @@ pub(crate) enum SocketError {
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    kept: bool,
+    /// Device and inode of the socket's file; `None` if the service manager keeps the socket open.
+    own_file: Option<(u64, u64)>,
     /// Connections that were accepted before [`Listener::serve`], which serves them first.
     waiting: VecDeque<UnixStream>,
 }
@@ -160,7 +161,9 @@ pub struct ListenerSpec<'a> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if !self.kept {
+        let found = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
+        // Not the file of another daemon, by which somebody replaced this one's.
+        if self.own_file.is_some() && found.ok() == self.own_file {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -172,64 +175,103 @@ impl AsFd for Listener {
     }
 }
 
-/// Whether a process still listens at the path after [`SOCKET_LEFT_TIMEOUT`].
+/// What is at the path of a socket.
+enum Found {
+    Nothing,
+    /// A socket at which nothing listens, left by a stopped or killed daemon.
+    Stale,
+    /// A process listens at it, perhaps one that hangs.
+    Live,
+}
+
+impl Found {
+    fn at(path: &Path, key: &'static str) -> Result<Self, SocketError> {
+        match fs::symlink_metadata(path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
+            found => {
+                if !found.map_err(io("inspect", path))?.file_type().is_socket() {
+                    return Err(SocketError::NotASocket {
+                        path: path.to_owned(),
+                        key,
+                    });
+                }
+            }
+        }
+
+        match connect::unix(path, SOCKET_IN_USE_TIMEOUT) {
+            Ok(_) => Ok(Self::Live),
+            Err(why) => match why.kind() {
+                io::ErrorKind::TimedOut => Ok(Self::Live),
+                io::ErrorKind::ConnectionRefused => Ok(Self::Stale),
+                // The socket of another user, as after a change of `User=` in the unit. It can be
+                // removed by the owner of the directory only.
+                io::ErrorKind::PermissionDenied => Ok(Self::Stale),
+                // Removed meanwhile.
+                io::ErrorKind::NotFound => Ok(Self::Nothing),
+                // Not stale, for example a socket of another type, such as syslog's.
+                _ => Err(io("connect to the socket that exists at", path)(why)),
+            },
+        }
+    }
+}
+
+/// Binds the path of a socket. Replaces a stale one; a live one may take up to `timeout` to go away.
 ///
 /// After the last daemon's end, systemd keeps its socket open for a moment: since version 254, a
 /// process of systemd's own closes what its store of file descriptors had. A daemon that starts at
-/// that moment is not passed the socket, but it can connect to it.
-fn is_listener_there_to_stay(path: &Path) -> bool {
-    let begin = Instant::now();
+/// that moment is not passed the socket, but it can connect to it. So is it with a process that a
+/// killed daemon was about to start.
+fn bind(path: &Path, key: &'static str, timeout: Duration) -> Result<UnixListener, SocketError> {
+    let deadline = Instant::now() + timeout;
 
-    while has_listener(path) {
-        if begin.elapsed() > SOCKET_LEFT_TIMEOUT {
-            return true;
+    loop {
+        match Found::at(path, key)? {
+            Found::Nothing => {}
+            Found::Stale => match fs::remove_file(path) {
+                // Removed meanwhile.
+                Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(io("remove the stale socket", path))?,
+            },
+            Found::Live if Instant::now() < deadline => {
+                thread::sleep(SOCKET_LEFT_POLL);
+                continue;
+            }
+            Found::Live => {
+                return Err(SocketError::InUse {
+                    path: path.to_owned(),
+                    key,
+                });
+            }
         }
-        thread::sleep(Duration::from_millis(20));
-    }
 
-    false
-}
-
-/// Whether a process listens at the path, even one that hangs.
-fn has_listener(path: &Path) -> bool {
-    match connect::unix(path, SOCKET_IN_USE_TIMEOUT) {
-        Ok(_) => true,
-        Err(error) => error.kind() == io::ErrorKind::TimedOut,
+        match bind_closed(path) {
+            // Another process was faster. It is judged as any other that is found.
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {}
+            bound => return bound.map_err(io("bind", path)),
+        }
     }
 }
 
 impl Listener {
     /// Binds the socket, and creates its directory if needed. Requires a tokio runtime.
     pub(crate) fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
+        Self::open_within(spec, SOCKET_LEFT_TIMEOUT)
+    }
+
+    /// As [`Listener::open`]. `timeout` is how long a live socket at the path may take to go away.
+    fn open_within(spec: &ListenerSpec<'_>, timeout: Duration) -> Result<Self, SocketError> {
         let ListenerSpec { path, key, .. } = *spec;
         let gid = prepare(spec)?;
 
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(SocketError::NotASocket {
-                    path: path.to_owned(),
-                    key,
-                });
-            }
-            Ok(_) if is_listener_there_to_stay(path) => {
-                return Err(SocketError::InUse {
-                    path: path.to_owned(),
-                    key,
-                });
-            }
-            // No listener: the socket is stale, left by a stopped or killed daemon.
-            Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
-            Err(_) => {}
-        }
-
         // Closed to all others until its group is set.
-        let socket = bind_closed(path).map_err(io("bind", path))?;
+        let socket = bind(path, key, timeout)?;
         set_access(spec, gid)?;
 
+        let found = fs::symlink_metadata(path).map_err(io("inspect", path))?;
         Ok(Self {
             socket,
             path: path.to_owned(),
-            kept: false,
+            own_file: Some((found.dev(), found.ino())),
             waiting: VecDeque::new(),
         })
     }
@@ -275,14 +317,14 @@ impl Listener {
         Ok(Self {
             socket,
             path: spec.path.to_owned(),
-            kept: true,
+            own_file: None,
             waiting: VecDeque::new(),
         })
     }
 
     /// Leaves the file on drop, because the service manager keeps the socket open for the next daemon.
     pub(crate) fn keep(&mut self) {
-        self.kept = true;
+        self.own_file = None;
     }
 
     /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
@@ -522,6 +564,9 @@ fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Dire
 
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
+    // A parent of another owner is a warning, where the directory itself would be an error: its
+    // owner is one user, whom an administrator chose (a home directory, `/srv/salt`), and in a user
+    // namespace, as of a rootless container, `/` and `/run` belong to `nobody` and cannot be changed.
     // In a sticky directory only the owners can rename or remove files.
     let sticky = mode & 0o1000 != 0;
 
@@ -710,9 +755,39 @@ mod tests {
         probes.try_recv().unwrap();
         closing.join().unwrap();
 
-        let error = Listener::open(&spec).err().unwrap();
+        let soon = Duration::from_millis(50);
+        let error = Listener::open_within(&spec, soon).err().unwrap();
         assert!(matches!(error, SocketError::InUse { .. }), "{error}");
         drop(opened);
+    }
+
+    #[tokio::test]
+    async fn only_a_stale_stream_socket_is_replaced_and_only_the_own_file_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("s.sock");
+        let spec = ListenerSpec {
+            path,
+            mode: 0o660,
+            group: None,
+            key: "socket",
+            group_key: "socket_group",
+        };
+
+        // A socket of another type is in use, as syslog's is.
+        let other = std_net::UnixDatagram::bind(path).unwrap();
+        let error = Listener::open(&spec).err().unwrap().to_string();
+        assert!(error.contains("s.sock: Protocol wrong type"), "{error}");
+        assert!(path.exists());
+        drop(other);
+
+        // Its process has ended.
+        let first = Listener::open(&spec).unwrap();
+        fs::remove_file(path).unwrap();
+        let second = Listener::open(&spec).unwrap();
+        drop(first);
+        assert!(std_net::UnixStream::connect(path).is_ok());
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use rmpv::Value;
 use saltcellar::testkit::Random;
 use saltcellar::wire::zmtp;
 
+use crate::fake_daemon::program;
 use crate::harness::{Cellar, read_to_end, wait_for};
 
 const SOCKETS: &str = "zeromq: {pull: 'ipc://DIR/z/in.sock', pub: 'ipc://DIR/z/out.sock'}\n";
@@ -382,6 +383,29 @@ fn a_killed_process_is_replaced_and_ends_with_its_daemon() {
             (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())
         });
     }
+}
+
+/// Nothing would end it, and the next daemon would find its socket in use.
+#[test]
+fn a_process_whose_daemon_has_ended_before_it_started_does_not_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pull");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let output = program()
+        .arg("--socket")
+        .arg(dir.path().join("daemon"))
+        // Its parent is this test.
+        .args(["zeromq", "pull", "1"])
+        .stdin(std::os::fd::OwnedFd::from(listener))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("the daemon, process 1, has ended"),
+        "{error}"
+    );
+    assert!(UnixStream::connect(&path).is_err());
 }
 
 #[test]

@@ -185,3 +185,10 @@ pub const INDEXES_OPEN_BYTES: usize = 24 * 1024 * 1024;
 pub const ROW_VALUE_BYTES_MAX: usize = 2048;
 
 const _: () = assert!(BLOCK_ENTRIES_MAX <= u16::MAX as usize);
+
+/// How long another process may take to release the lock of the state directory: a tool that looks
+/// whether a daemon runs, or what is left of a killed daemon.
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Pause between attempts to take the lock of the state directory.
+pub const LOCK_POLL: Duration = Duration::from_millis(5);

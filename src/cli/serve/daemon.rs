@@ -29,7 +29,7 @@ use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HOOK_CALLS_MAX, HTTP_CALLS_MAX,
-    HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
+    HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE, LOCK_TIMEOUT, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -529,6 +529,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
     Options {
         dir: config.state_dir.clone(),
         holder,
+        lock_timeout: LOCK_TIMEOUT,
         clock,
         metrics: Arc::default(),
         limits: Limits {

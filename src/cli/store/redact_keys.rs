@@ -13,7 +13,6 @@ use crate::config::salt_master::read_key;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
 use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, Replaced, is_manage_tag};
-use crate::store::Store;
 use crate::store::tools::redact::{self, LockedStore, Redact};
 use crate::wire::msgpack;
 
@@ -134,15 +133,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
 
     drop(bar);
-    // Opening the store takes the lock again.
-    drop(locked);
 
     // Redacted entries have other positions, so the indexes of their segments are gone.
-    if !args.dry_run && report.segments_affected > 0 {
-        let holder = format!("pid {}, rebuilding indexes", std::process::id());
+    if let Some(locked) = locked
+        && report.segments_affected > 0
+    {
+        let holder = format!("pid {}, redacting keys", std::process::id());
         let options = crate::cli::serve::store_options(&config, holder, Clock::real());
-        // Opening builds missing indexes.
-        drop(Store::open(&options).context("rebuild the indexes")?);
+        // Opening builds missing indexes. With the same lock: a daemon that starts now must not make
+        // this fail.
+        drop(locked.open(&options).context("rebuild the indexes")?);
         // The files belong to root now, if root runs this; the daemon has to open them.
         crate::store::tools::files::inherit_owner(dir)?;
     }
@@ -231,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::store::Store;
 
     #[test]
     fn beside_a_running_daemon_nothing_is_redacted() {

@@ -311,6 +311,7 @@ impl Harness {
         let options = Options {
             dir: self.dir.path().join("state"),
             holder: "the test".to_owned(),
+            lock_timeout: std::time::Duration::ZERO,
             clock: Clock::real(),
             metrics: self.metrics.clone(),
             limits: Limits::default(),

@@ -56,6 +56,7 @@ pub(super) fn options(dir: &Path, limits: Limits) -> Options {
     Options {
         dir: dir.to_owned(),
         holder,
+        lock_timeout: Duration::ZERO,
         clock,
         metrics,
         limits,

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
+use std::time::SystemTime;
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::error::io_at;
 use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
 use crate::store::segment::INDEX_ASIDE;
@@ -270,31 +270,42 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     }
 }
 
-/// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not
-/// locked.
-pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
-    let path = dir.join("LOCK");
-    // Never opened by a daemon, as after a restore.
-    let file = match File::open(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(crate::store::error::io_at("open", &path))?,
-    };
+/// Notices a daemon that has a state directory open, or had it open for a part of the time since the
+/// first look: what a tool read meanwhile may not fit together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DaemonWatch {
+    dir: PathBuf,
+    /// The holder of the lock at the first look.
+    pub(crate) holder: Option<String>,
+    /// When the lock was taken last: who takes it writes its text.
+    taken: Option<SystemTime>,
+}
 
-    // Shared and not waited for: the lock is held only for this look.
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-        return Ok(None);
+impl DaemonWatch {
+    pub(crate) fn begin(dir: &Path) -> Result<Self, StoreError> {
+        // The time first: a daemon that starts in between is the holder, or has changed the time.
+        let taken = last_taken(dir)?;
+        let holder = format::is_locked(dir)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            holder,
+            taken,
+        })
     }
 
-    // Only for the message.
-    let text = std::io::read_to_string(file).unwrap_or_default();
-    Ok(Some(
-        if text.trim().is_empty() {
-            "another process"
-        } else {
-            text.trim()
-        }
-        .to_owned(),
-    ))
+    /// Whether a daemon has opened the directory since the first look.
+    pub(crate) fn has_started(&self) -> Result<bool, StoreError> {
+        Ok(last_taken(&self.dir)? != self.taken)
+    }
+}
+
+fn last_taken(dir: &Path) -> Result<Option<SystemTime>, StoreError> {
+    let path = dir.join("LOCK");
+    match std::fs::metadata(&path).and_then(|found| found.modified()) {
+        // Never opened by a daemon, as after a restore.
+        Err(e) if format::is_absent(&e) => Ok(None),
+        time => Ok(Some(time.map_err(io_at("read the time of", &path))?)),
+    }
 }
 
 /// All segments, sorted by class and number. A segment that is being replaced has its plain name.
@@ -417,7 +428,9 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
 
         for segment in files::list(&class_dir)? {
             let name = name_of(&segment);
-            if format::segment_seq(name.split('.').next().unwrap_or_default()).is_none() {
+            let seq = format::segment_seq(name.split('.').next().unwrap_or_default());
+            // A file with the name of a segment, too. Not `is_dir`: it may have gone meanwhile.
+            if seq.is_none() || segment.is_file() {
                 found.push(segment);
                 continue;
             }

@@ -47,8 +47,9 @@ pub(crate) fn rebuild(
 ) -> Result<RebuildReport, ToolError> {
     let dir = &options.dir;
     layout::check_store(dir)?;
-    // Held while indexes are put aside; opening the store takes it again.
-    let lock = format::Lock::take(dir, &options.holder)?;
+    // Held to the end: a daemon that started in between would find indexes missing, and an error
+    // would put the old ones back under it.
+    let lock = format::Lock::take(dir, &options.holder, options.lock_timeout)?;
 
     let segments: Vec<_> = layout::segments(dir)?
         .into_iter()
@@ -82,15 +83,12 @@ pub(crate) fn rebuild(
         Disk.rename(index, aside).map_err(io_at("rename", index))?;
     }
 
-    // Released for `Store::open`. A daemon that starts in between finds indexes missing, and
-    // rebuilds them as well.
-    drop(lock);
     let indexes = sealed
         .iter()
         .map(|segment| (segment.name(), segment.dir.join("index")))
         .collect::<Vec<_>>();
 
-    let opened = open_watched(options, &indexes, watch);
+    let opened = open_locked(options, lock.clone(), &indexes, watch);
     // A segment whose blocks were merged has a new directory; one that could not be sealed still
     // needs its old index.
     for (index, aside) in asides {
@@ -125,12 +123,22 @@ pub(crate) fn open_watched(
     indexes: &[(String, PathBuf)],
     watch: &mut dyn Watch,
 ) -> Result<Opened, StoreError> {
+    let lock = format::Lock::take(&options.dir, &options.holder, options.lock_timeout)?;
+    open_locked(options, lock, indexes, watch)
+}
+
+fn open_locked(
+    options: &Options,
+    lock: format::Lock,
+    indexes: &[(String, PathBuf)],
+    watch: &mut dyn Watch,
+) -> Result<Opened, StoreError> {
     let total = indexes.len() as u64;
 
     std::thread::scope(|scope| {
         let opening = std::thread::Builder::new()
             .name("sc-rebuild".to_owned())
-            .spawn_scoped(scope, || Store::open(options))
+            .spawn_scoped(scope, move || Store::open_locked(options, lock))
             .map_err(io_at("start a thread for", &options.dir))?;
 
         // The progress is what can be seen from outside: opening a store does not report any.

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch, files};
+use crate::base::limits::LOCK_TIMEOUT;
 use crate::model::{Entry, Replaced};
 use crate::store::error::io_at;
 use crate::store::format::remove_dir;
@@ -27,7 +28,7 @@ use crate::store::log::walk::{self, Bounds};
 use crate::store::log::writer::LogWriter;
 use crate::store::segment::{removal, rewrite};
 use crate::store::vfs::Disk;
-use crate::store::{StoreError, format};
+use crate::store::{Opened, Options, Store, StoreError, format};
 
 /// A replacement of parts of entries.
 pub(crate) trait Redact {
@@ -70,7 +71,7 @@ pub(crate) fn dry_run(
 pub(crate) struct LockedStore {
     dir: PathBuf,
     store_id: u64,
-    _lock: format::Lock,
+    lock: format::Lock,
 }
 
 impl LockedStore {
@@ -78,7 +79,7 @@ impl LockedStore {
     /// open; nothing has changed then.
     pub(crate) fn take(dir: &Path, holder: &str) -> Result<Self, ToolError> {
         let store_id = layout::check_store(dir)?;
-        let lock = format::Lock::take(dir, holder)?;
+        let lock = format::Lock::take(dir, holder, LOCK_TIMEOUT)?;
         // Logs change without the daemon, so what the last stop recorded is no longer true.
         crate::store::stopped::forget(&Disk, dir)?;
 
@@ -91,8 +92,13 @@ impl LockedStore {
         Ok(Self {
             dir: dir.to_owned(),
             store_id,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Opens the store without releasing its lock.
+    pub(crate) fn open(self, options: &Options) -> Result<Opened, StoreError> {
+        Store::open_locked(options, self.lock)
     }
 
     /// Applies the passes in order.

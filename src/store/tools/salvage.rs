@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::class_writer::ClassWriter;
 use super::known::{FoundNumbers, KnownSegment, known_segments};
+use super::layout::DaemonWatch;
 use super::renumber::Renumbering;
 use super::{ToolError, Watch, files, layout};
 use crate::base::clock::Micros;
@@ -116,12 +117,13 @@ pub(crate) fn salvage(
 
     files::check_disjoint(from, to)?;
     // A daemon would write while files are read, and everything unfinished would count as damage.
-    if let Some(holder) = layout::holder(from)? {
-        return Err(StoreError::Locked {
-            path: from.to_owned(),
-            holder,
-        }
-        .into());
+    let locked = |holder| StoreError::Locked {
+        path: from.to_owned(),
+        holder,
+    };
+    let daemon = DaemonWatch::begin(from)?;
+    if let Some(holder) = daemon.holder.clone() {
+        return Err(locked(holder).into());
     }
 
     files::make_empty(to)?;
@@ -223,6 +225,12 @@ pub(crate) fn salvage(
     work.report.skipped = Some(renumbering.skipped);
 
     copy_tree(&from.join(layout::SPILL_DIR), &to.join(layout::SPILL_DIR))?;
+
+    // What was read before and after its start does not fit together.
+    if daemon.has_started()? {
+        return Err(locked("a daemon that was started meanwhile".to_owned()).into());
+    }
+
     // Writes FORMAT, which makes the directory a store.
     finish(&smalls, to, store_id)?;
     files::inherit_owner(to)?;

@@ -104,6 +104,7 @@ impl Harness {
         let options = Options {
             dir: dir.join("state"),
             holder: "saltcellar bench".to_owned(),
+            lock_timeout: Duration::ZERO,
             clock: clock.clone(),
             metrics: metrics.clone(),
             limits,

@@ -38,6 +38,8 @@ use crate::wire::unix_listener::{Listener, ListenerSpec};
 pub(in crate::cli) struct Args {
     #[arg(value_enum)]
     kind: Kind,
+    /// The process id of the daemon
+    parent: u32,
 }
 
 /// A kind of socket.
@@ -65,6 +67,15 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
 
     // Without its daemon it can store nothing, and the next daemon binds the socket's path again.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(operation)?;
+    // The daemon may have ended before. Nothing would end this process then, and the next daemon
+    // would find its socket in use.
+    let parent = rustix::process::getppid().map(Pid::as_raw_nonzero);
+    if parent.is_none_or(|parent| u32::try_from(parent.get()) != Ok(args.parent)) {
+        anyhow::bail!(
+            "serve a ZeroMQ socket: the daemon, process {}, has ended",
+            args.parent
+        );
+    }
 
     limit_resources();
     let socket = std::io::stdin()
@@ -313,6 +324,7 @@ impl ChildProcess {
             .arg("--socket")
             .arg(&self.daemon)
             .args(["zeromq", self.kind.name()])
+            .arg(std::process::id().to_string())
             .current_dir("/")
             // The allocator reserves a gibibyte: without this setting, all of it counts as used.
             .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")

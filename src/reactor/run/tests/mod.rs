@@ -235,6 +235,7 @@ impl Harness {
         let options = Options {
             dir: dir.path().to_owned(),
             holder: "the test".to_owned(),
+            lock_timeout: Duration::ZERO,
             clock: clock.clone(),
             metrics: metrics.clone(),
             limits: crate::store::Limits::default(),

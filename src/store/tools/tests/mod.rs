@@ -431,6 +431,60 @@ fn a_missing_segment_is_detected() {
     assert_eq!(report.entries_lost(), 199 - report.entries);
 }
 
+/// Does something at each step of a tool, whose number it gets.
+struct AtStep<F>(usize, F);
+
+impl<F: FnMut(usize)> super::Watch for AtStep<F> {
+    fn step(&mut self, _: u64, _: u64, _: &str) {
+        self.1(self.0);
+        self.0 += 1;
+    }
+}
+
+#[test]
+fn a_daemon_that_starts_during_a_check_is_no_damage() {
+    let (dir, state) = a_store();
+    let mut daemon = None;
+    let mut start = AtStep(0, |step| {
+        if step == 0 {
+            let rig = Rig::open_with(&options(&state));
+            put(&rig.intake, 1000..1100);
+            daemon = Some(rig);
+        }
+    });
+    let report = verify(&state, VerifyOptions::default(), &mut start).unwrap();
+    assert_eq!(report.problems, []);
+    assert_eq!(report.holder.as_deref(), Some("the test"));
+    daemon.take().unwrap().close();
+    assert_eq!(check(&state).problems, []);
+
+    // One that starts and ends again and again.
+    let mut restart = AtStep(0, |step| {
+        let time = std::time::SystemTime::now() + std::time::Duration::from_secs(step as u64 + 1);
+        let lock = fs::File::options().write(true).open(state.join("LOCK"));
+        lock.unwrap().set_modified(time).unwrap();
+    });
+    let error = verify(&state, VerifyOptions::default(), &mut restart).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("started and stopped during each"), "{error}");
+
+    // A salvaged store would be of two times.
+    let to = dir.path().join("new");
+    let mut start = AtStep(0, |step| {
+        if step == 0 {
+            daemon = Some(Rig::open_with(&options(&state)));
+        }
+    });
+    let error = salvage(&state, &to, Micros(0), &mut start)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("in use by a daemon that was started meanwhile"),
+        "{error}"
+    );
+    assert!(!to.join("FORMAT").exists());
+}
+
 #[test]
 fn rebuild_and_salvage_fail_while_the_store_is_open() {
     let (dir, state) = a_store();

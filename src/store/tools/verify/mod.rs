@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::known::{FoundNumbers, KnownSegment, known_segments};
-use super::layout::{self, SegmentFiles};
+use super::layout::{self, DaemonWatch, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
 use crate::store::format::{self, FORMAT_VERSION};
 use crate::store::index::SegmentMetadata;
+use crate::store::index::state::StateDatabase;
 use crate::store::index::tree::sled_guard::DatabaseCopy;
 use crate::store::log::block::BlockView;
 use crate::store::log::file::{BlockMeta, LogFile};
@@ -130,9 +131,38 @@ pub(crate) fn verify(
     check_file: &CheckFile<'_>,
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport, ToolError> {
+    for _ in 0..VERIFY_TRIES {
+        let daemon = DaemonWatch::begin(dir)?;
+        let verified = verify_once(dir, daemon.holder.clone(), options, check_file, watch);
+
+        // With a daemon, nothing is judged that it may change.
+        if daemon.holder.is_some() || !daemon.has_started()? {
+            return verified;
+        }
+        // One that started meanwhile has changed what was compared. Even an error may come of it.
+        tracing::info!(dir = %dir.display(), "a daemon has opened the store during the check, checking again");
+    }
+
+    Err(StoreError::Refused(format!(
+        "cannot verify {}: daemons were started and stopped during each of {VERIFY_TRIES} checks; keep the daemon running, or stopped, and try again",
+        dir.display()
+    ))
+    .into())
+}
+
+/// Attempts to check a store without a daemon whose daemon is started meanwhile.
+const VERIFY_TRIES: usize = 3;
+
+/// As [`verify`]. `holder` is the daemon that has the store open, if any.
+fn verify_once(
+    dir: &Path,
+    holder: Option<String>,
+    options: VerifyOptions,
+    check_file: &CheckFile<'_>,
+    watch: &mut dyn Watch,
+) -> Result<VerifyReport, ToolError> {
     // `FORMAT` first: without the store id no frame can be recognized.
     let store_id = layout::check_store(dir)?;
-    let holder = layout::holder(dir)?;
 
     let segments = layout::segments(dir)?;
     let stopped = Stopped::read(dir)?;
@@ -714,7 +744,7 @@ fn catalogue(
     report: &mut VerifyReport,
 ) -> Result<(), ToolError> {
     let path = dir.join("state");
-    if !path.is_dir() {
+    if !StateDatabase::exists(&path) {
         // A salvaged or restored store has no state database before its first start.
         if metadata.iter().all(|(.., known)| known.is_none()) {
             return Ok(());
