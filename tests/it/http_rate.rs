@@ -1,5 +1,6 @@
 //! Event streams with a maximum rate.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
@@ -131,9 +132,13 @@ fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
         "data.n == 3 or data.big is matching('*{}b*')",
         "a".repeat(3_900)
     );
-    let slow: String = slow.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let mut encoded = String::new();
+    for byte in slow.bytes() {
+        write!(encoded, "%{byte:02x}").unwrap();
+    }
     for rate in ["", "&max_rate=1"] {
-        let path = format!("/api/v1/events/stream?since=2020-01-01T00:00:00Z&where={slow}{rate}");
+        let path =
+            format!("/api/v1/events/stream?since=2020-01-01T00:00:00Z&where={encoded}{rate}");
         for headers in [
             read.clone(),
             format!("{read}accept: application/x-ndjson\r\n"),

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rmpv::Value;
 use serde_json::Value as Json;
 
@@ -646,7 +647,7 @@ fn an_export_replaces_no_file_that_was_made_meanwhile() {
     let file = Arc::new(Mutex::new(PathBuf::new()));
     let made = file.clone();
     let daemon = FakeDaemon::answering("entries", move |_| {
-        fs::write(&*made.lock().unwrap(), "not an export").unwrap();
+        fs::write(&*made.lock(), "not an export").unwrap();
         Ok(map(vec![
             ("entries", Value::Array(Vec::new())),
             ("next", Value::Nil),
@@ -654,7 +655,7 @@ fn an_export_replaces_no_file_that_was_made_meanwhile() {
         ]))
     });
     let path = daemon.dir.path().join("salt.jsonl");
-    file.lock().unwrap().clone_from(&path);
+    file.lock().clone_from(&path);
     let output = daemon.run(&["export", "jsonl", path.to_str().unwrap()]);
     assert!(!output.status.success());
     assert!(

@@ -532,8 +532,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(dir.path(), Arc::new(Disk));
         let text = tokens.create_for_tests("ci");
-        let (started, has_started) = mpsc::channel();
-        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let (started, has_started) = mpsc::sync_channel(1);
+        let (go_on, may_go_on) = mpsc::sync_channel::<()>(1);
         std::thread::scope(|scope| {
             let tokens = &tokens;
             scope.spawn(move || {
@@ -545,7 +545,7 @@ mod tests {
                 tokens.change(change).unwrap();
             });
             has_started.recv().unwrap();
-            let (found, is_found) = mpsc::channel();
+            let (found, is_found) = mpsc::sync_channel(1);
             scope.spawn(move || {
                 let token = tokens.find(&text);
                 let is_valid = token.is_some_and(|token| tokens.is_valid(&token));

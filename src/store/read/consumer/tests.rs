@@ -71,7 +71,7 @@ fn whether_a_consumer_is_of_a_sink_is_known_while_a_change_waits_for_the_disk() 
     rig.store.give_to_sink("audit").unwrap();
 
     let change = rig.store.0.consumers.state.lock();
-    let (found, is_found) = std::sync::mpsc::channel();
+    let (found, is_found) = std::sync::mpsc::sync_channel(1);
     let store = rig.store.clone();
     let asking = std::thread::Builder::new();
     let asking = asking.spawn(move || found.send(store.is_of_sink("audit")));
