@@ -21,7 +21,8 @@ import tempfile
 #: The function of each command in `salt.scripts`.
 MAINS = {"salt": "salt_main", "salt-run": "salt_run", "salt-call": "salt_call"}
 #: What these functions import when they run.
-IMPORTS = ("salt.cli.salt", "salt.cli.run", "salt.cli.call", "salt.cli.caller", "salt.client", "salt.runner", "salt.minion")
+IMPORTS = ("salt.cli.salt", "salt.cli.run", "salt.cli.call", "salt.cli.caller", "salt.client", "salt.runner", "salt.minion", "salt.netapi",
+           "salt.pillar.git_pillar")
 
 
 class Commands:

@@ -369,8 +369,10 @@ CACHED = {"grains_cache": True}
 @contextlib.contextmanager
 def started(kind, path, **more):
     """A lab in that directory, killed at the end, because an orderly stop computes for a second; `more` is passed to `salt_lab.start`."""
-    lab = kind(salt_lab.start(directory=path, **more))
+    lab = kind(salt_lab.start(directory=path, ping=False, **more))
     try:
+        if lab.minions:
+            eventually("the minions answer", lambda: salt_lab.responds(lab.lab, lab.command))
         yield lab
     finally:
         lab.close()

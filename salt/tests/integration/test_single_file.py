@@ -39,7 +39,7 @@ def restart_master(lab):
     master = lab.lab["procs"].pop("master")
     assert procs.end([master]) == []
     again = salt_lab.spawn(lab.lab, "master", "salt-master", "-c", lab.env["SALT_CONFIG_DIR"])
-    eventually("the master answers again", lambda: again.poll() is None and salt_lab.connected(lab.lab) and salt_lab.responds(lab.lab))
+    eventually("the master answers again", lambda: again.poll() is None and salt_lab.connected(lab.lab) and salt_lab.responds(lab.lab, lab.command))
 
 
 def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
