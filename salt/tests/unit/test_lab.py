@@ -1,5 +1,6 @@
 """Coverage of a test run and the division of tests into shards, and the table of their results: tests/lab of this repository."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests" / "lab")]
 
+import commands  # noqa: E402
 import in_memory  # noqa: E402
+import procs  # noqa: E402
 import run  # noqa: E402
 import salt_lab  # noqa: E402
 import shards  # noqa: E402
@@ -132,3 +135,22 @@ def test_each_stage_of_a_test_run_is_a_target_and_needs_known_ones():
     for name, stage in stages.items():
         assert f"\ntest-{name}:" in makefile, name
         assert set(stage.needs) <= set(stages), name
+
+
+def test_a_command_in_a_fork_has_its_own_output_exit_code_and_end(tmp_path):
+    (tmp_path / "minion").write_text(json.dumps({"root_dir": str(tmp_path), "id": "here"}))
+    call = ("salt-call", "--local", "-c", str(tmp_path), "--out=json", "--retcode-passthrough")
+    runs = commands.Commands(sys.executable, {**os.environ, "PYTHONWARNINGS": "ignore"})
+    try:
+        done = runs.run(*call, "test.echo", "a word", timeout=procs.WAIT_MAX)
+        assert (done.returncode, json.loads(done.stdout)) == (0, {"local": "a word"}), done
+        done = runs.run(*call, "test.retcode", "7", timeout=procs.WAIT_MAX)
+        assert (done.returncode, json.loads(done.stdout)) == (7, {"local": True}), done
+
+        with pytest.raises(subprocess.TimeoutExpired):
+            runs.run(*call, "test.sleep", "600", timeout=0.2)
+        children = Path(f"/proc/{runs.server.pid}/task/{runs.server.pid}/children")
+        procs.eventually("the command that took too long is killed", lambda: not children.read_text())
+    finally:
+        runs.close()
+    assert runs.server.returncode == 0
