@@ -12,8 +12,8 @@
 //! (decompression).
 
 use std::cell::RefCell;
-use std::io;
 use std::sync::OnceLock;
+use std::{fmt, io};
 
 use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
@@ -73,10 +73,39 @@ pub struct Head {
     pub(in crate::store) codec: u8,
 }
 
+/// The archived head within its bytes.
+type HeadRef<'a> = &'a ArchivedHead;
+
+self_cell::self_cell!(
+    /// The bytes of a head, and the head in them, which was validated. `rkyv` has no trusted access
+    /// without `unsafe`, and readers look at the same block for each of its entries.
+    struct CheckedHead {
+        owner: AlignedVec,
+        #[covariant]
+        dependent: HeadRef,
+    }
+);
+
+impl fmt::Debug for CheckedHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CheckedHead({} bytes)", self.borrow_owner().len())
+    }
+}
+
+impl CheckedHead {
+    fn of(bytes: AlignedVec) -> Result<Self, String> {
+        Self::try_new(bytes, |bytes| {
+            let head = archived(bytes)?;
+            check(head)?;
+            Ok(head)
+        })
+    }
+}
+
 /// A block with a validated head, read in place.
 #[derive(Debug)]
 pub struct BlockView {
-    head: AlignedVec,
+    head: CheckedHead,
     /// Bodies as stored in the frame; `None` if only the head was read.
     packed: Option<Vec<u8>>,
     body_ends: OnceLock<Vec<usize>>,
@@ -87,9 +116,8 @@ impl BlockView {
     /// Validates a head whose checksum holds; the error describes the defect. Without `bodies`
     /// every body reads as an error.
     pub fn new(head: AlignedVec, bodies: Option<Vec<u8>>) -> Result<Self, String> {
-        check(archived(&head)?)?;
         Ok(Self {
-            head,
+            head: CheckedHead::of(head)?,
             packed: bodies,
             body_ends: OnceLock::new(),
             bodies: OnceLock::new(),
@@ -97,9 +125,7 @@ impl BlockView {
     }
 
     fn get(&self) -> &ArchivedHead {
-        // `rkyv` has no trusted access without `unsafe`, so the archive is validated again.
-        #[expect(clippy::unwrap_used, reason = "`new` accessed the same bytes")]
-        archived(&self.head).unwrap()
+        self.head.borrow_dependent()
     }
 
     /// Number of entries, at least 1.
@@ -108,7 +134,7 @@ impl BlockView {
         self.get().count.to_native() as usize
     }
 
-    /// Row access. Each call validates the archive again, so reuse the result for many entries.
+    /// Row access.
     pub fn rows(&self) -> Rows<'_> {
         Rows {
             block: self.get(),
@@ -124,7 +150,8 @@ impl BlockView {
         let of_bodies = self.packed.as_ref().map_or(0, |packed| {
             packed.len().saturating_add(bodies).saturating_add(ends)
         });
-        self.head.len().saturating_add(of_bodies)
+        let head = self.head.borrow_owner().len();
+        head.saturating_add(of_bodies)
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {

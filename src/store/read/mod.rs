@@ -192,7 +192,6 @@ impl Store {
                     continue;
                 };
 
-                // Once per block: this validates the archive.
                 let rows = view.rows();
                 // Checked although the index named the row: keys may collide, and the index may be
                 // of another version of the log.

@@ -155,7 +155,6 @@ impl Store {
                     continue;
                 };
 
-                // Once per block: this validates the archive.
                 let rows = view.rows();
                 for (position, number) in of_block {
                     let (Some(one), at) = (asked.get(*number), usize::from(position.at)) else {
