@@ -190,7 +190,7 @@ counters! {
     spill_ranges_damaged,
     /// Unknown files in a spill directory, renamed.
     spill_files_quarantined,
-    /// Malformed bus frames: not msgpack, no body, or over the limit. All but those without a body end the connection.
+    /// Malformed bus frames: not msgpack, no body, or over the limit without a header that tells the end. All but those without a body end the connection.
     bus_frames_malformed,
     /// Bus connections whose first bytes match no known framing.
     bus_framings_unknown,
@@ -248,7 +248,7 @@ counters! {
     calls_refused,
     /// Calls on the local socket whose caller lacks the right to make them.
     calls_denied,
-    /// Entries rejected because they exceed `store.entry_bytes_max`.
+    /// Entries rejected because they exceed `store.entry_bytes_max`, and events of a bus above 64 MiB.
     entries_too_large,
     /// Entries of minions over their share of a class, stored in the overflow of the class (`store.minion_share`).
     entries_over_share,

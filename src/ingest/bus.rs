@@ -418,6 +418,17 @@ impl Bus {
                     events += 1;
                 }
                 Ok(None) => break Ok(()),
+                Err(FrameError::Oversized { len, tag, .. }) => {
+                    frames = true;
+                    // The policy has counted and logged it.
+                    let body = policy.unreceived(&tag, len, Source::Bus);
+                    let Some(body) = body else { continue };
+                    let outcome = policy.event(&tag, &body, Source::Bus, at);
+                    if let Ok(Some(accepted)) = outcome {
+                        batch.push(&accepted.entry(), accepted.fingerprints);
+                    }
+                    events += 1;
+                }
                 Err(error) => break Err(error),
             }
         };

@@ -30,7 +30,7 @@ use crate::base::limits::{
     ENTRY_BYTES_MAX, FIRE_HUNG_PAUSE, FIRE_PROBE_PAUSE, FIRE_TIMEOUT, TAG_BYTES_FIRED_MAX,
 };
 use crate::base::shutdown::Drain;
-use crate::wire::frame::{self, FrameSplitter, Framing};
+use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
 use crate::wire::salt_event;
 
 /// Why an event was not fired.
@@ -402,6 +402,8 @@ fn read_tags<T>(
                     }
                 }
                 Ok(None) => break,
+                // Not an event that is looked for.
+                Err(FrameError::Oversized { .. }) => {}
                 Err(error) => {
                     return Err(std::io::Error::new(
                         ErrorKind::InvalidData,

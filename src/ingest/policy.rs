@@ -35,7 +35,8 @@ use crate::model::{
 use crate::wire::filter::FilterRule;
 use crate::wire::salt_codec::{Unreadable, check_whole, mended};
 use crate::wire::salt_event::{
-    DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split, without_value,
+    DataForm, SaltEvent, fingerprints_of, funs_of, read_event, return_without_data, split,
+    without_value,
 };
 
 /// An accepted entry, possibly redacted.
@@ -174,23 +175,45 @@ impl Policy {
         at: Micros,
     ) -> EventOutcome<'a> {
         self.check_tag(tag, source)?;
-        let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
-        if len > max {
+        let len = tag.len() + data.len();
+        if len > self.entry_bytes_max {
             // The minion has answered: without its return Salt would count it as missing.
             let event = read_event(tag, data, source, at);
             if let Some(body) = self.within_limit(&event.entry) {
                 return Ok(self.pass_instead(&event.entry, body));
             }
 
-            self.metrics.entries_too_large.add(1);
-            let reason = RejectReason::TooLarge { len, max };
-            self.log("too large", || {
-                tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
-            });
-
-            return Err(reason);
+            return Err(self.reject_large(tag, len, source));
         }
         self.read(&read_event(tag, data, source, at))
+    }
+
+    fn reject_large(&self, tag: &[u8], len: usize, source: Source) -> RejectReason {
+        self.metrics.entries_too_large.add(1);
+        let max = self.entry_bytes_max;
+        let reason = RejectReason::TooLarge { len, max };
+        self.log("too large", || {
+            tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
+        });
+        reason
+    }
+
+    /// Counts and logs an event of `len` bytes that was too large to be received. For a return, the data that its tag tells, to be stored
+    /// instead: the minion has answered.
+    pub(crate) fn unreceived(&self, tag: &[u8], len: usize, source: Source) -> Option<Vec<u8>> {
+        let Some(body) = return_without_data(tag, len) else {
+            self.reject_large(tag, len, source);
+            return None;
+        };
+
+        self.metrics.returns_without_value.add(1);
+        self.log("return without value", || {
+            tracing::warn!(
+                source = source.name(), tag = %shown(tag), bytes = len, max = self.entry_bytes_max,
+                "return stored without its value and its exit code, because it is too large to be read"
+            );
+        });
+        Some(body)
     }
 
     /// The body of a return that is too large, without its value: the minion has answered. `None` for other entries.

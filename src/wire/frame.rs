@@ -12,7 +12,14 @@
 //! length it would mean more than 2 GB. An upgrade of the master can change the framing of the same socket, so it
 //! is detected at every connect. Other streams are rejected after five bytes.
 
-use super::msgpack::{self, DecodeError, Reader};
+use memchr::memmem;
+
+use super::msgpack::{self, DecodeError, Head, Reader};
+
+/// Bytes of a frame in which its header ends.
+const HEADER_BYTES_MAX: usize = 256;
+/// Bytes of a body among which its tag is looked for, if the body is too large to be read.
+const TAG_START_BYTES: usize = 1024;
 
 /// The framing of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +63,17 @@ impl Framing {
 /// Why a stream of frames cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame is too large, so the next frame cannot be found.
+    /// A frame is too large. It is passed over: the splitter goes on with the next one.
+    #[error("a frame of {len} bytes exceeds the limit of {max}")]
+    Oversized {
+        /// The frame's bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+        /// The tag in its body, or the beginning of a long one.
+        tag: Vec<u8>,
+    },
+    /// A frame is too large and has no end that is known from its header, so the next frame cannot be found.
     #[error("a frame of {len} bytes exceeds the limit of {max}")]
     TooLarge {
         /// Announced bytes, or received bytes of an unfinished frame.
@@ -86,6 +103,8 @@ pub struct FrameSplitter {
     framing: Option<Framing>,
     buffer: Vec<u8>,
     read: usize,
+    /// Bytes to come of a frame that is passed over.
+    passing: usize,
     frame_bytes_max: usize,
 }
 
@@ -96,6 +115,7 @@ impl FrameSplitter {
             framing: None,
             buffer: Vec::new(),
             read: 0,
+            passing: 0,
             frame_bytes_max,
         }
     }
@@ -111,10 +131,25 @@ impl FrameSplitter {
             self.buffer.drain(..self.read);
             self.read = 0;
         }
-        self.buffer.extend_from_slice(bytes);
+
+        let (passed, rest) = bytes.split_at(self.passing.min(bytes.len()));
+        self.passing -= passed.len();
+        self.buffer.extend_from_slice(rest);
     }
 
-    /// The next complete frame; `None` if more bytes are needed.
+    /// Passes over this many bytes, of which some may not have arrived.
+    fn pass(&mut self, len: usize) {
+        let arrived = self.buffer.len() - self.read;
+        if len <= arrived {
+            self.read += len;
+        } else {
+            self.passing = len - arrived;
+            self.buffer.clear();
+            self.read = 0;
+        }
+    }
+
+    /// The next complete frame; `None` if more bytes are needed. Reading can go on after [`FrameError::Oversized`].
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let max = self.frame_bytes_max;
         let rest = self.buffer.get(self.read..).unwrap_or_default();
@@ -133,15 +168,18 @@ impl FrameSplitter {
         let (skip, len) = match framing {
             Framing::Plain => match Reader::new(rest).value() {
                 Ok(frame) => (0, frame.len()),
-                // The end of such a frame is unknown until it is complete, so the limit applies to
-                // what has arrived.
-                Err(DecodeError::Short) if rest.len() <= max => return Ok(None),
-                Err(DecodeError::Short) => {
-                    return Err(FrameError::TooLarge {
-                        len: rest.len(),
-                        max,
-                    });
-                }
+                Err(DecodeError::Short) => match extent(rest) {
+                    Ok((end, _)) => (0, end),
+                    // The end of such a frame is unknown until it is complete, so the limit
+                    // applies to what has arrived.
+                    Err(_) if rest.len() <= max => return Ok(None),
+                    Err(_) => {
+                        return Err(FrameError::TooLarge {
+                            len: rest.len(),
+                            max,
+                        });
+                    }
+                },
                 Err(e) => return Err(e.into()),
             },
             Framing::Len32 => match rest.first_chunk::<4>() {
@@ -155,7 +193,15 @@ impl FrameSplitter {
 
         // Before the frame is complete: a wrong length must not be waited for.
         if len > max {
-            return Err(FrameError::TooLarge { len, max });
+            return match start_of(rest.get(skip..).unwrap_or_default(), len) {
+                Ok(Some(tag)) => {
+                    let tag = tag.to_vec();
+                    self.pass(skip.saturating_add(len));
+                    Err(FrameError::Oversized { len, max, tag })
+                }
+                Ok(None) => Ok(None),
+                Err(_) => Err(FrameError::TooLarge { len, max }),
+            };
         }
 
         let from = self.read + skip;
@@ -167,6 +213,50 @@ impl FrameSplitter {
         self.read = to;
         Ok(self.buffer.get(from..to))
     }
+}
+
+/// The length of a frame by its header, if its body is its last value, and the bytes of the body that have arrived.
+fn extent(frame: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
+    let mut reader = Reader::new(frame);
+    let count = reader.map()?;
+    for n in 1..=count {
+        let key = reader.value()?;
+        if msgpack::as_text(key) != Some("body") {
+            reader.value()?;
+            continue;
+        }
+
+        let (Head::Str(len) | Head::Bin(len)) = reader.head()? else {
+            return Err(DecodeError::Type("bin"));
+        };
+        if n < count {
+            return Err(DecodeError::Type("map that ends with its body"));
+        }
+        let body = reader.rest();
+        let end = (frame.len() - body.len())
+            .checked_add(len)
+            .ok_or(DecodeError::Type("bin"))?;
+        return Ok((end, body.get(..len).unwrap_or(body)));
+    }
+    Err(DecodeError::Type("map with a body"))
+}
+
+/// The tag of a frame of `len` bytes, or the beginning of a long one; `None` if more bytes are needed. Fails unless its header says the same
+/// length.
+fn start_of(frame: &[u8], len: usize) -> Result<Option<&[u8]>, DecodeError> {
+    let (end, body) = match extent(frame) {
+        // Its header has not arrived yet.
+        Err(DecodeError::Short) if frame.len() < HEADER_BYTES_MAX => return Ok(None),
+        extent => extent?,
+    };
+    if end != len {
+        return Err(DecodeError::Type("frame of the announced length"));
+    }
+
+    let start = body.get(..TAG_START_BYTES).unwrap_or(body);
+    let tag = memmem::find(start, b"\n\n").and_then(|at| start.get(..at));
+    let is_enough = start.len() == TAG_START_BYTES || end == frame.len();
+    Ok(tag.or(is_enough.then_some(start)))
 }
 
 /// The frame of an event to fire, in the given framing.
@@ -266,26 +356,72 @@ mod tests {
         let mut splitter = FrameSplitter::new(100);
         splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
         assert_eq!(splitter.next_frame(), Ok(Some(&[0x82, 0xc0][..])));
-        splitter.feed(&[0, 1, 0, 0]);
-        assert_eq!(
-            splitter.next_frame(),
-            Err(FrameError::TooLarge {
-                len: 65_536,
-                max: 100
-            })
-        );
-        let mut splitter = FrameSplitter::new(100);
-        splitter.feed(&frame(&[0; 200]));
-        assert!(matches!(
-            splitter.next_frame(),
-            Err(FrameError::TooLarge { .. })
-        ));
-        let mut splitter = FrameSplitter::new(100);
-        splitter.feed(&frame(&[0; 200])[..150]);
-        assert!(matches!(
-            splitter.next_frame(),
-            Err(FrameError::TooLarge { .. })
-        ));
+        // What follows is no frame, or one of another length.
+        for start in [&[0xc0][..], &frame(&[0; 200])] {
+            let mut splitter = FrameSplitter::new(100);
+            splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
+            assert!(matches!(splitter.next_frame(), Ok(Some(_))));
+            splitter.feed(&[&[0, 1, 0, 0], start].concat());
+            assert_eq!(
+                splitter.next_frame(),
+                Err(FrameError::TooLarge {
+                    len: 65_536,
+                    max: 100
+                })
+            );
+        }
+
+        // Its header does not tell where it ends.
+        let mut w = msgpack::Writer::new();
+        w.map(2).str("body").bin(&[0; 200]).str("head").map(0);
+        let frame = w.into_bytes();
+        for end in [150, frame.len()] {
+            let mut splitter = FrameSplitter::new(100);
+            splitter.feed(&frame[..end]);
+            let found = splitter.next_frame();
+            assert!(
+                matches!(found, Err(FrameError::TooLarge { .. })),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_frame_over_the_limit_is_passed_over_and_named() {
+        let long_tag = [vec![b't'; 3_000], vec![0; 4_000]].concat();
+        let with_tag = [&b"salt/job/1/ret/web1\n\n"[..], &vec![7; 5_000]].concat();
+        let bodies = [b"a\n\n\x80".to_vec(), with_tag, long_tag, b"b".to_vec()];
+        for framing in [Framing::Plain, Framing::Len32] {
+            let stream = bodies.iter().flat_map(|body| {
+                let frame = frame(body);
+                let len = u32::try_from(frame.len()).unwrap().to_be_bytes();
+                let prefix = &len[..if framing == Framing::Len32 { 4 } else { 0 }];
+                [prefix, &frame].concat()
+            });
+            let stream: Vec<u8> = stream.collect();
+            for step in [1, 7, 1_500, stream.len()] {
+                let mut splitter = FrameSplitter::new(2_000);
+                let (mut found, mut passed) = (Vec::new(), Vec::new());
+                for bytes in stream.chunks(step) {
+                    splitter.feed(bytes);
+                    // A frame that is passed over is not kept.
+                    assert!(splitter.buffer.len() <= 2_000 + step);
+                    loop {
+                        match splitter.next_frame() {
+                            Ok(Some(frame)) => found.push(body(frame).unwrap().to_vec()),
+                            Ok(None) => break,
+                            Err(FrameError::Oversized { len, tag, .. }) => passed.push((len, tag)),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                assert_eq!(found, [bodies[0].clone(), bodies[3].clone()]);
+                let [one, two] = [1, 2].map(|n| frame(&bodies[n]).len());
+                let tags = [b"salt/job/1/ret/web1".to_vec(), vec![b't'; 1_024]];
+                let [first, second] = tags;
+                assert_eq!(passed, [(one, first), (two, second)], "{framing:?} {step}");
+            }
+        }
     }
 
     #[test]

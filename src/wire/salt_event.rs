@@ -58,6 +58,22 @@ pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
     Some(w.into_bytes())
 }
 
+/// The data of a return of `bytes` bytes that was too large to be received, by its tag. `None` for other tags.
+pub fn return_without_data(tag: &[u8], bytes: usize) -> Option<Vec<u8>> {
+    let of_job = job_tag(tag).filter(|job| job.about == "ret" && !job.minion.is_empty())?;
+    let mut w = Writer::new();
+    w.map(4)
+        .str("cmd")
+        .str("_return")
+        .str("id")
+        .str(of_job.minion)
+        .str("jid")
+        .str(of_job.jid)
+        .str("return")
+        .str(&format!("{TOO_LARGE}: {bytes} bytes"));
+    Some(w.into_bytes())
+}
+
 /// Whether these are the tag and the data of an event: a tag without two newlines, and exactly one msgpack map.
 pub fn is_event(tag: &[u8], data: &[u8]) -> bool {
     let mut reader = Reader::new(data);

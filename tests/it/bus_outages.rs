@@ -494,6 +494,55 @@ fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
     }
 }
 
+/// A frame with this tag and so much data that the daemon does not read it.
+fn too_large(tag: &str) -> Vec<u8> {
+    let body = [tag.as_bytes(), b"\n\n\x81\xa1x", &vec![7; 65 << 20]].concat();
+    let map = Value::Map(vec![
+        ("head".into(), Value::Map(vec![])),
+        ("body".into(), Value::Binary(body)),
+    ]);
+    let mut out = Vec::new();
+    rmpv::encode::write_value(&mut out, &map).unwrap();
+    out
+}
+
+#[test]
+fn a_frame_that_is_too_large_is_a_loss_that_is_told_and_others_are_stored() {
+    for framing in ["len32", "plain"] {
+        let bus = Bus::new();
+        let cellar = Cellar::start_with(&["--bus", bus.flag()]);
+        let mut to = bus.subscriber();
+        publish(&mut to, framing, &events(0..1, 10));
+        let large = ["big/event", "salt/job/20261121054728123456/ret/web1"].map(too_large);
+        publish(&mut to, framing, &large);
+        publish(&mut to, framing, &events(1..2, 10));
+
+        // The minion has answered.
+        let answer = "salt/job/20261121054728123456/ret/web1";
+        let expected = ["test/000000", answer, "test/000001"];
+        assert_eq!(tags(&cellar, 3), expected, "{framing}");
+        let job = cellar.ask("get_jid", vec![("jid", "20261121054728123456".into())]);
+        let value = job["web1"]["return"].as_str().unwrap().to_owned();
+        assert!(value.contains("too large to be stored: 681"), "{value}");
+
+        for (counter, count) in [
+            ("entries_too_large", 1),
+            ("returns_without_value", 1),
+            ("bus_frames_malformed", 0),
+            ("bus_connects", 1),
+            ("bus_gaps", 0),
+        ] {
+            assert_eq!(cellar.counter(counter), count, "{framing} {counter}");
+        }
+        let log = cellar.log();
+        for words in ["event rejected: an event of 681", "tag=big/event"] {
+            assert!(log.contains(words), "{words}: {log}");
+        }
+        let health = format!("{:?}", cellar.ask("status", vec![])["health"]);
+        assert!(health.contains("entries_too_large is 1"), "{health}");
+    }
+}
+
 const RULES: &str = "
 ingest:
   filter:
