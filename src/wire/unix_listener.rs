@@ -202,10 +202,11 @@ impl Found {
             Ok(_) => Ok(Self::Live),
             Err(why) => match why.kind() {
                 io::ErrorKind::TimedOut => Ok(Self::Live),
-                io::ErrorKind::ConnectionRefused => Ok(Self::Stale),
-                // The socket of another user, as after a change of `User=` in the unit. It can be
-                // removed by the owner of the directory only.
-                io::ErrorKind::PermissionDenied => Ok(Self::Stale),
+                // The second is that of another user's socket, as after a change of `User=` in the
+                // unit. It can be removed by the owner of the directory only.
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied => {
+                    Ok(Self::Stale)
+                }
                 // Removed meanwhile.
                 io::ErrorKind::NotFound => Ok(Self::Nothing),
                 // Not stale, for example a socket of another type, such as syslog's.
@@ -745,15 +746,16 @@ mod tests {
         };
 
         let left = std_net::UnixListener::bind(path).unwrap();
-        let (probed, probes) = std::sync::mpsc::channel();
-        let closing = thread::spawn(move || {
-            // Closed after the daemon has found it.
-            left.accept().unwrap();
-            probed.send(()).unwrap();
+        let (probed, probes) = crossbeam_channel::bounded(1);
+        let opened = thread::scope(|threads| {
+            threads.spawn(move || {
+                // Closed after the daemon has found it.
+                left.accept().unwrap();
+                probed.send(()).unwrap();
+            });
+            Listener::open(&spec).unwrap()
         });
-        let opened = Listener::open(&spec).unwrap();
         probes.try_recv().unwrap();
-        closing.join().unwrap();
 
         let soon = Duration::from_millis(50);
         let error = Listener::open_within(&spec, soon).err().unwrap();

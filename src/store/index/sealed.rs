@@ -170,12 +170,12 @@ pub(crate) fn write(
     Ok(metadata)
 }
 
+/// A row of a tree that is being written: a part of a page.
+type Row = (Vec<u8>, Vec<u8>);
+
 /// The packed pages of a tree that is being written. An empty tree in place of malformed rows would
 /// look intact to every reader.
-fn packed_pages(
-    trees: &[(&str, Vec<(Vec<u8>, Vec<u8>)>)],
-    name: &str,
-) -> Result<Vec<Page>, StoreError> {
+fn packed_pages(trees: &[(&str, Vec<Row>)], name: &str) -> Result<Vec<Page>, StoreError> {
     let rows = trees.iter().find(|(found, _)| *found == name);
     rows.and_then(|(_, rows)| joined(rows.iter().map(|(key, value)| (key, value))))
         .ok_or(StoreError::Broken("an index has malformed rows"))

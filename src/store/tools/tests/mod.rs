@@ -460,9 +460,11 @@ fn a_daemon_that_starts_during_a_check_is_no_damage() {
 
     // One that starts and ends again and again.
     let mut restart = AtStep(0, |step| {
-        let time = std::time::SystemTime::now() + std::time::Duration::from_secs(step as u64 + 1);
         let lock = fs::File::options().write(true).open(state.join("LOCK"));
-        lock.unwrap().set_modified(time).unwrap();
+        let lock = lock.unwrap();
+        let before = lock.metadata().unwrap().modified().unwrap();
+        let later = before + std::time::Duration::from_secs(step as u64 + 1);
+        lock.set_modified(later).unwrap();
     });
     let error = verify(&state, VerifyOptions::default(), &mut restart).unwrap_err();
     let error = error.to_string();
