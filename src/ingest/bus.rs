@@ -357,6 +357,10 @@ impl Bus {
                     self.read_until(connection, self.deps.clock.now());
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                // As a connection ends that a publisher had not accepted yet when it stopped.
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {
+                    return ConnectionEnd::ClosedBySalt;
+                }
                 Err(error) => return ConnectionEnd::Failed(error.to_string()),
             }
         }

@@ -366,6 +366,25 @@ fn each_interruption_of_the_bus_is_a_gap_record() {
 }
 
 #[test]
+fn a_master_that_stops_before_it_accepts_is_one_that_closes_the_bus() {
+    let bus = Bus::new();
+    let cellar = Cellar::start_with(&["--bus", bus.flag()]);
+    wait_for("a connection", || {
+        let status = cellar.ask("status", vec![]);
+        status["bus"][0]["connected"].as_bool().filter(|is| *is)
+    });
+    // The connection waits in the queue of the listener, and is reset with it.
+    drop(bus);
+    wait_for("the end of the connection", || {
+        let log = cellar.log();
+        log.contains("event bus closed by Salt, reconnecting")
+            .then_some(())
+    });
+    let log = cellar.log();
+    assert!(!log.contains("event bus disconnected"), "{log}");
+}
+
+#[test]
 fn a_quiet_bus_closes_its_gap_without_an_event() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_with(&["--bus", bus.flag()]);
