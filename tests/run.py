@@ -7,7 +7,7 @@
 
 Each stage is a target of the Makefile, so that `make test-NAME` runs it alone. Its output is in target/tests/NAME.log; that of a
 failed stage is printed. Stages start in the order below, as soon as what they need is done and there is room: tests mostly wait,
-for disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default two more than processors).
+for disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default two more than processors; one more in CI, where the release build runs beside them).
 """
 import argparse
 import dataclasses
@@ -126,7 +126,7 @@ class Run:
     def __init__(self, wanted):
         self.all = {stage.name: stage for stage in stages()}
         self.stages = self.with_needs(wanted or list(self.all))
-        self.room = int(os.environ.get("TEST_ROOM") or (os.cpu_count() or 1) + 2)
+        self.room = int(os.environ.get("TEST_ROOM") or (os.cpu_count() or 1) + (1 if CI else 2))
         self.begin = time.monotonic()
 
     def with_needs(self, wanted):
