@@ -220,8 +220,8 @@ impl Found {
 ///
 /// After the last daemon's end, systemd keeps its socket open for a moment: since version 254, a
 /// process of systemd's own closes what its store of file descriptors had. A daemon that starts at
-/// that moment is not passed the socket, but it can connect to it. So is it with a process that a
-/// killed daemon was about to start.
+/// that moment is not passed the socket, but it can connect to it. The same is true of a process that
+/// a killed daemon was about to start.
 fn bind(path: &Path, key: &'static str, timeout: Duration) -> Result<UnixListener, SocketError> {
     let deadline = Instant::now() + timeout;
 
@@ -733,17 +733,21 @@ mod tests {
         .collect()
     }
 
-    #[tokio::test]
-    async fn a_listener_that_goes_away_is_waited_for_and_one_that_stays_is_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = &dir.path().join("s.sock");
-        let spec = ListenerSpec {
+    fn spec(path: &Path) -> ListenerSpec<'_> {
+        ListenerSpec {
             path,
             mode: 0o660,
             group: None,
             key: "socket",
             group_key: "socket_group",
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_goes_away_is_waited_for_and_one_that_stays_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("s.sock");
+        let spec = spec(path);
 
         let left = std_net::UnixListener::bind(path).unwrap();
         let (probed, probes) = crossbeam_channel::bounded(1);
@@ -767,13 +771,7 @@ mod tests {
     async fn only_a_stale_stream_socket_is_replaced_and_only_the_own_file_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = &dir.path().join("s.sock");
-        let spec = ListenerSpec {
-            path,
-            mode: 0o660,
-            group: None,
-            key: "socket",
-            group_key: "socket_group",
-        };
+        let spec = spec(path);
 
         // A socket of another type is in use, as syslog's is.
         let other = std_net::UnixDatagram::bind(path).unwrap();
@@ -796,13 +794,7 @@ mod tests {
     async fn a_passed_socket_gets_the_configured_mode_and_keeps_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = &dir.path().join("s.sock");
-        let spec = ListenerSpec {
-            path,
-            mode: 0o660,
-            group: None,
-            key: "socket",
-            group_key: "socket_group",
-        };
+        let spec = spec(path);
         let socket = std_net::UnixListener::bind(path).unwrap();
         let client = std_net::UnixStream::connect(path).unwrap();
         let mut passed = Passed::default();
@@ -833,13 +825,7 @@ mod tests {
     async fn a_passed_socket_that_no_client_reaches_is_bound_anew_and_loses_no_connection() {
         let dir = tempfile::tempdir().unwrap();
         let path = &dir.path().join("s.sock");
-        let spec = ListenerSpec {
-            path,
-            mode: 0o660,
-            group: None,
-            key: "socket",
-            group_key: "socket_group",
-        };
+        let spec = spec(path);
         let bind = || std_net::UnixListener::bind(path).unwrap();
 
         // Its file was removed, and nothing is in its place.

@@ -12,6 +12,10 @@ use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
 pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
     let mut body = format!("{tag}\n\n").into_bytes();
     rmpv::encode::write_value(&mut body, data).unwrap();
+    frame_of(body)
+}
+
+fn frame_of(body: Vec<u8>) -> Vec<u8> {
     let map = Value::Map(vec![
         ("head".into(), Value::Map(vec![])),
         ("body".into(), Value::Binary(body)),
@@ -515,14 +519,7 @@ fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
 
 /// A frame with this tag and so much data that the daemon does not read it.
 fn too_large(tag: &str) -> Vec<u8> {
-    let body = [tag.as_bytes(), b"\n\n\x81\xa1x", &vec![7; 65 << 20]].concat();
-    let map = Value::Map(vec![
-        ("head".into(), Value::Map(vec![])),
-        ("body".into(), Value::Binary(body)),
-    ]);
-    let mut out = Vec::new();
-    rmpv::encode::write_value(&mut out, &map).unwrap();
-    out
+    frame_of([tag.as_bytes(), b"\n\n\x81\xa1x", &vec![7; 65 << 20]].concat())
 }
 
 #[test]

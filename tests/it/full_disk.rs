@@ -162,6 +162,13 @@ fn is_stored(cellar: &Cellar, n: u64) -> bool {
     found["web1"]["return"] == Value::from(incompressible_text(n))
 }
 
+/// `when` is part of the message.
+#[track_caller]
+fn assert_stored(cellar: &Cellar, stored: &[u64], when: &str) {
+    let missing: Vec<_> = stored.iter().filter(|n| !is_stored(cellar, **n)).collect();
+    assert!(missing.is_empty(), "{when}: {missing:?}\n{}", cellar.log());
+}
+
 fn prune(cellar: &Cellar, more: &[&str]) -> String {
     let output = program()
         .args(["store", "prune", "--socket"])
@@ -228,21 +235,13 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
         }
     }
     assert_eq!(rejected, 5, "the disk is not full");
-    assert!(
-        stored.iter().all(|n| is_stored(&cellar, *n)),
-        "{}",
-        cellar.log()
-    );
+    assert_stored(&cellar, &stored, "before a kill");
 
     // After a kill and a start without a free block, it serves all acknowledged entries.
     cellar.kill();
     disk.fill();
     cellar.restart();
-    assert!(
-        stored.iter().all(|n| is_stored(&cellar, *n)),
-        "{}",
-        cellar.log()
-    );
+    assert_stored(&cellar, &stored, "after a kill without a free block");
     assert_undamaged(&cellar);
     disk.fill();
 
@@ -251,11 +250,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     fs::remove_dir_all(cellar.state_dir().join("state")).unwrap();
     disk.fill();
     cellar.restart();
-    assert!(
-        stored.iter().all(|n| is_stored(&cellar, *n)),
-        "{}",
-        cellar.log()
-    );
+    assert_stored(&cellar, &stored, "without its state database");
     assert_undamaged(&cellar);
     disk.fill();
 
@@ -271,11 +266,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
         }
         cellar.kill();
         cellar.restart();
-        assert!(
-            stored.iter().all(|n| is_stored(&cellar, *n)),
-            "round {round}\n{}",
-            cellar.log()
-        );
+        assert_stored(&cellar, &stored, &format!("round {round}"));
         assert_undamaged(&cellar);
     }
     disk.fill();
@@ -299,11 +290,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     }
     cellar.kill();
     cellar.restart();
-    assert!(
-        stored.iter().all(|n| is_stored(&cellar, *n)),
-        "{}",
-        cellar.log()
-    );
+    assert_stored(&cellar, &stored, "with free space again");
     assert_undamaged(&cellar);
 
     // The same without a daemon, on a store without a trash directory.

@@ -150,7 +150,7 @@ fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
             assert!(found[1].2.ends_with(":2"), "{found:?}");
             assert!(found[2].2.ends_with(":3"), "{found:?}");
 
-            // A client that connects again passes it, too.
+            // A client that reconnects also passes it.
             let headers = format!("{headers}last-event-id: {}\r\n", found[1].2);
             let rest = follow_limited(&address, &path, &headers, 1);
             assert_eq!(rest[0].1, 3, "{rest:?}");

@@ -4,7 +4,7 @@
   in_memory.py COMMAND [ARGS...]
 
 The tests of the crate create, sync and delete a hundred thousand small files. On a disk this is a third of their processor time and
-most of their duration (docs/decisions/test-time.md). Whether data survives a power cut is tested with simulated disks, not by real ones.
+most of their duration (docs/decisions/test-time.md). Whether data survives a power loss is tested with simulated disks.
 
 The files are on the disk as usual if CI or TMPDIR is set, and where /dev/shm is no place for them: in a container it may be small, or may
 not allow programs. Needs Python's standard library only.

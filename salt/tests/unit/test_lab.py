@@ -49,25 +49,27 @@ def test_a_run_of_ci_covers_another_release_that_depends_on_the_commit(monkeypat
     assert salt_lab.tested_releases() == ["3008.3", "3007.15"]
 
 
-def run_in_memory(code, **env):
-    command = [sys.executable, in_memory.__file__, sys.executable, "-c", code]
+def run_in_memory(code, memory, **env):
+    """Runs Python code as a command, with that directory in place of the one in memory, whatever is free there."""
+    program = f"import in_memory, sys; in_memory.MEMORY, in_memory.FREE_MIN = {str(memory)!r}, 0; sys.exit(in_memory.main())"
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "TMPDIR")}
-    return subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program, sys.executable, "-c", code], capture_output=True, text=True, timeout=procs.WAIT_MAX,
+                          env={**clean, **env, "PYTHONPATH": os.path.dirname(in_memory.__file__)})
 
 
-@pytest.mark.skipif(in_memory.reason_against({}) is not None, reason="needs 2 GiB of memory for files")
-def test_temporary_files_are_in_memory_and_removed():
-    answer = run_in_memory("import sys, tempfile; print(tempfile.mkdtemp()); sys.exit(3)")
+def test_temporary_files_are_in_memory_and_removed(tmp_path):
+    answer = run_in_memory("import sys, tempfile; print(tempfile.mkdtemp()); sys.exit(3)", tmp_path)
     path = Path(answer.stdout.strip())
-    assert path.is_relative_to(in_memory.MEMORY) and not path.parent.exists()
+    assert path.is_relative_to(tmp_path) and not path.parent.exists()
     assert (answer.returncode, answer.stderr) == (3, "")
     # As a shell counts it.
-    assert run_in_memory("import os; os.kill(os.getpid(), 9)").returncode == 137
+    assert run_in_memory("import os; os.kill(os.getpid(), 9)", tmp_path).returncode == 137
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["CI", "TMPDIR"])
 def test_temporary_files_are_on_the_disk_in_ci_and_where_the_user_wants_them(name, tmp_path):
-    answer = run_in_memory("import os; print(os.environ.get('TMPDIR'))", **{name: str(tmp_path)})
+    answer = run_in_memory("import os; print(os.environ.get('TMPDIR'))", tmp_path, **{name: str(tmp_path)})
     assert answer.stdout.strip() == str(tmp_path if name == "TMPDIR" else None)
     assert f"{name} is set" in answer.stderr
 

@@ -581,7 +581,7 @@ pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallE
     };
 
     let from = ctx.store.position(start).map_err(failed)?;
-    // The times are compared below, too: those of imports are in no order.
+    // The times are also compared below: the entries of an import are in no order.
     let upto = match until {
         Some(until) => ctx.store.end_before(Micros(until)).map_err(failed)?,
         None => ctx.store.durable(),

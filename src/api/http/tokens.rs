@@ -52,7 +52,7 @@ const VERSION: u32 = 1;
 pub struct Tokens {
     path: PathBuf,
     fs: Arc<dyn Fs>,
-    /// Held by a change, also while the disk works. Taken before `state`, and never by a request.
+    /// Held during a change, including its writes. Taken before `state`, and never by a request.
     changing: Mutex<()>,
     /// Held for moments only.
     state: Mutex<State>,

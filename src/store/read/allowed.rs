@@ -15,8 +15,8 @@
 //! # Jobs
 //!
 //! Whether a reader may know a job follows from its entries, of which loads name minions in their bodies. What each entry of a block is for its
-//! job is learnt of the whole block, too, and of all blocks of the segments that may hold a job before a reader is told that there is none. So
-//! a job that the reader may not know costs what an absent one costs, and no entry of it is looked at for that.
+//! job is also learnt for the whole block, and for all blocks of the segments that may hold a job before a reader is told that there is none.
+//! Therefore a job that the reader may not know costs what an absent job costs, and no entry of it is looked at for that.
 
 use std::cell::Cell;
 use std::ops::BitOrAssign;

@@ -357,7 +357,7 @@ impl Store {
     }
 
     /// A position with all entries that arrived before `at` in front of it. Blocks are not divided, so
-    /// others may be in front of it, too.
+    /// later entries may also be in front of it.
     pub(crate) fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
         // Classes are independent: the latest entry of all of them counts.
         let mut end = SeqNo::FIRST;

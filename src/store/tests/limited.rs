@@ -219,8 +219,9 @@ fn with_hidden(
     (dir, rig.reopened())
 }
 
-#[test]
-fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
+/// Compares stores with a hidden job under each of these limits, by `check`: the first store is asked for the hidden job, the second
+/// for an absent one. They are equal, so that nothing is known of their blocks before the first search under a limit.
+fn each_hidden_job(all: &[&str], check: impl Fn([(&Rig, &str); 2], &ReadLimits)) {
     let of_time = ["20260601000000000000", "20260701000000000000"];
     let before_and_after = ["20260101000000000000", "20271231000000000000"];
     for ([job, absent], beside) in [
@@ -228,29 +229,34 @@ fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
         (["by hand", "by foot"], ["other", "another"]),
     ] {
         for make in [growing, sealed] {
-            // Equal stores: nothing is known of their blocks before the first search under a limit.
             let [(_one, one), (_two, two)] = [(); 2].map(|()| with_hidden(job, beside, make));
-            for limits in [
-                r#"{"minions": "web*"}"#,
-                r#"{"minions": "none*"}"#,
-                r#"{"minions": "web*", "functions": "test.*"}"#,
-                r#"{"functions": "test.*"}"#,
-                r#"{"tags": "salt/job/*/ret/web*"}"#,
-            ]
-            .map(limits)
-            {
-                for n in 0..3 {
-                    let of = |rig, jid| search(rig, &limits, &by_job(jid), 10);
-                    let (hidden, none) = (of(&one, job), of(&two, absent));
-                    assert_eq!((hidden.events.len(), none.events.len()), (0, 0));
-                    assert_eq!(hidden.next, none.next);
-                    assert_eq!(hidden.stats, none.stats, "{limits:?} {job} {n}");
-                    // Blocks are read once per limit.
-                    assert!(n == 0 || hidden.stats.blocks == 0, "{:?}", hidden.stats);
-                }
+            for text in all {
+                check([(&one, job), (&two, absent)], &limits(text));
             }
         }
     }
+}
+
+const HIDING: [&str; 4] = [
+    r#"{"minions": "web*"}"#,
+    r#"{"minions": "none*"}"#,
+    r#"{"minions": "web*", "functions": "test.*"}"#,
+    r#"{"functions": "test.*"}"#,
+];
+
+#[test]
+fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
+    let all = [&HIDING[..], &[r#"{"tags": "salt/job/*/ret/web*"}"#]].concat();
+    each_hidden_job(&all, |asked, limits| {
+        for n in 0..3 {
+            let [hidden, none] = asked.map(|(rig, jid)| search(rig, limits, &by_job(jid), 10));
+            assert_eq!((hidden.events.len(), none.events.len()), (0, 0));
+            assert_eq!(hidden.next, none.next);
+            assert_eq!(hidden.stats, none.stats, "{limits:?} {} {n}", asked[0].1);
+            // Blocks are read once per limit.
+            assert!(n == 0 || hidden.stats.blocks == 0, "{:?}", hidden.stats);
+        }
+    });
 }
 
 /// The steps of all questions about a job, none of which knows it.
@@ -269,34 +275,16 @@ fn steps_of_unknown(rig: &Rig, limits: &ReadLimits, jid: &str) -> u64 {
 
 #[test]
 fn a_question_about_a_hidden_job_does_what_one_about_an_absent_job_does() {
-    let of_time = ["20260601000000000000", "20260701000000000000"];
-    let before_and_after = ["20260101000000000000", "20271231000000000000"];
-    for ([job, absent], beside) in [
-        (of_time, before_and_after),
-        (["by hand", "by foot"], ["other", "another"]),
-    ] {
-        for make in [growing, sealed] {
-            let [(_one, one), (_two, two)] = [(); 2].map(|()| with_hidden(job, beside, make));
-            for limits in [
-                r#"{"minions": "web*"}"#,
-                r#"{"minions": "none*"}"#,
-                r#"{"minions": "web*", "functions": "test.*"}"#,
-                r#"{"functions": "test.*"}"#,
-            ]
-            .map(limits)
-            {
-                let mut first = 0;
-                for n in 0..3 {
-                    let hidden = steps_of_unknown(&one, &limits, job);
-                    let none = steps_of_unknown(&two, &limits, absent);
-                    assert_eq!(hidden, none, "{limits:?} {job} {n}");
-                    // Blocks are read once per limit.
-                    first = if n == 0 { hidden } else { first };
-                    assert!(n == 0 || hidden < first, "{hidden} {first}");
-                }
-            }
+    each_hidden_job(&HIDING, |asked, limits| {
+        let mut first = 0;
+        for n in 0..3 {
+            let [hidden, none] = asked.map(|(rig, jid)| steps_of_unknown(rig, limits, jid));
+            assert_eq!(hidden, none, "{limits:?} {} {n}", asked[0].1);
+            // Blocks are read once per limit.
+            first = if n == 0 { hidden } else { first };
+            assert!(n == 0 || hidden < first, "{hidden} {first}");
         }
-    }
+    });
 }
 
 #[test]

@@ -429,7 +429,7 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
         for segment in files::list(&class_dir)? {
             let name = name_of(&segment);
             let seq = format::segment_seq(name.split('.').next().unwrap_or_default());
-            // A file with the name of a segment, too. Not `is_dir`: it may have gone meanwhile.
+            // Also a file with the name of a segment. Not `is_dir`: it may have gone meanwhile.
             if seq.is_none() || segment.is_file() {
                 found.push(segment);
                 continue;

@@ -498,7 +498,7 @@ impl Simulated {
         self.plan
             .add_bad_sector(log.to_str().unwrap(), at..at + sector);
         let met = |frame: &&FrameAt| frame.offset < at + sector && at < frame.offset + frame.len;
-        // Those behind bytes that a power loss destroyed, too.
+        // Also entries behind bytes that a power loss destroyed.
         let (frames, _) = hostile::all_frames(log);
         let hit = frames.iter().filter(met);
         hit.flat_map(|frame| frame.seqs.iter().map(|seq| seq.0))
