@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-packages test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -53,7 +53,11 @@ test-packages:
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo nextest run)
-test-build: ## build the crate and its tests: once for `make run`, all tests and the debug binary
+test-program: ## build the program, as `make run` does
+	@$(CARGO) build
+
+# Has the program of `test-program`, and compiles it no second time.
+test-build: ## build the crate and its tests
 	@$(CARGO) $(or $(NEXTEST),test) --no-run
 
 test-release:
@@ -66,15 +70,15 @@ test-salt: ## make the Python environments with Salt and the extension
 test-rust: ## run the tests of the crate
 	@$(PYTHON) tests/lab/in_memory.py $(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --no-fail-fast
 
+# The cases' Pythons are forks of one that has imported Salt.
 test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
 	@$(MAKE) --no-print-directory fuzz-sls COUNT=$(if $(CI),3000,200)
-	@SALTCELLAR_SALT_PYTHON=$$($(LAB) in-venv --no-extension -- python -c 'import sys; print(sys.executable)') \
-	  $(CARGO) test -q --test it reactor_conformance
+	@$(LAB) in-venv --no-extension -- python tests/lab/forked_python.py $(CARGO) test -q --test it reactor_conformance
 
-# The debug build is that of the tests: `cargo build` would compile it again. Nothing to do if `make test` has built it.
+# Nothing to do if `make test` has built it.
 test-binary:
 	@[ -n "$(TEST_STAGES)" ] || case "$(TEST_BIN)" in \
-	  "$(abspath $(TARGET))/debug/saltcellar") $(MAKE) --no-print-directory test-build;; \
+	  "$(abspath $(TARGET))/debug/saltcellar") $(CARGO) build --quiet;; \
 	  "$(abspath $(TARGET))/release/saltcellar") $(CARGO) build --release --quiet;; \
 	esac
 

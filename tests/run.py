@@ -6,8 +6,9 @@
   run.py --list             the stages
 
 Each stage is a target of the Makefile, so that `make test-NAME` runs it alone. Its output is in target/tests/NAME.log; that of a
-failed stage is printed. Stages start in the order below, as soon as what they need is done and there is room: tests mostly wait,
-for disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default two more than processors; one more in CI, where the release build runs beside them).
+failed stage is printed. Stages start in the order of the list, as soon as what they need is done and there is room: tests mostly wait, for
+disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default two more than processors; one more in CI,
+where the release build runs beside them).
 """
 import argparse
 import dataclasses
@@ -54,22 +55,27 @@ class Stage:
 
 
 def stages():
-    binary = ("build", "salt", *(["release"] if CI else []))
+    """In the order in which they start. By hand, what waits comes first, because it takes most of the run and a part of a processor, and the
+    crate's tests come last, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
+    # By hand the program is there before its tests, and after `make run` at once. The long run tests the release build.
+    program = ("release" if CI else "program", "salt")
+    rust = Stage("rust", "the crate", ("build",), 2)
     return [
         Stage("packages", "Debian packages that tests need", prepares=True),
         Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
-        Stage("build", "the crate and its tests", ("packages",), 2, prepares=True),
-        # While the crate's tests run, which wait half of the time.
-        *([Stage("release", "the release build", ("build",), prepares=True)] if CI else []),
-        Stage("systemd", "the units under a real systemd", binary),
-        Stage("integration", "a real Salt master", binary),
-        Stage("rust", "the crate", ("build",), 2),
-        Stage("python", "the extension", binary),
-        Stage("sinks", "real destinations of sinks", binary),
+        *([] if CI else [Stage("program", "the program, as `make run` builds it", ("packages",), 2, prepares=True)]),
+        Stage("build", "the crate and its tests", ("packages",) if CI else ("program",), 2, prepares=True),
+        Stage("systemd", "the units under a real systemd", program),
+        Stage("integration", "a real Salt master", program),
+        # The crate's tests run beside the release build, which uses one processor most of the time.
+        *([Stage("release", "the release build", ("build",), prepares=True), rust] if CI else []),
+        Stage("python", "the extension", program),
+        Stage("sinks", "real destinations of sinks", program),
+        Stage("page", "the page in Chromium", program),
+        Stage("http", "a real Prometheus", program),
         Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),
-        Stage("page", "the page in Chromium", binary),
         Stage("docs", "the site"),
-        Stage("http", "a real Prometheus", binary),
+        *([] if CI else [rust]),
     ]
 
 

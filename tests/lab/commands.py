@@ -5,7 +5,7 @@ A new process spends half a second of processor time on Salt's imports before it
 arguments, the environment, the end of the process with its handlers, the exit code.
 
 `Commands(python, env)` starts this file as that process, which ends with its caller. A request is a datagram: the command's arguments
-as JSON, with a connection for its exit code and its three standard streams.
+as JSON, with a connection for its exit code and its three standard streams. `forked_python.py` does the same for programs of Python.
 """
 import contextlib
 import importlib
@@ -57,8 +57,14 @@ class Commands:
         self.server.wait()
 
 
-def serve(requests):
-    """Forks for each request, until the caller has gone. Returns a command, in its new process."""
+def of_the_caller(requests):
+    """The next request, as datagram and file descriptors; an empty one if the caller has gone."""
+    request, fds, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+    return request, fds
+
+
+def serve(requests, receive=of_the_caller):
+    """Forks for each request, until the caller has gone. Returns the request, in its new process."""
     ends, wakes = os.pipe()
     for pipe in (ends, wakes):
         os.set_blocking(pipe, False)
@@ -84,8 +90,8 @@ def serve(requests):
                     os.killpg(pid, signal.SIGKILL)
 
         if requests in ready:
-            command, fds, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-            if not command:
+            request, fds = receive(requests)
+            if not request:
                 for pid in running:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
@@ -102,7 +108,7 @@ def serve(requests):
                     other.close()
                 for fd in (ends, wakes, *fds[1:]):
                     os.close(fd)
-                return json.loads(command)
+                return json.loads(request)
             running[pid] = connection
             for fd in fds[1:]:
                 os.close(fd)

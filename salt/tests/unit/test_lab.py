@@ -139,6 +139,65 @@ def test_each_stage_of_a_test_run_is_a_target_and_needs_known_ones():
         assert set(stage.needs) <= set(stages), name
 
 
+def test_by_hand_stages_that_wait_start_beside_the_build_of_the_tests_and_the_crates_tests_come_last(monkeypatch):
+    names = [stage.name for stage in run.stages()]
+    stages = {stage.name: stage for stage in run.stages()}
+    # Of two rooms: behind the others it would wait until they are done.
+    assert names.index("program") < names.index("build") < names.index("systemd")
+    for name in ("systemd", "integration", "python", "sinks", "page", "http"):
+        assert stages[name].needs == ("program", "salt") and names.index(name) < names.index("rust"), name
+
+    monkeypatch.setattr(run, "CI", True)
+    stages = {stage.name: stage for stage in run.stages()}
+    assert "program" not in stages and stages["systemd"].needs == ("release", "salt")
+
+
+#: Says who it is, and ends as its first argument tells.
+FORKED = """
+import json, os, signal, sys
+print(json.dumps([__name__, sys.argv, os.getcwd(), os.environ["MARK"], sys.flags.no_user_site, hash("x"), "salt.minion" in sys.modules]), flush=True)
+print("an error", file=sys.stderr, flush=True)
+if sys.argv[1] == "wait":
+    signal.pause()
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_fork_of_salts_python_is_a_process_like_one_that_was_started(tmp_path):
+    """Same program, arguments, environment, streams and end; and it ends with the process that was started in its place."""
+    (tmp_path / "program").write_text(FORKED)
+    (tmp_path / "test").write_text(f"""
+import json, os, subprocess, sys
+sys.path.insert(0, {str(REPO / "tests" / "lab")!r})
+import procs
+python = os.environ["SALTCELLAR_SALT_PYTHON"]
+def start(python, how, out=subprocess.PIPE):
+    return subprocess.Popen([python, "-s", "-B", "-u", "-", how], stdin=open({str(tmp_path / "program")!r}), stdout=out, stderr=subprocess.PIPE,
+                            text=True, cwd="/", env={{**os.environ, "MARK": how, "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}})
+for how in ("0", "7", "killed"):
+    seen = []
+    for one in (start(sys.executable, how), start(python, how)):
+        out, err = one.communicate()
+        *rest, imported = json.loads(out)
+        seen.append((one.returncode, err, rest))
+    assert seen[0] == seen[1] and imported, seen
+read, write = os.pipe()
+waiting = start(python, "wait", write)
+os.close(write)
+with open(read) as lines:
+    assert lines.readline()
+    waiting.kill()
+    # The fork had the other end.
+    assert lines.read() == ""
+sys.exit(3)
+""")
+    done = subprocess.run([sys.executable, str(REPO / "tests" / "lab" / "forked_python.py"), sys.executable, str(tmp_path / "test")],
+                          capture_output=True, text=True, timeout=procs.WAIT_MAX)
+    assert done.returncode == 3, done
+
+
 def test_a_command_in_a_fork_has_its_own_output_exit_code_and_end(tmp_path):
     (tmp_path / "minion").write_text(json.dumps({"root_dir": str(tmp_path), "id": "here"}))
     call = ("salt-call", "--local", "-c", str(tmp_path), "--out=json", "--retcode-passthrough")
