@@ -421,7 +421,10 @@ async fn start_call(
     }
 
     match &call.run {
-        run @ (CallHandler::Read(_) | CallHandler::Whole(_) | CallHandler::Act(_)) => {
+        run @ (CallHandler::Typed(_)
+        | CallHandler::Read(_)
+        | CallHandler::Whole(_)
+        | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
             let is_search = call.only_reads();

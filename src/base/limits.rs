@@ -88,8 +88,8 @@ pub const JOBS_READ_AT_ONCE: usize = 512;
 
 /// Bytes of the arguments of a call with a filter.
 pub const ARGS_BYTES_MAX: usize = 64 * 1024;
-/// Nesting depth of these arguments, as `rmpv` counts.
-pub const ARGS_DEPTH_MAX: usize = 64;
+/// Nesting depth of arguments and answers that are decoded into types, without the values of Salt in them.
+pub const DECODE_DEPTH_MAX: usize = 64;
 
 /// Rows in the response to one list call.
 pub const LIST_ROWS_MAX: usize = 10_000;

@@ -7,7 +7,8 @@ use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 
 /// A compiled pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(from = "String", into = "String")]
 pub struct Glob {
     text: String,
     tokens: Vec<Token>,
@@ -15,6 +16,32 @@ pub struct Glob {
     stars: Option<(usize, usize)>,
     /// The ASCII characters, by bit, that each token accepts.
     ascii: Vec<u128>,
+}
+
+impl From<String> for Glob {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl From<Glob> for String {
+    fn from(glob: Glob) -> Self {
+        glob.text
+    }
+}
+
+impl schemars::JsonSchema for Glob {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Glob".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "glob" })
+    }
 }
 
 /// The text decides everything else.

@@ -1,5 +1,6 @@
 //! What a reader may know: the limits of a token, as conditions on entries.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Glob, word};
@@ -30,16 +31,19 @@ impl Limit {
 }
 
 /// Globs that restrict a reader; absent ones allow everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct ReadLimits {
     /// Minion ids.
     #[serde(default, with = "word", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Glob>")]
     pub minions: Option<Glob>,
     /// Tags of events.
     #[serde(default, with = "word", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Glob>")]
     pub tags: Option<Glob>,
     /// Functions.
     #[serde(default, with = "word", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Glob>")]
     pub functions: Option<Glob>,
 }
 

@@ -2,7 +2,9 @@
 
 use crate::base::limits::NAME_BYTES_MAX;
 
-use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text, is_nil};
+use super::msgpack::{
+    self, DecodeError, Pairs, Reader, Writer, as_bool, as_bytes, as_int, as_text, is_nil,
+};
 
 /// The first bytes from a client, before the version.
 pub const MAGIC: &[u8; 6] = b"SCWIRE";
@@ -54,6 +56,9 @@ pub enum CallError {
     /// Rejected by a rule.
     #[error("{0}")]
     Refused(String),
+    /// A position is of another store, or of one that was replaced.
+    #[error("{0}")]
+    OtherStore(String),
     /// The entry exceeds the size limit.
     #[error("an entry of {len} bytes exceeds the limit of {max}")]
     TooLarge {
@@ -86,6 +91,7 @@ impl CallError {
             CallError::UnknownCall(_) => "unknown_call",
             CallError::BadArgs { .. } | CallError::Argument(_) => "bad_args",
             CallError::Refused(_) => "refused",
+            CallError::OtherStore(_) => "other_store",
             CallError::TooLarge { .. } => "too_large",
             CallError::Unproven { code, .. } => code,
             CallError::Unavailable(_) => "unavailable",
@@ -117,7 +123,7 @@ impl<'a> Request<'a> {
             let len = r.array()?;
             let id = r.value()?;
             let call = r.text()?;
-            let args = Args::read(&mut r)?;
+            let args = Args::next(&mut r)?;
             Ok((len, id, call, args, r.rest().is_empty()))
         };
 
@@ -150,11 +156,11 @@ pub struct Args<'a> {
 impl<'a> Args<'a> {
     /// Accepts a value that is a map.
     pub fn of(map: &'a [u8]) -> Option<Self> {
-        Self::read(&mut Reader::new(map)).ok().flatten()
+        Self::next(&mut Reader::new(map)).ok().flatten()
     }
 
     /// Reads the next value; `None` if it is not a map.
-    fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
+    fn next(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
         let start = reader.rest();
         let mut inside = *reader;
         let Ok(pairs) = inside.map() else {
@@ -187,6 +193,39 @@ impl<'a> Args<'a> {
         self.map
     }
 
+    /// The arguments as a type: nil counts as absent, and unknown names are ignored.
+    pub fn read<T: serde::Deserialize<'a>>(&self) -> Result<T, CallError> {
+        // The place of an error is looked for once there is one: most arguments have none.
+        T::deserialize(Pairs::new(self.pairs())).or_else(|_| {
+            serde_path_to_error::deserialize(Pairs::new(self.pairs())).map_err(bad_argument)
+        })
+    }
+
+    /// The texts of the names, and the values.
+    fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        // The slots have the first pairs only.
+        let (slots, map): (&[_], &[u8]) = if self.is_full() {
+            (&[], self.map)
+        } else {
+            (&self.at_hand, &[0x80])
+        };
+        let named = |(name, value)| (as_bytes(name).unwrap_or_default(), value);
+
+        let slots: Vec<_> = slots
+            .iter()
+            .take_while(|(_, value)| !value.is_empty())
+            .copied()
+            .collect();
+        slots.into_iter().chain(msgpack::pairs(map).map(named))
+    }
+
+    /// Whether there may be arguments beyond the slots.
+    fn is_full(&self) -> bool {
+        self.at_hand
+            .last()
+            .is_some_and(|(_, value)| !value.is_empty())
+    }
+
     /// Any value; nil counts as absent.
     pub fn raw(&self, key: &str) -> Option<&'a [u8]> {
         let found = self
@@ -196,13 +235,8 @@ impl<'a> Args<'a> {
             .map(|(_, value)| *value);
 
         // Only a map with more arguments than slots is searched again.
-        let is_full = self
-            .at_hand
-            .last()
-            .is_some_and(|(_, value)| !value.is_empty());
-
         found
-            .or_else(|| is_full.then(|| msgpack::get(self.map, key))?)
+            .or_else(|| self.is_full().then(|| msgpack::get(self.map, key))?)
             .filter(|v| !is_nil(v))
     }
 
@@ -288,6 +322,18 @@ impl<'a> Args<'a> {
     }
 }
 
+/// The error of arguments that are not those of the call; the message names the place.
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub fn bad_argument<E: std::fmt::Display>(error: serde_path_to_error::Error<E>) -> CallError {
+    let path = error.path().to_string();
+    // A missing argument is named by the message, and has no path.
+    CallError::Argument(if path == "." {
+        error.inner().to_string()
+    } else {
+        format!("argument `{path}`: {}", error.inner())
+    })
+}
+
 /// A name: text, or an integer converted to its digits.
 pub fn id_text(value: &[u8]) -> Option<String> {
     if value.len() > NAME_BYTES_MAX {
@@ -298,6 +344,57 @@ pub fn id_text(value: &[u8]) -> Option<String> {
         msgpack::Head::Int(n) if n >= 0 => Some(n.to_string()),
         msgpack::Head::Big(n) => Some(n.to_string()),
         _ => None,
+    }
+}
+
+/// A name among arguments: text of at most 16 KiB, or an integer from 0, which becomes its digits.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(transparent)]
+pub struct Id(pub String);
+
+impl<'de> serde::Deserialize<'de> for Id {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(IdVisitor)
+    }
+}
+
+struct IdVisitor;
+
+impl serde::de::Visitor<'_> for IdVisitor {
+    type Value = Id;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("str of at most 16 KiB")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Id, E> {
+        if text.len() > NAME_BYTES_MAX {
+            return Err(E::custom("expected str of at most 16 KiB"));
+        }
+        Ok(Id(text.to_owned()))
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, text: &[u8]) -> Result<Id, E> {
+        self.visit_str(std::str::from_utf8(text).map_err(E::custom)?)
+    }
+
+    // pepper and other clients of Salt send job ids as numbers.
+    fn visit_u64<E>(self, number: u64) -> Result<Id, E> {
+        Ok(Id(number.to_string()))
+    }
+}
+
+impl schemars::JsonSchema for Id {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Id".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string" })
     }
 }
 

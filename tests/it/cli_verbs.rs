@@ -517,11 +517,15 @@ fn rows_are_printed_as_comma_separated_values() {
 #[test]
 fn a_list_whose_later_page_fails_is_a_whole_document_with_the_error() {
     let daemon = FakeDaemon::answering("jobs_list", |args| {
-        if !args["before"].is_nil() {
+        if !args["cursor"].is_nil() {
             return Err(("internal", "read the log: no disk"));
         }
         let rows = vec![Value::Map(job_row("20261121054728123456"))];
-        Ok(map([("jobs", Value::Array(rows)), ("more", true.into())]))
+        Ok(map([
+            ("jobs", Value::Array(rows)),
+            ("more", true.into()),
+            ("next", "store:20261121054728123456".into()),
+        ]))
     });
     let output = daemon.run(&["jobs", "list", "--output=json"]);
     assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));

@@ -263,7 +263,7 @@ fn values(name: &str) -> Option<Vec<String>> {
         .into(),
         // Others are at different events in the two stores.
         "from" => vec!["1".into(), "100000".into()],
-        "with" => [SHARED[0], OWN[0], FOREIGN[0], "20200101000000000000"]
+        "with" | "before" => [SHARED[0], OWN[0], FOREIGN[0], "20200101000000000000"]
             .map(str::to_owned)
             .into(),
         "id" | "sls" => vec![secret(), "web".into(), "*".into()],

@@ -1,11 +1,12 @@
 //! The configuration that the daemon runs with, and what a reload left open.
 
 use parking_lot::Mutex;
+use serde_json::Value as Json;
 
-use super::Ctx;
+use super::{Call, In, NoArgs, Run, Whole};
 use crate::config::Config;
 use crate::reactor::service::Reloader;
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 
 /// The result of the last reload of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,16 +55,26 @@ impl RunningConfig {
     }
 }
 
-/// The keys that `doctor` needs, as in a configuration file. Sinks and scripts, which may contain
-/// secrets, are left out.
-pub(super) fn show(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let mut values = ctx.config.config().to_json();
-    // By name, so that a new section is shown unless it is named here.
-    if let Some(sections) = values
-        .get_mut("config")
-        .and_then(serde_json::Value::as_object_mut)
-    {
-        sections.retain(|name, _| !matches!(name.as_str(), "sinks" | "scripts"));
+/// `config_show`: the keys that `doctor` needs, as in a configuration file. Sinks and scripts, which
+/// may contain secrets, are left out.
+pub(crate) struct Show;
+
+impl Call for Show {
+    const NAME: &'static str = "config_show";
+    const DOC: &'static str =
+        "Show the configuration that the daemon runs with, without sinks and scripts";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = Json;
+}
+
+impl Run for Show {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Json, CallError> {
+        let mut values = ctx.config.config().to_json();
+        // By name, so that a new section is shown unless it is named here.
+        if let Some(sections) = values.get_mut("config").and_then(Json::as_object_mut) {
+            sections.retain(|name, _| !matches!(name.as_str(), "sinks" | "scripts"));
+        }
+        Ok(values)
     }
-    super::document(&values)
 }

@@ -1,8 +1,8 @@
 //! Calls about events, entries, and the daemon's status.
 
 use super::consumers::FilterArgs;
-use super::{Ctx, ReadCtx, document, failed, typed};
-use crate::api::status;
+use super::{Call, Ctx, In, NoArgs, ReadCtx, Run, Whole, failed, typed};
+use crate::api::status::{self, Status};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
@@ -10,17 +10,18 @@ use crate::store::{EventPage, StoreView, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
-const LIMIT: usize = 20;
+/// Rows of a list, unless the caller wants another number.
+pub(super) const LIST_ROWS: usize = 20;
 
-pub(super) fn limit(args: &Args<'_>) -> Result<usize, CallError> {
-    Ok(args.count("limit")?.unwrap_or(LIMIT).min(LIST_ROWS_MAX))
+fn limit(args: &Args<'_>) -> Result<usize, CallError> {
+    Ok(args.count("limit")?.unwrap_or(LIST_ROWS).min(LIST_ROWS_MAX))
 }
 
-pub(super) fn glob(args: &Args<'_>, key: &'static str) -> Result<Option<Glob>, CallError> {
+fn glob(args: &Args<'_>, key: &'static str) -> Result<Option<Glob>, CallError> {
     Ok(args.text(key)?.map(Glob::new))
 }
 
-pub(super) fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError> {
+fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError> {
     Ok(args.int(key)?.map(Micros))
 }
 
@@ -251,6 +252,19 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     Ok(w.into_bytes())
 }
 
-pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    document(&status::status(ctx).map_err(failed)?)
+/// `status`.
+pub(crate) struct ShowStatus;
+
+impl Call for ShowStatus {
+    const NAME: &'static str = "status";
+    const DOC: &'static str = "Show the status of the daemon, its sources and its store";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = Status;
+}
+
+impl Run for ShowStatus {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Status, CallError> {
+        status::status(ctx).map_err(failed)
+    }
 }

@@ -7,6 +7,8 @@
 mod cache;
 pub(crate) mod config;
 pub(crate) mod consumers;
+mod cursor;
+mod definition;
 pub(crate) mod jobs;
 mod lists;
 mod poll;
@@ -17,6 +19,11 @@ pub(crate) mod sinks;
 pub(crate) mod store;
 mod writes;
 
+pub(crate) use cursor::Cursor;
+pub(in crate::api) use cursor::position;
+pub(crate) use definition::{Call, In, Run};
+pub(in crate::api) use definition::{ChangeCtx, Changing, Erased, Limited, NoArgs, Whole, typed};
+pub(crate) use lists::ShowStatus;
 pub(crate) use poll::Poll;
 pub(in crate::api) use reactor::no_events;
 pub(crate) use rights::{Caller, Rights};
@@ -35,7 +42,6 @@ use super::http::sessions::{self, Sessions};
 use super::http::tokens::{self, Tokens};
 use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
 use crate::base::metrics::Metrics;
 use crate::base::work::Ended;
 use crate::engines::runtime::Engines;
@@ -46,7 +52,6 @@ use crate::model::{FrameBatch, Limit, ReadLimits, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError, StoreView};
 use crate::wire::call::{Args, CallError};
-use crate::wire::json::to_json;
 use crate::wire::msgpack::{EncodeError, encode};
 use crate::wire::salt_codec::repaired;
 
@@ -99,6 +104,8 @@ impl<'a> ReadCtx<'a> {
 }
 
 pub(crate) enum CallHandler {
+    /// Returns at once; its type says what it reaches.
+    Typed(Erased),
     /// Returns at once what the caller may know of the stored data.
     Read(ReadCall),
     /// Returns at once something about the daemon, or about entries of any minion. Not for limited
@@ -124,6 +131,7 @@ impl CallHandler {
         caller: &Caller,
     ) -> Result<Vec<u8>, CallError> {
         let answer = match self {
+            CallHandler::Typed(call) => return (call.msgpack)(ctx, caller, args),
             CallHandler::Read(run) => run(&ReadCtx::of(ctx, &caller.limits), args)?,
             CallHandler::Whole(run) => run(ctx, args)?,
             CallHandler::Act(run) => run(ctx, args, caller)?,
@@ -175,13 +183,13 @@ pub(crate) type PollCall = fn(&Ctx, &Args<'_>, &Caller) -> Result<Poll, CallErro
 
 pub(crate) type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
-/// A call of the local socket.
-pub struct Call {
+/// A call in the table of all calls.
+pub struct CallEntry {
     /// The name on the wire.
     pub name: &'static str,
     /// A one-line description, in the imperative.
     pub doc: &'static str,
-    /// The right that a peer of the local socket needs, unless [`Call::needed`] raises it.
+    /// The right that a peer of the local socket needs, unless [`CallEntry::needed`] raises it.
     pub right: Right,
     /// The limits of callers that it applies; a caller with another limit is rejected.
     pub applies: &'static [Limit],
@@ -190,11 +198,12 @@ pub struct Call {
     pub(crate) run: CallHandler,
 }
 
-impl Call {
+impl CallEntry {
     /// True if the call changes nothing, so that it may end when nobody waits for its answer any
     /// more. A call of another kind is carried out in any case.
     pub(super) fn only_reads(&self) -> bool {
         match self.run {
+            CallHandler::Typed(call) => call.only_reads,
             CallHandler::Read(_) => true,
             // Whoever may only read changes nothing with it.
             CallHandler::Whole(_) => self.right == Right::Read,
@@ -207,8 +216,21 @@ type ReadCall = fn(&ReadCtx<'_>, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
 type WholeCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
-const fn call(name: &'static str, doc: &'static str, right: Right, run: CallHandler) -> Call {
-    Call {
+/// The entry of a call.
+const fn of<C: Run>() -> CallEntry {
+    CallEntry {
+        applies: C::APPLIES,
+        ..call(
+            C::NAME,
+            C::DOC,
+            C::RIGHT,
+            CallHandler::Typed(Erased::of::<C>()),
+        )
+    }
+}
+
+const fn call(name: &'static str, doc: &'static str, right: Right, run: CallHandler) -> CallEntry {
+    CallEntry {
         name,
         doc,
         right,
@@ -223,8 +245,8 @@ const fn read(
     doc: &'static str,
     applies: &'static [Limit],
     run: ReadCall,
-) -> Call {
-    Call {
+) -> CallEntry {
+    CallEntry {
         applies,
         ..call(name, doc, Right::Read, CallHandler::Read(run))
     }
@@ -235,24 +257,24 @@ const fn follow(
     doc: &'static str,
     applies: &'static [Limit],
     run: FollowCall,
-) -> Call {
-    Call {
+) -> CallEntry {
+    CallEntry {
         applies,
         ..call(name, doc, Right::Read, CallHandler::Follow(run))
     }
 }
 
-const fn whole(name: &'static str, doc: &'static str, right: Right, run: WholeCall) -> Call {
+const fn whole(name: &'static str, doc: &'static str, right: Right, run: WholeCall) -> CallEntry {
     call(name, doc, right, CallHandler::Whole(run))
 }
 
-const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
+const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> CallEntry {
     call(name, doc, right, CallHandler::Write(run))
 }
 
 /// A call that changes a consumer.
-const fn consumer(name: &'static str, doc: &'static str, run: CallHandler) -> Call {
-    Call {
+const fn consumer(name: &'static str, doc: &'static str, run: CallHandler) -> CallEntry {
+    CallEntry {
         changes_consumer: true,
         ..call(name, doc, Right::Write, run)
     }
@@ -266,7 +288,7 @@ const OF_EVENTS: &[Limit] = &Limit::ALL;
 use Right::{Admin, Read, Write};
 
 /// All calls.
-pub const CALLS: &[Call] = &[
+pub const CALLS: &[CallEntry] = &[
     write(
         "prep_jid",
         "Return the passed jid, or a new one",
@@ -370,18 +392,8 @@ pub const CALLS: &[Call] = &[
         Admin,
         zeromq::ignored,
     ),
-    whole(
-        "status",
-        "Show the status of the daemon, its sources and its store",
-        Read,
-        lists::status,
-    ),
-    whole(
-        "config_show",
-        "Show the configuration that the daemon runs with, without sinks and scripts",
-        Read,
-        config::show,
-    ),
+    of::<lists::ShowStatus>(),
+    of::<config::Show>(),
     read(
         "events_list",
         "List events, the latest first",
@@ -400,31 +412,11 @@ pub const CALLS: &[Call] = &[
         Admin,
         CallHandler::Act(send::event_send),
     ),
-    read(
-        "jobs_list",
-        "List jobs, the latest first",
-        OF_JOBS,
-        jobs::jobs_list,
-    ),
-    whole(
-        "store_stats",
-        "Show statistics of the store",
-        Read,
-        store::stats,
-    ),
-    whole(
-        "store_prune",
-        "Delete segments beyond limits, or list them",
-        Admin,
-        store::prune,
-    ),
-    whole(
-        "store_hold",
-        "Hold a job, or release it",
-        Admin,
-        store::hold,
-    ),
-    whole("store_holds", "List held jobs", Read, store::holds),
+    of::<jobs::List>(),
+    of::<store::Stats>(),
+    of::<store::Prune>(),
+    of::<store::HoldJob>(),
+    of::<store::ListHolds>(),
     whole(
         "reactor_list",
         "Show the reactor and its rules",
@@ -467,56 +459,22 @@ pub const CALLS: &[Call] = &[
         Admin,
         reactor::lease,
     ),
-    read(
-        "job_show",
-        "Show one job with its returns",
-        OF_JOBS,
-        jobs::job_show,
-    ),
-    read(
-        "job_states",
-        "List the states of a job",
-        OF_JOBS,
-        jobs::job_states,
-    ),
-    read(
-        "job_diff",
-        "Compare two runs of a job",
-        OF_JOBS,
-        jobs::job_diff,
-    ),
-    read(
-        "minions_list",
-        "List minions with their last jobs",
-        OF_MINIONS,
-        jobs::minions::list,
-    ),
-    read(
-        "minions_show",
-        "Show one minion",
-        OF_MINIONS,
-        jobs::minions::show,
-    ),
+    of::<jobs::Show>(),
+    of::<jobs::Missing>(),
+    of::<jobs::States>(),
+    of::<jobs::Diff>(),
+    of::<jobs::minions::List>(),
+    of::<jobs::minions::Show>(),
     follow(
         "job_watch",
         "Wait for changes of a job",
         OF_JOBS,
         jobs::job_watch,
     ),
-    whole(
-        "token_create",
-        "Create a token for the HTTP listener",
-        Admin,
-        tokens::create,
-    ),
-    call(
-        "page_link",
-        "Create a one-time link that signs in to the page",
-        Read,
-        CallHandler::Act(sessions::page_link),
-    ),
-    whole("token_list", "List tokens", Admin, tokens::list),
-    whole("token_revoke", "Revoke a token", Admin, tokens::revoke),
+    of::<tokens::Create>(),
+    of::<sessions::MakeLink>(),
+    of::<tokens::List>(),
+    of::<tokens::Revoke>(),
     follow(
         "events_follow",
         "Wait for events from a position on",
@@ -622,35 +580,8 @@ pub const CALLS: &[Call] = &[
     ),
 ];
 
-pub(crate) fn find(name: &str) -> Option<&'static Call> {
+pub(crate) fn find(name: &str) -> Option<&'static CallEntry> {
     CALLS.iter().find(|call| call.name == name)
-}
-
-/// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
-pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
-    // The map is decoded into values of several times its size, so its limit is below that of a
-    // frame.
-    let map = args.map();
-
-    if map.len() > ARGS_BYTES_MAX {
-        return Err(CallError::TooLarge {
-            len: map.len(),
-            max: ARGS_BYTES_MAX,
-        });
-    }
-
-    let value = rmpv::decode::read_value_with_max_depth(&mut &*map, ARGS_DEPTH_MAX)
-        .map_err(|error| CallError::Argument(format!("the arguments are malformed: {error}")))?;
-    let mut json = to_json(&value);
-
-    // The extension sends every argument of Salt's functions, absent ones as nil.
-    if let Some(fields) = json.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-
-    serde_path_to_error::deserialize(json).map_err(|error| {
-        CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
-    })
 }
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a
@@ -730,7 +661,12 @@ mod tests {
     #[test]
     fn calls_apply_limits_exactly_if_they_read_through_a_view() {
         for call in CALLS {
-            let has_view = matches!(call.run, CallHandler::Read(_) | CallHandler::Follow(_));
+            let has_view = match call.run {
+                CallHandler::Read(_) | CallHandler::Follow(_) => true,
+                // Checked when it is compiled.
+                CallHandler::Typed(_) => continue,
+                _ => false,
+            };
             assert_eq!(has_view, !call.applies.is_empty(), "{}", call.name);
         }
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Call, CallHandler, Ctx};
+use super::{CallEntry, CallHandler, Ctx};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Limit, ReadLimits, Right};
 use crate::wire::call::{Args, CallError};
@@ -29,7 +29,7 @@ struct Asked {
     is_of_sink: bool,
 }
 
-impl Call {
+impl CallEntry {
     fn asked(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Asked, CallError> {
         let is_import = matches!(self.run, CallHandler::Write(_)) && args.flag("import")?;
         let is_of_sink = self.changes_consumer
@@ -110,7 +110,7 @@ impl Rights {
     pub(in crate::api) fn check(
         &self,
         ctx: &Ctx,
-        call: &Call,
+        call: &CallEntry,
         args: &Args<'_>,
         caller: &Caller,
     ) -> Result<(), CallError> {

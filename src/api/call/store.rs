@@ -1,15 +1,20 @@
 //! Calls about the store: statistics, retention on demand, holds.
 
-use super::{Ctx, document, failed};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Call, ChangeCtx, Changing, Ctx, In, NoArgs, Run, Whole, failed};
 use crate::api::status::{ClockStep, per_1000_s};
 use crate::base::limits::HOURS_SHOWN;
 use crate::model::word::Word as _;
-use crate::model::{Age, Keep};
+use crate::model::{Age, Keep, Right};
 use crate::store::read::stats::ClassStats;
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Hold, StoreError};
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::{CallError, Id};
 use crate::wire::msgpack::{Time, or_absent};
 
 answers! {
@@ -96,27 +101,40 @@ answers! {
     }
 }
 
-pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let stats = ctx.store.stats().map_err(failed)?;
+/// `store_stats`.
+pub(crate) struct Stats;
 
-    let space = stats.space;
-    document(&StoreState {
-        state_dir: ctx.state_dir.to_string_lossy().into_owned(),
-        head: stats.head.0,
-        durable: stats.durable.0,
-        checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
-        space: Space {
-            state: space.room.name().to_owned(),
-            free_bytes: space.free,
-            total_bytes: space.total,
-            low_bytes: space.low,
-            min_bytes: space.min,
-        },
-        clock_step: stats.clock_step.map(ClockStep::from),
-        holds: stats.holds as u64,
-        entries_by_hour: ctx.store.entries_by_hour(HOURS_SHOWN).map_err(failed)?,
-        classes: stats.classes.iter().map(class_stats).collect(),
-    })
+impl Call for Stats {
+    const NAME: &'static str = "store_stats";
+    const DOC: &'static str = "Show statistics of the store";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = StoreState;
+}
+
+impl Run for Stats {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<StoreState, CallError> {
+        let stats = ctx.store.stats().map_err(failed)?;
+
+        let space = stats.space;
+        Ok(StoreState {
+            state_dir: ctx.state_dir.to_string_lossy().into_owned(),
+            head: stats.head.0,
+            durable: stats.durable.0,
+            checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
+            space: Space {
+                state: space.room.name().to_owned(),
+                free_bytes: space.free,
+                total_bytes: space.total,
+                low_bytes: space.low,
+                min_bytes: space.min,
+            },
+            clock_step: stats.clock_step.map(ClockStep::from),
+            holds: stats.holds as u64,
+            entries_by_hour: ctx.store.entries_by_hour(HOURS_SHOWN).map_err(failed)?,
+            classes: stats.classes.iter().map(class_stats).collect(),
+        })
+    }
 }
 
 fn class_stats(class: &ClassStats) -> StoreClass {
@@ -148,28 +166,62 @@ fn times(usage: &SegmentUsage) -> [Option<Time>; 2] {
     [usage.at_min, usage.at_max].map(|at| Some(Time(at)).filter(|_| usage.entries > 0))
 }
 
-/// Deletes segments beyond limits, or lists them.
-pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let count = |key| args.count(key).map(|n| n.map(|n| n as u64));
-    let (age, bytes, entries) = (count("age_s")?, count("bytes")?, count("entries")?);
-    // Without a limit of its own a prune applies those of the configuration.
-    let keep = (age.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
-        age: age.map_or(Age::Forever, |s| {
-            Age::For(std::time::Duration::from_secs(s))
-        }),
-        bytes,
-        entries,
-    });
+/// `store_prune`.
+pub(crate) struct Prune;
 
-    let class = args.text("class")?.map(str::to_owned);
-    let options = PruneOptions {
-        class,
-        keep,
-        accept_salt: args.flag("accept_salt")?,
-        dry_run: args.flag("dry_run")?,
-    };
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PruneArgs {
+    /// Only this class
+    class: Option<String>,
+    /// Delete what is older, in seconds, instead of what the configured limits select
+    age_s: Option<u64>,
+    /// Keep at most this many bytes
+    bytes: Option<u64>,
+    /// Keep at most this many entries
+    entries: Option<u64>,
+    /// Accept the shorter age that Salt has reported
+    #[serde(default)]
+    accept_salt: bool,
+    /// Delete nothing
+    #[serde(default)]
+    dry_run: bool,
+}
 
-    document(&pruned(&ctx.store.prune(&options).map_err(refused)?))
+impl Call for Prune {
+    const NAME: &'static str = "store_prune";
+    const DOC: &'static str = "Delete segments beyond limits, or list them";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = PruneArgs;
+    type Answer = Pruned;
+}
+
+impl Run for Prune {
+    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: PruneArgs) -> Result<Pruned, CallError> {
+        let PruneArgs {
+            class,
+            age_s,
+            bytes,
+            entries,
+            accept_salt,
+            dry_run,
+        } = args;
+
+        // Without a limit of its own a prune applies those of the configuration.
+        let keep = (age_s.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
+            age: age_s.map_or(Age::Forever, |s| Age::For(Duration::from_secs(s))),
+            bytes,
+            entries,
+        });
+
+        let options = PruneOptions {
+            class,
+            keep,
+            accept_salt,
+            dry_run,
+        };
+        Ok(pruned(&ctx.store.prune(&options).map_err(refused)?))
+    }
 }
 
 /// The result of `store_prune`. The command line also uses it without a daemon.
@@ -220,63 +272,102 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
     }
 }
 
-/// Holds a job, or releases it.
-pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let jid = args.required_id("jid")?;
-    if args.flag("release")? {
-        return document(&ctx.store.release(&jid).map_err(refused)?);
-    }
-    // A hold on a job that is not stored would protect nothing, and hide a typing mistake.
-    if ctx
-        .store
-        .job_entries_with(&jid, |_| false)
-        .map_err(failed)?
-        .is_empty()
-    {
-        return Err(CallError::Refused(format!(
-            "job {jid} is not stored and cannot be held"
-        )));
-    }
+/// `store_hold`.
+pub(crate) struct HoldJob;
 
-    let hold = ctx
-        .store
-        .hold(&jid, args.text("reason")?.unwrap_or(""))
-        .map_err(refused)?;
-
-    document(&HeldJob {
-        jid: hold.jid,
-        time: Time(hold.since),
-        reason: hold.reason,
-        entries: None,
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct HoldArgs {
+    /// The job's id
+    jid: Id,
+    /// Why it is held
+    #[serde(default)]
+    reason: String,
+    /// Release it instead
+    #[serde(default)]
+    release: bool,
 }
 
-/// The held jobs with their numbers of entries.
-pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    // Entries are counted without their bodies.
-    let row = |hold: Hold| {
-        let entries = ctx
-            .store
-            .job_entries_with(&hold.jid, |_| false)
-            .map_err(failed)?
-            .len() as u64;
+/// The hold, or whether there was one to release.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum HoldAnswer {
+    Released(bool),
+    Held(HeldJob),
+}
 
-        Ok(HeldJob {
+impl Call for HoldJob {
+    const NAME: &'static str = "store_hold";
+    const DOC: &'static str = "Hold a job, or release it";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = HoldArgs;
+    type Answer = HoldAnswer;
+}
+
+impl Run for HoldJob {
+    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: HoldArgs) -> Result<HoldAnswer, CallError> {
+        let HoldArgs {
+            jid: Id(jid),
+            reason,
+            release,
+        } = args;
+
+        if release {
+            return Ok(HoldAnswer::Released(
+                ctx.store.release(&jid).map_err(refused)?,
+            ));
+        }
+        // A hold on a job that is not stored would protect nothing, and hide a typing mistake.
+        if count_entries(ctx, &jid)? == 0 {
+            return Err(CallError::Refused(format!(
+                "job {jid} is not stored and cannot be held"
+            )));
+        }
+
+        let hold = ctx.store.hold(&jid, &reason).map_err(refused)?;
+        Ok(HoldAnswer::Held(HeldJob {
             jid: hold.jid,
             time: Time(hold.since),
             reason: hold.reason,
-            entries: Some(entries),
+            entries: None,
+        }))
+    }
+}
+
+/// The number of entries of a job.
+fn count_entries(ctx: &Ctx, jid: &str) -> Result<u64, CallError> {
+    // Without their bodies.
+    let entries = ctx.store.job_entries_with(jid, |_| false).map_err(failed)?;
+    Ok(entries.len() as u64)
+}
+
+/// `store_holds`.
+pub(crate) struct ListHolds;
+
+impl Call for ListHolds {
+    const NAME: &'static str = "store_holds";
+    const DOC: &'static str = "List held jobs";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = Holds;
+}
+
+impl Run for ListHolds {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Holds, CallError> {
+        let row = |hold: Hold| {
+            Ok(HeldJob {
+                entries: Some(count_entries(ctx, &hold.jid)?),
+                jid: hold.jid,
+                time: Time(hold.since),
+                reason: hold.reason,
+            })
+        };
+
+        let holds = ctx.store.holds().into_iter().map(row);
+        Ok(Holds {
+            holds: holds.collect::<Result<_, CallError>>()?,
         })
-    };
-
-    let holds = ctx
-        .store
-        .holds()
-        .into_iter()
-        .map(row)
-        .collect::<Result<_, CallError>>()?;
-
-    document(&Holds { holds })
+    }
 }
 
 /// Converts a store error for the caller; a refusal keeps its message.

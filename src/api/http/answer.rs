@@ -87,7 +87,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         CallError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         CallError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        CallError::Refused(_) => StatusCode::CONFLICT,
+        CallError::Refused(_) | CallError::OtherStore(_) => StatusCode::CONFLICT,
         CallError::Unproven { .. } => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_REQUEST,
     }

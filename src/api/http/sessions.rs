@@ -15,12 +15,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::tokens::{Token, secret};
-use crate::api::call::{Caller, Ctx, document};
+use crate::api::call::{Call, Caller, ChangeCtx, Changing, In, NoArgs, Run};
 use crate::base::limits::{
     HTTP_SESSION_IDLE, HTTP_SESSION_LIFETIME, HTTP_SESSIONS_MAX, HTTP_SESSIONS_OF_ONE,
     PAGE_LINK_LIFETIME, PAGE_LINKS_MAX,
 };
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 use crate::wire::signed::{Digest, sha256};
 
 /// The first characters of every secret of a session.
@@ -185,36 +185,45 @@ answers! {
 }
 
 /// `page_link`: makes a link that signs the caller in to the page with the caller's rights.
-pub(in crate::api) fn page_link(
-    ctx: &Ctx,
-    _: &Args<'_>,
-    caller: &Caller,
-) -> Result<Vec<u8>, CallError> {
-    let Some(listener) = &ctx.http else {
-        let why = "there is no page: set `http.listen` in the configuration and restart the daemon";
-        return Err(CallError::Refused(why.to_owned()));
-    };
-    // The session outlives the process.
-    let signed_in = Caller {
-        pid: None,
-        ..caller.clone()
-    };
+pub(crate) struct MakeLink;
 
-    let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
-    tracing::info!(target: "audit", action = "page_link", uid = caller.uid, "one-time link to the page created");
+impl Call for MakeLink {
+    const NAME: &'static str = "page_link";
+    const DOC: &'static str = "Create a one-time link that signs in to the page";
+    type Scope = Changing;
+    type Args<'a> = NoArgs;
+    type Answer = PageLink;
+}
 
-    let path = format!("{LINK_PATH}{text}");
-    let scheme = if ctx.sessions.has_tls {
-        "https"
-    } else {
-        "http"
-    };
+impl Run for MakeLink {
+    fn run(ChangeCtx { ctx, caller }: &In<'_, Self>, _: NoArgs) -> Result<PageLink, CallError> {
+        let Some(listener) = &ctx.http else {
+            let why =
+                "there is no page: set `http.listen` in the configuration and restart the daemon";
+            return Err(CallError::Refused(why.to_owned()));
+        };
+        // The session outlives the process.
+        let signed_in = Caller {
+            pid: None,
+            ..(*caller).clone()
+        };
 
-    document(&PageLink {
-        url: format!("{scheme}://{}{path}", listener.status().listen),
-        path,
-        seconds: PAGE_LINK_LIFETIME.as_secs(),
-    })
+        let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
+        tracing::info!(target: "audit", action = "page_link", uid = caller.uid, "one-time link to the page created");
+
+        let path = format!("{LINK_PATH}{text}");
+        let scheme = if ctx.sessions.has_tls {
+            "https"
+        } else {
+            "http"
+        };
+
+        Ok(PageLink {
+            url: format!("{scheme}://{}{path}", listener.status().listen),
+            path,
+            seconds: PAGE_LINK_LIFETIME.as_secs(),
+        })
+    }
 }
 
 #[cfg(test)]

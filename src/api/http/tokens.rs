@@ -25,18 +25,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
 
-use crate::api::call::{Ctx, document, typed};
+use crate::api::call::{Call, ChangeCtx, Changing, In, NoArgs, Run, Whole};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Limit, ReadLimits, Right};
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::store::vfs::Fs;
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
 use crate::wire::signed::sha256;
 
@@ -81,7 +82,7 @@ pub struct Token {
 }
 
 /// The right of a token. [`Right`] accepts no `admin` from the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// [`Right::Read`]
@@ -379,19 +380,6 @@ answers! {
     }
 }
 
-#[derive(Deserialize)]
-struct CreateArgs {
-    name: String,
-    scope: Scope,
-    #[serde(flatten)]
-    limits: ReadLimits,
-}
-
-#[derive(Deserialize)]
-struct NameArgs {
-    name: String,
-}
-
 fn check_text(key: &str, text: &str) -> Result<(), CallError> {
     let is_plain =
         !text.is_empty() && text.len() <= TOKEN_TEXT_BYTES_MAX && !text.contains(char::is_control);
@@ -405,62 +393,119 @@ fn check_text(key: &str, text: &str) -> Result<(), CallError> {
     }
 }
 
-pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CreateArgs {
-        name,
-        scope,
-        limits,
-    } = typed(args)?;
+/// `token_create`.
+pub(crate) struct Create;
 
-    // The list of tokens shows the name and the globs, and the audit log has the name.
-    check_text("name", &name)?;
-    for limit in Limit::ALL {
-        if let Some(glob) = limits.of(limit) {
-            check_text(limit.name(), glob.as_str())?;
-        }
-    }
-
-    let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
-    // Without the token's text, which only the caller gets.
-    tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
-
-    document(&NewToken { name, token: text })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CreateArgs {
+    /// Its name, for people and for the audit log
+    name: String,
+    /// Its right
+    scope: Scope,
+    #[serde(flatten)]
+    limits: ReadLimits,
 }
 
-pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let state = ctx.tokens.state.lock();
+impl Call for Create {
+    const NAME: &'static str = "token_create";
+    const DOC: &'static str = "Create a token for the HTTP listener";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = CreateArgs;
+    type Answer = NewToken;
+}
 
-    let row = |token: &Token| {
-        let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
-        let scope = Right::from(token.scope).name().to_owned();
-        let time = Time(Micros(token.created));
-        TokenRow {
-            name: token.name.clone(),
+impl Run for Create {
+    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: CreateArgs) -> Result<NewToken, CallError> {
+        let CreateArgs {
+            name,
             scope,
-            time,
-            minions: text(Limit::Minions),
-            tags: text(Limit::Tags),
-            functions: text(Limit::Functions),
-        }
-    };
+            limits,
+        } = args;
 
-    document(&TokenList {
-        tokens: state.tokens.iter().map(row).collect(),
-        problem: state.problem.clone(),
-    })
+        // The list of tokens shows the name and the globs, and the audit log has the name.
+        check_text("name", &name)?;
+        for limit in Limit::ALL {
+            if let Some(glob) = limits.of(limit) {
+                check_text(limit.name(), glob.as_str())?;
+            }
+        }
+
+        let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
+        // Without the token's text, which only the caller gets.
+        tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
+
+        Ok(NewToken { name, token: text })
+    }
 }
 
-pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let NameArgs { name } = typed(args)?;
-    ctx.tokens.change(|tokens| {
-        // An unknown name is an error: a typing mistake must not look like a revoked token.
-        let before = tokens.len();
-        tokens.retain(|token| token.name != name);
-        let unknown = || CallError::Refused(format!("there is no token {name:?}"));
-        (tokens.len() < before).then_some(()).ok_or_else(unknown)
-    })?;
-    tracing::info!(target: "audit", action = "token_revoke", token = name, "token revoked");
-    document(&Revoked { name })
+/// `token_list`.
+pub(crate) struct List;
+
+impl Call for List {
+    const NAME: &'static str = "token_list";
+    const DOC: &'static str = "List tokens";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = TokenList;
+}
+
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<TokenList, CallError> {
+        let state = ctx.tokens.state.lock();
+
+        let row = |token: &Token| {
+            let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
+            TokenRow {
+                name: token.name.clone(),
+                scope: Right::from(token.scope).name().to_owned(),
+                time: Time(Micros(token.created)),
+                minions: text(Limit::Minions),
+                tags: text(Limit::Tags),
+                functions: text(Limit::Functions),
+            }
+        };
+
+        Ok(TokenList {
+            tokens: state.tokens.iter().map(row).collect(),
+            problem: state.problem.clone(),
+        })
+    }
+}
+
+/// `token_revoke`.
+pub(crate) struct Revoke;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct RevokeArgs {
+    /// The token's name
+    name: String,
+}
+
+impl Call for Revoke {
+    const NAME: &'static str = "token_revoke";
+    const DOC: &'static str = "Revoke a token";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = RevokeArgs;
+    type Answer = Revoked;
+}
+
+impl Run for Revoke {
+    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: RevokeArgs) -> Result<Revoked, CallError> {
+        let RevokeArgs { name } = args;
+        ctx.tokens.change(|tokens| {
+            // An unknown name is an error: a typing mistake must not look like a revoked token.
+            let before = tokens.len();
+            tokens.retain(|token| token.name != name);
+            let unknown = || CallError::Refused(format!("there is no token {name:?}"));
+            (tokens.len() < before).then_some(()).ok_or_else(unknown)
+        })?;
+        tracing::info!(target: "audit", action = "token_revoke", token = name, "token revoked");
+
+        Ok(Revoked { name })
+    }
 }
 
 #[cfg(test)]

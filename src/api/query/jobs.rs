@@ -38,7 +38,11 @@ pub(crate) struct JobFilter {
     pub(crate) find_job: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What became of a job.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum JobResult {
     /// An answer failed.
     Failed,
@@ -51,16 +55,6 @@ pub(crate) enum JobResult {
 }
 
 impl JobResult {
-    pub(crate) fn of(name: &str) -> Option<Self> {
-        Some(match name {
-            "failed" => Self::Failed,
-            "succeeded" => Self::Succeeded,
-            "missing" => Self::Missing,
-            "changed" => Self::Changed,
-            _ => return None,
-        })
-    }
-
     fn is_of(self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self == Self::Changed {
             // Only states report changes, so jobs of other functions are not read.

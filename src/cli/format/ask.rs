@@ -214,7 +214,7 @@ pub(in crate::cli) fn change<T: DeserializeOwned>(
 pub(in crate::cli) struct Pages {
     client: Client,
     list: ListCall,
-    /// The arguments, with `before`: the position of the next page.
+    /// The arguments, with the position of the next page.
     args: Json,
     wanted: u64,
     /// Whether the daemon has rows beyond those read.
@@ -230,7 +230,9 @@ pub(in crate::cli) struct ListCall {
     pub(in crate::cli) call: &'static str,
     /// The field of the response that holds the list.
     pub(in crate::cli) rows: &'static str,
-    /// The field of a row whose value is the argument `before` of the next call.
+    /// The argument of the next call that has the position of its page.
+    pub(in crate::cli) position: &'static str,
+    /// The field of a row with that position, of a list that does not name it as `next`.
     pub(in crate::cli) cursor: &'static str,
     /// The operation, for messages of a failed call.
     pub(in crate::cli) operation: &'static str,
@@ -429,10 +431,10 @@ impl Pages {
 
         if let Some(before) = next.or_else(of_row).filter(|_| self.more) {
             // A daemon that repeats a page would be read forever.
-            if before.is_null() || before == self.args.of("before") {
+            if before.is_null() || before == self.args.of(self.list.position) {
                 return Err(invalid("the list does not advance"));
             }
-            set(&mut self.args, "before", before.clone());
+            set(&mut self.args, self.list.position, before.clone());
         } else {
             // `more` without a cursor would loop forever.
             self.done = true;

@@ -129,6 +129,11 @@ impl StoreView {
         gap.filter(|gap| self.limits.allow_event(&gap.tag, &gap.minion, &gap.fun))
     }
 
+    /// As [`Store::id`].
+    pub(crate) fn id(&self) -> String {
+        self.store.id()
+    }
+
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
         self.store.event_id(event)
     }

@@ -9,8 +9,10 @@
 //! No input panics, recurses or allocates: the traversal is a loop with one counter. Code that builds trees limits their
 //! depth by [`crate::base::limits::MSGPACK_DEPTH_MAX`].
 
+mod deserialize;
 mod serialize;
 
+pub use deserialize::{Decoder, NotOfType, Packed, PackedArray, PackedMap, Pairs, decode};
 pub use serialize::{EncodeError, Stored, Time, encode, or_absent};
 
 /// Why bytes are not a value.

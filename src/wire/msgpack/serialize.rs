@@ -3,16 +3,16 @@
 //! For serde msgpack is not human-readable, so that a [`Time`] is a number here and text in JSON.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Error as _, Impossible};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
-use serde_json::Value as Json;
 
-use super::{Reader, Writer};
+use super::deserialize::PACKED;
+use super::{Reader, Writer, as_bytes, as_text, is_nil};
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::wire::json::to_json;
@@ -46,16 +46,14 @@ pub fn or_absent<T: Serialize + Default + PartialEq, S: Serializer>(
     value.serialize(to)
 }
 
-/// A value of Salt in a response: msgpack as it was received; JSON in a client.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// A value of Salt in an answer or among arguments: msgpack as it was received.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Stored {
     /// Null, or left out, see [`or_absent`].
     #[default]
     None,
     /// One msgpack value.
     Packed(Vec<u8>),
-    /// Its JSON form.
-    Json(Json),
 }
 
 impl Stored {
@@ -90,12 +88,16 @@ impl Stored {
         }
     }
 
-    /// The text of a value that was read from JSON.
+    /// The value, if it is text.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::Json(value) = self {
-            value.as_str()
-        } else {
-            None
+        as_text(self.packed())
+    }
+
+    /// The value in msgpack.
+    pub fn packed(&self) -> &[u8] {
+        match self {
+            Self::None => &[0xc0],
+            Self::Packed(value) => value,
         }
     }
 
@@ -115,17 +117,141 @@ impl Serialize for Stored {
                     rmpv::decode::read_value_with_max_depth(&mut value.as_slice(), RMPV_DEPTH_MAX);
                 to_json(&read.map_err(ser::Error::custom)?).serialize(to)
             }
-            Self::Json(value) => value.serialize(to),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Stored {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(match Json::deserialize(from)? {
-            Json::Null => Self::None,
-            value => Self::Json(value),
+        let value = from.deserialize_newtype_struct(PACKED, StoredVisitor)?;
+        Ok(if is_nil(&value) {
+            Self::None
+        } else {
+            Self::Packed(value)
         })
+    }
+}
+
+/// The msgpack of one value: of [`decode`](super::decode) as it was, of any other source encoded.
+struct StoredVisitor;
+
+impl<'de> Visitor<'de> for StoredVisitor {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(value.to_vec())
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Vec<u8>, D::Error> {
+        let mut out = Writer::new();
+        from.deserialize_any(Rewrite(&mut out))?;
+        Ok(out.into_bytes())
+    }
+}
+
+/// Encodes what another deserializer reads: serde keeps the fields of a flattened struct in values of its own.
+struct Rewrite<'a>(&'a mut Writer);
+
+impl<'de> DeserializeSeed<'de> for Rewrite<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Rewrite<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.0.nil();
+        Ok(())
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        self.0.nil();
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.0.bool(value);
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.0.int(value);
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.0.uint(value);
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        self.0.float(value);
+        Ok(())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<(), E> {
+        self.0.str(value);
+        Ok(())
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<(), E> {
+        self.0.bin(value);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let (mut body, mut count) = (Writer::new(), 0);
+        while items.next_element_seed(Rewrite(&mut body))?.is_some() {
+            count += 1;
+        }
+
+        self.0.array(count).raw(&body.0);
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<(), A::Error> {
+        let (mut body, mut count) = (Writer::new(), 0);
+        loop {
+            let key = body.len();
+            if pairs.next_key_seed(Rewrite(&mut body))?.is_none() {
+                break;
+            }
+
+            let value = body.len();
+            pairs.next_value_seed(Rewrite(&mut body))?;
+            count += 1;
+
+            // A value that serde has no type for: its bytes are in the map's only pair.
+            let at = |range| body.0.get(range).unwrap_or_default();
+            if as_text(at(key..value)) == Some(PACKED) {
+                let packed = as_bytes(at(value..body.len())).unwrap_or(&[0xc0]);
+                self.0.raw(packed);
+                return Ok(());
+            }
+        }
+
+        self.0.map(count).raw(&body.0);
+        Ok(())
     }
 }
 
@@ -485,7 +611,7 @@ impl<'a> Serializer for &'a mut Writer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
 

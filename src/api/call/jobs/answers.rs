@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::api::call::Cursor;
 use crate::api::query::Child;
 use crate::wire::msgpack::{Stored, Time, or_absent};
 
@@ -13,7 +14,15 @@ answers! {
         more: bool,
         /// The `cursor` of the next page.
         #[serde(serialize_with = "or_absent")]
-        next: Option<String>,
+        next: Option<Cursor>,
+    }
+    /// The minions that have not returned a job.
+    Awaited {
+        jid: String,
+        expected: Option<u64>,
+        returned: u64,
+        missing_count: Option<u64>,
+        missing: Vec<String>,
     }
     /// A job in a list.
     JobRow {

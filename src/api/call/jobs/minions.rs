@@ -1,28 +1,75 @@
 //! Calls about minions.
 
-use super::super::lists::glob;
-use super::super::{ReadCtx, document, failed};
-use crate::api::query::{MinionsFilter, minion, minions_list};
-use crate::base::limits::MINIONS_ROWS_MAX;
-use crate::wire::call::{Args, CallError};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-pub(in crate::api::call) fn list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let filter = MinionsFilter {
-        minion: glob(args, "minion")?,
-        attention: args.flag("attention")?,
-        after: args.text("after")?.map(str::to_owned),
-        limit: args
-            .count("limit")?
-            .unwrap_or(MINIONS_ROWS_MAX)
-            .clamp(1, MINIONS_ROWS_MAX),
-    };
-    document(&minions_list(&ctx.store, &filter).map_err(failed)?)
+use super::super::{Call, In, Limited, OF_MINIONS, Run, failed};
+use crate::api::query::{Minion, MinionsFilter, MinionsPage, minion, minions_list};
+use crate::base::limits::MINIONS_ROWS_MAX;
+use crate::model::{Glob, Limit};
+use crate::wire::call::CallError;
+
+/// `minions_list`.
+pub(crate) struct List;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ListArgs {
+    /// Maximum number of rows
+    limit: Option<usize>,
+    /// Only minions that match this glob
+    minion: Option<Glob>,
+    /// Only minions whose last highstate failed, or with missing returns
+    #[serde(default)]
+    attention: bool,
+    /// Only minions after this one: `next` of the previous page
+    after: Option<String>,
 }
 
-pub(in crate::api::call) fn show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let id = args.text("minion")?.ok_or(CallError::BadArgs {
-        key: "minion",
-        expected: "a minion id",
-    })?;
-    document(&minion(&ctx.store, id).map_err(failed)?)
+impl Call for List {
+    const NAME: &'static str = "minions_list";
+    const DOC: &'static str = "List minions with their last jobs";
+    const APPLIES: &'static [Limit] = OF_MINIONS;
+    type Scope = Limited;
+    type Args<'a> = ListArgs;
+    type Answer = MinionsPage;
+}
+
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<MinionsPage, CallError> {
+        let filter = MinionsFilter {
+            minion: args.minion,
+            attention: args.attention,
+            after: args.after,
+            limit: args
+                .limit
+                .unwrap_or(MINIONS_ROWS_MAX)
+                .clamp(1, MINIONS_ROWS_MAX),
+        };
+        minions_list(&ctx.store, &filter).map_err(failed)
+    }
+}
+
+/// `minions_show`.
+pub(crate) struct Show;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ShowArgs {
+    /// The minion's id
+    minion: String,
+}
+
+impl Call for Show {
+    const NAME: &'static str = "minions_show";
+    const DOC: &'static str = "Show one minion";
+    const APPLIES: &'static [Limit] = OF_MINIONS;
+    type Scope = Limited;
+    type Args<'a> = ShowArgs;
+    /// None for an unknown minion.
+    type Answer = Option<Minion>;
+}
+
+impl Run for Show {
+    fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<Option<Minion>, CallError> {
+        minion(&ctx.store, &args.minion).map_err(failed)
+    }
 }

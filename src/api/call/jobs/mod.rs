@@ -4,86 +4,118 @@
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 pub(crate) mod answers;
-pub(super) mod minions;
+pub(crate) mod minions;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use self::answers::{
-    JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn, Return,
-    RunOutcome, State, StateDiff, StatesPage, Step,
+    Awaited, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn,
+    Return, RunOutcome, State, StateDiff, StatesPage, Step,
 };
 use super::cache::load_with_minions;
-use super::lists::{glob, limit, time};
+use super::lists::LIST_ROWS;
 use super::poll::{Attempt, Poll};
-use super::{ReadCtx, document, failed, typed};
+use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, document, failed, typed};
 use crate::api::query::{
     self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
     ProgressEvent, children, diff, job_changes, jobs_before, parent, previous_run, row_load,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
-use crate::model::{Glob, JidKey, SeqNo};
+use crate::model::{Glob, JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
-use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::{self, Stored, Time, Writer, as_text};
+use crate::wire::call::{Args, CallError, Id};
+use crate::wire::msgpack::{self, Stored, Time, Writer};
 use crate::wire::states::StateRow;
 
-fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
-    let expected = "failed, succeeded, missing or changed";
+/// `jobs_list`.
+pub(crate) struct List;
 
-    let named = args.text("result")?.map(JobResult::of);
-    named
-        .map(|result| {
-            result.ok_or(CallError::BadArgs {
-                key: "result",
-                expected,
-            })
-        })
-        .transpose()
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ListArgs {
+    /// Maximum number of rows
+    limit: Option<usize>,
+    /// Start of the time range
+    since: Option<Time>,
+    /// End of the time range
+    until: Option<Time>,
+    /// Only jobs that this minion returned or was expected to
+    minion: Option<String>,
+    /// Only functions that match this glob
+    fun: Option<Glob>,
+    /// Only targets that match this glob
+    tgt: Option<Glob>,
+    /// Only jobs of this user
+    user: Option<String>,
+    /// Only job ids that begin with this text
+    jid: Option<Id>,
+    /// Only failed, succeeded, missing or changed jobs
+    result: Option<JobResult>,
+    /// Only jobs with this metadata: {KEY: GLOB}
+    #[serde(default)]
+    metadata: BTreeMap<String, Glob>,
+    /// Also jobs of saltutil.find_job
+    #[serde(default)]
+    find_job: bool,
+    /// Only jobs before this one
+    before: Option<Id>,
+    /// `next` of the previous page, instead of `before`
+    cursor: Option<Cursor>,
 }
 
-pub(super) fn jobs_list(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let metadata = args.raw("metadata").unwrap_or(&[0x80]);
-    // An invalid filter must not select everything.
-    if msgpack::Reader::new(metadata).map().is_err() {
-        return Err(CallError::BadArgs {
-            key: "metadata",
-            expected: "a map of key to glob",
-        });
+impl Call for List {
+    const NAME: &'static str = "jobs_list";
+    const DOC: &'static str = "List jobs, the latest first";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = ListArgs;
+    type Answer = JobsPage;
+}
+
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<JobsPage, CallError> {
+        let filter = JobFilter {
+            user: args.user,
+            fun: args.fun,
+            tgt: args.tgt,
+            minion: args.minion,
+            jid: args.jid.map(|Id(jid)| jid),
+            metadata: args.metadata.into_iter().collect(),
+            result: args.result,
+            since: args.since.map(|Time(at)| at),
+            until: args.until.map(|Time(at)| at),
+            find_job: args.find_job,
+        };
+
+        let store = ctx.store.id();
+        let before = match &args.cursor {
+            Some(cursor) => Some(cursor.position(&store)?),
+            None => args.before.as_ref().map(|Id(jid)| jid.as_str()),
+        };
+        let rows = args.limit.unwrap_or(LIST_ROWS).min(LIST_ROWS_MAX);
+        let page =
+            jobs_before(&ctx.store, &filter, before, PageLimits::of_call(rows)).map_err(failed)?;
+
+        let mut jobs = Vec::new();
+        // The summary lacks what lists show of returns, so the job is read, without bodies of
+        // returns.
+        for listed in &page.jobs {
+            let job = Job::read_load(&ctx.store, &listed.row.jid)
+                .map_err(failed)?
+                .unwrap_or_default();
+            jobs.push(job_row(ctx, listed, &job)?);
+        }
+
+        let last = page.last.filter(|_| page.more);
+        Ok(JobsPage {
+            jobs,
+            more: page.more,
+            next: last.map(|jid| Cursor::new(&store, jid)),
+        })
     }
-
-    let of_metadata = |(key, value)| Some((as_text(key)?.to_owned(), Glob::new(as_text(value)?)));
-    let filter = JobFilter {
-        user: args.text("user")?.map(str::to_owned),
-        fun: glob(args, "fun")?,
-        tgt: glob(args, "tgt")?,
-        minion: args.text("minion")?.map(str::to_owned),
-        jid: args.text("jid")?.map(str::to_owned),
-        metadata: msgpack::pairs(metadata).filter_map(of_metadata).collect(),
-        result: result(args)?,
-        since: time(args, "since")?,
-        until: time(args, "until")?,
-        find_job: args.flag("find_job")?,
-    };
-
-    let before = args.id("before")?;
-    let limits = PageLimits::of_call(limit(args)?);
-    let page = jobs_before(&ctx.store, &filter, before.as_deref(), limits).map_err(failed)?;
-
-    let mut jobs = Vec::new();
-    // The summary lacks what lists show of returns, so the job is read, without bodies of returns.
-    for listed in &page.jobs {
-        let job = Job::read_load(&ctx.store, &listed.row.jid)
-            .map_err(failed)?
-            .unwrap_or_default();
-        jobs.push(job_row(ctx, listed, &job)?);
-    }
-
-    document(&JobsPage {
-        jobs,
-        more: page.more,
-        next: page.last.filter(|_| page.more),
-    })
 }
 
 fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
@@ -154,51 +186,46 @@ fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallEr
 }
 
 /// A page of the minions of a job.
-struct Page<'a> {
-    after: Option<&'a str>,
+#[derive(Deserialize, JsonSchema)]
+struct PageArgs {
+    /// Maximum number of rows
+    limit: Option<usize>,
+    /// Only minions that match this glob
     minion: Option<Glob>,
-    rows: usize,
+    /// Only minions after this one: `next` of the previous page
+    after: Option<String>,
 }
 
-impl<'a> Page<'a> {
-    fn of(args: &Args<'a>) -> Result<Self, CallError> {
-        let rows = args
-            .count("limit")?
-            .unwrap_or(LIST_ROWS_MAX)
-            .min(LIST_ROWS_MAX);
-        Ok(Self {
-            after: args.text("after")?,
-            minion: glob(args, "minion")?,
-            rows,
-        })
-    }
-
+impl PageArgs {
     /// The rows of the minions of this page, until it has enough rows or bytes, and the last minion
     /// if more follow. `rows` returns the rows of a minion with the bytes from which they are made.
-    fn walk<T>(
-        &self,
+    fn walk<'a, T>(
+        &'a self,
         minions: impl Iterator<Item = &'a String>,
         read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
         mut rows: impl FnMut(&str, &[Option<Job>; 2]) -> (Vec<T>, usize),
     ) -> Result<(Vec<T>, Option<String>), CallError> {
+        let wanted_rows = self.limit.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX);
+        let after = self.after.as_deref();
+
         let is_meant = |id: &&String| {
-            self.after.is_none_or(|after| id.as_str() > after)
+            after.is_none_or(|after| id.as_str() > after)
                 && self.minion.as_ref().is_none_or(|glob| glob.matches(id))
         };
         let minions: Vec<&str> = minions.filter(is_meant).map(String::as_str).collect();
 
-        let (mut all, mut bytes, mut last) = (Vec::new(), 0, self.after);
+        let (mut all, mut bytes, mut last) = (Vec::new(), 0, after);
         for part in minions.chunks(PAGE_MINIONS) {
             // Jobs are read for a few minions at a time: the returns of a whole job may not fit
             // into memory.
-            if all.len() >= self.rows {
+            if all.len() >= wanted_rows {
                 return Ok((all, Some(last.unwrap_or_default().to_owned())));
             }
 
             let jobs = read(&part.iter().copied().collect())?;
             for &minion in part {
                 // Checked before a minion and not after it, so that a page always has at least one.
-                if all.len() >= self.rows || bytes >= LIST_BYTES_MAX {
+                if all.len() >= wanted_rows || bytes >= LIST_BYTES_MAX {
                     return Ok((all, Some(last.unwrap_or_default().to_owned())));
                 }
                 let (found, size) = rows(minion, &jobs);
@@ -214,15 +241,61 @@ impl<'a> Page<'a> {
     }
 }
 
-pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let jid = args.required_id("jid")?;
-    let (page, result) = (Page::of(args)?, result(args)?);
-    // nil, which HTTP turns into 404.
+/// `job_show`.
+pub(crate) struct Show;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ShowArgs {
+    /// The job's id
+    jid: Id,
+    #[serde(flatten)]
+    page: PageArgs,
+    /// Only failed, succeeded or changed returns
+    result: Option<ReturnResult>,
+    /// Search for the job that started this one
+    #[serde(default)]
+    links: bool,
+}
+
+/// What a return is.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ReturnResult {
+    Failed,
+    Succeeded,
+    /// A state changed something.
+    Changed,
+}
+
+impl Call for Show {
+    const NAME: &'static str = "job_show";
+    const DOC: &'static str = "Show one job with its returns";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = ShowArgs;
+    /// None for an unknown job.
+    type Answer = Option<JobAnswer>;
+}
+
+impl Run for Show {
+    fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<Option<JobAnswer>, CallError> {
+        show(ctx, args)
+    }
+}
+
+fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallError> {
+    let ShowArgs {
+        jid: Id(jid),
+        page,
+        result,
+        links,
+    } = args;
+
     let Some((listed, job)) = find(ctx, &jid)? else {
-        return document(&());
+        return Ok(None);
     };
 
-    let parent = if args.flag("links")? {
+    let parent = if links {
         // A search through older jobs; without it, only what the job itself states.
         parent(&ctx.store, &job).map_err(failed)?
     } else {
@@ -233,10 +306,9 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
     let (returns, next) = page.walk(job.answers.keys(), read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
         let is_meant = |answer: &&Answer| match result {
-            Some(JobResult::Failed) => answer.failed(),
-            Some(JobResult::Succeeded) => !answer.failed(),
-            Some(JobResult::Changed) => answer.states().iter().any(StateRow::changed),
-            Some(JobResult::Missing) => false,
+            Some(ReturnResult::Failed) => answer.failed(),
+            Some(ReturnResult::Succeeded) => !answer.failed(),
+            Some(ReturnResult::Changed) => answer.states().iter().any(StateRow::changed),
             None => true,
         };
         // The minion counts as passed, so the next page does not read it again.
@@ -260,7 +332,7 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
         load_with_minions(&mut load, &job);
     }
 
-    document(&JobAnswer {
+    Ok(Some(JobAnswer {
         row: job_row(ctx, &listed, &job)?,
         load: Stored::of(Some(&load.into_bytes())),
         missing: job.missing().into_iter().map(str::to_owned).collect(),
@@ -272,7 +344,44 @@ pub(super) fn job_show(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
         returns,
         more: next.is_some(),
         next,
-    })
+    }))
+}
+
+/// `job_missing`.
+pub(crate) struct Missing;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MissingArgs {
+    /// The job's id
+    jid: Id,
+}
+
+impl Call for Missing {
+    const NAME: &'static str = "job_missing";
+    const DOC: &'static str = "List the minions that have not returned a job";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = MissingArgs;
+    /// None for an unknown job.
+    type Answer = Option<Awaited>;
+}
+
+impl Run for Missing {
+    fn run(ctx: &In<'_, Self>, args: MissingArgs) -> Result<Option<Awaited>, CallError> {
+        let MissingArgs { jid: Id(jid) } = args;
+        let Some((_, job)) = find(ctx, &jid)? else {
+            return Ok(None);
+        };
+
+        let totals = job.totals();
+        Ok(Some(Awaited {
+            jid,
+            expected: totals.expected.map(|count| count as u64),
+            returned: totals.returned as u64,
+            missing_count: totals.missing.map(|count| count as u64),
+            missing: job.missing().into_iter().map(str::to_owned).collect(),
+        }))
+    }
 }
 
 fn read_of(
@@ -335,37 +444,74 @@ fn state_of(row: &StateRow<'_>) -> State {
     }
 }
 
-pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let jid = args.required_id("jid")?;
-    let page = Page::of(args)?;
-    let [id, fun, sls] = [glob(args, "id")?, glob(args, "fun")?, glob(args, "sls")?];
+/// `job_states`.
+pub(crate) struct States;
 
-    // An unknown word must not select every state.
-    let expected = "succeeded, failed, none, or changed";
-    let wanted = match args.text("result")? {
-        None => None,
-        Some(name @ ("succeeded" | "failed" | "none" | "changed")) => Some(name),
-        Some(_) => {
-            return Err(CallError::BadArgs {
-                key: "result",
-                expected,
-            });
-        }
-    };
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StatesArgs {
+    /// The job's id
+    jid: Id,
+    #[serde(flatten)]
+    page: PageArgs,
+    /// Only state ids that match this glob
+    id: Option<Glob>,
+    /// Only state functions that match this glob
+    fun: Option<Glob>,
+    /// Only SLS files that match this glob
+    sls: Option<Glob>,
+    /// Only succeeded, failed, none or changed states
+    result: Option<StateResult>,
+}
 
-    // nil, which HTTP turns into 404.
+/// What a state did.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum StateResult {
+    Succeeded,
+    Failed,
+    /// A test run with pending changes.
+    None,
+    Changed,
+}
+
+impl Call for States {
+    const NAME: &'static str = "job_states";
+    const DOC: &'static str = "List the states of a job";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = StatesArgs;
+    /// None for an unknown job.
+    type Answer = Option<StatesPage>;
+}
+
+impl Run for States {
+    fn run(ctx: &In<'_, Self>, args: StatesArgs) -> Result<Option<StatesPage>, CallError> {
+        states(ctx, args)
+    }
+}
+
+fn states(ctx: &ReadCtx<'_>, args: StatesArgs) -> Result<Option<StatesPage>, CallError> {
+    let StatesArgs {
+        jid: Id(jid),
+        page,
+        id,
+        fun,
+        sls,
+        result: wanted,
+    } = args;
+
     let Some((_, job)) = find(ctx, &jid)? else {
-        return document(&());
+        return Ok(None);
     };
 
     let passes = |row: &StateRow<'_>| {
         let matches =
             |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
         let result = match wanted {
-            Some("succeeded") => row.result == Some(true),
-            Some("failed") => row.result == Some(false),
-            Some("changed") => row.changed(),
-            Some(_) => row.result.is_none(),
+            Some(StateResult::Succeeded) => row.result == Some(true),
+            Some(StateResult::Failed) => row.result == Some(false),
+            Some(StateResult::Changed) => row.changed(),
+            Some(StateResult::None) => row.result.is_none(),
             None => true,
         };
 
@@ -391,23 +537,54 @@ pub(super) fn job_states(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, 
         (states, answer.entry.body.len())
     })?;
 
-    document(&StatesPage {
+    Ok(Some(StatesPage {
         jid,
         states,
         more: next.is_some(),
         next,
-    })
+    }))
 }
 
-pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let later = args.required_id("jid")?;
-    let page = Page::of(args)?;
+/// `job_diff`.
+pub(crate) struct Diff;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct DiffArgs {
+    /// The job's id
+    jid: Id,
+    #[serde(flatten)]
+    page: PageArgs,
+    /// The job id of the earlier run; by default the run before
+    with: Option<Id>,
+}
+
+impl Call for Diff {
+    const NAME: &'static str = "job_diff";
+    const DOC: &'static str = "Compare two runs of a job";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = DiffArgs;
+    type Answer = JobDiff;
+}
+
+impl Run for Diff {
+    fn run(ctx: &In<'_, Self>, args: DiffArgs) -> Result<JobDiff, CallError> {
+        compare(ctx, args)
+    }
+}
+
+fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
+    let DiffArgs {
+        jid: Id(later),
+        page,
+        with,
+    } = args;
 
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
     // The job that is named is the later run; without `with` the run before it is looked for.
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
-    let earlier = match args.id("with")? {
-        Some(jid) => jid,
+    let earlier = match with {
+        Some(Id(jid)) => jid,
         None => previous_run(&ctx.store, &b, &b_listed.row)
             .map_err(failed)?
             .ok_or_else(|| {
@@ -446,7 +623,7 @@ pub(super) fn job_diff(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, Ca
     })?;
 
     let (a, b) = (job_row(ctx, &a_listed, &a)?, job_row(ctx, &b_listed, &b)?);
-    document(&JobDiff {
+    Ok(JobDiff {
         a,
         b,
         same,
@@ -493,7 +670,7 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
     }
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct WatchArgs {
     from: Option<u64>,
     wait_ms: Option<u64>,

@@ -23,11 +23,10 @@ use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::tokens::{Token, Tokens};
-use super::params::cursor;
 use super::rate::{Budget as RateBudget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
 use crate::api::budget::{Budget, Reserved};
-use crate::api::call::{Caller, Ctx, ReadCtx, failed, find};
+use crate::api::call::{Caller, Ctx, ReadCtx, failed, find, position};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, HTTP_STREAM_PIECE_BYTES,
@@ -289,7 +288,7 @@ impl Stream {
         // A browser that reconnects sends `Last-Event-ID`, a later position than the one in its
         // address.
         let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
-            let seq = cursor(&id, &server.ctx.store.id())?.parse::<u64>();
+            let seq = position(&id, &server.ctx.store.id())?.parse::<u64>();
             let seq =
                 seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
             Some(("seq", seq.saturating_add(1).into()))

@@ -20,7 +20,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use self::events::{Format, Stream, answer_text};
 use self::operations::{OPERATIONS, Operation, Shape};
@@ -29,6 +29,7 @@ use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
+use crate::api::call::{CallHandler, Caller, Ctx};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, RMPV_ANSWER_DEPTH_MAX};
 use crate::model::Glob;
 use crate::wire::call::{Args, CallError};
@@ -37,7 +38,7 @@ use crate::wire::msgpack::encode;
 
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new().route("/api/v1/openapi.json", get(document));
-    for operation in OPERATIONS {
+    for operation in OPERATIONS.iter() {
         let filter = match operation.method {
             "POST" => MethodFilter::POST,
             "PUT" => MethodFilter::PUT,
@@ -98,7 +99,7 @@ async fn run(
         fields(&server.body(body, HTTP_BODY_BYTES_MAX).await?)?
     };
 
-    let mut args = arguments(operation.params, &path, given, &store)?;
+    let mut args = arguments(&operation.params, &path, given, &store)?;
     // A consumer is held by name. A client that names none is the holder itself.
     if operation.params.iter().any(|param| param.name == "holder") && !args.contains_key("holder") {
         args.insert("holder".to_owned(), access.name.clone().into());
@@ -111,7 +112,13 @@ async fn run(
     }
 
     let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
-    let text = carry_out(&server, operation, &access, encode(&args)?).await?;
+    let text = match operation.made()?.run {
+        CallHandler::Typed(call) => carry_out(&server, operation, &access, args, call.text).await?,
+        _ => carry_out_raw(&server, operation, &access, encode(&args)?).await?,
+    };
+    if text == b"null" {
+        return Err(operation.not_found());
+    }
     let body = room.fill(text)?;
 
     // The answer to a change is about that change, so comparing it with an earlier one is no use.
@@ -131,10 +138,19 @@ pub(super) async fn ask(
 ) -> Result<Json, HttpError> {
     let operation = operation(method, path)?;
     permit(operation, access, of_path)?;
-    let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
+    let args = arguments(&operation.params, of_path, given, &server.ctx.store.id())?;
 
-    let text = carry_out(server, operation, access, encode(&args)?).await?;
-    parse(&text).map_err(|error| CallError::Internal(error.to_string()).into())
+    let answer = if let CallHandler::Typed(call) = operation.made()?.run {
+        carry_out(server, operation, access, args, call.json).await?
+    } else {
+        let text = carry_out_raw(server, operation, access, encode(&args)?).await?;
+        parse(&text).map_err(|error| CallError::Internal(error.to_string()))?
+    };
+
+    if answer.is_null() {
+        return Err(operation.not_found());
+    }
+    Ok(answer)
 }
 
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
@@ -215,8 +231,24 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes the call of an operation, and returns the JSON text of the response.
-async fn carry_out(
+/// Makes the call of an operation in one of the forms of a call.
+async fn carry_out<T: Send + 'static>(
+    server: &Arc<HttpServer>,
+    operation: &'static Operation,
+    access: &Access,
+    args: Map<String, Json>,
+    call: fn(&Ctx, &Caller, Json) -> Result<T, CallError>,
+) -> Result<T, HttpError> {
+    access.check(&operation.name(), operation.made()?.right)?;
+
+    let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
+    let work = move || call(&ctx, &caller, Json::Object(args));
+    Ok(server.carry_out(&access.budget, work).await??)
+}
+
+/// Makes the call of an operation whose answer is msgpack, and returns the JSON text of the
+/// response.
+async fn carry_out_raw(
     server: &Arc<HttpServer>,
     operation: &'static Operation,
     access: &Access,
@@ -257,13 +289,6 @@ async fn carry_out(
                 Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
             call.run.answer(ctx, &args, &caller)?
         };
-        // A call answers nil for an unknown job or minion.
-        for (part, what) in [("{jid}", "job"), ("{minion}", "minion")] {
-            if answer == [0xc0] && operation.path.contains(part) {
-                return Err(HttpError::not_found(format!("the {what} is not known")));
-            }
-        }
-
         shaped(
             operation,
             &answer,

@@ -4,23 +4,22 @@
 //! An operation makes one call of the local socket (`api/call/`) and changes only the form of its
 //! result.
 
+use std::sync::LazyLock;
+
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value as Json;
 
-use super::params::ParamKind::{Count, Flag, JidCursor, Json as JsonValue, SeqCursor, Text, Time};
-use super::params::{Param, param};
-use super::types::{Answered, Awaited, Batch, EventCount, EventsPage, Existed, Finish};
+use super::super::answer::HttpError;
+use super::params::ParamKind::{Count, Flag, Json as JsonValue, SeqCursor, Text, Time};
+use super::params::{Param, of_arguments, param};
+use super::types::{Answered, Batch, EventCount, EventsPage, Existed, Finish};
 use crate::api::call::consumers::{ConsumersPage, Position};
-use crate::api::call::jobs::answers::{JobAnswer, JobDiff, JobsPage, StatesPage};
+use crate::api::call::jobs::{self, minions};
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Replay, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
-use crate::api::call::store::StoreState;
-use crate::api::call::{Call, find};
-use crate::api::query::{Minion, MinionsPage};
-use crate::api::status::Status;
+use crate::api::call::{Call, CallEntry, ShowStatus, find, store};
 use crate::wire::call::CallError;
 
-#[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) method: &'static str,
     /// Below `/api/v1`.
@@ -28,14 +27,14 @@ pub(super) struct Operation {
     pub(super) call: &'static str,
     /// Replaces the description of the call.
     doc: Option<&'static str>,
-    pub(super) params: &'static [Param],
+    pub(super) params: Vec<Param>,
     pub(super) answer: Shape,
 }
 
 impl Operation {
     /// The call that the operation makes, which has the same right. A test checks that all are
     /// known.
-    pub(super) fn made(&self) -> Result<&'static Call, CallError> {
+    pub(super) fn made(&self) -> Result<&'static CallEntry, CallError> {
         find(self.call)
             .ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))
     }
@@ -45,12 +44,22 @@ impl Operation {
         format!("{} /api/v1{}", self.method, self.path)
     }
 
+    /// The error if there is no answer, which only an unknown job or minion in the path can cause.
+    pub(super) fn not_found(&self) -> HttpError {
+        let parts = [("{jid}", "job"), ("{minion}", "minion")];
+        let what = parts
+            .into_iter()
+            .find(|(part, _)| self.path.contains(part))
+            .map_or("resource", |(_, what)| what);
+        HttpError::not_found(format!("the {what} is not known"))
+    }
+
     pub(super) fn summary(&self) -> &'static str {
         self.doc
             .unwrap_or_else(|| self.made().map_or("", |call| call.doc))
     }
 
-    const fn doc(self, doc: &'static str) -> Self {
+    fn doc(self, doc: &'static str) -> Self {
         Self {
             doc: Some(doc),
             ..self
@@ -60,6 +69,10 @@ impl Operation {
 
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
+    /// The answer of a call that has a type.
+    Call {
+        schema: fn(&mut SchemaGenerator) -> Schema,
+    },
     /// A type of [`super::types`].
     Typed {
         convert: fn(Json, &Finish<'_>) -> Result<Json, serde_json::Error>,
@@ -86,20 +99,29 @@ fn convert<T: Answered>(answer: Json, with: &Finish<'_>) -> Result<Json, serde_j
     serde_json::to_value(answer)
 }
 
-const fn get(
-    path: &'static str,
-    call: &'static str,
-    params: &'static [Param],
-    answer: Shape,
-) -> Operation {
+/// A reading operation that makes a call. Its parameters are the arguments of the call.
+fn get<C: Call>(path: &'static str) -> Operation {
+    Operation {
+        method: "GET",
+        path,
+        call: C::NAME,
+        doc: None,
+        params: of_arguments::<C::Args<'static>>(path),
+        answer: Shape::Call {
+            schema: SchemaGenerator::subschema_for::<C::Answer>,
+        },
+    }
+}
+
+fn read(path: &'static str, call: &'static str, params: &[Param], answer: Shape) -> Operation {
     change("GET", path, call, params, answer)
 }
 
-const fn change(
+fn change(
     method: &'static str,
     path: &'static str,
     call: &'static str,
-    params: &'static [Param],
+    params: &[Param],
     answer: Shape,
 ) -> Operation {
     Operation {
@@ -107,7 +129,7 @@ const fn change(
         path,
         call,
         doc: None,
-        params,
+        params: params.to_vec(),
         answer,
     }
 }
@@ -116,12 +138,6 @@ const LIMIT: Param = param("limit", Count, "Maximum number of rows");
 const SINCE: Param = param("since", Time, "Start of the time range");
 const UNTIL: Param = param("until", Time, "End of the time range");
 const MINION: Param = param("minion", Text, "Only this minion id");
-const MINIONS: Param = param("minion", Text, "Only minions that match this glob");
-const AFTER: Param = param(
-    "after",
-    Text,
-    "Only minions after this one: `next` of the previous page",
-);
 const MATCH: Param = param(
     "match",
     JsonValue,
@@ -145,80 +161,18 @@ const SEQ: Param = param("seq", Count, "This sequence number");
 const FOLLOW: &str = "Follow events from now on, or from a position: server-sent events, or NDJSON with `Accept: application/x-ndjson`";
 const CREATE: &str = "Create a consumer, or change the filter of one; a new one starts with the next event, or at one of `to`, `time`, `seq`";
 
-pub(super) const OPERATIONS: &[Operation] = &[
-    get("/status", "status", &[], typed::<Status>()),
-    get("/store", "store_stats", &[], typed::<StoreState>()),
-    get(
-        "/jobs",
-        "jobs_list",
-        &[
-            LIMIT,
-            SINCE,
-            UNTIL,
-            MINION,
-            param("fun", Text, "Only functions that match this glob"),
-            param("tgt", Text, "Only targets that match this glob"),
-            param("user", Text, "Only jobs of this user"),
-            param("jid", Text, "Only job ids that begin with this text"),
-            param("result", Text, "Only failed, succeeded, missing or changed jobs"),
-            param("metadata", JsonValue, "Only jobs with this metadata: {KEY: GLOB}"),
-            param("find_job", Flag, "Also jobs of saltutil.find_job"),
-            param("cursor", JidCursor, "`next` of the previous page"),
-        ],
-        typed::<JobsPage>(),
-    ),
-    get(
-        "/jobs/{jid}",
-        "job_show",
-        &[
-            LIMIT,
-            MINIONS,
-            param("result", Text, "Only failed, succeeded or changed returns"),
-            param("links", Flag, "Search for the job that started this one"),
-            AFTER,
-        ],
-        typed::<JobAnswer>(),
-    ),
-    get("/jobs/{jid}/missing", "job_show", &[], typed::<Awaited>())
-        .doc("List the minions that have not returned a job"),
-    get(
-        "/jobs/{jid}/states",
-        "job_states",
-        &[
-            LIMIT,
-            MINIONS,
-            param("id", Text, "Only state ids that match this glob"),
-            param("fun", Text, "Only state functions that match this glob"),
-            param("sls", Text, "Only SLS files that match this glob"),
-            param("result", Text, "Only succeeded, failed, none or changed states"),
-            AFTER,
-        ],
-        typed::<StatesPage>(),
-    ),
-    get(
-        "/jobs/{jid}/diff",
-        "job_diff",
-        &[
-            LIMIT,
-            MINIONS,
-            param("with", Text, "The job id of the earlier run; by default the run before"),
-            AFTER,
-        ],
-        typed::<JobDiff>(),
-    ),
-    get(
-        "/minions",
-        "minions_list",
-        &[
-            LIMIT,
-            MINIONS,
-            param("attention", Flag, "Only minions whose last highstate failed, or with missing returns"),
-            AFTER,
-        ],
-        typed::<MinionsPage>(),
-    ),
-    get("/minions/{minion}", "minions_show", &[], typed::<Minion>()),
-    get(
+pub(super) static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
+    vec![
+    get::<ShowStatus>("/status"),
+    get::<store::Stats>("/store"),
+    get::<jobs::List>("/jobs"),
+    get::<jobs::Show>("/jobs/{jid}"),
+    get::<jobs::Missing>("/jobs/{jid}/missing"),
+    get::<jobs::States>("/jobs/{jid}/states"),
+    get::<jobs::Diff>("/jobs/{jid}/diff"),
+    get::<minions::List>("/minions"),
+    get::<minions::Show>("/minions/{minion}"),
+    read(
         "/events",
         "events_list",
         &[
@@ -235,7 +189,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         Shape::Events { schema: SchemaGenerator::subschema_for::<EventsPage> },
     ),
-    get(
+    read(
         "/events/count",
         "events_count",
         &[
@@ -247,7 +201,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         typed::<EventCount>(),
     ),
-    get(
+    read(
         "/events/stream",
         "events_follow",
         &[
@@ -268,8 +222,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Shape::Stream,
     )
     .doc(FOLLOW),
-    get("/consumers", "consumers_list", &[], typed::<ConsumersPage>()),
-    get("/consumers/{name}", "consumers_list", &[], typed::<ConsumersPage>()).doc("Show a consumer"),
+    read("/consumers", "consumers_list", &[], typed::<ConsumersPage>()),
+    read("/consumers/{name}", "consumers_list", &[], typed::<ConsumersPage>()).doc("Show a consumer"),
     change(
         "PUT",
         "/consumers/{name}",
@@ -306,9 +260,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
         .doc("Move the cursor to one of `to`, `time`, `seq`"),
     change("POST", "/consumers/{name}/pause", "consumer_pause", &[], typed::<Position>()),
     change("POST", "/consumers/{name}/resume", "consumer_resume", &[], typed::<Position>()),
-    get("/sinks", "sinks_list", &[], typed::<SinksPage>()),
-    get("/sinks/{name}", "sinks_list", &[], typed::<SinksPage>()).doc("Show a sink"),
-    get(
+    read("/sinks", "sinks_list", &[], typed::<SinksPage>()),
+    read("/sinks/{name}", "sinks_list", &[], typed::<SinksPage>()).doc("Show a sink"),
+    read(
         "/sinks/{name}/dead-letters",
         "sink_dead_letters",
         &[param("after", JsonValue, "Only after this one: `next` of the previous page")],
@@ -318,8 +272,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     change("POST", "/sinks/{name}/resume", "sink_resume", &[], typed::<Position>()),
     change("POST", "/sinks/{name}/seek", "sink_seek", &[TO, TIME, SEQ], typed::<Position>())
         .doc("Move the position to one of `to`, `time`, `seq`"),
-    get("/reactor", "reactor_list", &[], typed::<ReactorState>()),
-    get(
+    read("/reactor", "reactor_list", &[], typed::<ReactorState>()),
+    read(
         "/reactor/reactions",
         "reactor_history",
         &[
@@ -333,8 +287,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         typed::<ReactionsPage>(),
     ),
-    get("/reactor/reactions/{seq}", "reactor_show", &[], typed::<ReactionRow>()),
-    get("/reactor/why", "reactor_why", &[param("tag", Text, "The tag")], typed::<Why>()),
+    read("/reactor/reactions/{seq}", "reactor_show", &[], typed::<ReactionRow>()),
+    read("/reactor/why", "reactor_why", &[param("tag", Text, "The tag")], typed::<Why>()),
     change(
         "POST",
         "/reactor/reactions/{seq}/replay",
@@ -345,4 +299,5 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         typed::<Replay>(),
     ),
-];
+]
+});

@@ -9,12 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::api::call::consumers::{ConsumersPage, Position};
-use crate::api::call::jobs::answers::{JobAnswer, JobDiff, JobsPage, StatesPage};
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Replay, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
-use crate::api::call::store::StoreState;
-use crate::api::query::{Minion, MinionsPage};
-use crate::api::status::Status;
 
 /// Context of a response.
 pub(super) struct Finish<'a> {
@@ -37,14 +33,6 @@ pub(super) trait Answered: DeserializeOwned + Serialize + JsonSchema {
 }
 
 answers! {
-    /// The minions that have not returned a job.
-    Awaited {
-        jid: String,
-        expected: Option<u64>,
-        returned: u64,
-        missing_count: Option<u64>,
-        missing: Vec<String>,
-    }
     /// An event.
     EventRow {
         /// Identifies the event, also when it is delivered again: the store and the sequence number.
@@ -86,23 +74,12 @@ answers! {
 #[serde(transparent)]
 pub(super) struct Existed(bool);
 
-impl Answered for JobsPage {
-    fn finish(&mut self, with: &Finish<'_>) {
-        with.cursor(&mut self.next);
-    }
-}
-
 impl Answered for ReactionsPage {
     fn finish(&mut self, with: &Finish<'_>) {
         with.cursor(&mut self.next);
     }
 }
 
-impl Answered for JobAnswer {}
-impl Answered for Awaited {}
-impl Answered for StatesPage {}
-impl Answered for JobDiff {}
-impl Answered for MinionsPage {}
 impl Answered for EventCount {}
 impl Answered for ConsumersPage {}
 impl Answered for Position {}
@@ -111,8 +88,5 @@ impl Answered for DeadLettersPage {}
 impl Answered for ReactionRow {}
 impl Answered for ReactorState {}
 impl Answered for Replay {}
-impl Answered for Status {}
-impl Answered for StoreState {}
 impl Answered for Why {}
 impl Answered for Existed {}
-impl Answered for Minion {}

@@ -104,6 +104,7 @@ def jobs(
     since=None,
     until=None,
     before=None,
+    cursor=None,
     find_job=False,
 ):
     """
@@ -112,6 +113,8 @@ def jobs(
     result
         ``failed``, ``succeeded``, ``missing`` or ``changed``
     before
+        only jobs before this one
+    cursor
         the ``next`` of the page before
 
     CLI Example:
@@ -133,6 +136,7 @@ def jobs(
         since=calls.micros(since),
         until=calls.micros(until),
         before=_jid(before),
+        cursor=cursor,
         find_job=find_job,
     )
 

@@ -239,13 +239,13 @@ class Daemon:
 
     def jids(self):
         """All jids, ascending."""
-        found, before = set(), None
+        found, cursor = set(), None
         while True:
-            page = self._link.ask("jobs_list", limit=PAGE, before=before, find_job=True)
+            page = self._link.ask("jobs_list", limit=PAGE, cursor=cursor, find_job=True)
             found.update(row["jid"] for row in page["jobs"])
             if not page["more"] or not page.get("next"):
                 return sorted(found)
-            before = page["next"]
+            cursor = page["next"]
 
     def job(self, jid):
         """The whole job."""

@@ -1,17 +1,24 @@
 //! Parameters of operations: from the path, the query or a JSON body to the arguments of a call.
 
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value as Json};
 
 use super::super::answer::HttpError;
+use crate::api::call::position;
 
+#[derive(Debug, Clone)]
 pub(super) struct Param {
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     pub(super) kind: ParamKind,
-    pub(super) doc: &'static str,
+    pub(super) doc: Cow<'static, str>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParamKind {
+    /// Text, or one of several words: the call decides.
     Text,
     Count,
     Flag,
@@ -19,18 +26,80 @@ pub(super) enum ParamKind {
     Time,
     /// A JSON value; in a query, its text.
     Json,
-    /// `<store>:<position>`, passed on as the argument `before`: a sequence number or a jid.
+    /// `<store>:<position>`, passed on as the argument `before`: a sequence number.
     SeqCursor,
-    JidCursor,
 }
 
 pub(super) const fn param(name: &'static str, kind: ParamKind, doc: &'static str) -> Param {
-    Param { name, kind, doc }
+    Param {
+        name: Cow::Borrowed(name),
+        kind,
+        doc: Cow::Borrowed(doc),
+    }
+}
+
+/// The parameters of an operation: the fields of the arguments of its call, but those in its path.
+pub(super) fn of_arguments<T: JsonSchema>(path: &str) -> Vec<Param> {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let fields = schema.get("properties").and_then(Json::as_object);
+
+    fields
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !path.contains(&format!("{{{name}}}")))
+        .map(|(name, field)| Param {
+            name: name.clone().into(),
+            kind: ParamKind::of(field),
+            doc: field
+                .get("description")
+                .and_then(Json::as_str)
+                .unwrap_or_default()
+                .to_owned()
+                .into(),
+        })
+        .collect()
+}
+
+impl ParamKind {
+    /// The kind of a field with this schema.
+    fn of(field: &Json) -> Self {
+        let kinds = field.get("type");
+        let is = |kind: &str| {
+            kinds.is_some_and(|kinds| {
+                kinds == kind
+                    || kinds
+                        .as_array()
+                        .is_some_and(|all| all.contains(&kind.into()))
+            })
+        };
+        // An optional type of its own is one of two, and an enumeration with comments one of several.
+        let of = |all: &Json| all.as_array().and_then(|all| all.first()).map(Self::of);
+        if let Some(kind) = ["anyOf", "oneOf"]
+            .iter()
+            .find_map(|key| field.get(key).and_then(of))
+        {
+            return kind;
+        }
+
+        if field.get("format") == Some(&"date-time".into()) {
+            Self::Time
+        } else if is("string") {
+            Self::Text
+        } else if is("integer") {
+            Self::Count
+        } else if is("boolean") {
+            Self::Flag
+        } else {
+            Self::Json
+        }
+    }
 }
 
 impl Param {
     /// The argument with the value of this parameter.
-    fn argument(&self, value: &Json, store: &str) -> Result<(&'static str, Json), HttpError> {
+    fn argument(&self, value: &Json, store: &str) -> Result<(&str, Json), HttpError> {
         // In a query every value is text; in a JSON body it may have its type. Both are accepted
         // everywhere.
         let text = value.as_str();
@@ -69,22 +138,16 @@ impl Param {
             },
             ParamKind::SeqCursor => {
                 // A cursor becomes the argument `before`, whatever its parameter is called.
-                let position = cursor(text.ok_or_else(|| expected("a cursor"))?, store)?;
+                let position = position(text.ok_or_else(|| expected("a cursor"))?, store)?;
                 let seq: Option<u64> = position.parse().ok();
                 return Ok((
                     "before",
                     seq.ok_or_else(|| expected("a cursor of this list"))?.into(),
                 ));
             }
-            ParamKind::JidCursor => {
-                return Ok((
-                    "before",
-                    cursor(text.ok_or_else(|| expected("a cursor"))?, store)?.into(),
-                ));
-            }
         };
 
-        Ok((self.name, argument))
+        Ok((&self.name, argument))
     }
 }
 
@@ -92,26 +155,6 @@ fn iso(text: &str) -> Option<i64> {
     text.parse::<jiff::Timestamp>()
         .ok()
         .map(jiff::Timestamp::as_microsecond)
-}
-
-/// The position in a cursor or in the id of an event of this store.
-pub(super) fn cursor<'a>(text: &'a str, store: &str) -> Result<&'a str, HttpError> {
-    // Positions are of one store, so each cursor names it.
-    match text.split_once(':') {
-        // The id of a gap record, `STORE:gap:SEQ`, is a position as well.
-        Some((of, position)) if of == store => Ok(position.trim_start_matches("gap:")),
-        // A store that was replaced counts from 1 again: the same number would be another entry.
-        Some((of, _)) => Err(HttpError::new(
-            hyper::StatusCode::CONFLICT,
-            "other_store",
-            format!(
-                "the cursor is of store {of:.40}, this is store {store}: start without a cursor"
-            ),
-        )),
-        None => Err(HttpError::bad(
-            "a cursor has the form STORE:POSITION, as in `next` and in ids of events",
-        )),
-    }
 }
 
 /// The arguments of a call. An unknown or repeated parameter is an error.
@@ -126,7 +169,7 @@ pub(super) fn arguments(
         let Some(param) = known.iter().find(|param| param.name == name) else {
             let names = known
                 .iter()
-                .map(|param| param.name)
+                .map(|param| &*param.name)
                 .collect::<Vec<_>>()
                 .join(", ");
             let names = if names.is_empty() {

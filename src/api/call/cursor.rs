@@ -1,0 +1,39 @@
+//! Positions of lists, which name the store that they are of.
+
+use std::fmt::Display;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::call::CallError;
+
+/// Where a list continues: `STORE:POSITION`. Positions are of one store: a store that was replaced
+/// counts from 1 again, and the same number would be another entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub(crate) struct Cursor(String);
+
+impl Cursor {
+    pub(in crate::api) fn new(store: &str, position: impl Display) -> Self {
+        Self(format!("{store}:{position}"))
+    }
+
+    /// The position in this store.
+    pub(in crate::api) fn position(&self, store: &str) -> Result<&str, CallError> {
+        position(&self.0, store)
+    }
+}
+
+/// The position in a cursor, or in the id of an event, of this store.
+pub(in crate::api) fn position<'a>(text: &'a str, store: &str) -> Result<&'a str, CallError> {
+    match text.split_once(':') {
+        // The id of a gap record, `STORE:gap:SEQ`, is a position as well.
+        Some((of, position)) if of == store => Ok(position.trim_start_matches("gap:")),
+        Some((of, _)) => Err(CallError::OtherStore(format!(
+            "the cursor is of store {of:.40}, this is store {store}: start without a cursor"
+        ))),
+        None => Err(CallError::Argument(
+            "a cursor has the form STORE:POSITION, as in `next` and in ids of events".to_owned(),
+        )),
+    }
+}
