@@ -38,7 +38,13 @@ impl ConsumerFeed {
 }
 
 impl Feed for ConsumerFeed {
-    fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError> {
+    fn fetch(
+        &self,
+        events: usize,
+        bytes: usize,
+        wait: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Fetched, FeedError> {
         let limits = BatchLimits { events, bytes };
         let until = Instant::now() + wait;
         loop {
@@ -49,7 +55,7 @@ impl Feed for ConsumerFeed {
                 .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
 
             let left = until.saturating_duration_since(Instant::now());
-            if batch.paused || !batch.events.is_empty() || left.is_zero() {
+            if batch.paused || !batch.events.is_empty() || left.is_zero() || is_over() {
                 return Ok(Fetched {
                     entries: batch.events,
                     next: batch.next,
@@ -60,9 +66,13 @@ impl Feed for ConsumerFeed {
             // Without new events, and not at the end: the search has stopped at its limit of work
             // and continues.
             if batch.is_end {
-                self.store.wait_for(batch.next, left);
+                self.store.wait_for_unless(batch.next, left, is_over);
             }
         }
+    }
+
+    fn wake(&self) {
+        self.store.wake_waiting();
     }
 
     fn read_ahead(

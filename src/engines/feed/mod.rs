@@ -37,8 +37,17 @@ pub(crate) struct Progress {
 /// One sink's source of events. Other threads move and pause it meanwhile.
 pub(crate) trait Feed: Send + Sync {
     /// The next events: at most `events`, and at most `bytes` bytes except for the first event.
-    /// Waits up to `wait` for one.
-    fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError>;
+    /// Waits up to `wait` for one, or until `is_over`, which is asked again after [`Feed::wake`].
+    fn fetch(
+        &self,
+        events: usize,
+        bytes: usize,
+        wait: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Fetched, FeedError>;
+
+    /// Called after something that may end the wait of [`Feed::fetch`].
+    fn wake(&self);
 
     /// The events from a position on, without taking them. `None` if they must be fetched.
     fn read_ahead(

@@ -192,6 +192,9 @@ impl Engines {
     /// the next one of its name, if it had started.
     fn end(&self, name: &str, sink: Running) -> Option<Arc<Shared>> {
         sink.state.stop();
+        if let Ok(parts) = &sink.parts {
+            parts.feed.wake();
+        }
 
         let mut ending = self.ending.lock();
         ending.retain(|(_, thread)| !thread.is_finished());
@@ -343,6 +346,7 @@ impl Engines {
         // The consumer first: it is durable, and the thread only follows.
         parts.feed.pause(paused)?;
         state.pause(paused);
+        parts.feed.wake();
         Ok(())
     }
 
@@ -353,6 +357,7 @@ impl Engines {
         // position.
         parts.feed.seek(to)?;
         state.moved();
+        parts.feed.wake();
         Ok(parts.feed.progress()?)
     }
 

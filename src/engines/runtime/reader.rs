@@ -152,7 +152,8 @@ impl Reader {
         let time = self.context.settings.limits.time;
         let (events, bytes) = self.limits();
 
-        let first = match self.feed.fetch(events, bytes, SINK_IDLE) {
+        let is_over = || state.is_interrupted(moves);
+        let first = match self.feed.fetch(events, bytes, SINK_IDLE, &is_over) {
             Ok(fetched) if fetched.is_paused => {
                 // The feed answers at once when it is paused, so the wait is here.
                 state.set_phase(Phase::Paused);
@@ -175,7 +176,7 @@ impl Reader {
         // A batch that is not full gets a moment more, and is then fetched anew, since a fetch
         // takes nothing.
         state.wait(clock, time, moves)?;
-        Ok(self.feed.fetch(events, bytes, Duration::ZERO))
+        Ok(self.feed.fetch(events, bytes, Duration::ZERO, &is_over))
     }
 
     /// The limits of a batch: events and bytes.

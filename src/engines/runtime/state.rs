@@ -173,6 +173,13 @@ impl SinkState {
         self.is_reopening.swap(false, Ordering::AcqRel)
     }
 
+    /// Whether [`SinkState::wait`] would not return as usual: at a stop, a pause, and a seek since
+    /// `moves`.
+    pub(super) fn is_interrupted(&self, moves: u64) -> bool {
+        let requests = self.requests.lock();
+        requests.stop || requests.paused || requests.moves != moves
+    }
+
     /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek
     /// since `moves`.
     pub(super) fn wait(&self, clock: &Clock, pause: Duration, moves: u64) -> Result<(), Interrupt> {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use parking_lot::Condvar;
 use serde_json::json;
 
 use super::*;
@@ -19,6 +20,11 @@ use crate::wire::filter::EntryFilter;
 #[derive(Default)]
 struct MemoryFeed {
     state: Mutex<MemoryState>,
+    /// Without events it waits until it is woken, whatever time it was given.
+    sleeps: AtomicBool,
+    sleeping: AtomicUsize,
+    woken: Mutex<()>,
+    wakes: Condvar,
 }
 
 #[derive(Default)]
@@ -54,7 +60,13 @@ impl MemoryFeed {
 }
 
 impl Feed for MemoryFeed {
-    fn fetch(&self, events: usize, _bytes: usize, wait: Duration) -> Result<Fetched, FeedError> {
+    fn fetch(
+        &self,
+        events: usize,
+        _bytes: usize,
+        wait: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Fetched, FeedError> {
         let mut state = self.state.lock();
         let (cursor, is_paused) = (state.cursor, state.is_paused);
         state.is_moved = false;
@@ -72,7 +84,14 @@ impl Feed for MemoryFeed {
             .cloned()
             .collect();
         drop(state);
-        if entries.is_empty() {
+        if entries.is_empty() && self.sleeps.load(Ordering::SeqCst) {
+            self.sleeping.fetch_add(1, Ordering::SeqCst);
+            let mut woken = self.woken.lock();
+            while !is_over() {
+                self.wakes.wait(&mut woken);
+            }
+            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+        } else if entries.is_empty() {
             thread::sleep(wait.min(Duration::from_millis(2)));
         }
         let next = SeqNo((cursor + entries.len()) as u64 + 1);
@@ -139,6 +158,11 @@ impl Feed for MemoryFeed {
     fn pause(&self, paused: bool) -> Result<(), FeedError> {
         self.state.lock().is_paused = paused;
         Ok(())
+    }
+
+    fn wake(&self) {
+        drop(self.woken.lock());
+        self.wakes.notify_all();
     }
 
     fn progress(&self) -> Result<Progress, FeedError> {
@@ -779,6 +803,35 @@ fn a_sink_that_cannot_start_or_panics_stops_no_other() {
         .to_string();
     assert_eq!(error, "the sink could not start: no feed");
     assert!(rig.engines.check()[0].1.is_err() && rig.engines.check()[2].1.is_ok());
+}
+
+#[test]
+fn a_seek_a_pause_and_a_stop_end_the_wait_for_events() {
+    let rig = Rig::start("", accept);
+    rig.feed.add(2);
+    rig.wait_until_delivered(2);
+    rig.feed.sleeps.store(true, Ordering::SeqCst);
+    let asleep = || {
+        wait_for("the wait for events", || {
+            (rig.feed.sleeping.load(Ordering::SeqCst) == 1).then_some(())
+        });
+    };
+
+    asleep();
+    rig.engines.seek("one", Position::Seq(SeqNo(2))).unwrap();
+    rig.wait_until_delivered(2);
+    assert_eq!(rig.accepted(), [1, 2, 2]);
+
+    asleep();
+    rig.engines.pause("one", true).unwrap();
+    wait_for("the pause", || {
+        (rig.engines.list()[0].last.phase == Phase::Paused).then_some(())
+    });
+    rig.engines.pause("one", false).unwrap();
+
+    asleep();
+    rig.engines.stop();
+    assert_eq!(rig.feed.state.lock().released, 1);
 }
 
 #[test]

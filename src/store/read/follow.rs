@@ -395,7 +395,24 @@ impl Store {
 
     /// Waits until the entry `seq` is durable, at most for `timeout`.
     pub(crate) fn wait_for(&self, seq: SeqNo, timeout: Duration) {
-        self.0.durable_notify.wait(timeout, || self.durable() > seq);
+        self.wait_for_unless(seq, timeout, || false);
+    }
+
+    /// As [`Store::wait_for`], until `is_over`: whoever makes that true calls
+    /// [`Store::wake_waiting`] afterwards.
+    pub(crate) fn wait_for_unless(
+        &self,
+        seq: SeqNo,
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) {
+        let is_there = || self.durable() > seq || is_over();
+        self.0.durable_notify.wait(timeout, is_there);
+    }
+
+    /// Lets all that wait for an entry look whether their wait is over.
+    pub(crate) fn wake_waiting(&self) {
+        self.0.durable_notify.notify();
     }
 
     /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all
