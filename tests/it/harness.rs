@@ -255,7 +255,8 @@ pub(crate) fn master_bus(sock_dir: &Path) -> FakeBus {
     FakeBus::listen(&sock_dir.join("master_event_pub.ipc")).unwrap()
 }
 
-/// Writes frames in a framing, split at arbitrary positions.
+/// Writes frames in a framing, split at arbitrary positions: into a thousand pieces at most, because the daemon waits for more
+/// after a small one.
 pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     for frame in frames {
@@ -264,7 +265,7 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
         }
         bytes.extend_from_slice(frame);
     }
-    for piece in bytes.chunks(5_003) {
+    for piece in bytes.chunks((bytes.len() / 1_000).max(5_003)) {
         to.write_all(piece)
             .unwrap_or_else(|e| panic!("the subscriber of the bus does not read: {e}"));
     }

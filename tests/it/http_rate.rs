@@ -136,27 +136,25 @@ fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
     for byte in slow.bytes() {
         write!(encoded, "%{byte:02x}").unwrap();
     }
-    for rate in ["", "&max_rate=1"] {
+    // Each value of both once: the one event costs a second of processor time each time.
+    let plain = read.clone();
+    let lines = format!("{read}accept: application/x-ndjson\r\n");
+    for (rate, headers) in [("", lines), ("&max_rate=1", plain)] {
         let path =
             format!("/api/v1/events/stream?since=2020-01-01T00:00:00Z&where={encoded}{rate}");
-        for headers in [
-            read.clone(),
-            format!("{read}accept: application/x-ndjson\r\n"),
-        ] {
-            let found = follow_limited(&address, &path, &headers, 3);
-            let kinds: Vec<_> = found.iter().map(|(kind, n, _)| (*kind, *n)).collect();
-            // With a rate the last one may come in the same second.
-            assert_eq!(kinds[..2], [("event", 3), ("skipped", 1)], "{found:?}");
-            assert!(found[1].2.ends_with(":2"), "{found:?}");
-            assert!(found[2].2.ends_with(":3"), "{found:?}");
+        let found = follow_limited(&address, &path, &headers, 3);
+        let kinds: Vec<_> = found.iter().map(|(kind, n, _)| (*kind, *n)).collect();
+        // With a rate the last one may come in the same second.
+        assert_eq!(kinds[..2], [("event", 3), ("skipped", 1)], "{found:?}");
+        assert!(found[1].2.ends_with(":2"), "{found:?}");
+        assert!(found[2].2.ends_with(":3"), "{found:?}");
 
-            // A client that reconnects also passes it.
-            let headers = format!("{headers}last-event-id: {}\r\n", found[1].2);
-            let rest = follow_limited(&address, &path, &headers, 1);
-            assert_eq!(rest[0].1, 3, "{rest:?}");
-        }
+        // A client that reconnects also passes it.
+        let headers = format!("{headers}last-event-id: {}\r\n", found[1].2);
+        let rest = follow_limited(&address, &path, &headers, 1);
+        assert_eq!(rest[0].1, 3, "{rest:?}");
     }
-    assert!(cellar.counter("filters_too_costly") >= 4);
+    assert!(cellar.counter("filters_too_costly") >= 2);
 }
 
 #[test]

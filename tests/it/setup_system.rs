@@ -22,9 +22,10 @@ start() {
     [ $1 = saltcellar.service ] || return 0
     PROGRAM serve --config c.yaml --socket DIR/s.sock --state-dir DIR/state > daemon.log 2>&1 &
     echo $! > pid
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    i=0
+    while [ $i -lt 1000 ]; do
         [ -S s.sock ] && PROGRAM --socket DIR/s.sock status > /dev/null 2>&1 && return 0
-        sleep 0.5
+        sleep 0.02; i=$((i + 1))
     done
     cat daemon.log >&2
     return 1
@@ -32,7 +33,9 @@ start() {
 stop() {
     rm -f active/$1
     [ $1 = saltcellar.service ] && [ -e pid ] || return 0
-    kill $(cat pid); while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done; rm pid
+    p=$(cat pid); rm pid; kill $p
+    # A zombie has ended: init may take its time to reap it.
+    while [ -e /proc/$p ] && ! grep -q '^State:.Z' /proc/$p/status 2>/dev/null; do sleep 0.02; done
 }
 for unit; do
     case $verb in

@@ -589,8 +589,8 @@ fn a_subscriber_that_does_not_read_delays_no_other() {
     let slow = Peer::sub(&cellar, &mut push, &[""]);
     let mut brisk = Peer::sub(&cellar, &mut push, &["tick"]);
     // About 20 MB wait for the slow subscriber.
-    let fill = "x".repeat(20_000);
-    for n in 0..1000_u64 {
+    let fill = "x".repeat(100_000);
+    for n in 0..200_u64 {
         let mut data = Vec::new();
         let pairs = vec![
             ("n".into(), n.into()),

@@ -43,6 +43,8 @@ pub(crate) struct SpillDrainer {
     /// Batches that the store accepted, and the time of the last progress.
     accepted: u64,
     accepted_at: Instant,
+    /// The time without progress after which a stop leaves the rest on disk.
+    pub(super) stop_timeout: Duration,
 }
 
 /// The position recorded by an earlier daemon.
@@ -165,6 +167,7 @@ impl SpillDrainer {
             logged_rejection: false,
             accepted: 0,
             accepted_at: Instant::now(),
+            stop_timeout: SPILL_STOP_TIMEOUT,
         }
     }
 
@@ -193,7 +196,7 @@ impl SpillDrainer {
             }
 
             // The store is stuck: what it has not accepted goes to disk for the next start.
-            if state.closing && self.accepted_at.elapsed() > SPILL_STOP_TIMEOUT {
+            if state.closing && self.accepted_at.elapsed() > self.stop_timeout {
                 drop(state);
                 self.spill_all();
                 break;

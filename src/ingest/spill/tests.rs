@@ -627,7 +627,8 @@ fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
 fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
     let mut harness = Harness::new();
     let spill_writer = harness.spill_writer();
-    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    spill_drainer.stop_timeout = Duration::from_millis(100);
     let moving = spawn(|| spill_drainer.run());
     for n in 0..300 {
         spill_writer.push(event(n, 100_000), at(n));
