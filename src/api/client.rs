@@ -73,21 +73,32 @@ impl Client {
         })?;
 
         match trust::objection(&stream, path) {
-            Ok(None) => Ok(Self {
-                stream,
-                path: path.to_owned(),
-                timeout,
-                id_next: 1,
-            }),
-            Ok(Some(why)) => Err(ClientError::Untrusted {
-                path: path.to_owned(),
-                why,
-            }),
-            Err(source) => Err(ClientError::Unreachable {
-                path: path.to_owned(),
-                source,
-            }),
+            Ok(None) => {}
+            Ok(Some(why)) => {
+                return Err(ClientError::Untrusted {
+                    path: path.to_owned(),
+                    why,
+                });
+            }
+            Err(source) => {
+                return Err(ClientError::Unreachable {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
         }
+
+        let mut client = Self {
+            stream,
+            path: path.to_owned(),
+            timeout,
+            id_next: 1,
+        };
+
+        // At once, because the daemon closes a connection on which nothing arrives: the first call
+        // may be made much later.
+        client.send(&call::preamble(), 0)?;
+        Ok(client)
     }
 
     /// Makes a call and waits for the result. `args` is a map with str keys, see [`args`].
@@ -140,20 +151,17 @@ impl Client {
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
-        // The preamble travels with the first call, in one write.
-        let mut frame = if id == 1 {
-            call::preamble().to_vec()
-        } else {
-            Vec::new()
+        self.send(&call::request_frame(id, name, args), id)?;
+        Ok(id)
+    }
+
+    /// Writes a part of the call `id`.
+    fn send(&mut self, bytes: &[u8], id: u64) -> Result<(), ClientError> {
+        let Err(error) = self.stream.write_all(bytes) else {
+            return Ok(());
         };
 
-        frame.extend_from_slice(&call::request_frame(id, name, args));
-
-        let Err(error) = self.stream.write_all(&frame) else {
-            return Ok(id);
-        };
-
-        // A daemon that rejects a call early may have sent the reason before it closed.
+        // A daemon that rejects a peer or a call early may have sent the reason before it closed.
         let reason = self.receive().and_then(|answer| read_answer(answer, id));
         Err(match reason {
             Err(reason @ ClientError::Refused { .. }) => reason,
@@ -419,6 +427,21 @@ mod tests {
         let own = dir.path().join("own");
         let _listener = UnixListener::bind(&own).unwrap();
         assert!(Client::connect(&own).is_ok());
+    }
+
+    #[test]
+    fn a_connection_introduces_itself_before_its_first_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::connect(&path).unwrap();
+
+        let (mut peer, _) = listener.accept().unwrap();
+        // Without a preamble there would be nothing but the end.
+        drop(client);
+        let mut seen = Vec::new();
+        peer.read_to_end(&mut seen).unwrap();
+        assert_eq!(seen, call::preamble());
     }
 
     #[test]

@@ -239,7 +239,11 @@ impl Peer {
     ) -> Result<(), CloseReason> {
         // Everyone may connect who may open the socket, so a peer that says nothing holds a permit
         // only for a short time.
-        let Ok(preamble) = timeout(PREAMBLE_TIMEOUT, from.exactly()).await else {
+        let preamble = tokio::select! {
+            read = timeout(PREAMBLE_TIMEOUT, from.exactly()) => read,
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        };
+        let Ok(preamble) = preamble else {
             return Err(protocol("timeout while reading the preamble"));
         };
 
@@ -268,7 +272,14 @@ impl Peer {
                 )));
             }
 
-            let (payload, bytes) = self.server.lanes.take_payload(from, len).await?;
+            // Half a frame is no call that anyone waits for: without this, a peer that stalls in it
+            // would delay the stop by the time that a frame may take.
+            let taken = tokio::select! {
+                biased;
+                taken = self.server.lanes.take_payload(from, len) => taken,
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            };
+            let (payload, bytes) = taken?;
             // A peer waits here when too many of its calls are in flight; other peers do not.
             let permit = self.permit().await?;
             self.server.ctx.metrics.calls.add(1);

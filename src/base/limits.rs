@@ -440,6 +440,9 @@ pub const ZMQ_BATCH_BYTES: usize = 512 * 1024;
 /// Pause before the ZeroMQ PULL sends its events to a daemon with a full disk again.
 pub const ZMQ_RETRY: Duration = Duration::from_millis(500);
 
+/// Time for the daemon to store a batch of the ZeroMQ PULL. Longer than any disk hangs: a batch that is sent again may be stored twice.
+pub const ZMQ_ANSWER_TIMEOUT: Duration = Duration::from_secs(3600);
+
 /// Time without a message after which a stopping ZeroMQ socket has handled all that was written to it.
 pub const ZMQ_QUIET: Duration = Duration::from_millis(100);
 

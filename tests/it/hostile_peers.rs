@@ -86,6 +86,30 @@ fn stalled_peers_do_not_block_others() {
 const GIANT: usize = WIRE_FRAME_BYTES_MAX;
 const SENT: usize = 48 << 20;
 
+/// One that is told of a timeout has delayed the stop by it.
+#[test]
+fn stalled_peers_do_not_delay_a_stop() {
+    let mut cellar = Cellar::start();
+    let hello = preamble();
+    let half = [&hello[..], &[0, 0, 1, 0, 0x93]].concat();
+    let mut held: Vec<UnixStream> = [&b""[..], b"SCW", &hello, &half]
+        .into_iter()
+        .map(|words| {
+            let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+            stream.write_all(words).unwrap();
+            stream
+        })
+        .collect();
+    // A peer that came later is answered, so these are being served.
+    cellar.ask("status", vec![]);
+
+    assert!(cellar.terminate(), "{}", cellar.log());
+    for stream in &mut held {
+        let last = read_to_end(stream);
+        assert!(last.is_empty(), "{}", String::from_utf8_lossy(&last));
+    }
+}
+
 #[test]
 fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     let cellar = Cellar::start();

@@ -7,10 +7,12 @@
 //!
 //! One batch is sent to the daemon at a time, and nothing is read from peers until it is on disk.
 //! Then the sockets' buffers fill, libzmq's PUSH reaches its high-water mark, and the sending
-//! program is slowed: nothing is dropped. A full disk is waited for.
+//! program is slowed: nothing is dropped. A full disk is waited for, and so is the daemon: if a
+//! connection to it ends before the answer, the batch is sent over a new one. The daemon may have
+//! stored it before, so an event can be stored twice, but none is lost.
 
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -20,7 +22,8 @@ use zeromq::{PullSocket, Socket as _, SocketRecv as _, ZmqMessage};
 
 use crate::api::client::{Client, ClientError};
 use crate::base::limits::{
-    WIRE_FRAME_BYTES_MAX, ZMQ_BATCH_BYTES, ZMQ_BATCH_EVENTS, ZMQ_LOG_INTERVAL, ZMQ_QUIET, ZMQ_RETRY,
+    WIRE_FRAME_BYTES_MAX, ZMQ_ANSWER_TIMEOUT, ZMQ_BATCH_BYTES, ZMQ_BATCH_EVENTS, ZMQ_LOG_INTERVAL,
+    ZMQ_QUIET, ZMQ_RETRY,
 };
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event;
@@ -35,7 +38,71 @@ struct Ignored {
     too_large: u64,
     /// Connections that ended with an error.
     peers: u64,
-    logged: Option<Instant>,
+    log: LogInterval,
+}
+
+/// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the same
+/// problem.
+#[derive(Default)]
+struct LogInterval(Option<Instant>);
+
+impl LogInterval {
+    fn line(&mut self, line: impl FnOnce() -> String) {
+        if self.0.is_none_or(|at| at.elapsed() >= ZMQ_LOG_INTERVAL) {
+            self.0 = Some(Instant::now());
+            eprintln!("saltcellar: zeromq pull: {}", line());
+        }
+    }
+}
+
+/// The daemon's local socket. This process lives no longer than the daemon, so a connection that
+/// ends is replaced.
+struct Daemon {
+    path: PathBuf,
+    client: Option<Client>,
+    log: LogInterval,
+}
+
+impl Daemon {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            client: None,
+            log: LogInterval::default(),
+        }
+    }
+
+    /// Makes a call until it is answered; an error is one of the call itself.
+    async fn call(&mut self, name: &str, args: &[u8]) -> Result<(), ClientError> {
+        loop {
+            match self.try_call(name, args) {
+                Ok(answer) => return answer,
+                Err(error) => {
+                    // Nothing is known of what it still holds.
+                    self.client = None;
+                    self.log
+                        .line(|| format!("the daemon does not answer, connecting again: {error}"));
+                }
+            }
+            sleep(ZMQ_RETRY).await;
+        }
+    }
+
+    /// The answer to a call, or an error of the connection.
+    fn try_call(
+        &mut self,
+        name: &str,
+        args: &[u8],
+    ) -> Result<Result<(), ClientError>, ClientError> {
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => none.insert(Client::connect_within(&self.path, ZMQ_ANSWER_TIMEOUT)?),
+        };
+
+        client.post(name, args)?;
+        let (_, answer) = client.next_answer()?;
+        Ok(answer.map(drop))
+    }
 }
 
 /// Events for one call, as an array of msgpack binaries.
@@ -50,7 +117,7 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     let mut socket = PullSocket::new();
     socket.bind_listener(listener).await.context("listen")?;
 
-    let mut client = Client::connect(daemon)?;
+    let mut daemon = Daemon::new(daemon);
     let mut ignored = Ignored::default();
     let mut stopping = false;
 
@@ -76,10 +143,10 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
         }
 
         if batch.events > 0 {
-            store(&mut client, batch, stopping).await?;
+            store(&mut daemon, batch, stopping).await?;
         }
 
-        ignored.report(&mut client)?;
+        ignored.report(&mut daemon).await?;
     }
 }
 
@@ -90,7 +157,7 @@ impl Ignored {
             Ok(message) => message,
             Err(error) => {
                 self.peers += 1;
-                return self.log(|| format!("a connection ended: {error}"));
+                return self.log.line(|| format!("a connection ended: {error}"));
             }
         };
 
@@ -103,7 +170,7 @@ impl Ignored {
 
         let Some((tag, data)) = event.filter(|(tag, data)| salt_event::is_event(tag, data)) else {
             self.malformed += 1;
-            return self.log(|| {
+            return self.log.line(|| {
                 let begins = frames.first().map(|first| first.slice(..first.len().min(40)));
                 let begins = begins.unwrap_or_default().escape_ascii().to_string();
                 format!(
@@ -117,53 +184,42 @@ impl Ignored {
         let bytes = tag.len() + data.len();
         if bytes + CALL_BYTES > WIRE_FRAME_BYTES_MAX {
             self.too_large += 1;
-            return self.log(|| format!("an event of {bytes} bytes ignored"));
+            return self
+                .log
+                .line(|| format!("an event of {bytes} bytes ignored"));
         }
 
         batch.events += 1;
         batch.packed.array(2).bin(tag).bin(data);
     }
 
-    /// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the
-    /// same problem.
-    fn log(&mut self, line: impl FnOnce() -> String) {
-        if self
-            .logged
-            .is_none_or(|at| at.elapsed() >= ZMQ_LOG_INTERVAL)
-        {
-            self.logged = Some(Instant::now());
-            eprintln!("saltcellar: zeromq pull: {}", line());
-        }
-    }
-
     /// Adds the counts to the daemon's counters.
-    fn report(&mut self, client: &mut Client) -> anyhow::Result<()> {
-        let Self {
-            malformed,
-            too_large,
-            peers,
-            logged,
-        } = std::mem::take(self);
-        // The log interval spans reports.
-        self.logged = logged;
+    async fn report(&mut self, daemon: &mut Daemon) -> Result<(), ClientError> {
+        let counts = [
+            ("malformed", std::mem::take(&mut self.malformed)),
+            ("too_large", std::mem::take(&mut self.too_large)),
+            ("peers", std::mem::take(&mut self.peers)),
+        ];
 
-        if malformed + too_large + peers > 0 {
-            let mut args = Writer::new();
-            args.map(3)
-                .str("malformed")
-                .uint(malformed)
-                .str("too_large")
-                .uint(too_large);
-            args.str("peers").uint(peers);
-            client.post("zeromq_ignored", &args.into_bytes())?;
-            client.next_answer()?.1?;
+        if counts.iter().any(|(_, count)| *count > 0) {
+            count(daemon, &counts).await?;
         }
         Ok(())
     }
 }
 
+/// Adds to the daemon's counters.
+async fn count(daemon: &mut Daemon, counts: &[(&str, u64)]) -> Result<(), ClientError> {
+    let mut args = Writer::new();
+    args.map(counts.len());
+    for (key, count) in counts {
+        args.str(key).uint(*count);
+    }
+    daemon.call("zeromq_ignored", &args.into_bytes()).await
+}
+
 /// Stores a batch. While the disk is full it retries, except during shutdown.
-async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Result<()> {
+async fn store(daemon: &mut Daemon, batch: Batch, stopping: bool) -> Result<(), ClientError> {
     let mut args = Writer::new();
     args.map(1)
         .str("events")
@@ -172,9 +228,8 @@ async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Res
     let args = args.into_bytes();
 
     loop {
-        client.post("zeromq_events", &args)?;
-        match client.next_answer()?.1 {
-            Ok(_) => return Ok(()),
+        match daemon.call("zeromq_events", &args).await {
+            Ok(()) => return Ok(()),
             // A full disk or a busy store. Meanwhile nothing is read, which slows the senders.
             Err(ClientError::Refused { code, .. }) if code == "unavailable" && !stopping => {}
             // Any other error would occur again with the same batch.
@@ -183,14 +238,74 @@ async fn store(client: &mut Client, batch: Batch, stopping: bool) -> anyhow::Res
                     "saltcellar: zeromq pull: {} events lost: {error}",
                     batch.events
                 );
-
-                let mut args = Writer::new();
-                args.map(1).str("lost").uint(batch.events as u64);
-                client.post("zeromq_ignored", &args.into_bytes())?;
-                client.next_answer()?.1?;
-                return Ok(());
+                return count(daemon, &[("lost", batch.events as u64)]).await;
             }
         }
         sleep(ZMQ_RETRY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::wire::call::preamble;
+
+    /// Reads a call; returns what follows its id: name and arguments.
+    fn read_call(peer: &mut UnixStream) -> Vec<u8> {
+        let mut header = [0; 4];
+        peer.read_exact(&mut header).unwrap();
+        let mut frame = vec![0; u32::from_be_bytes(header) as usize];
+        peer.read_exact(&mut frame).unwrap();
+        // An array of three, and an id of one byte.
+        frame.split_off(2)
+    }
+
+    fn accept(listener: &UnixListener) -> UnixStream {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut seen = preamble();
+        peer.read_exact(&mut seen).unwrap();
+        assert_eq!(seen, preamble());
+        peer
+    }
+
+    #[test]
+    fn a_batch_whose_connection_ends_is_stored_over_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon");
+        let listener = UnixListener::bind(&path).unwrap();
+
+        // Not scoped: it would wait for ever for a connection that a failed call does not open.
+        let daemon = std::thread::spawn(move || {
+            // One is closed before the call is read, one before it is answered.
+            drop(accept(&listener));
+            let mut second = accept(&listener);
+            let seen = read_call(&mut second);
+            drop(second);
+
+            let mut third = accept(&listener);
+            assert_eq!(read_call(&mut third), seen, "the same batch");
+            // [1, true, nil]
+            third.write_all(&[0, 0, 0, 4, 0x93, 1, 0xc3, 0xc0]).unwrap();
+            seen
+        });
+
+        let mut batch = Batch {
+            events: 1,
+            ..Batch::default()
+        };
+        batch.packed.array(2).bin(b"tag").bin(&[0x80]);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime
+            .block_on(store(&mut Daemon::new(&path), batch, false))
+            .unwrap();
+
+        let seen = daemon.join().unwrap();
+        assert!(seen.windows(3).any(|part| part == b"tag"), "{seen:?}");
     }
 }
