@@ -499,15 +499,18 @@ mod tests {
         drop(Lock::take(dir.path(), "the former one", Duration::ZERO).unwrap());
 
         let is_over = std::sync::atomic::AtomicBool::new(false);
+        let begin = std::sync::Barrier::new(3);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
+                    begin.wait();
                     while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                         is_locked(dir.path()).unwrap();
                     }
                 });
             }
 
+            begin.wait();
             let take = || Lock::take(dir.path(), "me", Duration::from_secs(60)).map(drop);
             let taken: Result<(), StoreError> = (0..300).try_for_each(|_| take());
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -516,14 +519,15 @@ mod tests {
 
         // What a killed daemon was about to start releases it as well.
         let left = Lock::take(dir.path(), "the killed one", Duration::ZERO).unwrap();
-        let (sent, received) = std::sync::mpsc::sync_channel(1);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                sent.send(()).unwrap();
-                Lock::take(dir.path(), "me", Duration::from_secs(60)).unwrap();
-            });
-            received.recv().unwrap();
+            let taker = scope.spawn(|| Lock::take(dir.path(), "me", Duration::from_secs(60)));
+            // Long enough for several attempts, all of which find it locked.
+            for _ in 0..20 {
+                std::thread::sleep(LOCK_POLL);
+                assert!(!taker.is_finished());
+            }
             drop(left);
+            taker.join().unwrap().unwrap();
         });
     }
 

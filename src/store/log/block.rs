@@ -649,6 +649,23 @@ mod tests {
         BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap()
     }
 
+    #[test]
+    fn the_memory_of_a_block_is_that_of_all_that_it_keeps() {
+        let mut builder = BlockBuilder::default();
+        for seq in 0..5000 {
+            let entry = Entry::new(Kind::Event, Source::Bus, Micros(0), b"x");
+            builder.push(SeqNo(seq), &entry).unwrap();
+        }
+        let view = view(&builder);
+        view.rows().body(0).unwrap();
+
+        let ends = view.body_ends.get().unwrap().len() * size_of::<usize>();
+        let bodies = view.bodies.get().unwrap().as_ref().unwrap().len();
+        let packed = view.packed.as_ref().unwrap().len();
+        let head = view.head.borrow_owner().len();
+        assert_eq!(view.memory(), head + packed + bodies + ends);
+    }
+
     #[derive(Debug, Clone)]
     struct Owned {
         kind: u8,

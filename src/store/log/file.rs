@@ -729,7 +729,10 @@ pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
     #[test]
     fn unreadable_ranges_are_joined_and_counted_once() {
@@ -765,6 +768,16 @@ mod tests {
         assert_eq!(cut_offset(&copy), Some(80));
         assert!(std::fs::read(copy).unwrap() == bytes[80..bytes.len() - 5]);
         assert!(log.copy_range(&fs, 2, 1).is_err());
+
+        // The range is never in memory as a whole: its second piece is another write.
+        let plan = Arc::new(Plan::default());
+        plan.add(Fault {
+            from: 2,
+            ..Fault::once(Act::Write, rustix::io::Errno::IO)
+        });
+        let fs = Faults::over(Arc::new(fs), plan);
+        assert!(log.copy_range(&fs, 81, to).is_err());
+        assert!(!path.with_file_name("log.cut-81").exists());
     }
 
     #[test]

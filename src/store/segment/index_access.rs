@@ -433,3 +433,50 @@ fn replace_damaged_state(
     }
     StateDatabase::open(&path)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Its creation takes several files, and the process may end between two of them.
+    #[test]
+    fn a_damaged_state_database_is_replaced_under_the_mark_of_an_incomplete_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_dir = |name: &str| dir.path().join(name);
+        let (state, evidence) = (in_dir("state"), in_dir("state.damaged/evidence"));
+        let metrics = Metrics::default();
+
+        let damage = StoreError::Index {
+            path: state.clone(),
+            what: "a test".to_owned(),
+        };
+        let replace = || replace_damaged_state(dir.path(), &damage, &metrics);
+        fs::create_dir(&state).unwrap();
+        fs::write(state.join("evidence"), b"").unwrap();
+
+        // The mark cannot be written, so nothing is created. Another attempt, as of the next query,
+        // keeps what was put aside.
+        let blocked = in_dir("state.new.tmp");
+        fs::create_dir(&blocked).unwrap();
+        for _ in 0..2 {
+            let error = replace().unwrap_err().to_string();
+            assert!(error.contains("state.new"), "{error}");
+            assert!(!state.exists());
+            assert!(evidence.exists());
+        }
+        fs::remove_dir(&blocked).unwrap();
+
+        // The process ends while files are created: that is no damage, and no evidence of any.
+        let known = metrics.indexes_rebuilt.get();
+        fs::create_dir(&state).unwrap();
+        fs::write(state.join("db"), b"a part").unwrap();
+        fs::write(in_dir("state.new"), b"").unwrap();
+        let replaced = open_state(dir.path(), &metrics).unwrap();
+        assert!(replaced.segments().unwrap().is_empty());
+        assert_eq!(metrics.indexes_rebuilt.get(), known);
+        assert!(evidence.exists());
+        assert!(!in_dir("state.new").exists());
+    }
+}

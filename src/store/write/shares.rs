@@ -443,6 +443,37 @@ mod tests {
     }
 
     #[test]
+    fn the_minions_over_their_share_are_counted_and_bounded_in_all_classes() {
+        let state = ShareState::new(2);
+        let note = |class, minion: &str, at| {
+            let amount = Amount {
+                entries: 1,
+                bytes: 7,
+            };
+            state.note(class, ("x", minion), amount, Micros(at));
+        };
+        // Known ones add up, and are the newest then.
+        for at in 1..4 {
+            note(Class::JOBS, "first", at);
+            note(Class::EVENTS, "first", at);
+        }
+        note(Class::EVENTS, "oldest", 0);
+        for n in 0..SHARE_NAMED_MAX - 2 {
+            let class = [Class::JOBS, Class::EVENTS][n % 2];
+            note(class, &format!("web{n}"), 9);
+        }
+
+        let over = state.over(NOW);
+        assert_eq!(over.len(), SHARE_NAMED_MAX);
+        assert!(over.iter().all(|(_, minion, _)| minion != "oldest"));
+        let first = over.iter().filter(|(_, minion, _)| minion == "first");
+        let counted: Vec<_> = first
+            .map(|(_, _, one)| (one.at, one.entries, one.bytes))
+            .collect();
+        assert_eq!(counted, [(Micros(3), 3, 21); 2]);
+    }
+
+    #[test]
     fn a_better_compression_means_a_larger_share() {
         let classes = table(keep(Some(1 << 20), None));
         let mut shares = Shares::new(&classes);
