@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
-use crate::model::{ReadLimits, SeqNo};
+use crate::model::ReadLimits;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::{EntryPosition, MinionSelection, TagTemplates};
@@ -32,7 +32,7 @@ use crate::store::log::block::{FREE_JID, Rows};
 use crate::store::log::builder::distinct;
 use crate::store::segment::{Ready, Segment};
 
-/// By limits and [`Segment::id`].
+/// By limits and [`Segment::numbering`].
 pub(in crate::store) type AllowedCache = Cache<(Arc<ReadLimits>, u64), AllowedBlocks>;
 
 /// The summary of a block that was not read yet.
@@ -41,6 +41,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// The blocks of a segment under limits.
 #[derive(Debug)]
 pub(in crate::store) struct AllowedBlocks {
+    /// See [`Segment::numbering`].
+    numbering: u64,
     blocks: Box<[AllowedBlock]>,
     memory: usize,
 }
@@ -49,7 +51,8 @@ pub(in crate::store) struct AllowedBlocks {
 struct AllowedBlock {
     /// The template bits of the allowed entries, as in [`crate::store::index::summary`]; zero without any.
     templates: AtomicU64,
-    rows: OnceLock<Arc<AllowedRows>>,
+    /// Whether each entry is allowed.
+    rows: OnceLock<Arc<Bits>>,
     roles: OnceLock<Arc<Roles>>,
 }
 
@@ -75,15 +78,6 @@ impl Bits {
         let word = self.0.get(row / 64).copied().unwrap_or(0);
         word >> (row % 64) & 1 == 1
     }
-}
-
-/// The allowed entries of a block.
-#[derive(Debug)]
-pub(in crate::store) struct AllowedRows {
-    /// The first entry of the block and their number: an index that is rebuilt may give the number of the block to another one.
-    first_seq: SeqNo,
-    len: usize,
-    bits: Bits,
 }
 
 /// What an entry is for its job, as far as the reader may know.
@@ -131,28 +125,6 @@ impl Roles {
     }
 }
 
-impl AllowedRows {
-    fn new(rows: Rows<'_>, allowed: &[bool]) -> Self {
-        Self {
-            first_seq: rows.seq(0),
-            len: rows.len(),
-            bits: Bits::of(allowed.iter().copied()),
-        }
-    }
-
-    fn allows(&self, row: usize) -> bool {
-        self.bits.has(row)
-    }
-
-    /// Per row, if they are those of this block.
-    fn of(&self, rows: Rows<'_>) -> Option<Vec<bool>> {
-        if self.len != rows.len() || self.first_seq != rows.seq(0) {
-            return None;
-        }
-        Some((0..self.len).map(|row| self.allows(row)).collect())
-    }
-}
-
 impl Cached for AllowedBlocks {
     fn memory(&self) -> usize {
         self.memory
@@ -161,7 +133,7 @@ impl Cached for AllowedBlocks {
 
 impl AllowedBlocks {
     /// What is known of earlier blocks, with room for `count`, of about `entries` entries.
-    fn extended(known: Option<&Self>, count: usize, entries: usize) -> Self {
+    fn extended(numbering: u64, known: Option<&Self>, count: usize, entries: usize) -> Self {
         let block = |at: usize| {
             let known = known.and_then(|known| known.blocks.get(at));
             let templates = known.map_or(UNKNOWN, |known| known.templates.load(Ordering::Relaxed));
@@ -172,14 +144,20 @@ impl AllowedBlocks {
             }
         };
         let of_block = size_of::<AllowedBlock>()
-            + size_of::<AllowedRows>()
+            + size_of::<Bits>()
             + size_of::<Roles>()
             + 4 * size_of::<u64>();
         Self {
+            numbering,
             blocks: (0..count).map(block).collect(),
             // Four bits of each entry.
             memory: count * of_block + entries / 2,
         }
+    }
+
+    /// Whether the blocks of the segment still have the numbers by which they are known here. True after a block was read: it is that block.
+    pub(in crate::store) fn is_of(&self, segment: &Segment) -> bool {
+        self.numbering == segment.numbering()
     }
 
     /// The template bits of the allowed entries of a block; `None` if it was not read yet.
@@ -188,9 +166,10 @@ impl AllowedBlocks {
         (bits != UNKNOWN).then_some(bits)
     }
 
-    /// Whether each entry of a block is allowed; `None` if it was not read yet.
-    pub(in crate::store) fn rows(&self, block: u32, rows: Rows<'_>) -> Option<Vec<bool>> {
-        self.blocks.get(block as usize)?.rows.get()?.of(rows)
+    /// Whether each of the `len` entries of a block is allowed; `None` if it was not read yet.
+    fn rows(&self, block: u32, len: usize) -> Option<Vec<bool>> {
+        let bits = self.blocks.get(block as usize)?.rows.get()?;
+        Some((0..len).map(|row| bits.has(row)).collect())
     }
 
     /// Whether an entry may be allowed.
@@ -202,7 +181,7 @@ impl AllowedBlocks {
             return false;
         }
         let rows = block.rows.get();
-        rows.is_none_or(|rows| rows.allows(usize::from(position.at)))
+        rows.is_none_or(|rows| rows.has(usize::from(position.at)))
     }
 
     /// Those of the first `count` blocks that may have an allowed entry, and were not read yet.
@@ -243,13 +222,7 @@ impl AllowedBlocks {
     }
 
     /// Records the allowed rows of a block that was read.
-    pub(in crate::store) fn learn(
-        &self,
-        block: u32,
-        rows: Rows<'_>,
-        allowed: &[bool],
-        templates: &TagTemplates,
-    ) {
+    fn learn(&self, block: u32, rows: Rows<'_>, allowed: &[bool], templates: &TagTemplates) {
         let (texts, ends) = rows.texts();
         let of_allowed = |column: Vec<i64>| -> Vec<i64> {
             let kept = column.into_iter().zip(allowed).filter(|(_, is)| **is);
@@ -279,7 +252,7 @@ impl AllowedBlocks {
         if let Some(known) = self.blocks.get(block as usize) {
             known
                 .rows
-                .get_or_init(|| Arc::new(AllowedRows::new(rows, allowed)));
+                .get_or_init(|| Arc::new(Bits::of(allowed.iter().copied())));
         }
     }
 }
@@ -294,7 +267,11 @@ impl StoreInner {
         known: &AllowedBlocks,
         test: impl FnOnce() -> Vec<bool>,
     ) -> Result<Vec<bool>, StoreError> {
-        if let Some(allowed) = known.rows(number, rows) {
+        // The index was rebuilt since: the number was that of another block.
+        if !known.is_of(segment) {
+            return Ok(test());
+        }
+        if let Some(allowed) = known.rows(number, rows.len()) {
             return Ok(allowed);
         }
         let allowed = test();
@@ -309,6 +286,8 @@ impl StoreInner {
         segment: &Arc<Segment>,
         limits: &Arc<ReadLimits>,
     ) -> Result<(Arc<AllowedBlocks>, u64), StoreError> {
+        // Before its index is looked at, so that this is never taken for what is known of a later numbering.
+        let numbering = segment.numbering();
         let ready = self.ready(segment)?;
         let count = ready.blocks().metas().len();
         // A growing segment's ids are tested again when it has twice as many blocks: a search of the newest blocks needs no test of ids.
@@ -322,13 +301,14 @@ impl StoreInner {
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
         drop(ready);
 
-        let key = (limits.clone(), segment.id);
+        let key = (limits.clone(), numbering);
         let known = self.allowed.get(&key);
         if let Some(known) = known.as_ref().filter(|known| known.blocks.len() >= count) {
             return Ok((known.clone(), 0));
         }
 
-        let blocks = AllowedBlocks::extended(known.as_deref(), room, entries / count.max(1) * room);
+        let entries = entries / count.max(1) * room;
+        let blocks = AllowedBlocks::extended(numbering, known.as_deref(), room, entries);
         let tested = Cell::new(0);
         // The index has no entry for blocks of entries without a minion.
         if let Some(glob) = limits.minions.as_ref().filter(|glob| !glob.matches("")) {
@@ -353,40 +333,5 @@ impl StoreInner {
         let blocks = Arc::new(blocks);
         self.allowed.put(key, blocks.clone());
         Ok((blocks, tested.get()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::clock::Micros;
-    use crate::model::{Entry, Flags, Kind, Source};
-    use crate::store::log::block::BlockView;
-    use crate::store::log::builder::{BlockBuilder, Packer};
-
-    fn block(from: u64, count: u64) -> BlockView {
-        let mut builder = BlockBuilder::default();
-        for seq in from..from + count {
-            let entry = Entry {
-                flags: Flags::ON_BUS,
-                tag: b"x",
-                ..Entry::new(Kind::Event, Source::Bus, Micros(0), b"")
-            };
-            builder.push(SeqNo(seq), &entry).unwrap();
-        }
-        let mut packer = Packer::new().unwrap();
-        let packed = builder.finish(&mut packer).unwrap();
-        BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap()
-    }
-
-    #[test]
-    fn what_is_allowed_in_a_block_is_not_believed_of_another_one() {
-        let (known, later, shorter) = (block(5, 130), block(6, 130), block(5, 129));
-        let allowed: Vec<bool> = (0..130).map(|row| row % 3 == 0 || row == 64).collect();
-        let rows = AllowedRows::new(known.rows(), &allowed);
-        assert_eq!(rows.of(known.rows()), Some(allowed));
-        assert_eq!(rows.of(later.rows()), None);
-        assert_eq!(rows.of(shorter.rows()), None);
-        assert!(!rows.allows(130) && !rows.allows(1 << 40));
     }
 }

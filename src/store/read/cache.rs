@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::store::log::block::BlockView;
 
-/// A block: [`crate::store::segment::Segment::id`] and the block's index in the segment.
+/// A block: [`crate::store::segment::Segment::numbering`] and the block's index in the segment.
 pub(crate) type BlockId = (u64, u32);
 
 /// Recently read blocks, decompressed.
@@ -96,25 +96,6 @@ impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
             "each value is queued once"
         );
     }
-
-    /// Removes the values with these keys.
-    pub(crate) fn forget(&self, is: impl Fn(&K) -> bool) {
-        let mut inner = self.inner.lock();
-        let Inner {
-            values,
-            order,
-            bytes,
-        } = &mut *inner;
-
-        order.retain(|key| !is(key));
-        values.retain(|key, (_, cost)| {
-            let keep = !is(key);
-            if !keep {
-                *bytes -= *cost;
-            }
-            keep
-        });
-    }
 }
 
 #[cfg(test)]
@@ -156,10 +137,5 @@ mod tests {
             "a block inserted again is counted once"
         );
         assert!(inner.bytes <= BLOCK_CACHE_BYTES);
-        drop(inner);
-        cache.forget(|(_, number)| *number == 39);
-        let inner = cache.inner.lock();
-        assert!(!inner.values.contains_key(&(1, 39)) && !inner.order.contains(&(1, 39)));
-        assert_eq!(inner.bytes, inner.values.len() * view.memory());
     }
 }

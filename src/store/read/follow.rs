@@ -672,7 +672,7 @@ impl<'a> Forwards<'a> {
 
             let segment = segment.clone();
             // Blocks that are read once would displace those of other readers.
-            self.view = match self.shared.cache.get(&(segment.id, number)) {
+            self.view = match self.shared.cache.get(&(segment.numbering(), number)) {
                 Some(view) => Some(view),
                 None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
                 None => self.shared.read_block(&segment, number, true)?,

@@ -256,10 +256,7 @@ impl Store {
             if bytes >= bytes_max {
                 return Ok((found, Some(seq)));
             }
-            let Some(view) = self.0.block(&segment, block)? else {
-                continue;
-            };
-            let Some(entry) = self.0.stored(&segment, view.rows(), at) else {
+            let Some(entry) = self.0.stored_again(&segment, (block, at), seq)? else {
                 continue;
             };
             bytes += entry.tag.len() + entry.body.len();
@@ -819,6 +816,24 @@ impl Stream {
 }
 
 impl StoreInner {
+    /// As [`StoreInner::stored`], from block and row at which it was found before. `None` if its
+    /// block cannot be read, or has another number since.
+    pub(super) fn stored_again(
+        &self,
+        segment: &Arc<Segment>,
+        (block, at): (u32, usize),
+        seq: SeqNo,
+    ) -> Result<Option<StoredEntry>, StoreError> {
+        let Some(view) = self.block(segment, block)? else {
+            return Ok(None);
+        };
+
+        let rows = view.rows();
+        // A reader with limits has looked at that entry, not at what is here now.
+        let is_same = at < rows.len() && rows.seq(at) == seq;
+        Ok(is_same.then(|| self.stored(segment, rows, at)).flatten())
+    }
+
     /// Copies an entry out of its block; `None` if its body is unreadable, see [`StoreInner::body`].
     pub(super) fn stored(
         &self,

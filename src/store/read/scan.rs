@@ -691,20 +691,19 @@ impl<'a> Backwards<'a> {
     /// unreadable.
     pub(in crate::store) fn take(&mut self) -> Result<Option<(StoredEntry, Arc<str>)>, StoreError> {
         // Only after `step` has found a match.
-        let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
+        let (Some((segment, number)), Some((seq, at))) = (&self.block, self.passing.pop()) else {
             return Ok(None);
         };
         // Bodies are read for the first match of the block. Its head was read by `step`.
         if self.view.is_none() {
             self.view = self.shared.block(segment, *number)?;
         }
-        // It became unreadable in between.
-        let Some(view) = &self.view else {
-            self.passing.clear();
-            return Ok(None);
-        };
+        // It became unreadable in between, or its number that of another block.
+        let rows = self.view.as_ref().map(|view| view.rows());
+        let rows = rows.filter(|rows| at < rows.len() && rows.seq(at) == seq);
+        let entry = rows.and_then(|rows| self.shared.stored(segment, rows, at));
 
-        let Some(entry) = self.shared.stored(segment, view.rows(), at) else {
+        let Some(entry) = entry else {
             self.passing.clear();
             return Ok(None);
         };

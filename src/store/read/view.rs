@@ -289,8 +289,14 @@ impl StoreView {
         let mut places = Vec::new();
         // More than may hold the job: those that do not are skipped by what they hold of others.
         for segment in self.store.segments_that(|metadata| metadata.spans(key)) {
-            let (known, _) = self.store.0.allowed_blocks(&segment, &self.limits)?;
-            let positions = self.store.positions_in(&segment, key)?;
+            let (known, positions) = loop {
+                let (known, _) = self.store.0.allowed_blocks(&segment, &self.limits)?;
+                let positions = self.store.positions_in(&segment, key)?;
+                // Both are of one numbering, unless the index was rebuilt in between.
+                if known.is_of(&segment) {
+                    break (known, positions);
+                }
+            };
             places.push((segment, known, positions));
         }
 
@@ -392,6 +398,10 @@ impl StoreView {
         let Some(view) = self.store.0.block(segment, number)? else {
             return Ok(None);
         };
+        // Its index was rebuilt since, and the number may be that of another block.
+        if !known.is_of(segment) {
+            return Ok(None);
+        }
 
         let rows = view.rows();
         let mut is_whole = true;
@@ -758,12 +768,11 @@ impl StoreView {
         // A return describes the job only if nothing better does.
         let best = job.others.iter().map(|entry| rank(entry.kind)).max();
         if best.unwrap_or(0) < rank(Kind::Return)
-            && let Some((_, segment, position)) = &job.first_return
-            && let Some(view) = self.store.0.block(segment, position.block)?
+            && let Some((seq, segment, position)) = &job.first_return
         {
-            let at = usize::from(position.at);
+            let at = (position.block, usize::from(position.at));
             job.others
-                .extend(self.store.0.stored(segment, view.rows(), at));
+                .extend(self.store.0.stored_again(segment, at, *seq)?);
         }
 
         job.others.sort_by_key(|entry| entry.seq);

@@ -83,9 +83,6 @@ impl StoreInner {
     fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
         tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
         self.metrics.indexes_rebuilt.add(1);
-        // What limited readers may find is remembered by the number of a block, which is its place
-        // in the index.
-        self.allowed.forget(|(_, id)| *id == segment.id);
         // No longer open. Before the sealer hears of it, and keeps its index locked.
         self.open
             .lock()
@@ -132,15 +129,18 @@ impl StoreInner {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
+        // Before the block is looked up: one of a later numbering is then cached under one that
+        // nobody asks for any more.
+        let id = (segment.numbering(), number);
         // Only whole blocks are cached, so a head alone is never returned here.
-        if let Some(view) = self.cache.get(&(segment.id, number)) {
+        if let Some(view) = self.cache.get(&id) {
             return Ok(Some(view));
         }
 
         let view = self.read_block(segment, number, true)?;
         // A damaged block is not remembered: the disk may read it at the next try.
         if let Some(view) = &view {
-            self.cache.put((segment.id, number), view.clone());
+            self.cache.put(id, view.clone());
         }
         Ok(view)
     }
@@ -154,7 +154,7 @@ impl StoreInner {
         work::check()?;
         // A head is not cached: it is small, and a search that reads all heads would displace the
         // blocks.
-        match self.cache.get(&(segment.id, number)) {
+        match self.cache.get(&(segment.numbering(), number)) {
             Some(view) => Ok(Some(view)),
             None => self.read_block(segment, number, false),
         }

@@ -87,10 +87,16 @@ pub(in crate::store) enum IndexOpened {
     Rebuilt(StoreError),
 }
 
+/// A number that no segment had yet, see [`Segment::numbering`].
+fn next_numbering() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Unique in this process, also among successive versions of one segment.
-    pub(crate) id: u64,
+    /// See [`Segment::numbering`].
+    numbering: AtomicU64,
     pub(crate) class: Class,
     pub(crate) class_name: Arc<str>,
     /// Its first sequence number, which names its directory.
@@ -120,14 +126,13 @@ impl Segment {
         (class, class_name): (Class, Arc<str>),
         id: LogId,
     ) -> Result<Self, StoreError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let first_seq = id.first_seq;
 
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
         let log = LogFile::open(&**fs, &dir.join("log"), &class_name, id)?;
 
         Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            numbering: AtomicU64::new(next_numbering()),
             class,
             class_name,
             first_seq,
@@ -141,6 +146,15 @@ impl Segment {
             work: Mutex::default(),
             usage: OnceLock::new(),
         })
+    }
+
+    /// Identifies the numbers of its blocks: unique in this process, also among successive versions
+    /// of one segment, and new with each index that is rebuilt, which may lack a block that has
+    /// become unreadable. Whatever is remembered by the number of a block is remembered under this.
+    ///
+    /// What was found between two equal answers is of one numbering.
+    pub(crate) fn numbering(&self) -> u64 {
+        self.numbering.load(Ordering::Acquire)
     }
 
     /// Whether the segment is no longer written to.
@@ -348,7 +362,10 @@ impl Segment {
 
         // In one step, so that the totals are known at any time: what came from the damaged index
         // goes when the rebuilt one is there.
-        *self.index.write() = Index::Memory(Box::new(index));
+        let mut slot = self.index.write();
+        // Under the lock: no reader finds the rebuilt index with the old numbering.
+        self.numbering.store(next_numbering(), Ordering::Release);
+        *slot = Index::Memory(Box::new(index));
         Ok(())
     }
 

@@ -431,6 +431,105 @@ fn lists_what_is_allowed(rig: &Rig) {
     }
 }
 
+/// A store with a sealed segment of jobs that has a block for each entry, and that segment. Odd jobs
+/// are those of web1, and the others those of db1.
+fn of_many_blocks() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
+    let (dir, rig) = Rig::new(Limits {
+        segment_bytes_max: 1 << 20,
+        ..SMALL
+    });
+    // Most of the segment, so that it is not worth merging the small blocks behind it.
+    let large = noise(0, 900_000);
+    let fill = |n| put(&rig, Kind::Load, &jid(n), ("", ""), 9, &large);
+    fill(900);
+    for n in 0..24 {
+        let minion = ["db1", "web1"][usize::try_from(n % 2).unwrap()];
+        put(
+            &rig,
+            Kind::Load,
+            &jid(n),
+            ("", ""),
+            9,
+            &load("test.ping", &[minion]),
+        );
+        let tag = format!("salt/job/{}/ret/{minion}", jid(n));
+        put_event(&rig, &tag, minion, "test.ping");
+    }
+    // The last one begins the next segment.
+    fill(901);
+    fill(902);
+
+    let rig = rig.reopened();
+    let segment = rig.store.0.segments(Class::JOBS).swap_remove(0);
+    assert!(segment.metadata().is_some(), "it is sealed");
+    let blocks = rig.store.0.ready(&segment).unwrap().blocks().metas().len();
+    assert_eq!(blocks, 2 + 2 * 24, "no block was merged");
+    (dir, rig, segment)
+}
+
+/// What is remembered by the number of a block: whole blocks, allowed entries, and what they are for
+/// their jobs.
+#[test]
+fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number() {
+    let (_dir, rig, segment) = of_many_blocks();
+    let web = limits(r#"{"minions": "web*"}"#);
+    let is_own = |n: u64| n % 2 == 1;
+
+    let check = |lost: u64| {
+        let view = StoreView::new(&rig.store, Arc::new(web.clone()));
+        let rows = view.jobs_before(None, usize::MAX).unwrap().rows;
+        let listed: BTreeSet<_> = rows.into_iter().map(|(_, row)| row.jid).collect();
+        let own: BTreeSet<_> = (0..24).filter(|n| is_own(*n)).map(jid).collect();
+        assert_eq!(listed, own);
+
+        for n in 0..24 {
+            let whole = if n == lost { 1 } else { 2 };
+            let all = rig.store.job_entries(&jid(n)).unwrap();
+            assert_eq!(all.len(), whole, "job {n}");
+
+            let entries = view.job_entries(&jid(n)).unwrap();
+            assert_eq!(entries.len(), if is_own(n) { whole } else { 0 }, "job {n}");
+            assert_eq!(view.job_row(&jid(n)).unwrap().is_some(), is_own(n));
+        }
+        let found = search(&rig, &web, &EventFilter::default(), usize::MAX).events;
+        assert_eq!(found.len(), 12);
+        assert!(found.iter().all(|event| event.minion == "web1"));
+    };
+    check(99);
+
+    // The load of job 4, after which every other block is that of another minion. It becomes
+    // unreadable, and the index is rebuilt.
+    let metas = rig
+        .store
+        .0
+        .ready(&segment)
+        .unwrap()
+        .blocks()
+        .metas()
+        .to_vec();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(segment.log().path());
+    file.unwrap()
+        .write_all_at(&[0xff; 32], metas[1 + 2 * 4].offset + 40)
+        .unwrap();
+    let damaged = || StoreError::Index {
+        path: segment.dir().to_owned(),
+        what: "a test".to_owned(),
+    };
+    let count = rig
+        .store
+        .0
+        .query_index(
+            &segment,
+            |index| index.blocks().metas().len(),
+            |_| Err(damaged()),
+        )
+        .unwrap();
+    assert_eq!(count, metas.len() - 1);
+    check(4);
+}
+
 #[test]
 fn a_limited_search_finds_what_a_scan_of_everything_finds() {
     for (_dir, rig) in [growing("db", "secret.fun"), sealed("db", "secret.fun")] {
