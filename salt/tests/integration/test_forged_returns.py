@@ -1,11 +1,12 @@
 """A forged return on the bus is not a minion's answer: Salt's master authenticates returns, but not its bus."""
 import json
+import os
 
 from conftest import eventually
 
 
 def forged(jid, minion, value="forged"):
-    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "test.sleep", "cmd": "_return"}
+    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "cmd.run", "cmd": "_return"}
 
 
 def forge_from_minion(lab, jid, minion):
@@ -27,7 +28,10 @@ def seen(daemon, jid, minion, count):
 
 def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, daemon, returners):
     lab.salt("*", "test.ping")
-    jid = lab.detached("*", "test.sleep", "30")
+    # Neither minion answers before the test has looked at the forged events.
+    flag = f"{lab.lab['dir']}/runs"
+    with open(flag, "w"):
+        jid = lab.detached("*", "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done; echo real")
     for count, forge in enumerate((forge_from_minion, forge_from_runner), 1):
         forge(lab, jid, "lab-2")
         seen(daemon, jid, "lab-2", count)
@@ -39,17 +43,18 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
     row = next(row for row in daemon.jobs() if row["jid"] == jid)
     assert (row["returned"], row["expected"]) == (0, 2)
     assert lab.run("jobs.lookup_jid", jid) == {}
-    assert jid not in returners["saltcellar.get_fun"]("test.sleep").values()
+    assert jid not in returners["saltcellar.get_fun"]("cmd.run").values()
     # The real return arrives and replaces the forged one.
+    os.remove(flag)
     eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"])
     forge_from_minion(lab, jid, "lab-2")
     seen(daemon, jid, "lab-2", 3)
-    assert lab.run("jobs.lookup_jid", jid) == {"lab-1": True, "lab-2": True}
+    assert lab.run("jobs.lookup_jid", jid) == {"lab-1": "real", "lab-2": "real"}
     job = daemon.job(jid)
-    assert [(r["minion"], r["return"], r["bus_only"]) for r in job["returns"]] == [("lab-1", True, False), ("lab-2", True, False)]
+    assert [(r["minion"], r["return"], r["bus_only"]) for r in job["returns"]] == [("lab-1", "real", False), ("lab-2", "real", False)]
     assert (job["missing"], job["not_confirmed"]) == ([], [])
     assert [o["return"] for o in job["returns"][1]["others"]] == ["forged"]
-    assert returners["saltcellar.get_fun"]("test.sleep") == {"lab-1": jid, "lab-2": jid}
+    assert returners["saltcellar.get_fun"]("cmd.run") == {"lab-1": jid, "lab-2": jid}
     assert daemon.cli("jobs", "watch", jid).stdout.count("ok, retcode 0\n") == 2
 
 
