@@ -135,13 +135,17 @@ pub(crate) enum MinionSelection<'a> {
     Is(&'a [u8]),
     /// The minions that pass a test.
     Passing(&'a dyn Fn(&[u8]) -> bool),
+    /// As `Passing`, with the number of the name: each form of an index, in memory or sealed, tests
+    /// all of its names in the same order each time. `None` for a name that is tested again.
+    Numbered(&'a dyn Fn(Option<usize>, &[u8]) -> bool),
 }
 
 impl MinionSelection<'_> {
-    pub(crate) fn selects(&self, name: &[u8]) -> bool {
+    pub(crate) fn selects(&self, number: Option<usize>, name: &[u8]) -> bool {
         match self {
             Self::Is(minion) => name == *minion,
             Self::Passing(test) => test(name),
+            Self::Numbered(test) => test(number, name),
         }
     }
 }
@@ -203,12 +207,12 @@ pub(crate) fn table_pages(
             .collect());
     }
 
-    let mut found = Vec::new();
+    let (mut found, mut number) = (Vec::new(), 0);
     for listed in names.all()? {
         // One record per page of minions, so each selected page is read once.
         let mut reader = FieldReader(&listed);
         while !reader.is_empty() {
-            let record = select_record(&mut reader, selection);
+            let record = select_record(&mut reader, &mut number, selection);
             if let Some(first) = record.ok_or_else(|| names.broken())? {
                 found.push(pages.get(&first)?.ok_or_else(|| names.broken())?);
             }
@@ -217,19 +221,22 @@ pub(crate) fn table_pages(
     Ok(found)
 }
 
-/// Reads a record of tree `name`; returns its first minion if one of its minions is selected. The
-/// outer `None`: malformed.
+/// Reads a record of tree `name`, from the name with this number on; returns its first minion if one
+/// of its minions is selected. The outer `None`: malformed.
 #[expect(clippy::option_option, reason = "malformed, not selected, selected")]
 fn select_record(
     r: &mut FieldReader<'_>,
-
+    number: &mut usize,
     selection: MinionSelection<'_>,
 ) -> Option<Option<Vec<u8>>> {
     let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
     for _ in 0..r.number()? {
         r.name(&mut minion)?;
         first.get_or_insert_with(|| minion.clone());
-        is_selected = is_selected || selection.selects(&minion);
+        // Also behind one that is selected: what is found of each name may be remembered, and the
+        // work must not depend on which one it is.
+        is_selected |= selection.selects(Some(*number), &minion);
+        *number += 1;
     }
     Some(first.filter(|_| is_selected))
 }
@@ -246,7 +253,7 @@ pub(crate) fn blocks_with(
         while !reader.is_empty() {
             reader.name(&mut minion)?;
             // Blocks of other minions are passed over without being decoded.
-            if !selection.selects(&minion) {
+            if !selection.selects(None, &minion) {
                 skip_blocks(&mut reader)?;
                 continue;
             }

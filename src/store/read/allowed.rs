@@ -10,7 +10,8 @@
 //! that of all blocks of the segments that may hold the job, before it looks the job up: one without an allowed event is then passed over
 //! like one that does not exist.
 //!
-//! The ids of a segment are tested once per limit, so that blocks without an allowed minion are not even read for that.
+//! The ids of a segment are tested once per limit, so that blocks without an allowed minion are not even read for that. The results are kept for
+//! searches by a pattern, which test all ids again.
 //!
 //! # Jobs
 //!
@@ -18,7 +19,7 @@
 //! job is also learnt for the whole block, and for all blocks of the segments that may hold a job before a reader is told that there is none.
 //! Therefore a job that the reader may not know costs what an absent job costs, and no entry of it is looked at for that.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::BitOrAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -44,7 +45,26 @@ pub(in crate::store) struct AllowedBlocks {
     /// See [`Segment::numbering`].
     numbering: u64,
     blocks: Box<[AllowedBlock]>,
+    names: AllowedNames,
     memory: usize,
+}
+
+/// Which names of an index are those of allowed minions.
+#[derive(Debug, Default)]
+struct AllowedNames {
+    /// A sealed index numbers its names differently from one in memory.
+    is_sealed: bool,
+    /// Those with greater numbers were not tested.
+    count: usize,
+    allowed: Option<Bits>,
+}
+
+impl AllowedNames {
+    fn get(&self, is_sealed: bool, number: usize) -> Option<bool> {
+        let is_known = is_sealed == self.is_sealed && number < self.count;
+        let allowed = self.allowed.as_ref().filter(|_| is_known)?;
+        Some(allowed.has(number))
+    }
 }
 
 #[derive(Debug)]
@@ -150,6 +170,7 @@ impl AllowedBlocks {
         Self {
             numbering,
             blocks: (0..count).map(block).collect(),
+            names: AllowedNames::default(),
             // Four bits of each entry.
             memory: count * of_block + entries / 2,
         }
@@ -164,6 +185,17 @@ impl AllowedBlocks {
     pub(in crate::store) fn bits(&self, block: usize) -> Option<u64> {
         let bits = self.blocks.get(block)?.templates.load(Ordering::Relaxed);
         (bits != UNKNOWN).then_some(bits)
+    }
+
+    /// Whether the minion with this name, and number in the index, is allowed.
+    pub(in crate::store) fn allows_name(
+        &self,
+        (is_sealed, number): (bool, Option<usize>),
+        name: &[u8],
+        limits: &ReadLimits,
+    ) -> bool {
+        let known = number.and_then(|number| self.names.get(is_sealed, number));
+        known.unwrap_or_else(|| limits.allow_minion_bytes(name))
     }
 
     /// Whether each of the `len` entries of a block is allowed; `None` if it was not read yet.
@@ -299,33 +331,55 @@ impl StoreInner {
             .map(|meta| u64::from(meta.count))
             .sum();
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+        let is_sealed = matches!(ready, Ready::Sled(_));
         drop(ready);
 
         let key = (limits.clone(), numbering);
         let known = self.allowed.get(&key);
-        if let Some(known) = known.as_ref().filter(|known| known.blocks.len() >= count) {
+        // Once it is sealed, its names have other numbers.
+        let is_enough = |known: &&Arc<AllowedBlocks>| {
+            known.blocks.len() >= count && known.names.is_sealed == is_sealed
+        };
+        if let Some(known) = known.as_ref().filter(is_enough) {
             return Ok((known.clone(), 0));
         }
 
         let entries = entries / count.max(1) * room;
-        let blocks = AllowedBlocks::extended(numbering, known.as_deref(), room, entries);
-        let tested = Cell::new(0);
+        let mut blocks = AllowedBlocks::extended(numbering, known.as_deref(), room, entries);
+        blocks.names.is_sealed = is_sealed;
+        let (tested, names) = (Cell::new(0), RefCell::new(Vec::new()));
         // The index has no entry for blocks of entries without a minion.
         if let Some(glob) = limits.minions.as_ref().filter(|glob| !glob.matches("")) {
             let literal = glob.as_literal();
-            let is_allowed = |minion: &[u8]| {
+            let is_allowed = |number: Option<usize>, minion: &[u8]| {
                 tested.set(tested.get() + 1);
-                glob.matches_bytes(minion)
+                let is_allowed = glob.matches_bytes(minion);
+                let mut names = names.borrow_mut();
+                // An index that proves damaged is queried again, from its first name on.
+                if number == Some(0) {
+                    names.clear();
+                }
+                if number == Some(names.len()) {
+                    names.push(is_allowed);
+                }
+                is_allowed
             };
             let selection = match &literal {
                 Some(minion) => MinionSelection::Is(minion.as_bytes()),
-                None => MinionSelection::Passing(&is_allowed),
+                None => MinionSelection::Numbered(&is_allowed),
             };
-            let has_allowed = self.query_index(
+            let (has_allowed, is_sealed) = self.query_index(
                 segment,
-                |index| index.blocks_with(selection),
-                |index| index.blocks_with(selection),
+                |index| (index.blocks_with(selection), false),
+                |index| Ok((index.blocks_with(selection)?, true)),
             )?;
+            let names = names.take();
+            blocks.names = AllowedNames {
+                is_sealed,
+                count: names.len(),
+                allowed: Some(Bits::of(names.into_iter())),
+            };
+            blocks.memory += blocks.names.count / 8;
             for (block, _) in has_allowed.iter().enumerate().filter(|(_, has)| !**has) {
                 blocks.set(block, 0);
             }

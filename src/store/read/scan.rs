@@ -277,11 +277,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Candidate blocks of a segment, ascending. Under limits, `known` is what they leave of it.
+    /// Candidate blocks of a segment, ascending, by its index and whether that is sealed. Under limits,
+    /// `known` is what they leave of the segment.
     fn candidates(
         &mut self,
-        blocks: &Blocks,
-        templates: &TagTemplates,
+        (blocks, templates, is_sealed): (&Blocks, &TagTemplates, bool),
         known: Option<&AllowedBlocks>,
         blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
@@ -346,9 +346,15 @@ impl<'a> Search<'a> {
             limits.is_none_or(|limits| limits.functions.is_none() && limits.tags.is_none());
 
         let tested = Cell::new(0);
-        let holds = |minion: &[u8]| {
+        // The limits first: the time must not depend on what the ids of others have in common with
+        // the pattern.
+        let is_allowed = |number, minion: &[u8]| match (known, limits) {
+            (Some(known), Some(limits)) => known.allows_name((is_sealed, number), minion, limits),
+            _ => true,
+        };
+        let holds = |number: Option<usize>, minion: &[u8]| {
             tested.set(tested.get() + 1);
-            limits.is_none_or(|limits| limits.allow_minion_bytes(minion))
+            is_allowed(number, minion)
                 && wanted
                     .iter()
                     .any(|needs| needs.iter().all(|need| need.minion_holds(minion)))
@@ -358,7 +364,7 @@ impl<'a> Search<'a> {
         let matching = if bound & !open == 0 || !may_use_ids {
             None
         } else {
-            Some(blocks_with(MinionSelection::Passing(&holds))?)
+            Some(blocks_with(MinionSelection::Numbered(&holds))?)
         };
 
         let minion = self.filter.minion.as_deref().filter(|_| may_use_ids);
@@ -665,18 +671,17 @@ impl<'a> Backwards<'a> {
             &segment,
             |index| {
                 let with = |selection: MinionSelection<'_>| Ok(index.blocks_with(selection));
-                search.borrow_mut().candidates(
-                    index.blocks(),
-                    index.templates(),
-                    known.as_deref(),
-                    with,
-                )
+                let of_index = (index.blocks(), index.templates(), false);
+                search
+                    .borrow_mut()
+                    .candidates(of_index, known.as_deref(), with)
             },
             |index| {
                 let with = |selection: MinionSelection<'_>| index.blocks_with(selection);
+                let of_index = (index.blocks(), index.templates(), true);
                 search
                     .borrow_mut()
-                    .candidates(index.blocks(), index.templates(), known.as_deref(), with)
+                    .candidates(of_index, known.as_deref(), with)
                     .map(Ok)
             },
         )??;

@@ -701,7 +701,7 @@ impl MemIndex {
     pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
         // Each name is tested once, not once per block.
         let names: Vec<bool> = (0..self.names.len())
-            .map(|name| selection.selects(self.names.get(name)))
+            .map(|name| selection.selects(usize::try_from(name).ok(), self.names.get(name)))
             .collect();
 
         let mut from = 0;
