@@ -4,6 +4,7 @@ import datetime
 import gc
 import os
 import pathlib
+import shutil
 import warnings
 
 import pytest
@@ -37,10 +38,24 @@ def master_opts(master_opts, run_dir):
     return master_opts
 
 
+class Runner:
+    """The functions of the runner, and the exit code that `salt-run` would have after the last one."""
+
+    def __init__(self, opts):
+        self.functions, self.code = salt.loader.runner(opts), None
+
+    def __call__(self, name, *args, **kwargs):
+        context = self.functions.pack["__context__"]
+        context.pop("retcode", None)
+        try:
+            return self.functions[f"saltcellar.{name}"](*args, **kwargs)
+        finally:
+            self.code = context.get("retcode", 0)
+
+
 @pytest.fixture
 def runner(master_opts):
-    functions = salt.loader.runner(master_opts)
-    return lambda name, *args, **kwargs: functions[f"saltcellar.{name}"](*args, **kwargs)
+    return Runner(master_opts)
 
 
 @pytest.fixture
@@ -151,6 +166,7 @@ def test_a_job_that_cannot_be_read_is_named_and_skipped(other, runner, master_op
     monkeypatch.setattr(transfer.Returner, "job", damaged)
     done = runner("import_from", "local_cache")
     assert (done["jobs"], done["skipped"], done["problems"]) == (len(JIDS) - 1, 1, [f"{JIDS[1]}: damaged on disk"])
+    assert runner.code == 1
 
 
 def test_a_damaged_job_cache_costs_only_its_damaged_jobs(other, runner, cellar, master_opts, monkeypatch):
@@ -173,12 +189,22 @@ def test_a_damaged_job_cache_costs_only_its_damaged_jobs(other, runner, cellar, 
     named = {problem.split(":")[0]: problem for problem in done["problems"]}
     assert set(named) in ({JIDS[1], JIDS[2]}, {JIDS[2]}), "releases differ in what they do without .minions.p"
     assert "could not be read within 2 s" in named[JIDS[2]]
-    assert (done["jobs"], done["skipped"]) == (len(JIDS) - len(named), len(named))
+    assert (done["jobs"], done["skipped"], runner.code) == (len(JIDS) - len(named), len(named), 1)
     for jid in set(JIDS) - set(named):
         assert set(cellar.ask("get_jid", jid=jid)) == {"web1"}, jid
-    # The same on the way back: the damaged job is named, the others go on.
+    # The same on the way back: the damaged job is named, the others go on. One has come new.
+    cellar.ask("save_load", jid=FOREIGN, load=load(FOREIGN), minions=["web1"])
+    cellar.ask("save_load", jid=JIDS[2], load=load(JIDS[2]), minions=["web1"])
+    cellar.ask("save_load", jid=JIDS[1], load=load(JIDS[1]), minions=["web1"])
     done = runner("export_to", "local_cache")
-    assert done["skipped"] <= len(named)
+    assert {problem.split(":")[0] for problem in done["problems"]} == set(named)
+    assert (done["jobs"], done["skipped"], runner.code) == (len(JIDS) + 1 - len(named), len(named), 1)
+    assert call("get_load", FOREIGN)["fun"] == "test.arg"
+    # Without the damaged jobs nothing fails.
+    for jid in named:
+        shutil.rmtree(directory(jid))
+    done = runner("export_to", "local_cache")
+    assert (done["skipped"], runner.code) == (0, 0)
 
 
 def test_a_failing_daemon_stops_a_copy(other, runner, cellar):
@@ -274,6 +300,10 @@ def test_doctor_runs_the_program(runner, program, monkeypatch, run_dir):
     (run_dir / "saltcellar").symlink_to(program)
     checks = {one["check"]: one["verdict"] for one in runner("doctor")["checks"]}
     assert checks["daemon"] == "ok", checks
+    # Another user of the host could have put it there.
+    run_dir.chmod(0o777)
+    with pytest.raises(CommandExecutionError, match=r"another user can replace it: anyone can write to .*chmod o-w"):
+        runner("doctor")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ import json
 import os
 import subprocess
 
-import salt.utils.path
 from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, loaders, settings, transfer
+from saltext.saltcellar.utils import calls, loaders, settings, transfer, trusted
 
 __virtualname__ = "saltcellar"
 
@@ -73,7 +72,10 @@ def doctor():
 
         salt-run saltcellar.doctor
     """
-    program = salt.utils.path.which("saltcellar")
+    try:
+        program = trusted.program("saltcellar")
+    except trusted.Untrusted as exc:
+        raise CommandExecutionError(f"`saltcellar` is not run, because another user can replace it: {exc}") from exc
     if not program:
         raise CommandExecutionError("there is no program `saltcellar` in PATH of this master")
     command = [program, "--socket", settings.from_opts(_opts()).socket, "--output", "json", "doctor"]
