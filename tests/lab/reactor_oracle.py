@@ -2,8 +2,8 @@
 """Runs reactor conformance cases through an installed, unmodified Salt and records the results.
 
 usage:
-    python tests/lab/reactor_oracle.py update DIR [DIR...]   # (re)write "expect" in every DIR/*.json
-    python tests/lab/reactor_oracle.py check  DIR [DIR...]   # exit 1 when "expect" differs from Salt
+    python tests/lab/reactor_oracle.py update PLACE [PLACE...]   # (re)write "expect" in each file, or in every .json of a directory
+    python tests/lab/reactor_oracle.py check  PLACE [PLACE...]   # exit 1 when "expect" differs from Salt
 
 Salt's own Reactor.run() loop is driven with a scripted event bus, so event
 filtering, tag matching, rendering, compiling and dispatching are all Salt's.
@@ -464,13 +464,12 @@ T.JINJA = jinja_spy
 
 
 # ---------------------------------------------------------------- entry points
-def cases(dirs):
-    for d in dirs:
-        for fn in sorted(os.listdir(d)):
-            if fn.endswith(".json"):
-                p = os.path.join(d, fn)
-                with open(p, encoding="utf-8") as fh:
-                    yield p, json.load(fh)
+def cases(places):
+    for place in places:
+        files = [place] if place.endswith(".json") else sorted(os.path.join(place, fn) for fn in os.listdir(place) if fn.endswith(".json"))
+        for p in files:
+            with open(p, encoding="utf-8") as fh:
+                yield p, json.load(fh)
 
 
 def main():

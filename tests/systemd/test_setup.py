@@ -5,7 +5,7 @@ import re
 import zlib
 
 from procs import eventually
-from salted import ADD_USER, REPO, SALT, let_users_read_python, wait_for_minion
+from salted import ADD_USER, REPO, SALT, is_connected, let_users_read_python, wait_for_minion
 
 PYTHON = f"{SALT}/bin/python3"
 with open(os.path.join(REPO, "Cargo.toml")) as manifest:
@@ -240,9 +240,18 @@ def test_a_stopped_master_in_a_venv_outside_of_path_is_found_by_its_unit(install
     installed.write("/srv/reactor/py.sls", "#!py\ndef run():\n    return {'act': {'local.cmd.run': [{'tgt': 'web1'}, {'arg': ['echo py >> /root/acted']}]}}\n")
     installed.sh(f"mkdir /srv/venv; mount --bind {SALT} /srv/venv; umount {SALT} && rmdir {SALT}; rm -f /usr/bin/salt /usr/bin/salt-* /usr/local/bin/salt /usr/local/bin/salt-*;"
                  "sed -i 's:/opt/saltstack/salt/:/srv/venv/:g' /etc/systemd/system/salt-*.service; systemctl daemon-reload")
-    made = installed.cli("setup", "--yes", "--reactor", check=False)
+    made = installed.cli("setup", "--yes", "--reactor")
     assert "load the extension from /usr/share/saltcellar in Salt's Python, /srv/venv/bin/python3\n" in made.stdout, made
     assert "reactor.python: /srv/venv/bin/python3\n" in installed.sh("cat /etc/saltcellar/conf.d/setup.yaml").stdout
+
+    installed.sh("systemctl start --no-block salt-master salt-minion")
+    # The minion runs this command as soon as it is connected.
+    eventually("the minion is connected", lambda: is_connected(installed))
+    fire = "/srv/venv/bin/python3 -W ignore /srv/venv/bin/salt-call event.send act/x"
+    eventually("the event", lambda: installed.sh(fire, check=False).returncode == 0)
+    eventually("the reaction", lambda: "py" in installed.sh("cat /root/acted", check=False).stdout)
+    (done,) = json.loads(installed.cli("reactor", "history", "--output", "json").stdout)["reactions"]
+    assert done["tag"] == "act/x" and done["reaction"]["state"] == "done", done
 
 
 def test_root_runs_no_python_that_another_user_made_it_find(installed):

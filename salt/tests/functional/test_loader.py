@@ -109,6 +109,10 @@ def test_two_masters_in_one_process_are_separate(daemon, master_opts, run_dir):
             others["saltcellar.returner"](dict(RETURN, **{"return": word}))
         for one in (daemon, other):
             assert [args["load"]["return"] for args in one.named("returner")] == ["first", "second"]
+        # The runner as well, whose modules the loaders of a process share.
+        mine, others = (salt.loader.runner(one) for one in (master_opts, opts))
+        daemon.answers["status"], other.answers["status"] = {"version": "mine"}, {"version": "other"}
+        assert [one["saltcellar.status"]()["version"] for one in (mine, others, mine)] == ["mine", "other", "mine"]
     finally:
         other.stop()
 

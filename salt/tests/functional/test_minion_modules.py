@@ -125,7 +125,8 @@ def test_a_bad_configuration_of_the_beacon_ends_no_other_beacon(functions, minio
         valid, why = salt.loader.beacons(minion_opts, functions)["saltcellar_spool.validate"](config)
         assert not valid and "must be a list" in why
         return
-    Beacon(minion_opts, functions).process(minion_opts["beacons"], {})
+    reported = Beacon(minion_opts, functions).process(minion_opts["beacons"], {})
+    assert [one["tag"] for one in reported if "/status/" in one["tag"]], "the other beacon ran"
     assert "Beacon saltcellar_spool configuration invalid, not running" in caplog.text
 
 
