@@ -777,7 +777,20 @@ fn type_of(schema: &serde_json::Value) -> String {
     if let Some((_, name)) = text_of(schema, "$ref").rsplit_once('/') {
         return format!("[{name}](#{})", name.to_lowercase());
     }
-    if let Some(alternatives) = schema.get("anyOf").and_then(serde_json::Value::as_array) {
+    if let Some(value) = schema.get("const") {
+        return format!("`{}`", value.as_str().unwrap_or_default());
+    }
+    if let Some(values) = schema.get("enum").and_then(serde_json::Value::as_array) {
+        let value = |value: &serde_json::Value| match value.as_str() {
+            Some(text) => format!("`{text}`"),
+            None => value.to_string(),
+        };
+        return values.iter().map(value).collect::<Vec<_>>().join(" or ");
+    }
+    let alternatives = ["anyOf", "oneOf"]
+        .iter()
+        .find_map(|key| schema.get(key)?.as_array());
+    if let Some(alternatives) = alternatives {
         return alternatives
             .iter()
             .map(type_of)
@@ -816,6 +829,23 @@ fn properties(schema: &serde_json::Value, page: &mut String) {
     for (name, schema) in properties.into_iter().flatten() {
         let meaning = text_of(schema, "description").replace('|', "\\|");
         writeln!(page, "| `{name}` | {} | {meaning} |", type_of(schema)).unwrap();
+    }
+}
+
+/// A section for each type: its fields.
+fn types(schemas: &serde_json::Value, heading: &str, page: &mut String) {
+    for (name, schema) in schemas.as_object().unwrap() {
+        writeln!(page, "\n{heading} {name}").unwrap();
+        let description = text_of(schema, "description");
+        if !description.is_empty() {
+            writeln!(page, "\n{description}").unwrap();
+        }
+        if schema.get("properties").is_some() {
+            *page += "\n| field | type | meaning |\n|---|---|---|\n";
+            properties(schema, page);
+        } else {
+            writeln!(page, "\nType: {}.", type_of(schema)).unwrap();
+        }
     }
 }
 
@@ -859,20 +889,62 @@ fn the_page_of_the_http_api_is_generated_from_its_openapi_document() {
         }
     }
     expected += "\n## Types\n";
-    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
-        writeln!(expected, "\n### {name}").unwrap();
-        let description = text_of(schema, "description");
-        if !description.is_empty() {
-            writeln!(expected, "\n{description}").unwrap();
+    types(&document["components"]["schemas"], "###", &mut expected);
+    check_page("docs/API.md", &expected);
+}
+
+#[test]
+fn the_calls_in_the_page_of_the_wire_are_generated_from_their_types() {
+    const START: &str = "\n# Calls\n";
+    let page = read("docs/WIRE.md");
+    let (preface, _) = page.split_once(START).unwrap();
+    let document = saltcellar::api::calls();
+
+    let mut expected = format!("{preface}{START}");
+    for call in document["calls"].as_array().unwrap() {
+        let (name, doc, right) = (
+            text_of(call, "name"),
+            text_of(call, "doc"),
+            text_of(call, "right"),
+        );
+        write!(
+            expected,
+            "\n## `{name}`\n\n{doc}.\n\n- right: {right}\n- answer: {}\n",
+            type_of(&call["answer"])
+        )
+        .unwrap();
+
+        let args = &call["args"];
+        if args.get("properties").is_none() {
+            continue;
         }
-        if schema.get("properties").is_some() {
-            expected += "\n| field | type | meaning |\n|---|---|---|\n";
-            properties(schema, &mut expected);
-        } else {
-            writeln!(expected, "\nType: {}.", type_of(schema)).unwrap();
+        let required: BTreeSet<_> = args["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|name| name.as_str())
+            .collect();
+        expected += "\n| argument | type | meaning |\n|---|---|---|\n";
+        for (name, schema) in args["properties"].as_object().unwrap() {
+            let kind = match text_of(schema, "format") {
+                "date-time" => "time".to_owned(),
+                "glob" => "glob".to_owned(),
+                _ => type_of(schema).replace(" or null", ""),
+            };
+            let needed = if required.contains(name.as_str()) {
+                ", required"
+            } else {
+                ""
+            };
+            let meaning = text_of(schema, "description").replace('|', "\\|");
+            let meaning = meaning.replace('\n', " ");
+            writeln!(expected, "| `{name}` | {kind}{needed} | {meaning} |").unwrap();
         }
     }
-    check_page("docs/API.md", &expected);
+
+    expected += "\n# Types of answers\n\nA time is an integer: microseconds since 1970 UTC. A field without a value is nil or absent.\n";
+    types(&document["types"], "##", &mut expected);
+    check_page("docs/WIRE.md", &expected);
 }
 
 /// The string literals of a source file before its tests, without comments, with escapes as they are.

@@ -28,5 +28,5 @@ mod submit;
 mod trust;
 pub(crate) mod zeromq;
 
-pub use call::CALLS;
+pub use call::{CALLS, document as calls};
 pub use status::LOSS_COUNTERS;

@@ -426,25 +426,22 @@ async fn start_call(
     };
 
     let ctx = &server.ctx;
-    if let Err(denied) = ctx.rights.check(ctx, call, &request.args, &peer.caller) {
+    if let Err(denied) = ctx.rights.check(ctx, call, &peer.caller) {
         reply.send(Err(denied));
         return Ok(());
     }
 
     match &call.run {
-        run @ (CallHandler::Typed(_)
-        | CallHandler::Read(_)
-        | CallHandler::Whole(_)
-        | CallHandler::Act(_)) => {
+        CallHandler::Run(run) => {
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
-            let is_search = call.only_reads();
+            let is_search = call.only_reads;
             // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
                 // A second parse is cheaper than a copy of the arguments.
                 let work = move || {
                     let request = Request::read(&payload)?;
-                    let outcome = run.answer(&server.ctx, &request.args, &caller);
+                    let outcome = (run.msgpack)(&server.ctx, &caller, &request.args);
                     // The memory of the frame is free before the answer waits to be sent.
                     drop(bytes);
                     outcome
@@ -462,35 +459,29 @@ async fn start_call(
                 }
             });
         }
-        run @ (CallHandler::Follow(_) | CallHandler::Poll(_)) => {
-            match run.poll(&server.ctx, &request.args, &peer.caller) {
-                Some(Ok(poll)) => {
-                    // The wait is the caller's wish, so its time says nothing about the daemon.
-                    reply.started = None;
+        CallHandler::Wait(run) => match (run.msgpack)(ctx, &peer.caller, &request.args) {
+            Ok(poll) => {
+                // The wait is the caller's wish, so its time says nothing about the daemon.
+                reply.started = None;
 
-                    let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
-                    let budget = peer.budget.clone();
+                let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
+                let budget = peer.budget.clone();
 
-                    tokio::spawn(async move {
-                        let ended = reply.peer.ended.clone();
-                        let news = while_open(ended, poll.run(ctx, &budget, stop));
-                        if let Some(news) = news.await {
-                            reply.send(news);
-                        }
-                    });
-                }
-                Some(Err(error)) => reply.send(Err(error)),
-                None => reply.send(Err(CallError::Internal(format!(
-                    "call {} cannot wait",
-                    call.name
-                )))),
+                tokio::spawn(async move {
+                    let ended = reply.peer.ended.clone();
+                    let news = while_open(ended, poll.run(ctx, &budget, stop));
+                    if let Some(news) = news.await {
+                        reply.send(news);
+                    }
+                });
             }
-        }
-        CallHandler::Write(run) => {
+            Err(error) => reply.send(Err(error)),
+        },
+        CallHandler::Save(save) => {
             // On this task and not on a thread, so that entries of a peer enter the queue in the
             // order of its frames.
             let mut batch = FrameBatch::within(&payload);
-            let result = run(&server.ctx, &request.args, &mut batch);
+            let result = save(ctx, &peer.caller, &request.args, &mut batch);
             // Detached from the payload, which moves to the appender with them.
             let entries = batch.detach();
 
@@ -546,7 +537,10 @@ impl Reply {
 
         let refuse = |error: &CallError| {
             // A refusal is the caller's mistake and counted where it is decided.
-            if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
+            if !matches!(
+                error,
+                CallError::Refused(_) | CallError::Denied(_) | CallError::TooLarge { .. }
+            ) {
                 server.ctx.metrics.calls_failed.add(1);
             }
             refusal_frame(Some(id), error)

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::call::Ctx;
-use crate::model::{FrameBatch, Source};
-use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::{self, Writer};
+use super::call::{Call, Changing, In, Run, Save};
+use crate::model::{FrameBatch, Right, Source};
+use crate::wire::call::CallError;
+use crate::wire::msgpack::{self, PackedArray};
 use crate::wire::salt_event;
 
 /// The state of a ZeroMQ socket; clones share it.
@@ -52,55 +54,91 @@ impl ZmqSocketStatus {
     }
 }
 
-/// Stores events of the PULL.
-pub(super) fn events(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let at = ctx.clock.now();
+/// `zeromq_events`.
+pub(crate) struct Events;
 
-    let mut taken = 0;
-    for event in msgpack::elements(args.required_array("events")?) {
-        let mut parts = msgpack::elements(event).map(msgpack::as_bytes);
-        let (Some(Some(tag)), Some(Some(data))) = (parts.next(), parts.next()) else {
-            // The process is the daemon's own, so another form is a bug and not a sender's mistake.
-            return Err(CallError::BadArgs {
-                key: "events",
-                expected: "an array of [tag, data], both binary",
-            });
-        };
-        // A sender cannot be told, so its message is counted and skipped.
-        if !salt_event::is_event(tag, data) || !salt_event::is_clean_tag(tag) {
-            ctx.metrics.zmq_messages_malformed.add(1);
-            continue;
-        }
-
-        // The policy counts and logs rejected events; senders treat dropped ones as stored.
-        if let Ok(Some(accepted)) = ctx.policy.event(tag, data, Source::Zeromq, at) {
-            to.push(&accepted.entry(), accepted.fingerprints);
-            taken += 1;
-        }
-    }
-
-    ctx.metrics.zmq_events.add(taken);
-    let mut answer = Writer::new();
-    answer.uint(taken);
-    Ok(answer.into_bytes())
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct EventsArgs<'a> {
+    /// Events: [[tag, data], ...], both binary
+    #[serde(borrow)]
+    events: PackedArray<'a>,
 }
 
-/// Counts what the PULL did not pass on.
-pub(super) fn ignored(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let metrics = &ctx.metrics;
-    let counts = [
-        ("malformed", &metrics.zmq_messages_malformed),
-        ("too_large", &metrics.entries_too_large),
-        ("peers", &metrics.zmq_peers_dropped),
-        ("lost", &metrics.zmq_events_lost),
-    ];
+impl Call for Events {
+    const NAME: &'static str = "zeromq_events";
+    const DOC: &'static str = "Store events of the ZeroMQ PULL, for its process";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = EventsArgs<'a>;
+    type Answer = u64;
+}
 
-    for (key, counter) in counts {
-        counter.add(args.count(key)?.unwrap_or(0) as u64);
+impl Save for Events {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: EventsArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<u64, CallError> {
+        let at = ctx.clock.now();
+
+        let mut taken = 0;
+        for event in msgpack::elements(args.events.0) {
+            let mut parts = msgpack::elements(event).map(msgpack::as_bytes);
+            let (Some(Some(tag)), Some(Some(data))) = (parts.next(), parts.next()) else {
+                // The process is the daemon's own, so another form is a bug and not a sender's
+                // mistake.
+                return Err(CallError::BadArgs {
+                    key: "events",
+                    expected: "an array of [tag, data], both binary",
+                });
+            };
+            // A sender cannot be told, so its message is counted and skipped.
+            if !salt_event::is_event(tag, data) || !salt_event::is_clean_tag(tag) {
+                ctx.metrics.zmq_messages_malformed.add(1);
+                continue;
+            }
+
+            // The policy counts and logs rejected events; senders treat dropped ones as stored.
+            if let Ok(Some(accepted)) = ctx.policy.event(tag, data, Source::Zeromq, at) {
+                to.push(&accepted.entry(), accepted.fingerprints);
+                taken += 1;
+            }
+        }
+
+        ctx.metrics.zmq_events.add(taken);
+        Ok(taken)
     }
-    Ok(vec![0xc0])
+}
+
+/// `zeromq_ignored`.
+pub(crate) struct Ignored;
+
+/// What the process did not pass on.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct IgnoredArgs {
+    malformed: u64,
+    too_large: u64,
+    peers: u64,
+    lost: u64,
+}
+
+impl Call for Ignored {
+    const NAME: &'static str = "zeromq_ignored";
+    const DOC: &'static str = "Count messages that the ZeroMQ PULL ignored";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = IgnoredArgs;
+    type Answer = ();
+}
+
+impl Run for Ignored {
+    fn run(ctx: &In<'_, Self>, args: IgnoredArgs) -> Result<(), CallError> {
+        let metrics = &ctx.metrics;
+        metrics.zmq_messages_malformed.add(args.malformed);
+        metrics.entries_too_large.add(args.too_large);
+        metrics.zmq_peers_dropped.add(args.peers);
+        metrics.zmq_events_lost.add(args.lost);
+        Ok(())
+    }
 }

@@ -56,6 +56,9 @@ pub enum CallError {
     /// Rejected by a rule.
     #[error("{0}")]
     Refused(String),
+    /// The caller lacks the right for it.
+    #[error("{0}")]
+    Denied(String),
     /// A position is of another store, or of one that was replaced.
     #[error("{0}")]
     OtherStore(String),
@@ -90,7 +93,7 @@ impl CallError {
             CallError::Protocol(_) => "protocol",
             CallError::UnknownCall(_) => "unknown_call",
             CallError::BadArgs { .. } | CallError::Argument(_) => "bad_args",
-            CallError::Refused(_) => "refused",
+            CallError::Refused(_) | CallError::Denied(_) => "refused",
             CallError::OtherStore(_) => "other_store",
             CallError::TooLarge { .. } => "too_large",
             CallError::Unproven { code, .. } => code,

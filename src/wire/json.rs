@@ -26,16 +26,18 @@
 //! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores: the width
 //! of integers and floats, repeated keys, and keys that are arrays or maps.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::{Integer, Utf8String, Value};
-use serde::Deserialize as _;
+use serde::ser::{self, SerializeMap as _, SerializeSeq as _};
+use serde::{Deserialize as _, Serialize, Serializer};
 use serde_json::{Map, Number, Value as Json};
 
 use crate::base::limits::JSON_DEPTH_MAX;
-use crate::wire::msgpack::{Head, Reader};
+use crate::wire::msgpack::{DecodeError, Head, Reader};
 
 /// Salt's ext type of dates.
 const EXT_DATETIME: i8 = 78;
@@ -64,48 +66,105 @@ pub fn to_json(value: &Value) -> Json {
     }
 }
 
-/// Appends the text of the JSON form of one msgpack value to `out`, without a tree in between. Returns whether it could: values whose form is
-/// tagged, repeated keys, deep nesting and malformed bytes need [`to_json`]; then `out` is as before.
+/// Appends the text of the JSON form of one msgpack value to `out`, without a tree in between. Returns whether it could, see [`Plain`]; if not, `out`
+/// is as before.
 pub fn append_plain(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
-    let mut reader = Reader::new(bytes);
     let is_written =
-        append_value(&mut reader, out, PLAIN_DEPTH_MAX).is_some() && reader.rest().is_empty();
+        Plain::of(bytes).is_some_and(|plain| serde_json::to_writer(&mut *out, &plain).is_ok());
     if !is_written {
         out.truncate(start);
     }
     is_written
 }
 
-/// Nesting depth of [`append_plain`], which recurses. Deeper values are rare and take the way by
+/// A msgpack value whose JSON form is written without a tree in between: not one whose form is tagged, that has repeated keys or deep nesting, or
+/// is malformed. Those need [`to_json`].
+pub struct Plain<'a>(&'a [u8]);
+
+impl<'a> Plain<'a> {
+    /// The value, if it is a plain one.
+    pub fn of(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        check_plain(&mut reader, PLAIN_DEPTH_MAX)?;
+        reader.rest().is_empty().then_some(Self(bytes))
+    }
+}
+
+impl Serialize for Plain<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Next(&Cell::new(Reader::new(self.0))).serialize(to)
+    }
+}
+
+/// The next value of a reader, which has been checked.
+struct Next<'r, 'a>(&'r Cell<Reader<'a>>);
+
+impl Next<'_, '_> {
+    fn read<'a, T, E: ser::Error>(
+        cell: &Cell<Reader<'a>>,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
+    ) -> Result<T, E> {
+        let mut reader = cell.get();
+        let value = read(&mut reader).map_err(E::custom)?;
+        cell.set(reader);
+        Ok(value)
+    }
+
+    fn text<'a, E: ser::Error>(cell: &Cell<Reader<'a>>, len: usize) -> Result<&'a str, E> {
+        let bytes = Self::read(cell, |reader| reader.take(len))?;
+        std::str::from_utf8(bytes).map_err(E::custom)
+    }
+}
+
+impl Serialize for Next<'_, '_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match Self::read(self.0, Reader::head)? {
+            Head::Nil => to.serialize_unit(),
+            Head::Bool(flag) => to.serialize_bool(flag),
+            Head::Int(number) => to.serialize_i64(number),
+            Head::Big(number) => to.serialize_u64(number),
+            Head::Float(number) => to.serialize_f64(number),
+            Head::Str(len) => to.serialize_str(Self::text(self.0, len)?),
+            Head::Array(len) => {
+                let mut items = to.serialize_seq(Some(len))?;
+                for _ in 0..len {
+                    items.serialize_element(&Next(self.0))?;
+                }
+                items.end()
+            }
+            Head::Map(len) => {
+                let mut pairs = to.serialize_map(Some(len))?;
+                for _ in 0..len {
+                    // A key is a str: it was checked.
+                    pairs.serialize_entry(&Next(self.0), &Next(self.0))?;
+                }
+                pairs.end()
+            }
+            Head::Bin(_) | Head::Ext(..) => Err(ser::Error::custom("its form has a tag")),
+        }
+    }
+}
+
+/// Nesting depth of [`Plain`], which recurses. Deeper values are rare and take the way by
 /// [`to_json`].
 const PLAIN_DEPTH_MAX: usize = 64;
 
-fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+fn check_plain(reader: &mut Reader<'_>, depth: usize) -> Option<()> {
     let depth = depth.checked_sub(1)?;
 
     match reader.head().ok()? {
-        Head::Nil => out.extend_from_slice(b"null"),
-        Head::Bool(true) => out.extend_from_slice(b"true"),
-        Head::Bool(false) => out.extend_from_slice(b"false"),
-        Head::Int(n) => serde_json::to_writer(out, &n).ok()?,
-        Head::Big(n) => serde_json::to_writer(out, &n).ok()?,
-        Head::Float(x) if x.is_finite() => serde_json::to_writer(out, &x).ok()?,
-        Head::Str(n) => {
-            let text = std::str::from_utf8(reader.take(n).ok()?).ok()?;
-            serde_json::to_writer(out, text).ok()?;
+        Head::Nil | Head::Bool(_) | Head::Int(_) | Head::Big(_) => {}
+        Head::Float(number) if number.is_finite() => {}
+        Head::Str(len) => {
+            std::str::from_utf8(reader.take(len).ok()?).ok()?;
         }
-        Head::Array(n) => {
-            out.push(b'[');
-            for index in 0..n {
-                if index > 0 {
-                    out.push(b',');
-                }
-                append_value(reader, out, depth)?;
+        Head::Array(len) => {
+            for _ in 0..len {
+                check_plain(reader, depth)?;
             }
-            out.push(b']');
         }
-        Head::Map(n) => append_map(reader, n, out, depth)?,
+        Head::Map(len) => check_plain_map(reader, len, depth)?,
         // The forms of these have a tag.
         Head::Float(_) | Head::Bin(_) | Head::Ext(..) => return None,
     }
@@ -113,24 +172,15 @@ fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Opt
     Some(())
 }
 
-fn append_map(
-    reader: &mut Reader<'_>,
-    pairs: usize,
-    out: &mut Vec<u8>,
-    depth: usize,
-) -> Option<()> {
+fn check_plain_map(reader: &mut Reader<'_>, pairs: usize, depth: usize) -> Option<()> {
     let (mut few, mut many) = (Vec::new(), HashSet::new());
-    out.push(b'{');
 
-    for index in 0..pairs {
-        if index > 0 {
-            out.push(b',');
-        }
-        let Head::Str(n) = reader.head().ok()? else {
+    for _ in 0..pairs {
+        let Head::Str(len) = reader.head().ok()? else {
             // Other keys get a mark.
             return None;
         };
-        let key = std::str::from_utf8(reader.take(n).ok()?).ok()?;
+        let key = std::str::from_utf8(reader.take(len).ok()?).ok()?;
 
         // Comparing a few keys is faster than hashing them.
         let is_repeated = if pairs <= 16 {
@@ -145,12 +195,9 @@ fn append_map(
             return None;
         }
 
-        serde_json::to_writer(&mut *out, key).ok()?;
-        out.push(b':');
-        append_value(reader, out, depth)?;
+        check_plain(reader, depth)?;
     }
 
-    out.push(b'}');
     Some(())
 }
 

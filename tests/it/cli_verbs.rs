@@ -81,11 +81,13 @@ fn job() -> FakeDaemon {
     })
 }
 
-/// An archive of `count` events, served as the daemon does: newest first, `limit` at a time, by `before`.
+/// An archive of `count` events, served as the daemon does: newest first, `limit` at a time, by `cursor`.
 fn events(count: u64) -> FakeDaemon {
     FakeDaemon::answering("events_list", move |args| {
         let limit = usize::try_from(args["limit"].as_u64().unwrap()).unwrap();
-        let end = args["before"].as_u64().unwrap_or(count + 1);
+        let end = args["cursor"].as_str().map_or(count + 1, |cursor| {
+            cursor.trim_start_matches("store:").parse().unwrap()
+        });
         let event = |seq: u64| {
             map([
                 ("seq", seq.into()),
@@ -98,7 +100,12 @@ fn events(count: u64) -> FakeDaemon {
         };
         let rows: Vec<_> = (1..end).rev().take(limit).map(event).collect();
         let more = (rows.len() as u64) < end - 1;
-        Ok(map([("events", Value::Array(rows)), ("more", more.into())]))
+        let next = format!("store:{}", end - rows.len() as u64);
+        Ok(map([
+            ("events", Value::Array(rows)),
+            ("more", more.into()),
+            ("next", next.into()),
+        ]))
     })
 }
 

@@ -142,7 +142,7 @@ fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
     stream.write_all(&preamble()).unwrap();
     stream
-        .write_all(&request_frame(1, "get_minions", &args))
+        .write_all(&request_frame(1, "prep_jid", &args))
         .unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
     let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
@@ -159,7 +159,7 @@ fn a_frame_may_have_exactly_the_maximum_of_bytes() {
             let mut args = Vec::new();
             let pad = Value::Binary(vec![0; pad]);
             rmpv::encode::write_value(&mut args, &map(vec![("pad", pad)])).unwrap();
-            request_frame(1, "get_minions", &args)
+            request_frame(1, "prep_jid", &args)
         };
         let around = frame(1 << 20).len() - (1 << 20);
         let frame = frame(len + 4 - around);

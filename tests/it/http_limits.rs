@@ -273,6 +273,13 @@ fn values(name: &str) -> Option<Vec<String>> {
         // `max_rate` is tested with streams.
         "cursor" | "max_rate" => Vec::new(),
         "state" => vec!["failed".into()],
+        "search" => vec![SECRET.into(), "web".into()],
+        "by" => ["function", "minion", "hour", "class"]
+            .map(str::to_owned)
+            .into(),
+        "replays" => vec!["true".into()],
+        "name" => vec!["out".into(), "none".into()],
+        "ids" => vec!["[\"1\"]".into()],
         _ => return None,
     };
     Some(list)

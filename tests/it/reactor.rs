@@ -647,10 +647,10 @@ fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ende
     });
     let cellar = Cellar::start_in(dir, &[]);
 
-    let (mut before, mut pages, mut found) = (Value::Nil, 0, Vec::new());
+    let (mut cursor, mut pages, mut found) = (Value::Nil, 0, Vec::new());
     loop {
         let args = vec![("state", "dead".into()), ("limit", 5.into())];
-        let args = [args, vec![("before", before.clone())]].concat();
+        let args = [args, vec![("cursor", cursor.clone())]].concat();
         let page = cellar.ask("reactor_history", args);
         found.extend(page["reactions"].as_array().unwrap().clone());
         pages += 1;
@@ -658,7 +658,7 @@ fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ende
         if page["next"] == Value::Nil {
             break;
         }
-        before = page["next"].clone();
+        cursor = page["next"].clone();
     }
     assert!(pages > 1, "one call must not search everything");
     assert_eq!(found.len(), 1);

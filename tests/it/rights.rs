@@ -185,7 +185,16 @@ fn the_consumer_of_a_sink_is_changed_by_administrators_only() {
         let mut client = client_of(uid, socket);
         let is_denied = |call: &&str| {
             let error = client
-                .call(call, map(vec![("name", name.into())]))
+                .call(
+                    call,
+                    // All that any of these calls needs.
+                    map(vec![
+                        ("name", name.into()),
+                        ("holder", "me".into()),
+                        ("seq", 1.into()),
+                        ("error", "none".into()),
+                    ]),
+                )
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
@@ -230,7 +239,10 @@ fn a_denial_names_the_required_right_and_its_holders() {
         format!("call `store_hold` needs the right `admin`, uid {NOBODY} has `write`: {admins}")
     );
     let import = client
-        .call("returner", map(vec![("import", true.into())]))
+        .call(
+            "returner",
+            map(vec![("load", map(vec![])), ("import", true.into())]),
+        )
         .unwrap_err()
         .to_string();
     assert!(

@@ -1,33 +1,62 @@
 //! Calls of the job cache, with the answers that Salt relies on (`salt/returners/local_cache.py`,
 //! `salt/utils/jid.py`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ctx, ReadCtx, failed};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Call, In, Limited, NoArgs, OF_JOBS, OF_MINIONS, ReadCtx, Run, Whole, failed};
 use crate::api::query::{
     Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs,
     row_load,
 };
 use crate::base::limits::WIRE_ANSWER_BYTES_MAX;
-use crate::model::start_time;
+use crate::model::{Limit, start_time};
 use crate::store::{JobSummary, StoreError};
-use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
-use crate::wire::msgpack::{self, Reader, Writer};
+use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, CallError, Id};
+use crate::wire::msgpack::{self, Reader, Stored, Writer};
 
-/// The load with `Minions` added; an empty map for an unknown job, as `salt` expects.
-pub(super) fn get_load(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let job = Job::read_load(&ctx.store, &args.required_id("jid")?).map_err(failed)?;
-    // Salt's cache has a load only if one was published: the stand-in made from returns is not one.
-    let job = job.filter(|job| job.load_rank > 0);
+/// `get_load`.
+pub(crate) struct GetLoad;
 
-    let mut w = Writer::new();
-    match &job {
-        Some(job) => load_with_minions(&mut w, job),
-        None => {
-            w.map(0);
-        }
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct JobArgs {
+    /// The job's id
+    jid: Id,
+}
+
+impl Call for GetLoad {
+    const NAME: &'static str = "get_load";
+    const DOC: &'static str = "Return a job as published, with its minions";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = JobArgs;
+    type Answer = Stored;
+
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
     }
-    Ok(w.into_bytes())
+}
+
+impl Run for GetLoad {
+    fn run(ctx: &In<'_, Self>, args: JobArgs) -> Result<Stored, CallError> {
+        let job = Job::read_load(&ctx.store, &args.jid.0).map_err(failed)?;
+        // Salt's cache has a load only if one was published: the stand-in made from returns is not
+        // one.
+        let job = job.filter(|job| job.load_rank > 0);
+
+        let mut w = Writer::new();
+        match &job {
+            Some(job) => load_with_minions(&mut w, job),
+            // As `salt` expects for an unknown job.
+            None => {
+                w.map(0);
+            }
+        }
+        Ok(Stored::Packed(w.into_bytes()))
+    }
 }
 
 pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
@@ -52,11 +81,11 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
 }
 
 /// Reads a job; with `confirmed` only the answers confirmed by a returner call.
-fn job_of(ctx: &ReadCtx<'_>, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
+fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallError> {
     let mut job = Job::read(&ctx.store, jid)
         .map_err(failed)?
         .unwrap_or_default();
-    if args.flag("confirmed")? {
+    if confirmed {
         job.keep_confirmed();
     }
     Ok(job)
@@ -82,82 +111,128 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
     w.str(BUS_ONLY).bool(true);
 }
 
-/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, with the keys that the return has; with
-/// `full` the whole return.
-pub(super) fn get_jid(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let job = job_of(ctx, args, &args.required_id("jid")?)?;
-    let full = args.flag("full")?;
+/// `get_jid`.
+pub(crate) struct GetJid;
 
-    let answers: Vec<_> = job.cached().collect();
-
-    let mut w = Writer::new();
-    w.map(answers.len());
-    for (minion, answer) in answers {
-        if full {
-            whole_return(w.str(minion), answer);
-            continue;
-        }
-        // A single pass over the return, which can be long. The first of equal keys counts.
-        let mut kept: [(&str, Option<&[u8]>); 4] =
-            ["return", "retcode", "success", "out"].map(|key| (key, None));
-        for (key, value) in msgpack::pairs(&answer.entry.body) {
-            let key = msgpack::as_text(key);
-            if let Some((_, place)) = kept.iter_mut().find(|(name, _)| Some(*name) == key) {
-                place.get_or_insert(value);
-            }
-        }
-
-        let bus_only = answer.is_bus_only();
-        let known = kept.iter().filter(|(_, value)| value.is_some()).count();
-        w.str(minion).map(known + usize::from(bus_only));
-
-        for (key, value) in kept {
-            if let Some(value) = value {
-                w.str(key).raw(value);
-            }
-        }
-
-        if bus_only {
-            w.str(BUS_ONLY).bool(true);
-        }
-    }
-    Ok(w.into_bytes())
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ReturnsArgs {
+    /// The job's id
+    jid: Id,
+    /// Only returns that a returner call brought
+    #[serde(default)]
+    confirmed: bool,
+    /// The whole returns
+    #[serde(default)]
+    full: bool,
 }
 
-pub(super) fn get_jids(ctx: &ReadCtx<'_>, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let filter = JobFilter {
-        find_job: true,
-        ..JobFilter::default()
-    };
+impl Call for GetJid {
+    const NAME: &'static str = "get_jid";
+    const DOC: &'static str = "Return the returns of a job by minion";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = ReturnsArgs;
+    type Answer = Stored;
 
-    let mut answer = Backwards::default();
-    let mut scratch = Vec::new();
-    each_job_before(
-        &ctx.store,
-        &filter,
-        None,
-        PageLimits::of_rows(usize::MAX),
-        |ListedJob { row, .. }| {
-            // One buffer for all jobs: a million of them must not mean a million allocations.
-            let mut w = Writer::behind(std::mem::take(&mut scratch));
-            w.str(&row.jid);
-            instance(ctx, &mut w, &row, false)?;
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
+    }
+}
 
-            scratch = w.into_bytes();
-            // The first jobs determine how much memory all of them need: growing by doubling would
-            // hold twice the answer.
-            if answer.pairs == JOBS_MEASURED {
-                answer.reserve_for(ctx.store.jobs_at_most());
+impl Run for GetJid {
+    fn run(ctx: &In<'_, Self>, args: ReturnsArgs) -> Result<Stored, CallError> {
+        let job = job_of(ctx, &args.jid.0, args.confirmed)?;
+        let answers: Vec<_> = job.cached().collect();
+
+        let mut w = Writer::new();
+        w.map(answers.len());
+        for (minion, answer) in answers {
+            if args.full {
+                whole_return(w.str(minion), answer);
+                continue;
+            }
+            // A single pass over the return, which can be long. The first of equal keys counts.
+            let mut kept: [(&str, Option<&[u8]>); 4] =
+                ["return", "retcode", "success", "out"].map(|key| (key, None));
+            for (key, value) in msgpack::pairs(&answer.entry.body) {
+                let key = msgpack::as_text(key);
+                if let Some((_, place)) = kept.iter_mut().find(|(name, _)| Some(*name) == key) {
+                    place.get_or_insert(value);
+                }
             }
 
-            answer.put(&scratch);
-            scratch.clear();
-            Ok(())
-        },
-    )
-    .map_err(failed)?;
+            let bus_only = answer.is_bus_only();
+            let known = kept.iter().filter(|(_, value)| value.is_some()).count();
+            w.str(minion).map(known + usize::from(bus_only));
 
-    Ok(answer.into_bytes())
+            for (key, value) in kept {
+                if let Some(value) = value {
+                    w.str(key).raw(value);
+                }
+            }
+
+            if bus_only {
+                w.str(BUS_ONLY).bool(true);
+            }
+        }
+        Ok(Stored::Packed(w.into_bytes()))
+    }
+}
+
+/// `get_jids`.
+pub(crate) struct GetJids;
+
+impl Call for GetJids {
+    const NAME: &'static str = "get_jids";
+    const DOC: &'static str = "List all jobs";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = NoArgs;
+    type Answer = Stored;
+
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
+    }
+}
+
+impl Run for GetJids {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Stored, CallError> {
+        let filter = JobFilter {
+            find_job: true,
+            ..JobFilter::default()
+        };
+
+        let mut answer = Backwards::default();
+        let mut scratch = Vec::new();
+        each_job_before(
+            &ctx.store,
+            &filter,
+            None,
+            PageLimits::of_rows(usize::MAX),
+            |ListedJob { row, .. }| {
+                // One buffer for all jobs: a million of them must not mean a million allocations.
+                let mut w = Writer::behind(std::mem::take(&mut scratch));
+                w.str(&row.jid);
+                instance(ctx, &mut w, &row, false)?;
+
+                scratch = w.into_bytes();
+                // The first jobs determine how much memory all of them need: growing by doubling would
+                // hold twice the answer.
+                if answer.pairs == JOBS_MEASURED {
+                    answer.reserve_for(ctx.store.jobs_at_most());
+                }
+
+                answer.put(&scratch);
+                scratch.clear();
+                Ok(())
+            },
+        )
+        .map_err(failed)?;
+
+        Ok(Stored::Packed(answer.into_bytes()))
+    }
 }
 
 /// Number of jobs from which the average size is estimated.
@@ -206,26 +281,54 @@ impl Backwards {
     }
 }
 
-pub(super) fn get_jids_filter(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    // Salt may pass any integer; a negative count means no job.
-    let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
+/// `get_jids_filter`.
+pub(crate) struct GetJidsFilter;
 
-    let filter = JobFilter {
-        find_job: !args.flag("filter_find_job")?,
-        ..JobFilter::default()
-    };
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NewestArgs {
+    /// Number of jobs
+    count: Option<i64>,
+    /// Without jobs of saltutil.find_job
+    #[serde(default)]
+    filter_find_job: bool,
+}
 
-    let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count))
-        .map_err(failed)?
-        .jobs;
+impl Call for GetJidsFilter {
+    const NAME: &'static str = "get_jids_filter";
+    const DOC: &'static str = "List the newest jobs";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = NewestArgs;
+    type Answer = Stored;
 
-    let mut w = Writer::new();
-    w.array(jobs.len());
-    // The newest are selected, and answered the earliest first as in Salt.
-    for listed in jobs.iter().rev() {
-        instance(ctx, &mut w, &listed.row, true).map_err(failed)?;
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
     }
-    Ok(w.into_bytes())
+}
+
+impl Run for GetJidsFilter {
+    fn run(ctx: &In<'_, Self>, args: NewestArgs) -> Result<Stored, CallError> {
+        // Salt may pass any integer; a negative count means no job.
+        let count = usize::try_from(args.count.unwrap_or(0)).unwrap_or(0);
+
+        let filter = JobFilter {
+            find_job: !args.filter_find_job,
+            ..JobFilter::default()
+        };
+
+        let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count))
+            .map_err(failed)?
+            .jobs;
+
+        let mut w = Writer::new();
+        w.array(jobs.len());
+        // The newest are selected, and answered the earliest first as in Salt.
+        for listed in jobs.iter().rev() {
+            instance(ctx, &mut w, &listed.row, true).map_err(failed)?;
+        }
+        Ok(Stored::Packed(w.into_bytes()))
+    }
 }
 
 /// Salt's `format_jid_instance`, with its default message for missing values of a load.
@@ -278,27 +381,57 @@ fn instance(
     Ok(())
 }
 
-/// `{minion: jid}`; with `full` the whole return instead of the jid.
-pub(super) fn get_fun(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let fun = args.required_text("fun")?;
-    let latest = last_jobs(&ctx.store, fun, args.flag("confirmed")?).map_err(failed)?;
-    if args.flag("full")? {
-        return full_returns(ctx, args, latest);
+/// `get_fun`.
+pub(crate) struct GetFun;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct FunArgs {
+    /// The function
+    fun: String,
+    /// Only returns that a returner call brought
+    #[serde(default)]
+    confirmed: bool,
+    /// The whole returns
+    #[serde(default)]
+    full: bool,
+}
+
+impl Call for GetFun {
+    const NAME: &'static str = "get_fun";
+    const DOC: &'static str = "Return the last job of a function per minion";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = FunArgs;
+    type Answer = Stored;
+
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
     }
-    let mut w = Writer::new();
-    w.map(latest.len());
-    for (minion, jid) in &latest {
-        w.str(minion).str(jid);
+}
+
+impl Run for GetFun {
+    fn run(ctx: &In<'_, Self>, args: FunArgs) -> Result<Stored, CallError> {
+        let latest = last_jobs(&ctx.store, &args.fun, args.confirmed).map_err(failed)?;
+        if args.full {
+            return full_returns(ctx, args.confirmed, latest);
+        }
+
+        let mut w = Writer::new();
+        w.map(latest.len());
+        for (minion, jid) in &latest {
+            w.str(minion).str(jid);
+        }
+        Ok(Stored::Packed(w.into_bytes()))
     }
-    Ok(w.into_bytes())
 }
 
 /// The return of each minion for the job given with it.
 fn full_returns(
     ctx: &ReadCtx<'_>,
-    args: &Args<'_>,
+    confirmed: bool,
     whose: BTreeMap<String, String>,
-) -> Result<Vec<u8>, CallError> {
+) -> Result<Stored, CallError> {
     // Minions mostly share their last job, and a job is read once for all of them.
     let mut by_job = BTreeMap::<String, Vec<String>>::new();
     for (minion, jid) in whose {
@@ -307,7 +440,7 @@ fn full_returns(
 
     let mut found = BTreeMap::new();
     for (jid, minions) in by_job {
-        let mut job = job_of(ctx, args, &jid)?;
+        let mut job = job_of(ctx, &jid, confirmed)?;
         for minion in minions {
             if let Some(answer) = job.answers.remove(&minion) {
                 found.insert(minion, answer);
@@ -320,39 +453,84 @@ fn full_returns(
     for (minion, answer) in &found {
         whole_return(w.str(minion), answer);
     }
-    Ok(w.into_bytes())
+    Ok(Stored::Packed(w.into_bytes()))
 }
 
-pub(super) fn get_minions(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let minions = ctx.store.minions(args.flag("confirmed")?).map_err(failed)?;
-    let mut w = Writer::new();
-    w.array(minions.len());
-    for minion in &minions {
-        w.str(minion);
+/// `get_minions`.
+pub(crate) struct GetMinions;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MinionsArgs {
+    /// Only returns that a returner call brought
+    #[serde(default)]
+    confirmed: bool,
+}
+
+impl Call for GetMinions {
+    const NAME: &'static str = "get_minions";
+    const DOC: &'static str = "List the minions that have returned a job";
+    const APPLIES: &'static [Limit] = OF_MINIONS;
+    type Scope = Limited;
+    type Args<'a> = MinionsArgs;
+    type Answer = BTreeSet<String>;
+}
+
+impl Run for GetMinions {
+    fn run(ctx: &In<'_, Self>, args: MinionsArgs) -> Result<BTreeSet<String>, CallError> {
+        let minions = ctx.store.minions(args.confirmed).map_err(failed)?;
+        Ok(minions.into_iter().collect())
     }
-    Ok(w.into_bytes())
 }
 
-/// The text, or false, because `salt/runners/jobs.py` tests its truth value.
-pub(super) fn get_endtime(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let row = ctx
-        .store
-        .job_row(&args.required_id("jid")?)
-        .map_err(failed)?;
-    let mut w = Writer::new();
-    match row.filter(|row| !row.endtime.is_empty()) {
-        Some(row) => w.str(&row.endtime),
-        None => w.bool(false),
-    };
-    Ok(w.into_bytes())
+/// A text, or false, because `salt/runners/jobs.py` tests its truth value.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum EndTime {
+    Known(String),
+    Unknown(bool),
 }
 
-pub(super) fn load_reg(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    Ok(ctx
-        .store
-        .register()
-        .map_err(failed)?
-        .unwrap_or_else(|| vec![0xc0]))
+/// `get_endtime`.
+pub(crate) struct GetEndtime;
+
+impl Call for GetEndtime {
+    const NAME: &'static str = "get_endtime";
+    const DOC: &'static str = "Return the end time of a job";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = JobArgs;
+    type Answer = EndTime;
+}
+
+impl Run for GetEndtime {
+    fn run(ctx: &In<'_, Self>, args: JobArgs) -> Result<EndTime, CallError> {
+        let row = ctx.store.job_row(&args.jid.0).map_err(failed)?;
+        let endtime = row.map(|row| row.endtime).filter(|text| !text.is_empty());
+        Ok(endtime.map_or(EndTime::Unknown(false), EndTime::Known))
+    }
+}
+
+/// `load_reg`.
+pub(crate) struct LoadReg;
+
+impl Call for LoadReg {
+    const NAME: &'static str = "load_reg";
+    const DOC: &'static str = "Return Thorium's register";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = Stored;
+
+    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        Ok(answer.into_packed())
+    }
+}
+
+impl Run for LoadReg {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Stored, CallError> {
+        let register = ctx.store.register().map_err(failed)?;
+        Ok(register.map_or(Stored::None, Stored::Packed))
+    }
 }
 
 #[cfg(test)]

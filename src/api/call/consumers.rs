@@ -1,62 +1,23 @@
-//! Calls of consumers, and those that read events forwards.
+//! Calls of consumers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::lists::write_event;
+use super::events::{EventRow, FilterArgs, StartArgs};
 use super::poll::{Attempt, Poll};
 use super::store::refused;
-use super::{Caller, Ctx, ReadCtx, document, failed, typed};
-use crate::base::clock::Micros;
+use super::{Call, Changing, Ctx, Cursor, In, Run, Wait, Whole, failed};
 use crate::base::limits::{
-    CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, COUNT_GROUPS_MAX, FOLLOW_GATHER,
-    LIST_BYTES_MAX, LIST_ROWS_MAX,
+    CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, FOLLOW_GATHER, LIST_BYTES_MAX,
+    LIST_ROWS_MAX,
 };
-use crate::model::SeqNo;
-use crate::store::{
-    BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoreView, StoredEntry,
-};
-use crate::wire::call::{Args, CallError};
-use crate::wire::filter::EntryFilter;
-use crate::wire::msgpack::{Time, Writer, or_absent};
-
-/// A position in the log; without any field, the caller's default.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-pub(super) struct StartArgs {
-    to: Option<String>,
-    time: Option<i64>,
-    seq: Option<u64>,
-}
-
-impl StartArgs {
-    pub(super) fn start(&self) -> Result<Option<Start>, CallError> {
-        let given = [self.to.is_some(), self.time.is_some(), self.seq.is_some()];
-        // Which one counts would be a guess.
-        if given.iter().filter(|given| **given).count() > 1 {
-            return Err(CallError::Argument(
-                "give only one of `to`, `time` and `seq`".to_owned(),
-            ));
-        }
-
-        Ok(match (self.to.as_deref(), self.time, self.seq) {
-            (Some("oldest"), ..) => Some(Start::Oldest),
-            (Some("newest"), ..) => Some(Start::Newest),
-            (Some(_), ..) => {
-                return Err(CallError::BadArgs {
-                    key: "to",
-                    expected: "oldest or newest",
-                });
-            }
-            (None, Some(time), _) => Some(Start::Time(Micros(time))),
-            (None, None, Some(seq)) => Some(Start::Seq(SeqNo(seq))),
-            (None, None, None) => None,
-        })
-    }
-}
+use crate::model::{Right, SeqNo};
+use crate::store::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoreView};
+use crate::wire::call::CallError;
+use crate::wire::msgpack::{Time, or_absent};
 
 answers! {
     /// Consumers.
@@ -103,172 +64,28 @@ answers! {
         #[serde(serialize_with = "or_absent")]
         paused: Option<bool>,
     }
+    /// A batch of a consumer, oldest first.
+    Batch {
+        events: Vec<EventRow>,
+        /// The position behind them.
+        next: Option<Cursor>,
+        /// Whether more are stored already.
+        more: bool,
+        paused: bool,
+    }
     /// Whether retention keeps the unprocessed events of a consumer.
     Pinned {
         name: String,
         pin: bool,
     }
-    /// An event that the filter of a reader could not be evaluated for: that would take too long.
-    Unfiltered {
-        id: String,
-        seq: u64,
-        reason: String,
-    }
-    /// Events by group, as far as the log was read.
-    EventCounts {
-        count: u64,
-        groups: Option<Vec<EventGroup>>,
-        /// Events of groups beyond the limit of their number.
-        others: Option<u64>,
-        next: Option<u64>,
-    }
-    /// Events with the same key.
-    EventGroup {
-        key: String,
-        count: u64,
-    }
 }
 
-#[derive(Deserialize)]
-struct NameArgs {
-    name: String,
+/// For a change of the consumer of a sink, which is the sink's position, filter and switch.
+fn of_sink(ctx: &Ctx, name: &str) -> Option<&'static str> {
+    // A sink may be new and have no consumer yet, or be removed and have left one.
+    let is_of_sink = ctx.engines.has(name) || ctx.store.is_of_sink(name);
+    is_of_sink.then_some(" for the consumer of a sink")
 }
-
-#[derive(Deserialize)]
-struct CreateArgs {
-    name: String,
-    #[serde(flatten)]
-    filter: FilterArgs,
-    #[serde(flatten)]
-    start: StartArgs,
-}
-
-/// The filter among other arguments.
-#[derive(Deserialize, Default)]
-pub(super) struct FilterArgs {
-    #[serde(default, rename = "match")]
-    scopes: Json,
-    #[serde(default)]
-    search: Json,
-    #[serde(default, rename = "where")]
-    condition: Json,
-}
-
-impl FilterArgs {
-    pub(super) fn filter(self) -> Result<EntryFilter, CallError> {
-        let mut filter = serde_json::Map::new();
-        for (key, value) in [
-            ("match", self.scopes),
-            ("search", self.search),
-            ("where", self.condition),
-        ] {
-            // Absent arguments would otherwise be values of the wrong type.
-            if !value.is_null() {
-                filter.insert(key.to_owned(), value);
-            }
-        }
-
-        // Through serde, so that the message names the argument and the place in it.
-        serde_path_to_error::deserialize(Json::Object(filter)).map_err(|error| {
-            CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
-        })
-    }
-}
-
-#[derive(Deserialize)]
-struct NextArgs {
-    name: String,
-    holder: String,
-    limit: Option<usize>,
-    bytes: Option<usize>,
-    lease_s: Option<u64>,
-    wait_ms: Option<u64>,
-    #[serde(default)]
-    bound: bool,
-}
-
-#[derive(Deserialize)]
-struct AckArgs {
-    name: String,
-    holder: String,
-    seq: u64,
-}
-
-#[derive(Deserialize)]
-struct NackArgs {
-    name: String,
-    holder: String,
-    error: String,
-}
-
-#[derive(Deserialize)]
-struct HolderArgs {
-    name: String,
-    holder: String,
-}
-
-#[derive(Deserialize)]
-struct SeekArgs {
-    name: String,
-    #[serde(flatten)]
-    start: StartArgs,
-}
-
-#[derive(Deserialize)]
-struct PinArgs {
-    name: String,
-    #[serde(default)]
-    release: bool,
-}
-
-#[derive(Deserialize)]
-struct FollowArgs {
-    #[serde(flatten)]
-    filter: FilterArgs,
-    #[serde(flatten)]
-    start: StartArgs,
-    limit: Option<usize>,
-    bytes: Option<usize>,
-    wait_ms: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct CountArgs {
-    #[serde(flatten)]
-    filter: FilterArgs,
-    since: Option<i64>,
-    until: Option<i64>,
-    from: Option<u64>,
-    by: Option<GroupBy>,
-}
-
-/// Key by which events are counted.
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum GroupBy {
-    Function,
-    Minion,
-    Hour,
-    Class,
-}
-
-impl GroupBy {
-    fn key(self, event: &StoredEntry, class: &str) -> String {
-        match self {
-            Self::Function => event.fun.clone(),
-            Self::Minion => event.minion.clone(),
-            Self::Hour => event
-                .at
-                .0
-                .div_euclid(HOUR_US)
-                .saturating_mul(HOUR_US)
-                .to_string(),
-            Self::Class => class.to_owned(),
-        }
-    }
-}
-
-const HOUR_US: i64 = 3_600_000_000;
 
 fn row(status: &ConsumerStatus) -> Consumer {
     let record = &status.record;
@@ -320,320 +137,423 @@ fn named(record: ConsumerRecord) -> Position {
     }
 }
 
-pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let mut consumers = ctx.store.consumers().map_err(failed)?;
-    if let Some(name) = args.text("name")? {
-        consumers.retain(|status| status.record.name == name);
-        if consumers.is_empty() {
-            return Err(CallError::Refused(format!(
-                "consumer {name:?} does not exist"
-            )));
+/// `consumers_list`.
+pub(crate) struct List;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ListArgs {
+    /// Only this consumer
+    name: Option<String>,
+}
+
+impl Call for List {
+    const NAME: &'static str = "consumers_list";
+    const DOC: &'static str = "List consumers with their lag";
+    type Scope = Whole;
+    type Args<'a> = ListArgs;
+    type Answer = ConsumersPage;
+}
+
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<ConsumersPage, CallError> {
+        let mut consumers = ctx.store.consumers().map_err(failed)?;
+        if let Some(name) = args.name {
+            consumers.retain(|status| status.record.name == name);
+            if consumers.is_empty() {
+                return Err(CallError::Refused(format!(
+                    "consumer {name:?} does not exist"
+                )));
+            }
         }
+
+        Ok(ConsumersPage {
+            consumers: consumers.iter().map(row).collect(),
+        })
     }
-    document(&ConsumersPage {
-        consumers: consumers.iter().map(row).collect(),
-    })
 }
 
-pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CreateArgs {
-        name,
-        filter,
-        start,
-    } = typed(args)?;
-
-    let start = start.start()?.unwrap_or(Start::Newest);
-    let record = ctx
-        .store
-        .create_consumer(&name, filter.filter()?, start)
-        .map_err(refused)?;
-    document(&named(record))
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NameArgs {
+    /// The consumer's name
+    name: String,
 }
 
-pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Poll, CallError> {
-    let NextArgs {
-        name,
-        holder,
-        limit,
-        bytes,
-        lease_s,
-        wait_ms,
-        bound,
-    } = typed(args)?;
+/// `consumer_create`.
+pub(crate) struct Create;
 
-    // With `bound` the lease ends with the process, so that a killed consumer does not keep the
-    // next one waiting.
-    let process = caller.pid.filter(|_| bound).and_then(HolderProcess::find);
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CreateArgs {
+    /// The consumer's name
+    name: String,
+    #[serde(flatten)]
+    filter: FilterArgs,
+    #[serde(flatten)]
+    start: StartArgs,
+}
 
-    let limits = BatchLimits {
-        events: limit
-            .unwrap_or(CONSUMER_BATCH_EVENTS)
-            .clamp(1, LIST_ROWS_MAX),
-        bytes: bytes
-            .unwrap_or(CONSUMER_BATCH_BYTES)
-            .clamp(1, LIST_BYTES_MAX),
-    };
+impl Call for Create {
+    const NAME: &'static str = "consumer_create";
+    const DOC: &'static str = "Create a consumer, or change its filter";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = CreateArgs;
+    type Answer = Position;
 
-    let wait = Duration::from_millis(wait_ms.unwrap_or(0));
-    // The holder keeps the consumer while it waits.
-    let lease = lease_s
-        .map_or(CONSUMER_LEASE, Duration::from_secs)
-        .saturating_add(wait);
-    Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
-        let batch = ctx
-            .store
-            .next_batch(&name, &holder, lease, limits)
-            .map_err(refused)?;
-        // The lease that is bound exists only now.
-        if let Some(process) = process {
-            ctx.store
-                .bind_lease(&name, &holder, process)
+    fn raises(ctx: &Ctx, args: &CreateArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Run for Create {
+    fn run(ctx: &In<'_, Self>, args: CreateArgs) -> Result<Position, CallError> {
+        let filter = args.filter.filter()?;
+        let start = args.start.start()?.unwrap_or(Start::Newest);
+        let created = ctx.store.create_consumer(&args.name, filter, start);
+        Ok(named(created.map_err(refused)?))
+    }
+}
+
+/// `consumer_next`.
+pub(crate) struct Next;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NextArgs {
+    /// The consumer's name
+    name: String,
+    /// The holder of the consumer; over HTTP by default the token's name or the user
+    holder: String,
+    /// Maximum number of events
+    limit: Option<usize>,
+    /// Bytes of events after which the batch ends
+    bytes: Option<usize>,
+    /// How long the holder keeps the consumer, in seconds
+    lease_s: Option<u64>,
+    /// Wait so long for events, at most 10000
+    wait_ms: Option<u64>,
+    /// End the lease with the process of the caller, at the local socket
+    #[serde(default)]
+    bound: bool,
+}
+
+impl Call for Next {
+    const NAME: &'static str = "consumer_next";
+    const DOC: &'static str = "Take the next events of a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NextArgs;
+    type Answer = Batch;
+
+    fn raises(ctx: &Ctx, args: &NextArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Wait for Next {
+    fn start(ctx: &In<'_, Self>, args: NextArgs) -> Result<Poll<Batch>, CallError> {
+        let NextArgs {
+            name,
+            holder,
+            limit,
+            bytes,
+            lease_s,
+            wait_ms,
+            bound,
+        } = args;
+
+        // With `bound` the lease ends with the process, so that a killed consumer does not keep the
+        // next one waiting.
+        let process = ctx
+            .caller
+            .pid
+            .filter(|_| bound)
+            .and_then(HolderProcess::find);
+
+        let limits = BatchLimits {
+            events: limit
+                .unwrap_or(CONSUMER_BATCH_EVENTS)
+                .clamp(1, LIST_ROWS_MAX),
+            bytes: bytes
+                .unwrap_or(CONSUMER_BATCH_BYTES)
+                .clamp(1, LIST_BYTES_MAX),
+        };
+
+        let wait = Duration::from_millis(wait_ms.unwrap_or(0));
+        // The holder keeps the consumer while it waits.
+        let lease = lease_s
+            .map_or(CONSUMER_LEASE, Duration::from_secs)
+            .saturating_add(wait);
+
+        Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
+            let batch = ctx
+                .store
+                .next_batch(&name, &holder, lease, limits)
                 .map_err(refused)?;
-        }
-        // A pause ends by an administrator and not by an entry, so there is no position to wait
-        // for.
-        if batch.events.is_empty() && !is_last {
-            return Ok(match (batch.paused, batch.is_end) {
-                (true, _) => Attempt::Idle,
-                (false, true) => Attempt::After(batch.next),
-                (false, false) => Attempt::Again,
-            });
-        }
+            // The lease that is bound exists only now.
+            if let Some(process) = process {
+                ctx.store
+                    .bind_lease(&name, &holder, process)
+                    .map_err(refused)?;
+            }
+            // A pause ends by an administrator and not by an entry, so there is no position to wait
+            // for.
+            if batch.events.is_empty() && !is_last {
+                return Ok(match (batch.paused, batch.is_end) {
+                    (true, _) => Attempt::Idle,
+                    (false, true) => Attempt::After(batch.next),
+                    (false, false) => Attempt::Again,
+                });
+            }
 
-        let mut w = Writer::new();
-        w.map(4);
-        write_events(&StoreView::whole(&ctx.store), &mut w, &batch.events);
-        w.str("next")
-            .uint(batch.next.0)
-            .str("more")
-            .bool(!batch.is_end && !batch.paused);
-        w.str("paused").bool(batch.paused);
-        Ok(Attempt::Done(w.into_bytes()))
-    }))
-}
-
-fn write_events(store: &StoreView, w: &mut Writer, events: &[StoredEntry]) {
-    w.str("events").array(events.len());
-    for event in events {
-        write_event(store, w, event);
+            let store = StoreView::whole(&ctx.store);
+            Ok(Attempt::Done(Batch {
+                next: Some(Cursor::new(&store.id(), batch.next)),
+                more: !batch.is_end && !batch.paused,
+                paused: batch.paused,
+                events: EventRow::all(&store, batch.events),
+            }))
+        }))
     }
 }
 
-pub(super) fn ack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let AckArgs { name, holder, seq } = typed(args)?;
-    let record = ctx.store.ack(&name, &holder, SeqNo(seq)).map_err(refused)?;
-    document(&at(&record))
+/// `consumer_ack`.
+pub(crate) struct Ack;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct AckArgs {
+    /// The consumer's name
+    name: String,
+    /// The holder of the consumer; over HTTP by default the token's name or the user
+    holder: String,
+    /// The last event that was processed
+    seq: u64,
 }
 
-pub(super) fn nack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let NackArgs {
-        name,
-        holder,
-        error,
-    } = typed(args)?;
-    let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
-    document(&at(&record))
+impl Call for Ack {
+    const NAME: &'static str = "consumer_ack";
+    const DOC: &'static str = "Acknowledge events of a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = AckArgs;
+    type Answer = Position;
+
+    fn raises(ctx: &Ctx, args: &AckArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
 }
 
-pub(super) fn release(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let HolderArgs { name, holder } = typed(args)?;
-    ctx.store
-        .release_consumer(&name, &holder)
-        .map_err(refused)?;
-    document(&())
+impl Run for Ack {
+    fn run(ctx: &In<'_, Self>, args: AckArgs) -> Result<Position, CallError> {
+        let AckArgs { name, holder, seq } = args;
+        let record = ctx.store.ack(&name, &holder, SeqNo(seq)).map_err(refused)?;
+        Ok(at(&record))
+    }
 }
 
-pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let SeekArgs { name, start } = typed(args)?;
-    let Some(start) = start.start()? else {
-        return Err(CallError::Argument(
-            "give one of `to`, `time` and `seq`".to_owned(),
-        ));
-    };
-    let record = ctx.store.seek_consumer(&name, start).map_err(refused)?;
-    document(&named(record))
+/// `consumer_nack`.
+pub(crate) struct Nack;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NackArgs {
+    /// The consumer's name
+    name: String,
+    /// The holder of the consumer; over HTTP by default the token's name or the user
+    holder: String,
+    /// The reason
+    error: String,
 }
 
-fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
-    let NameArgs { name } = typed(args)?;
-    let record = ctx.store.pause_consumer(&name, paused).map_err(refused)?;
-    document(&Position {
+impl Call for Nack {
+    const NAME: &'static str = "consumer_nack";
+    const DOC: &'static str = "Report that events could not be processed";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NackArgs;
+    type Answer = Position;
+
+    fn raises(ctx: &Ctx, args: &NackArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Run for Nack {
+    fn run(ctx: &In<'_, Self>, args: NackArgs) -> Result<Position, CallError> {
+        let NackArgs {
+            name,
+            holder,
+            error,
+        } = args;
+        let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
+        Ok(at(&record))
+    }
+}
+
+/// `consumer_release`.
+pub(crate) struct Release;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ReleaseArgs {
+    /// The consumer's name
+    name: String,
+    /// The holder of the consumer; over HTTP by default the token's name or the user
+    holder: String,
+}
+
+impl Call for Release {
+    const NAME: &'static str = "consumer_release";
+    const DOC: &'static str = "End the lease of a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = ReleaseArgs;
+    type Answer = ();
+
+    fn raises(ctx: &Ctx, args: &ReleaseArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Run for Release {
+    fn run(ctx: &In<'_, Self>, args: ReleaseArgs) -> Result<(), CallError> {
+        ctx.store
+            .release_consumer(&args.name, &args.holder)
+            .map_err(refused)
+    }
+}
+
+/// `consumer_seek`.
+pub(crate) struct Seek;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SeekArgs {
+    /// The consumer's name
+    name: String,
+    #[serde(flatten)]
+    start: StartArgs,
+}
+
+impl Call for Seek {
+    const NAME: &'static str = "consumer_seek";
+    const DOC: &'static str = "Move the cursor of a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = SeekArgs;
+    type Answer = Position;
+
+    fn raises(ctx: &Ctx, args: &SeekArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Run for Seek {
+    fn run(ctx: &In<'_, Self>, args: SeekArgs) -> Result<Position, CallError> {
+        let start = args.start.required()?;
+        let moved = ctx.store.seek_consumer(&args.name, start);
+        Ok(named(moved.map_err(refused)?))
+    }
+}
+
+fn set_paused(ctx: &Ctx, name: &str, paused: bool) -> Result<Position, CallError> {
+    let record = ctx.store.pause_consumer(name, paused).map_err(refused)?;
+    Ok(Position {
         name: Some(record.name),
         paused: Some(record.paused),
         cursor: None,
     })
 }
 
-pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    set_paused(ctx, args, true)
-}
+/// `consumer_pause`.
+pub(crate) struct Pause;
 
-pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    set_paused(ctx, args, false)
-}
+impl Call for Pause {
+    const NAME: &'static str = "consumer_pause";
+    const DOC: &'static str = "Pause a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = Position;
 
-pub(super) fn pin(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let PinArgs { name, release } = typed(args)?;
-    let record = ctx.store.pin_consumer(&name, !release).map_err(refused)?;
-    document(&Pinned {
-        name: record.name,
-        pin: record.pin,
-    })
-}
-
-pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let NameArgs { name } = typed(args)?;
-    document(&ctx.store.delete_consumer(&name).map_err(refused)?)
-}
-
-pub(super) fn follow(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallError> {
-    let FollowArgs {
-        filter,
-        start,
-        limit,
-        bytes,
-        wait_ms,
-    } = typed(args)?;
-
-    let filter = filter.filter()?;
-    let start = start.start()?.unwrap_or(Start::Newest);
-    let bytes = bytes.unwrap_or(LIST_BYTES_MAX).clamp(1, LIST_BYTES_MAX);
-
-    let limit = limit
-        .unwrap_or(CONSUMER_BATCH_EVENTS)
-        .clamp(1, LIST_ROWS_MAX);
-
-    let (mut position, mut gap) = (None, None);
-
-    let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
-        let store = &ctx.store;
-        // In the first attempt, because a time is searched for on the disk, and only attempts have
-        // a thread for that.
-        let from = if let Some(position) = position {
-            position
-        } else {
-            let from = store.position(start).map_err(failed)?;
-            // Only a caller that names a number continues at a position of its own, behind which
-            // entries can be missing.
-            if let Start::Seq(seq) = start {
-                gap = store.gap_before(seq, from);
-            }
-            from
-        };
-
-        let found = store
-            .select(&filter, from, store.durable(), limit, bytes)
-            .map_err(failed)?;
-        position = Some(found.next);
-
-        let unfiltered = found.too_costly.map(|(seq, error)| {
-            ctx.metrics.filters_too_costly.add(1);
-            Unfiltered {
-                id: store.id_at(seq),
-                seq: seq.0,
-                reason: format!("event {seq}: {error}"),
-            }
-        });
-
-        let is_empty = found.events.is_empty() && gap.is_none() && unfiltered.is_none();
-        if is_empty && !is_last {
-            return Ok(if found.is_end {
-                Attempt::After(found.next)
-            } else {
-                Attempt::Again
-            });
-        }
-        // The gap comes first and once: `take` leaves none for the next attempt.
-        let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
-
-        let mut w = Writer::new();
-        w.map(if unfiltered.is_some() { 4 } else { 3 });
-        write_events(store, &mut w, &events);
-        // The event may match, so the caller is told that it is passed. It ended the search, so it
-        // comes behind the others, and an error instead of them would lose those.
-        if let Some(unfiltered) = unfiltered {
-            w.str("unfiltered").raw(&document(&unfiltered)?);
-        }
-        w.str("next")
-            .uint(found.next.0)
-            .str("more")
-            .bool(!found.is_end);
-        Ok(Attempt::Done(w.into_bytes()))
-    };
-    Ok(Poll::limited(ctx, wait_ms, FOLLOW_GATHER, answer))
-}
-
-pub(super) fn count(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CountArgs {
-        filter,
-        since,
-        until,
-        from,
-        by,
-    } = typed(args)?;
-
-    let filter = filter.filter()?;
-    // `next` of the page before is the more exact one.
-    let start = match (from, since) {
-        (Some(seq), _) => Start::Seq(SeqNo(seq)),
-        (None, Some(time)) => Start::Time(Micros(time)),
-        (None, None) => Start::Oldest,
-    };
-
-    let from = ctx.store.position(start).map_err(failed)?;
-    // The times are also compared below: the entries of an import are in no order.
-    let upto = match until {
-        Some(until) => ctx.store.end_before(Micros(until)).map_err(failed)?,
-        None => ctx.store.durable(),
-    };
-    let found = ctx
-        .store
-        .select(&filter, from, upto, usize::MAX, LIST_BYTES_MAX)
-        .map_err(failed)?;
-
-    if let Some((seq, error)) = found.too_costly {
-        ctx.metrics.filters_too_costly.add(1);
-        return Err(CallError::Refused(format!("event {seq}: {error}")));
+    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
     }
+}
 
-    let in_time = |event: &StoredEntry| {
-        since.is_none_or(|since| event.at.0 >= since)
-            && until.is_none_or(|until| event.at.0 < until)
-    };
+impl Run for Pause {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(ctx, &args.name, true)
+    }
+}
 
-    let next = (!found.is_end).then_some(found.next.0);
-    // Twice through the events instead of a copy of those in time.
-    let events = || {
-        found
-            .events
-            .iter()
-            .zip(&found.classes)
-            .filter(|(event, _)| in_time(event))
-    };
+/// `consumer_resume`.
+pub(crate) struct Resume;
 
-    let groups = by.map(|by| {
-        let (mut groups, mut others) = (BTreeMap::<String, u64>::new(), 0);
-        for (event, class) in events() {
-            let key = by.key(event, class);
-            // Groups are bounded, because names come from minions.
-            if groups.len() < COUNT_GROUPS_MAX || groups.contains_key(&key) {
-                *groups.entry(key).or_default() += 1;
-            } else {
-                others += 1;
-            }
-        }
+impl Call for Resume {
+    const NAME: &'static str = "consumer_resume";
+    const DOC: &'static str = "Resume a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = Position;
 
-        let groups = groups
-            .into_iter()
-            .map(|(key, count)| EventGroup { key, count });
-        (groups.collect(), others)
-    });
+    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
 
-    let (groups, others) = groups.unzip();
-    document(&EventCounts {
-        count: events().count() as u64,
-        groups,
-        others,
-        next,
-    })
+impl Run for Resume {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(ctx, &args.name, false)
+    }
+}
+
+/// `consumer_pin`.
+pub(crate) struct Pin;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PinArgs {
+    /// The consumer's name
+    name: String,
+    /// Stop it
+    #[serde(default)]
+    release: bool,
+}
+
+impl Call for Pin {
+    const NAME: &'static str = "consumer_pin";
+    const DOC: &'static str = "Keep unprocessed events of a consumer, or stop it";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = PinArgs;
+    type Answer = Pinned;
+}
+
+impl Run for Pin {
+    fn run(ctx: &In<'_, Self>, args: PinArgs) -> Result<Pinned, CallError> {
+        let PinArgs { name, release } = args;
+        let record = ctx.store.pin_consumer(&name, !release).map_err(refused)?;
+        Ok(Pinned {
+            name: record.name,
+            pin: record.pin,
+        })
+    }
+}
+
+/// `consumer_delete`.
+pub(crate) struct Delete;
+
+impl Call for Delete {
+    const NAME: &'static str = "consumer_delete";
+    const DOC: &'static str = "Delete a consumer";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = bool;
+
+    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
+        of_sink(ctx, &args.name)
+    }
+}
+
+impl Run for Delete {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<bool, CallError> {
+        ctx.store.delete_consumer(&args.name).map_err(refused)
+    }
 }

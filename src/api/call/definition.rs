@@ -1,16 +1,20 @@
 //! What a call is: a type with its name, its arguments, its answer and what it does. The socket,
 //! HTTP, the OpenAPI document and the command line follow from it.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::Deref;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Caller, Ctx, ReadCtx, checked, document};
+use super::{CallEntry, Caller, Ctx, Poll, ReadCtx};
 use crate::base::limits::ARGS_BYTES_MAX;
-use crate::model::{Limit, Right};
+use crate::model::{FrameBatch, Limit, Right};
 use crate::wire::call::{Args, CallError, bad_argument};
+use crate::wire::msgpack::encode;
+use crate::wire::salt_codec::repaired;
 
 /// A call. The doc comments of the fields of [`Args`](Call::Args) and [`Answer`](Call::Answer) are
 /// the documentation of its parameters and of its answer.
@@ -25,18 +29,48 @@ pub(crate) trait Call: 'static {
     /// of the scope [`Limited`] can apply any.
     const APPLIES: &'static [Limit] = &[];
 
+    /// Bytes of its arguments in msgpack. Lists and filters take several times as many in memory,
+    /// so this is below the limit of a frame, but for a stored body.
+    const ARGS_BYTES_MAX: usize = ARGS_BYTES_MAX;
+
     /// What it may reach.
     type Scope: Scope;
     /// A struct. Null counts as absent, and unknown fields are ignored.
     type Args<'a>: Deserialize<'a> + JsonSchema;
     /// Without stored values that are not msgpack.
-    type Answer: Serialize + JsonSchema;
+    type Answer: Serialize + JsonSchema + Send + 'static;
+
+    /// For what these arguments need the right `admin`, if they do.
+    fn raises(_: &Ctx, _: &Self::Args<'_>) -> Option<&'static str> {
+        None
+    }
+
+    /// The answer in msgpack.
+    fn encoded(answer: Self::Answer) -> Result<Vec<u8>, CallError> {
+        Ok(encode(&answer)?)
+    }
 }
 
 /// A call that answers at once.
 pub(crate) trait Run: Call {
     /// Carries it out. It does not wait: not for the disk, and not for other processes.
     fn run(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Self::Answer, CallError>;
+}
+
+/// A call that answers when there is something new, or after a time.
+pub(crate) trait Wait: Call {
+    /// Reads what it needs to wait.
+    fn start(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Poll<Self::Answer>, CallError>;
+}
+
+/// A call that stores entries.
+pub(crate) trait Save: Call {
+    /// Adds entries to a batch. The answer is sent once they are durable.
+    fn save(
+        ctx: &In<'_, Self>,
+        args: Self::Args<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<Self::Answer, CallError>;
 }
 
 /// The context of a call.
@@ -72,6 +106,14 @@ pub(crate) struct ChangeCtx<'a> {
     pub(crate) caller: &'a Caller,
 }
 
+impl Deref for ChangeCtx<'_> {
+    type Target = Ctx;
+
+    fn deref(&self) -> &Ctx {
+        self.ctx
+    }
+}
+
 impl Scope for Limited {
     type Ctx<'a> = ReadCtx<'a>;
     const ONLY_READS: bool = true;
@@ -102,79 +144,193 @@ impl Scope for Changing {
     }
 }
 
-/// A call whose types are erased, for tables.
-#[derive(Clone, Copy)]
-pub(crate) struct Erased {
-    pub(in crate::api) only_reads: bool,
-    /// The answer in msgpack, to arguments in msgpack.
-    pub(in crate::api) msgpack: fn(&Ctx, &Caller, &Args<'_>) -> Result<Vec<u8>, CallError>,
-    /// The answer as JSON text, to arguments in JSON.
-    pub(in crate::api) text: fn(&Ctx, &Caller, Json) -> Result<Vec<u8>, CallError>,
-    /// The answer in JSON, to arguments in JSON.
-    pub(in crate::api) json: fn(&Ctx, &Caller, Json) -> Result<Json, CallError>,
+/// How a call is made whose types are erased.
+pub(crate) enum CallHandler {
+    Run(RunForms),
+    Wait(WaitForms),
+    Save(SaveCall),
 }
 
-impl Erased {
-    pub(super) const fn of<C: Run>() -> Self {
+/// Makes a call with arguments in msgpack.
+type WithPacked<T> = fn(&Ctx, &Caller, &Args<'_>) -> Result<T, CallError>;
+
+/// Makes a call with arguments in JSON.
+type WithJson<T> = fn(&Ctx, &Caller, Json) -> Result<T, CallError>;
+
+/// The forms of a call that answers at once.
+#[derive(Clone, Copy)]
+pub(crate) struct RunForms {
+    /// The answer in msgpack.
+    pub(in crate::api) msgpack: WithPacked<Vec<u8>>,
+    /// The answer as JSON text.
+    pub(in crate::api) text: WithJson<Vec<u8>>,
+    /// The answer in JSON.
+    pub(in crate::api) json: WithJson<Json>,
+}
+
+/// The forms of a call that waits, as those of [`RunForms`].
+#[derive(Clone, Copy)]
+pub(crate) struct WaitForms {
+    pub(in crate::api) msgpack: WithPacked<Poll<Vec<u8>>>,
+    pub(in crate::api) text: WithJson<Poll<Vec<u8>>>,
+}
+
+/// Adds the entries of a call to a batch, and returns its answer in msgpack.
+pub(crate) type SaveCall =
+    fn(&Ctx, &Caller, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
+
+impl CallEntry {
+    /// The entry of a call that answers at once.
+    pub(in crate::api) const fn runs<C: Run>() -> Self {
+        Self::of::<C>(CallHandler::Run(RunForms {
+            msgpack: Forms::<C>::run_msgpack,
+            text: Forms::<C>::run_text,
+            json: Forms::<C>::run_json,
+        }))
+    }
+
+    /// The entry of a call that waits.
+    pub(in crate::api) const fn waits<C: Wait>() -> Self {
+        Self::of::<C>(CallHandler::Wait(WaitForms {
+            msgpack: Forms::<C>::wait_msgpack,
+            text: Forms::<C>::wait_text,
+        }))
+    }
+
+    /// The entry of a call that stores entries.
+    pub(super) const fn saves<C: Save>() -> Self {
+        Self::of::<C>(CallHandler::Save(Forms::<C>::save))
+    }
+
+    const fn of<C: Call>(run: CallHandler) -> Self {
         // When it is compiled: a call that reads through no view cannot apply a limit.
         assert!(C::APPLIES.is_empty() != C::Scope::IS_LIMITED);
         Self {
+            name: C::NAME,
+            doc: C::DOC,
+            right: C::RIGHT,
+            applies: C::APPLIES,
             only_reads: C::Scope::ONLY_READS,
-            msgpack: Forms::<C>::msgpack,
-            text: Forms::<C>::text,
-            json: Forms::<C>::json,
+            args: SchemaGenerator::subschema_for::<C::Args<'static>>,
+            answer: SchemaGenerator::subschema_for::<C::Answer>,
+            run,
         }
     }
 }
 
-/// The forms in which a call is made.
 struct Forms<C>(PhantomData<C>);
 
-impl<C: Run> Forms<C> {
-    fn answer(ctx: &Ctx, caller: &Caller, args: C::Args<'_>) -> Result<C::Answer, CallError> {
-        C::run(&C::Scope::enter(ctx, caller), args)
+impl<C: Call> Forms<C> {
+    /// Reads arguments in msgpack, and checks that the caller may make the call with them.
+    fn packed<'a>(ctx: &Ctx, caller: &Caller, args: &Args<'a>) -> Result<C::Args<'a>, CallError> {
+        let (len, max) = (args.map().len(), C::ARGS_BYTES_MAX);
+        if len > max {
+            return Err(CallError::TooLarge { len, max });
+        }
+        Self::permitted(ctx, caller, args.read()?)
     }
 
-    fn msgpack(ctx: &Ctx, caller: &Caller, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-        checked(document(&Self::answer(ctx, caller, typed(args)?)?)?)
+    /// As [`Self::packed`], of arguments in JSON.
+    fn unpacked<'a>(ctx: &Ctx, caller: &Caller, args: Json) -> Result<C::Args<'a>, CallError> {
+        Self::permitted(ctx, caller, from_json(args)?)
     }
 
-    fn text(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Vec<u8>, CallError> {
-        serde_json::to_vec(&Self::answer(ctx, caller, from_json(args)?)?)
-            .map_err(|error| no_json::<C>(&error))
+    fn permitted<'a>(
+        ctx: &Ctx,
+        caller: &Caller,
+        args: C::Args<'a>,
+    ) -> Result<C::Args<'a>, CallError> {
+        if let Some(purpose) = C::raises(ctx, &args) {
+            ctx.rights
+                .check_right(ctx, (C::NAME, purpose), Right::Admin, caller)?;
+        }
+        Ok(args)
     }
 
-    fn json(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Json, CallError> {
-        serde_json::to_value(&Self::answer(ctx, caller, from_json(args)?)?)
-            .map_err(|error| no_json::<C>(&error))
+    fn in_msgpack(answer: C::Answer) -> Result<Vec<u8>, CallError> {
+        checked(C::encoded(answer)?)
+    }
+
+    /// The answer as JSON text. Only damaged data, or a bug, has no form in JSON.
+    #[expect(clippy::needless_pass_by_value, reason = "as `in_msgpack`, for `map`")]
+    fn in_text(answer: C::Answer) -> Result<Vec<u8>, CallError> {
+        serde_json::to_vec(&answer).map_err(|error| Self::no_json(&error))
+    }
+
+    fn no_json(error: &serde_json::Error) -> CallError {
+        tracing::error!(call = C::NAME, %error, "answer has no form in JSON");
+        CallError::Internal(format!("the answer has no form in JSON: {error}"))
     }
 }
 
-/// A stored value has no form in JSON: only damaged data, or a bug.
-fn no_json<C: Call>(error: &serde_json::Error) -> CallError {
-    tracing::error!(call = C::NAME, %error, "answer has no form in JSON");
-    CallError::Internal(format!("the answer has no form in JSON: {error}"))
+impl<C: Run> Forms<C> {
+    fn run_msgpack(ctx: &Ctx, caller: &Caller, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+        let args = Self::packed(ctx, caller, args)?;
+        Self::in_msgpack(C::run(&C::Scope::enter(ctx, caller), args)?)
+    }
+
+    fn run_text(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Vec<u8>, CallError> {
+        let args = Self::unpacked(ctx, caller, args)?;
+        Self::in_text(C::run(&C::Scope::enter(ctx, caller), args)?)
+    }
+
+    fn run_json(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Json, CallError> {
+        let args = Self::unpacked(ctx, caller, args)?;
+        let answer = C::run(&C::Scope::enter(ctx, caller), args)?;
+        serde_json::to_value(&answer).map_err(|error| Self::no_json(&error))
+    }
+}
+
+impl<C: Wait> Forms<C> {
+    fn wait_msgpack(
+        ctx: &Ctx,
+        caller: &Caller,
+        args: &Args<'_>,
+    ) -> Result<Poll<Vec<u8>>, CallError> {
+        let args = Self::packed(ctx, caller, args)?;
+        Ok(C::start(&C::Scope::enter(ctx, caller), args)?.map(Self::in_msgpack))
+    }
+
+    fn wait_text(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Poll<Vec<u8>>, CallError> {
+        let args = Self::unpacked(ctx, caller, args)?;
+        Ok(C::start(&C::Scope::enter(ctx, caller), args)?.map(Self::in_text))
+    }
+}
+
+impl<C: Save> Forms<C> {
+    fn save(
+        ctx: &Ctx,
+        caller: &Caller,
+        args: &Args<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<Vec<u8>, CallError> {
+        let args = Self::permitted(ctx, caller, args.read()?)?;
+        // The answer has no stored value, so there is nothing to check.
+        C::encoded(C::save(&C::Scope::enter(ctx, caller), args, to)?)
+    }
 }
 
 /// Reads arguments in JSON; null counts as absent.
-fn from_json<'a, T: Deserialize<'a>>(mut args: Json) -> Result<T, CallError> {
+pub(in crate::api) fn from_json<'a, T: Deserialize<'a>>(mut args: Json) -> Result<T, CallError> {
     if let Some(fields) = args.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
     serde_path_to_error::deserialize(args).map_err(bad_argument)
 }
 
-/// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
-pub(in crate::api) fn typed<'a, T: Deserialize<'a>>(args: &Args<'a>) -> Result<T, CallError> {
-    // Lists and filters take several times the bytes of their msgpack, so the limit is below that
-    // of a frame.
-    let len = args.map().len();
-    if len > ARGS_BYTES_MAX {
-        return Err(CallError::TooLarge {
-            len,
-            max: ARGS_BYTES_MAX,
-        });
+/// Replaces values that Salt's codec cannot read: one of them would make the whole answer
+/// unreadable.
+fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    match repaired(&answer) {
+        Ok(Cow::Borrowed(_)) => Ok(answer),
+        Ok(Cow::Owned(repaired)) => Ok(repaired),
+        // A stored value that is not msgpack has no end, so nothing behind it can be repaired
+        // either.
+        Err(error) => {
+            tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
+            Err(CallError::Internal(format!(
+                "the answer contains a stored value that is not msgpack: {error}"
+            )))
+        }
     }
-
-    args.read()
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Ctx, ReadCtx, checked};
+use super::{Ctx, ReadCtx};
 use crate::api::budget::Budget;
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
 use crate::wire::call::CallError;
 
-pub(super) enum Attempt {
-    Done(Vec<u8>),
+pub(super) enum Attempt<A> {
+    Done(A),
     /// Nothing yet, but the log has more.
     Again,
     /// Nothing yet: attempt it again when the entry with this number is durable.
@@ -28,23 +28,23 @@ const IDLE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes one attempt, which does not wait. The flag is set for the last one, which must return
 /// [`Attempt::Done`].
-type MakeAttempt = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send>;
+type MakeAttempt<A> = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt<A>, CallError> + Send>;
 
 /// A polling call with its arguments.
-pub(crate) struct Poll {
+pub(crate) struct Poll<A> {
     wait: Duration,
     gather: Duration,
-    attempt: MakeAttempt,
+    attempt: MakeAttempt<A>,
 }
 
-impl Poll {
+impl<A: Send + 'static> Poll<A> {
     /// Like [`Poll::new`], under the limits of the caller of `reading`. Entries that the caller may
     /// not know do not end the wait.
     pub(super) fn limited(
         reading: &ReadCtx<'_>,
         wait_ms: Option<u64>,
         gather: Duration,
-        mut attempt: impl FnMut(&ReadCtx<'_>, bool) -> Result<Attempt, CallError> + Send + 'static,
+        mut attempt: impl FnMut(&ReadCtx<'_>, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
     ) -> Self {
         let limits = reading.limits.clone();
         Self::new(wait_ms, gather, move |ctx, is_last| {
@@ -56,13 +56,33 @@ impl Poll {
     pub(super) fn new(
         wait_ms: Option<u64>,
         gather: Duration,
-        attempt: impl FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send + 'static,
+        attempt: impl FnMut(&Ctx, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
     ) -> Self {
         let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(POLL_WAIT_MAX);
         Self {
             wait,
             gather,
             attempt: Box::new(attempt),
+        }
+    }
+
+    /// The same call with its answer in another form.
+    pub(super) fn map<B>(
+        self,
+        form: impl Fn(A) -> Result<B, CallError> + Send + 'static,
+    ) -> Poll<B> {
+        let mut attempt = self.attempt;
+        Poll {
+            wait: self.wait,
+            gather: self.gather,
+            attempt: Box::new(move |ctx, is_last| {
+                Ok(match attempt(ctx, is_last)? {
+                    Attempt::Done(answer) => Attempt::Done(form(answer)?),
+                    Attempt::Again => Attempt::Again,
+                    Attempt::After(seq) => Attempt::After(seq),
+                    Attempt::Idle => Attempt::Idle,
+                })
+            }),
         }
     }
 
@@ -74,7 +94,7 @@ impl Poll {
         ctx: Arc<Ctx>,
         budget: &Budget,
         mut stop: watch::Receiver<bool>,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<A, CallError> {
         let Self {
             wait,
             gather,
@@ -98,7 +118,7 @@ impl Poll {
             attempt = done.0;
 
             let outcome = match done.1? {
-                Attempt::Done(answer) => return checked(answer),
+                Attempt::Done(answer) => return Ok(answer),
                 // The search ended at its limit of work. Each round is a new claim on the budget,
                 // so others have their turn.
                 Attempt::Again => continue,

@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{CallEntry, CallHandler, Ctx};
+use super::{CallEntry, Ctx};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Limit, ReadLimits, Right};
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
@@ -18,46 +18,13 @@ pub(crate) struct Caller {
     pub(crate) uid: Option<u32>,
     /// The process id when the caller connected, if it is a process of this machine.
     pub(crate) pid: Option<u32>,
+    /// The right of its token; without one the right follows from the user.
+    pub(crate) granted: Option<Right>,
     /// Limits on what the caller may read.
     pub(crate) limits: Arc<ReadLimits>,
 }
 
-/// A call with its arguments.
-#[derive(Clone, Copy)]
-struct Asked {
-    is_import: bool,
-    is_of_sink: bool,
-}
-
 impl CallEntry {
-    fn asked(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Asked, CallError> {
-        let is_import = matches!(self.run, CallHandler::Write(_)) && args.flag("import")?;
-        let is_of_sink = self.changes_consumer
-            // An engine may be new and have no consumer yet, or be removed and have left one.
-            && args
-                .text("name")?
-                .is_some_and(|name| ctx.engines.has(name) || ctx.store.is_of_sink(name));
-
-        Ok(Asked {
-            is_import,
-            is_of_sink,
-        })
-    }
-
-    fn right_for(&self, asked: Asked) -> Right {
-        if asked.is_import || asked.is_of_sink {
-            Right::Admin
-        } else {
-            self.right
-        }
-    }
-
-    /// The right that the call needs with these arguments: an import needs more, and so does a
-    /// change of the consumer of a sink, which is the sink's position, filter and switch.
-    pub(in crate::api) fn needed(&self, ctx: &Ctx, args: &Args<'_>) -> Result<Right, CallError> {
-        Ok(self.right_for(self.asked(ctx, args)?))
-    }
-
     /// The first limit, if any, that the call does not apply: it must not be made under these
     /// limits.
     pub(in crate::api) fn unapplied(&self, limits: &ReadLimits) -> Option<Limit> {
@@ -97,6 +64,10 @@ impl Rights {
     }
 
     pub(in crate::api) fn of(&self, caller: &Caller) -> Right {
+        if let Some(granted) = caller.granted {
+            return granted;
+        }
+
         let is_admin =
             |uid| uid == 0 || uid == self.daemon || self.owners().any(|(_, owner)| uid == owner);
         if caller.uid.is_some_and(is_admin) {
@@ -107,28 +78,37 @@ impl Rights {
     }
 
     /// Rejects a call whose caller lacks the right for it, or has limits that it does not apply.
+    /// Its arguments can need another right, see [`Call::raises`](super::Call::raises).
     pub(in crate::api) fn check(
         &self,
         ctx: &Ctx,
         call: &CallEntry,
-        args: &Args<'_>,
         caller: &Caller,
     ) -> Result<(), CallError> {
         // Before anything else of the call: under a limit that it cannot apply, even an error would
         // tell something.
         if let Some(limit) = call.unapplied(&caller.limits) {
             ctx.metrics.calls_denied.add(1);
-            return Err(CallError::Refused(format!(
+            return Err(CallError::Denied(format!(
                 "call `{}` cannot apply the limit by {} of its caller",
                 call.name,
                 limit.name()
             )));
         }
 
-        let asked = call.asked(ctx, args)?;
-        let needed = call.right_for(asked);
+        self.check_right(ctx, (call.name, ""), call.right, caller)
+    }
+
+    /// Rejects a caller without the right for a call, or for a purpose such as ` for an import`.
+    pub(super) fn check_right(
+        &self,
+        ctx: &Ctx,
+        (call, purpose): (&str, &str),
+        needed: Right,
+        caller: &Caller,
+    ) -> Result<(), CallError> {
         // Most calls need no access to the buses' sockets.
-        if needed <= self.others {
+        if caller.granted.is_none() && needed <= self.others {
             return Ok(());
         }
 
@@ -138,32 +118,22 @@ impl Rights {
         }
 
         ctx.metrics.calls_denied.add(1);
-        Err(CallError::Refused(
-            self.denial(call.name, asked, needed, has, caller),
-        ))
+        Err(CallError::Denied(format!(
+            "call `{call}`{purpose} needs the right `{}`, {}",
+            needed.name(),
+            self.denial(needed, has, caller)
+        )))
     }
 
-    fn denial(
-        &self,
-        call: &str,
-        asked: Asked,
-        needed: Right,
-        has: Right,
-        caller: &Caller,
-    ) -> String {
+    /// What the caller has, and the remedy.
+    fn denial(&self, needed: Right, has: Right, caller: &Caller) -> String {
+        if caller.granted.is_some() {
+            return format!("the token has `{}`", has.name());
+        }
+
         let uid = caller
             .uid
             .map_or_else(|| "an unknown uid".to_owned(), |uid| format!("uid {uid}"));
-
-        let how = match asked {
-            Asked {
-                is_import: true, ..
-            } => " for an import",
-            Asked {
-                is_of_sink: true, ..
-            } => " for the consumer of a sink",
-            _ => "",
-        };
 
         // The remedy must be one that the reader can carry out.
         let remedy = if needed < Right::Admin {
@@ -179,10 +149,6 @@ impl Rights {
             )
         };
 
-        format!(
-            "call `{call}`{how} needs the right `{}`, {uid} has `{}`: {remedy}",
-            needed.name(),
-            has.name()
-        )
+        format!("{uid} has `{}`: {remedy}", has.name())
     }
 }

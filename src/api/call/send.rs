@@ -1,13 +1,16 @@
 //! `event_send`: fires an event onto Salt's bus.
 
-use super::{Caller, Ctx, document};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Call, Caller, Changing, Ctx, In, Run};
 use crate::base::clock::Micros;
-use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX};
+use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::ingest::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
-use crate::model::{EventFilter, Glob};
-use crate::wire::call::{Args, CallError};
+use crate::model::{EventFilter, Glob, Right};
+use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
-use crate::wire::msgpack::Reader;
+use crate::wire::msgpack::PackedMap;
 use crate::wire::salt_codec::check_whole;
 use crate::wire::salt_event;
 
@@ -37,33 +40,45 @@ impl From<FireError> for CallError {
     }
 }
 
-pub(super) fn event_send(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    caller: &Caller,
-) -> Result<Vec<u8>, CallError> {
-    let tag = args.required_text("tag")?;
-    let data = args.raw("data").unwrap_or(&[0x80]);
+/// `event_send`.
+pub(crate) struct Send;
 
-    let is_map = Reader::new(data).map().is_ok();
-    if !is_map {
-        // Salt's own readers of the bus index into the data.
-        return Err(CallError::BadArgs {
-            key: "data",
-            expected: "a map, as in all events of Salt",
-        });
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SendArgs<'a> {
+    /// 1 to 1024 bytes without control characters
+    tag: String,
+    /// The event's data, a map as in all events of Salt; by default empty
+    #[serde(borrow)]
+    data: Option<PackedMap<'a>>,
+    /// A configured bus, by its directory; needed if there are several
+    bus: Option<String>,
+}
+
+impl Call for Send {
+    const NAME: &'static str = "event_send";
+    const DOC: &'static str = "Fire an event onto Salt's bus";
+    const RIGHT: Right = Right::Admin;
+    /// The data is checked against its own limit.
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
+    type Scope = Changing;
+    type Args<'a> = SendArgs<'a>;
+    type Answer = Fired;
+}
+
+impl Run for Send {
+    fn run(ctx: &In<'_, Self>, args: SendArgs<'_>) -> Result<Fired, CallError> {
+        let data = args.data.map_or(&[0x80][..], |PackedMap(data)| data);
+        if let Err(why) = check_whole(data) {
+            // Every reader of the bus loads the data with that codec.
+            return Err(CallError::Refused(format!(
+                "Salt's codec cannot read the data: {why}"
+            )));
+        }
+
+        fire(ctx, args.bus.as_deref(), &args.tag, data, |target| {
+            check_caller(target, ctx.caller)
+        })
     }
-
-    if let Err(why) = check_whole(data) {
-        // Every reader of the bus loads the data with that codec.
-        return Err(CallError::Refused(format!(
-            "Salt's codec cannot read the data: {why}"
-        )));
-    }
-
-    fire(ctx, args.text("bus")?, tag, data, |target| {
-        check_caller(target, caller)
-    })
 }
 
 /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map
@@ -74,7 +89,7 @@ pub(crate) fn fire(
     tag: &str,
     data: &[u8],
     check: impl FnOnce(&Target) -> Result<(), CallError>,
-) -> Result<Vec<u8>, CallError> {
+) -> Result<Fired, CallError> {
     let tag = FiredTag::new(tag)?;
     let target = ctx.firer.target(bus)?;
     // Before anything is sent or looked up on behalf of the caller.
@@ -96,7 +111,7 @@ pub(crate) fn fire(
     ctx.metrics.events_fired.add(1);
 
     let socket = target.path.to_string_lossy().into_owned();
-    document(&Fired {
+    Ok(Fired {
         tag: tag.as_str().to_owned(),
         stamp,
         socket,

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::consumers::{Position, Problem, StartArgs};
-use super::{Ctx, document, typed};
+use super::consumers::{Position, Problem};
+use super::events::StartArgs;
+use super::{Call, Changing, Ctx, In, NoArgs, Run, Whole};
 use crate::api::query::Moment;
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, SINK_SHOWN_BYTES_MAX};
 use crate::engines::dead_letters::DeadLetter;
 use crate::engines::runtime::{SinkError, SinkStatus};
-use crate::wire::call::{Args, CallError};
+use crate::model::Right;
+use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
 
 answers! {
@@ -94,32 +97,6 @@ answers! {
     }
 }
 
-#[derive(Deserialize)]
-struct NameArgs {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct ListArgs {
-    name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct SeekArgs {
-    name: String,
-    #[serde(flatten)]
-    start: StartArgs,
-}
-
-/// Dead letters of a sink: these, or all. Each is named by the event's id or its sequence number.
-#[derive(Deserialize)]
-struct LettersArgs {
-    name: String,
-    ids: Option<Vec<String>>,
-    /// The `next` of the page before.
-    after: Option<(u64, String)>,
-}
-
 fn refused(error: SinkError) -> CallError {
     match error {
         SinkError::DeadLetters(error) => CallError::Internal(error.to_string()),
@@ -169,53 +146,105 @@ fn row(status: &SinkStatus) -> Sink {
     }
 }
 
-pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let ListArgs { name } = typed(args)?;
-    let mut all = ctx.engines.list();
-    // An unknown name is an error: an empty list would look like a sink that is gone.
-    if let Some(name) = name {
-        all.retain(|status| status.settings.name == name);
-        if all.is_empty() {
-            return Err(CallError::Refused(format!(
-                "no sink {name:?} is configured"
-            )));
+/// `sinks_list`.
+pub(crate) struct List;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ListArgs {
+    /// Only this sink
+    name: Option<String>,
+}
+
+impl Call for List {
+    const NAME: &'static str = "sinks_list";
+    const DOC: &'static str = "List sinks with their state and lag";
+    type Scope = Whole;
+    type Args<'a> = ListArgs;
+    type Answer = SinksPage;
+}
+
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<SinksPage, CallError> {
+        let mut all = ctx.engines.list();
+        // An unknown name is an error: an empty list would look like a sink that is gone.
+        if let Some(name) = args.name {
+            all.retain(|status| status.settings.name == name);
+            if all.is_empty() {
+                return Err(CallError::Refused(format!(
+                    "no sink {name:?} is configured"
+                )));
+            }
         }
+
+        Ok(SinksPage {
+            sinks: all.iter().map(row).collect(),
+        })
     }
-
-    document(&SinksPage {
-        sinks: all.iter().map(row).collect(),
-    })
 }
 
-pub(super) fn check(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let check = |(name, found): (String, Result<String, String>)| SinkCheck {
-        name,
-        ok: found.is_ok(),
-        found: found.unwrap_or_else(|problem| problem),
-    };
-    document(&SinkChecks {
-        sinks: ctx.engines.check().into_iter().map(check).collect(),
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NameArgs {
+    /// The sink's name
+    name: String,
 }
 
-pub(super) fn test(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let NameArgs { name } = typed(args)?;
-    let result = ctx.engines.test(&name).map_err(refused)?;
+/// `sinks_check`.
+pub(crate) struct Check;
 
-    let event = &result.event;
-    document(&SinkTest {
-        name,
-        event: TestedEvent {
-            seq: event.seq.0,
-            id: event.id.clone(),
-            tag: event.tag.clone(),
-            time: Time(event.at),
-        },
-        items: result.items as u64,
-        request: shown(&result.transcript.request).to_owned(),
-        response: shown(&result.transcript.response).to_owned(),
-        error: result.error,
-    })
+impl Call for Check {
+    const NAME: &'static str = "sinks_check";
+    const DOC: &'static str = "Check that destinations of sinks are reachable";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = NoArgs;
+    type Answer = SinkChecks;
+}
+
+impl Run for Check {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<SinkChecks, CallError> {
+        let check = |(name, found): (String, Result<String, String>)| SinkCheck {
+            name,
+            ok: found.is_ok(),
+            found: found.unwrap_or_else(|problem| problem),
+        };
+        Ok(SinkChecks {
+            sinks: ctx.engines.check().into_iter().map(check).collect(),
+        })
+    }
+}
+
+/// `sink_test`.
+pub(crate) struct Test;
+
+impl Call for Test {
+    const NAME: &'static str = "sink_test";
+    const DOC: &'static str = "Send the newest matching event to the destination of a sink";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = SinkTest;
+}
+
+impl Run for Test {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<SinkTest, CallError> {
+        let NameArgs { name } = args;
+        let result = ctx.engines.test(&name).map_err(refused)?;
+
+        let event = result.event;
+        Ok(SinkTest {
+            name,
+            event: TestedEvent {
+                seq: event.seq.0,
+                id: event.id.clone(),
+                tag: event.tag.clone(),
+                time: Time(event.at),
+            },
+            items: result.items as u64,
+            request: shown(&result.transcript.request).to_owned(),
+            response: shown(&result.transcript.response).to_owned(),
+            error: result.error,
+        })
+    }
 }
 
 /// The beginning of a long text.
@@ -224,71 +253,140 @@ fn shown(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
-    let NameArgs { name } = typed(args)?;
+fn set_paused(ctx: &Ctx, name: String, paused: bool) -> Result<Position, CallError> {
     ctx.engines.pause(&name, paused).map_err(refused)?;
-    document(&Position {
+    Ok(Position {
         name: Some(name),
         paused: Some(paused),
         cursor: None,
     })
 }
 
-pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    set_paused(ctx, args, true)
+/// `sink_pause`.
+pub(crate) struct Pause;
+
+impl Call for Pause {
+    const NAME: &'static str = "sink_pause";
+    const DOC: &'static str = "Pause a sink";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = Position;
 }
 
-pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    set_paused(ctx, args, false)
-}
-
-pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let SeekArgs { name, start } = typed(args)?;
-    let Some(start) = start.start()? else {
-        return Err(CallError::Argument(
-            "give one of `to`, `time` and `seq`".to_owned(),
-        ));
-    };
-    let progress = ctx.engines.seek(&name, start).map_err(refused)?;
-    document(&Position {
-        name: Some(name),
-        cursor: Some(progress.cursor.0),
-        paused: None,
-    })
-}
-
-/// A page of dead letters, by sequence number.
-pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, ids, after } = typed(args)?;
-
-    let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
-    // Letters are sorted, so `after` is the last one of the page before.
-    letters.retain(|letter| {
-        ids.as_ref()
-            .is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
-            && after
-                .as_ref()
-                .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
-    });
-
-    let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
-    let total = letters.len();
-    for letter in &letters {
-        bytes += letter.body.len() + letter.tag.len() + letter.reason.len();
-        // At least one, so that a letter larger than the limit does not block the rest.
-        if bytes > LIST_BYTES_MAX && !rows.is_empty() {
-            break;
-        }
-        rows.push(letter_row(letter));
-        last = Some((letter.seq, letter.id.clone()));
+impl Run for Pause {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(ctx, args.name, true)
     }
+}
 
-    let more = rows.len() < total;
-    document(&DeadLettersPage {
-        dead_letters: rows,
-        more,
-        next: last.filter(|_| more),
-    })
+/// `sink_resume`.
+pub(crate) struct Resume;
+
+impl Call for Resume {
+    const NAME: &'static str = "sink_resume";
+    const DOC: &'static str = "Resume a sink";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = NameArgs;
+    type Answer = Position;
+}
+
+impl Run for Resume {
+    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(ctx, args.name, false)
+    }
+}
+
+/// `sink_seek`.
+pub(crate) struct Seek;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SeekArgs {
+    /// The sink's name
+    name: String,
+    #[serde(flatten)]
+    start: StartArgs,
+}
+
+impl Call for Seek {
+    const NAME: &'static str = "sink_seek";
+    const DOC: &'static str = "Move the position of a sink";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = SeekArgs;
+    type Answer = Position;
+}
+
+impl Run for Seek {
+    fn run(ctx: &In<'_, Self>, args: SeekArgs) -> Result<Position, CallError> {
+        let SeekArgs { name, start } = args;
+        let progress = ctx
+            .engines
+            .seek(&name, start.required()?)
+            .map_err(refused)?;
+        Ok(Position {
+            name: Some(name),
+            cursor: Some(progress.cursor.0),
+            paused: None,
+        })
+    }
+}
+
+/// `sink_dead_letters`.
+pub(crate) struct DeadLetters;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct DeadLettersArgs {
+    /// The sink's name
+    name: String,
+    /// Only these dead letters, by the event's id or its sequence number
+    ids: Option<Vec<String>>,
+    /// Only after this one: `next` of the previous page
+    after: Option<(u64, String)>,
+}
+
+impl Call for DeadLetters {
+    const NAME: &'static str = "sink_dead_letters";
+    const DOC: &'static str = "List the dead letters of a sink";
+    type Scope = Whole;
+    type Args<'a> = DeadLettersArgs;
+    type Answer = DeadLettersPage;
+}
+
+impl Run for DeadLetters {
+    fn run(ctx: &In<'_, Self>, args: DeadLettersArgs) -> Result<DeadLettersPage, CallError> {
+        let DeadLettersArgs { name, ids, after } = args;
+
+        let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
+        // Letters are sorted, so `after` is the last one of the page before.
+        letters.retain(|letter| {
+            ids.as_ref()
+                .is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
+                && after
+                    .as_ref()
+                    .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
+        });
+
+        let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
+        let total = letters.len();
+        for letter in &letters {
+            bytes += letter.body.len() + letter.tag.len() + letter.reason.len();
+            // At least one, so that a letter larger than the limit does not block the rest.
+            if bytes > LIST_BYTES_MAX && !rows.is_empty() {
+                break;
+            }
+            rows.push(letter_row(letter));
+            last = Some((letter.seq, letter.id.clone()));
+        }
+
+        let more = rows.len() < total;
+        Ok(DeadLettersPage {
+            dead_letters: rows,
+            more,
+            next: last.filter(|_| more),
+        })
+    }
 }
 
 fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
@@ -309,26 +407,62 @@ fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
     }
 }
 
-pub(super) fn retry(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, ids, .. } = typed(args)?;
-    let count = ctx
-        .engines
-        .retry_dead_letters(&name, ids.as_deref())
-        .map_err(refused)?;
-    document(&LetterCount {
-        name,
-        count: count as u64,
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct LettersArgs {
+    /// The sink's name
+    name: String,
+    /// Only these dead letters, by the event's id or its sequence number
+    ids: Option<Vec<String>>,
 }
 
-pub(super) fn drop(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, ids, .. } = typed(args)?;
-    let count = ctx
-        .engines
-        .drop_dead_letters(&name, ids.as_deref())
-        .map_err(refused)?;
-    document(&LetterCount {
-        name,
-        count: count as u64,
-    })
+/// `sink_retry`.
+pub(crate) struct Retry;
+
+impl Call for Retry {
+    const NAME: &'static str = "sink_retry";
+    const DOC: &'static str = "Deliver dead letters again";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = LettersArgs;
+    type Answer = LetterCount;
+}
+
+impl Run for Retry {
+    fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
+        let LettersArgs { name, ids } = args;
+        let count = ctx
+            .engines
+            .retry_dead_letters(&name, ids.as_deref())
+            .map_err(refused)?;
+        Ok(LetterCount {
+            name,
+            count: count as u64,
+        })
+    }
+}
+
+/// `sink_drop`.
+pub(crate) struct Drop;
+
+impl Call for Drop {
+    const NAME: &'static str = "sink_drop";
+    const DOC: &'static str = "Delete dead letters";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = LettersArgs;
+    type Answer = LetterCount;
+}
+
+impl Run for Drop {
+    fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
+        let LettersArgs { name, ids } = args;
+        let count = ctx
+            .engines
+            .drop_dead_letters(&name, ids.as_deref())
+            .map_err(refused)?;
+        Ok(LetterCount {
+            name,
+            count: count as u64,
+        })
+    }
 }

@@ -6,69 +6,89 @@
 //! Such a load is stored only for an unknown job; `returner` stores all of its data again. The jids
 //! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 
-use super::Ctx;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Call, Changing, Ctx, In, Run, Save};
 use crate::base::clock::Micros;
 use crate::base::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
 use crate::ingest::policy::RejectReason;
-use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Source, stamped_jid};
+use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
 use crate::store::read::job_summary::rank;
-use crate::wire::call::{Args, CallError, id_text};
-use crate::wire::msgpack::{self, Writer};
+use crate::wire::call::{Args, CallError, Id, id_text};
+use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};
 use crate::wire::salt_codec::check_whole;
 use crate::wire::salt_event::{
     PLACEHOLDER_JIDS, fingerprints, fired, peek, peek_checked, replaces_value,
 };
 
-/// An empty entry of a returner call.
-fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallError> {
-    Ok(Entry {
-        kind,
-        source: source(args, Source::Returner)?,
-        flags: Flags::default(),
-        at: time(ctx, args, args.int("at")?.map(Micros))?,
-        tag: b"",
-        jid: "",
-        minion: "",
-        fun: "",
-        retcode: 0,
-        body: b"",
-    })
+/// How the entries of a call came to be.
+#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Origin {
+    /// The time at which Salt made the call; at most 366 days ago, and not in the future
+    at: Option<Time>,
+    /// Handed over from a spool, so that it may be stored already
+    replay: bool,
+    /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
+    import: bool,
 }
 
-/// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
-/// present, because retention and lists depend on it. Imports may be older; their caller is an
-/// administrator ([`super::Rights`]).
-fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, CallError> {
-    let now = ctx.clock.now();
-    // Mostly: the entry has the time at which it arrives.
-    let Some(at) = named else { return Ok(now) };
+impl Origin {
+    fn raises(self) -> Option<&'static str> {
+        self.import.then_some(" for an import")
+    }
 
-    let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
-    // Salt's clock may be wrong, and a time in the future would keep a segment from expiring.
-    let (oldest, newest) = if args.flag("import")? {
-        IMPORT_TIMES
-    } else {
-        (now.0.saturating_sub(age), now.0)
-    };
+    /// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
+    /// present, because retention and lists depend on it. Imports may be older; their caller is an
+    /// administrator ([`super::Rights`]).
+    fn time(self, ctx: &Ctx, named: Option<Micros>) -> Micros {
+        let now = ctx.clock.now();
+        // Mostly: the entry has the time at which it arrives.
+        let Some(at) = named else { return now };
 
-    Ok(Micros(at.0.clamp(oldest, newest)))
-}
+        let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
+        // Salt's clock may be wrong, and a time in the future would keep a segment from expiring.
+        let (oldest, newest) = if self.import {
+            IMPORT_TIMES
+        } else {
+            (now.0.saturating_sub(age), now.0)
+        };
 
-fn source(args: &Args<'_>, source: Source) -> Result<Source, CallError> {
-    Ok(if args.flag("replay")? {
-        source.spooled()
-    } else {
-        source
-    })
+        Micros(at.0.clamp(oldest, newest))
+    }
+
+    fn source(self, source: Source) -> Source {
+        if self.replay {
+            source.spooled()
+        } else {
+            source
+        }
+    }
+
+    /// An empty entry of a returner call.
+    fn blank(self, ctx: &Ctx, kind: Kind) -> Entry<'static> {
+        Entry {
+            kind,
+            source: self.source(Source::Returner),
+            flags: Flags::default(),
+            at: self.time(ctx, self.at.map(|Time(at)| at)),
+            tag: b"",
+            jid: "",
+            minion: "",
+            fun: "",
+            retcode: 0,
+            body: b"",
+        }
+    }
 }
 
 fn refused(why: &RejectReason) -> CallError {
     CallError::Refused(why.to_string())
 }
 
-fn nil() -> Vec<u8> {
-    vec![0xc0]
-}
+/// nil in msgpack.
+const NIL: &[u8] = &[0xc0];
 
 impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
@@ -104,86 +124,137 @@ impl Ctx {
     }
 }
 
-pub(super) fn prep_jid(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
-    let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
+/// `prep_jid`.
+pub(crate) struct PrepJid;
 
-    let mut answer = Writer::new();
-    answer.str(&jid);
-    let answer = answer.into_bytes();
-    if !args.flag("nocache")? {
-        return Ok(answer);
-    }
-
-    // The entry tells readers that the master does not cache the returns of this job.
-    let body = nil();
-    ctx.store_one(
-        &Entry {
-            jid: &jid,
-            body: &body,
-            ..blank(ctx, args, Kind::NoCache)?
-        },
-        to,
-    )?;
-    Ok(answer)
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PrepJidArgs {
+    /// The job's id, if there is one
+    passed_jid: Option<Id>,
+    /// The master does not cache the returns of this job
+    #[serde(default)]
+    nocache: bool,
+    #[serde(flatten)]
+    origin: Origin,
 }
 
-pub(super) fn save_load(
-    ctx: &Ctx,
-    args: &Args<'_>,
+impl Call for PrepJid {
+    const NAME: &'static str = "prep_jid";
+    const DOC: &'static str = "Return the passed jid, or a new one";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = PrepJidArgs;
+    type Answer = String;
 
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let jid = ctx.job_of(args.required_id("jid")?)?;
-    let load = args.required_map("load")?;
-    let minions = args.array("minions")?;
+    fn raises(_: &Ctx, args: &PrepJidArgs) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
 
-    let seen = peek(load);
-    // With another `cmd` the map is the request of a publish.
-    let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
+impl Save for PrepJid {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: PrepJidArgs,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<String, CallError> {
+        let passed = args.passed_jid.map(|Id(jid)| jid);
+        let jid = passed
+            .filter(|jid| !jid.is_empty())
+            .unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
 
-    let kind = if is_return {
-        Kind::ReturnLoad
-    } else {
-        Kind::Load
-    };
-    // All of this return comes again with `returner`, so for a known job there is nothing to store.
-    if is_return && minions.is_none() {
-        let known = ctx.store.job_row(&jid).map_err(super::failed)?;
-        if known.is_some_and(|row| row.rank > 0) {
-            return Ok(nil());
+        // The entry tells readers that the master does not cache the returns of this job.
+        if args.nocache {
+            let entry = Entry {
+                jid: &jid,
+                body: NIL,
+                ..args.origin.blank(ctx, Kind::NoCache)
+            };
+            ctx.store_one(&entry, to)?;
         }
+        Ok(jid)
     }
+}
 
-    let mut body = Writer::new();
-    body.array(2).raw(load).raw(minions.unwrap_or(&[0xc0]));
-    let body = body.into_bytes();
+/// `save_load`.
+pub(crate) struct SaveLoad;
 
-    let fun = seen.fun.unwrap_or("");
-    ctx.store_one(
-        &Entry {
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SaveLoadArgs<'a> {
+    /// The job's id
+    jid: Id,
+    /// The load
+    #[serde(borrow)]
+    load: PackedMap<'a>,
+    /// The minions that were targeted
+    minions: Option<PackedArray<'a>>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+impl Call for SaveLoad {
+    const NAME: &'static str = "save_load";
+    const DOC: &'static str = "Store a job as published";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = SaveLoadArgs<'a>;
+    type Answer = ();
+
+    fn raises(_: &Ctx, args: &SaveLoadArgs<'_>) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
+
+impl Save for SaveLoad {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: SaveLoadArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<(), CallError> {
+        let jid = ctx.job_of(args.jid.0)?;
+        let PackedMap(load) = args.load;
+        let minions = args.minions.map(|PackedArray(minions)| minions);
+
+        let seen = peek(load);
+        // With another `cmd` the map is the request of a publish.
+        let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
+
+        let kind = if is_return {
+            Kind::ReturnLoad
+        } else {
+            Kind::Load
+        };
+        // All of this return comes again with `returner`, so for a known job there is nothing to
+        // store.
+        if is_return && minions.is_none() {
+            let known = ctx.store.job_row(&jid).map_err(super::failed)?;
+            if known.is_some_and(|row| row.rank > 0) {
+                return Ok(());
+            }
+        }
+
+        let mut body = Writer::new();
+        body.array(2).raw(load).raw(minions.unwrap_or(NIL));
+        let body = body.into_bytes();
+
+        let entry = Entry {
             jid: &jid,
-            fun,
+            fun: seen.fun.unwrap_or(""),
             body: &body,
-            ..blank(ctx, args, kind)?
-        },
-        to,
-    )?;
+            ..args.origin.blank(ctx, kind)
+        };
+        ctx.store_one(&entry, to)?;
 
-    // An import stores each return by a call of its own.
-    if is_return && is_of_job(load, &jid) && !args.flag("import")? {
-        // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled jobs
-        // (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere a returner
-        // call brings the same map, which is then known; but for a value that was too large, whose
-        // place has a text of each call.
-        let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
-        keep_return(ctx, args, load, to, is_fired)?;
+        // An import stores each return by a call of its own.
+        if is_return && is_of_job(load, &jid) && !args.origin.import {
+            // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled
+            // jobs (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere a
+            // returner call brings the same map, which is then known; but for a value that was too
+            // large, whose place has a text of each call.
+            let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
+            keep_return(ctx, args.origin, load, to, is_fired)?;
+        }
+        Ok(())
     }
-    Ok(nil())
 }
 
 /// Whether a load is the whole return of a minion for this job.
@@ -193,38 +264,91 @@ fn is_of_job(load: &[u8], jid: &str) -> bool {
     is_minion && text("jid").as_deref() == Some(jid)
 }
 
-pub(super) fn save_minions(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let jid = ctx.job_of(args.required_id("jid")?)?;
-    let minions = args.required_array("minions")?;
+/// `save_minions`.
+pub(crate) struct SaveMinions;
 
-    let mut body = Writer::new();
-    body.array(2)
-        .raw(minions)
-        .raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
-    let body = body.into_bytes();
-
-    ctx.store_one(
-        &Entry {
-            jid: &jid,
-            body: &body,
-            ..blank(ctx, args, Kind::Minions)?
-        },
-        to,
-    )?;
-    Ok(nil())
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SaveMinionsArgs<'a> {
+    /// The job's id
+    jid: Id,
+    /// Minion ids
+    #[serde(borrow)]
+    minions: PackedArray<'a>,
+    /// The id of the syndic
+    syndic_id: Option<Packed<'a>>,
+    #[serde(flatten)]
+    origin: Origin,
 }
 
-pub(super) fn returner(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    keep_return(ctx, args, args.required_map("load")?, to, true)?;
-    Ok(nil())
+impl Call for SaveMinions {
+    const NAME: &'static str = "save_minions";
+    const DOC: &'static str = "Store minions that a syndic reported for a job";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = SaveMinionsArgs<'a>;
+    type Answer = ();
+
+    fn raises(_: &Ctx, args: &SaveMinionsArgs<'_>) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
+
+impl Save for SaveMinions {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: SaveMinionsArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<(), CallError> {
+        let jid = ctx.job_of(args.jid.0)?;
+
+        let mut body = Writer::new();
+        body.array(2)
+            .raw(args.minions.0)
+            .raw(args.syndic_id.map_or(NIL, |Packed(id)| id));
+        let body = body.into_bytes();
+
+        let entry = Entry {
+            jid: &jid,
+            body: &body,
+            ..args.origin.blank(ctx, Kind::Minions)
+        };
+        ctx.store_one(&entry, to)
+    }
+}
+
+/// `returner`.
+pub(crate) struct Returner;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ReturnerArgs<'a> {
+    /// The return, as the master has it
+    #[serde(borrow)]
+    load: PackedMap<'a>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+impl Call for Returner {
+    const NAME: &'static str = "returner";
+    const DOC: &'static str = "Store one minion's return";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = ReturnerArgs<'a>;
+    type Answer = ();
+
+    fn raises(_: &Ctx, args: &ReturnerArgs<'_>) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
+
+impl Save for Returner {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: ReturnerArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<(), CallError> {
+        keep_return(ctx, args.origin, args.load.0, to, true)
+    }
 }
 
 /// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user,
@@ -240,7 +364,10 @@ pub(in crate::api) fn signed_return(
     args: &Args<'_>,
     to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
-    let load = args.required_map("load")?;
+    let ReturnerArgs {
+        load: PackedMap(load),
+        origin,
+    } = args.read()?;
     // Each key exactly once: of duplicates, one reader uses the first and another the last.
     let unique = |key: &str| {
         let mut found =
@@ -261,7 +388,7 @@ pub(in crate::api) fn signed_return(
         return Err(ctx.refuse("a return needs exactly one `jid`".to_owned()));
     };
     // An import could name any time, and old entries push others out of lists.
-    if args.flag("import")? {
+    if origin.import {
         return Err(ctx.refuse(format!(
             "minion {signer} cannot import: imports need the right `admin`"
         )));
@@ -271,8 +398,8 @@ pub(in crate::api) fn signed_return(
     check_signed_jid(ctx, signer, &jid)?;
 
     let kept = signed_part(load);
-    keep_return(ctx, args, kept.as_deref().unwrap_or(load), to, false)?;
-    Ok(nil())
+    keep_return(ctx, origin, kept.as_deref().unwrap_or(load), to, false)?;
+    Ok(NIL.to_vec())
 }
 
 /// Rejects jids that would stay at the top of every list: times in the future, and texts without a
@@ -333,7 +460,7 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
 /// Stores a return. One with the master's stamp is an event if `from_master`.
 fn keep_return(
     ctx: &Ctx,
-    args: &Args<'_>,
+    origin: Origin,
     load: &[u8],
     to: &mut FrameBatch<'_>,
     from_master: bool,
@@ -360,7 +487,7 @@ fn keep_return(
         tag: tag.as_bytes(),
         jid: &jid,
         minion: &minion,
-        ..blank(ctx, args, Kind::Return)?
+        ..origin.blank(ctx, Kind::Return)
     };
 
     // A return with a value that Salt's codec cannot read is kept, with the reason in its place: a
@@ -415,149 +542,237 @@ fn is_minion_id(id: &str) -> bool {
     !matches!(id, "." | "..") && !id.contains(['/', '\\', '\0'])
 }
 
-pub(super) fn update_endtime(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let jid = ctx.job_of(args.required_id("jid")?)?;
+/// `update_endtime`.
+pub(crate) struct UpdateEndtime;
 
-    let mut body = Writer::new();
-    body.str(args.required_text("endtime")?);
-    let body = body.into_bytes();
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct EndtimeArgs {
+    /// The job's id
+    jid: Id,
+    /// The time, as text
+    endtime: Id,
+    #[serde(flatten)]
+    origin: Origin,
+}
 
-    ctx.store_one(
-        &Entry {
+impl Call for UpdateEndtime {
+    const NAME: &'static str = "update_endtime";
+    const DOC: &'static str = "Store the end time of a job";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = EndtimeArgs;
+    type Answer = ();
+
+    fn raises(_: &Ctx, args: &EndtimeArgs) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
+
+impl Save for UpdateEndtime {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: EndtimeArgs,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<(), CallError> {
+        let jid = ctx.job_of(args.jid.0)?;
+
+        let mut body = Writer::new();
+        body.str(&args.endtime.0);
+        let body = body.into_bytes();
+
+        let entry = Entry {
             jid: &jid,
             body: &body,
-            ..blank(ctx, args, Kind::Endtime)?
-        },
-        to,
-    )?;
-    Ok(nil())
+            ..args.origin.blank(ctx, Kind::Endtime)
+        };
+        ctx.store_one(&entry, to)
+    }
 }
 
-pub(super) fn event_return(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let events = args.required_array("events")?;
-    let source = source(args, Source::EventReturn)?;
+/// `event_return`.
+pub(crate) struct EventReturn;
 
-    let at = time(ctx, args, args.int("at")?.map(Micros))?;
-
-    let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
-    for event in fired(events) {
-        // Spooled events are deduplicated by time, so equal events of one batch get different ones.
-        let at = if source == Source::SpooledEventReturn {
-            Micros(at.0.saturating_add_unsigned(total))
-        } else {
-            at
-        };
-
-        total += 1;
-        // Elements without tag or data cannot be stored; the others are, and the answer counts
-        // them.
-        let Ok(Some(event)) = event else {
-            malformed += 1;
-            continue;
-        };
-
-        let at = if event.at.is_some() {
-            time(ctx, args, event.at)?
-        } else {
-            at
-        };
-
-        let event = event.event(source, at);
-        // A tag with control characters could forge lines elsewhere.
-        if ctx.policy.check_tag(event.entry.tag, source).is_err() {
-            unfit += 1;
-            continue;
-        }
-
-        let is_too_large = event.entry.raw_len() > ctx.entry_bytes_max;
-        let short = is_too_large
-            .then(|| ctx.policy.within_limit(&event.entry))
-            .flatten();
-        // The event of a return is shortened as the return itself is.
-        let read = if let Some(body) = short {
-            Ok(ctx.policy.pass_instead(&event.entry, body))
-        } else {
-            // One such event rejects the whole batch, and the extension divides it (docs/WIRE.md).
-            ctx.check_size(&event.entry)?;
-            ctx.policy.read(&event)
-        };
-
-        match read {
-            Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),
-            Ok(None) => {}
-            Err(_) => unfit += 1,
-        }
-    }
-
-    if malformed > 0 {
-        ctx.metrics.event_return_malformed.add(malformed);
-        tracing::warn!(
-            malformed,
-            total,
-            "event_return batch contains elements without tag or data"
-        );
-    }
-
-    // Events dropped by a rule count as accepted: they must not be sent again.
-    let taken = total - malformed - unfit;
-    ctx.metrics.event_return_events.add(taken);
-
-    let mut answer = Writer::new();
-    answer.uint(taken);
-    Ok(answer.into_bytes())
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct EventReturnArgs<'a> {
+    /// Events: [{"tag", "data", "at"?}, ...]
+    #[serde(borrow)]
+    events: PackedArray<'a>,
+    #[serde(flatten)]
+    origin: Origin,
 }
 
-pub(super) fn save_reg(
-    ctx: &Ctx,
-    args: &Args<'_>,
-    to: &mut FrameBatch<'_>,
-) -> Result<Vec<u8>, CallError> {
-    let entry = Entry {
-        body: args.raw("data").unwrap_or(&[0xc0]),
-        ..blank(ctx, args, Kind::Register)?
-    };
+impl Call for EventReturn {
+    const NAME: &'static str = "event_return";
+    const DOC: &'static str = "Store a batch of events";
+    const RIGHT: Right = Right::Write;
+    type Scope = Changing;
+    type Args<'a> = EventReturnArgs<'a>;
+    type Answer = u64;
 
-    // The last one counts, so an import must not replace one that Thorium has saved since; and its
-    // repetition has nothing new.
-    if args.flag("import")? {
-        let known = ctx.store.registered_at().map_err(super::failed)?;
-        if known.is_some_and(|at| at >= entry.at) {
-            let mut answer = Writer::new();
-            answer.bool(false);
-            return Ok(answer.into_bytes());
-        }
+    fn raises(_: &Ctx, args: &EventReturnArgs<'_>) -> Option<&'static str> {
+        args.origin.raises()
     }
-
-    ctx.store_one(&entry, to)?;
-    Ok(nil())
 }
 
-/// Salt calls this every minute. Its value is the age limit of classes with the age `salt`; 0 means
-/// forever. Without a value it only triggers a retention round.
+impl Save for EventReturn {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: EventReturnArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<u64, CallError> {
+        let EventReturnArgs {
+            events: PackedArray(events),
+            origin,
+        } = args;
+        let source = origin.source(Source::EventReturn);
+        let at = origin.time(ctx, origin.at.map(|Time(at)| at));
+
+        let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
+        for event in fired(events) {
+            // Spooled events are deduplicated by time, so equal events of one batch get different ones.
+            let at = if source == Source::SpooledEventReturn {
+                Micros(at.0.saturating_add_unsigned(total))
+            } else {
+                at
+            };
+
+            total += 1;
+            // Elements without tag or data cannot be stored; the others are, and the answer counts
+            // them.
+            let Ok(Some(event)) = event else {
+                malformed += 1;
+                continue;
+            };
+
+            let at = if event.at.is_some() {
+                origin.time(ctx, event.at)
+            } else {
+                at
+            };
+
+            let event = event.event(source, at);
+            // A tag with control characters could forge lines elsewhere.
+            if ctx.policy.check_tag(event.entry.tag, source).is_err() {
+                unfit += 1;
+                continue;
+            }
+
+            let is_too_large = event.entry.raw_len() > ctx.entry_bytes_max;
+            let short = is_too_large
+                .then(|| ctx.policy.within_limit(&event.entry))
+                .flatten();
+            // The event of a return is shortened as the return itself is.
+            let read = if let Some(body) = short {
+                Ok(ctx.policy.pass_instead(&event.entry, body))
+            } else {
+                // One such event rejects the whole batch, and the extension divides it (docs/WIRE.md).
+                ctx.check_size(&event.entry)?;
+                ctx.policy.read(&event)
+            };
+
+            match read {
+                Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),
+                Ok(None) => {}
+                Err(_) => unfit += 1,
+            }
+        }
+
+        if malformed > 0 {
+            ctx.metrics.event_return_malformed.add(malformed);
+            tracing::warn!(
+                malformed,
+                total,
+                "event_return batch contains elements without tag or data"
+            );
+        }
+
+        // Events dropped by a rule count as accepted: they must not be sent again.
+        let taken = total - malformed - unfit;
+        ctx.metrics.event_return_events.add(taken);
+        Ok(taken)
+    }
+}
+
+/// False if a newer register is stored: an import must not replace it.
+pub(crate) type Saved = Option<bool>;
+
+/// `save_reg`.
+pub(crate) struct SaveReg;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SaveRegArgs<'a> {
+    /// The register
+    #[serde(borrow)]
+    data: Option<Packed<'a>>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+impl Call for SaveReg {
+    const NAME: &'static str = "save_reg";
+    const DOC: &'static str = "Store Thorium's register";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = SaveRegArgs<'a>;
+    type Answer = Saved;
+
+    fn raises(_: &Ctx, args: &SaveRegArgs<'_>) -> Option<&'static str> {
+        args.origin.raises()
+    }
+}
+
+impl Save for SaveReg {
+    fn save(
+        ctx: &In<'_, Self>,
+        args: SaveRegArgs<'_>,
+        to: &mut FrameBatch<'_>,
+    ) -> Result<Saved, CallError> {
+        let entry = Entry {
+            body: args.data.map_or(NIL, |Packed(data)| data),
+            ..args.origin.blank(ctx, Kind::Register)
+        };
+
+        // The last one counts, so an import must not replace one that Thorium has saved since; and
+        // its repetition has nothing new.
+        if args.origin.import {
+            let known = ctx.store.registered_at().map_err(super::failed)?;
+            if known.is_some_and(|at| at >= entry.at) {
+                return Ok(Some(false));
+            }
+        }
+
+        ctx.store_one(&entry, to)?;
+        Ok(None)
+    }
+}
+
+/// `clean_old_jobs`.
+pub(crate) struct CleanOldJobs;
+
+/// Salt calls this every minute.
 ///
-/// It stores no entry, and may save the time in a file, so it is no writing call: those run on a
+/// It stores no entry, and may save the time in a file, so it is no call that saves: those run on a
 /// thread of the runtime.
-pub(super) fn clean_old_jobs(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let negative = CallError::BadArgs {
-        key: "keep_jobs_seconds",
-        expected: "an integer from 0",
-    };
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CleanArgs {
+    /// The age limit of classes with the age `salt`; 0 means forever. Without it, only a round of
+    /// retention begins.
+    keep_jobs_seconds: Option<u64>,
+}
 
-    let seconds = args
-        .int("keep_jobs_seconds")?
-        .map(u64::try_from)
-        .transpose()
-        .map_err(|_| negative)?;
+impl Call for CleanOldJobs {
+    const NAME: &'static str = "clean_old_jobs";
+    const DOC: &'static str = "Delete expired jobs";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = CleanArgs;
+    type Answer = ();
+}
 
-    // The store decides whether a shorter age takes effect: it waits for an administrator.
-    ctx.store.set_salt_keep(seconds);
-    Ok(nil())
+impl Run for CleanOldJobs {
+    fn run(ctx: &In<'_, Self>, args: CleanArgs) -> Result<(), CallError> {
+        // The store decides whether a shorter age takes effect: it waits for an administrator.
+        ctx.store.set_salt_keep(args.keep_jobs_seconds);
+        Ok(())
+    }
 }

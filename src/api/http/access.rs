@@ -86,6 +86,7 @@ impl Access {
             name: format!("token {}", token.name),
             right: token.scope.into(),
             caller: Caller {
+                granted: Some(token.scope.into()),
                 limits: Arc::new(token.limits.clone()),
                 ..Caller::default()
             },

@@ -77,7 +77,10 @@ impl HttpError {
 
 impl From<CallError> for HttpError {
     fn from(error: CallError) -> Self {
-        Self::new(status_of(&error), error.code(), error.to_string())
+        match error {
+            CallError::Denied(message) => Self::forbidden(message),
+            error => Self::new(status_of(&error), error.code(), error.to_string()),
+        }
     }
 }
 
@@ -88,7 +91,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         CallError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         CallError::Refused(_) | CallError::OtherStore(_) => StatusCode::CONFLICT,
-        CallError::Unproven { .. } => StatusCode::FORBIDDEN,
+        CallError::Unproven { .. } | CallError::Denied(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_REQUEST,
     }
 }

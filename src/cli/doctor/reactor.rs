@@ -155,11 +155,11 @@ fn latest(client: &mut Client, mut call_args: Json) -> Result<Vec<Json>, ClientE
             return Ok(rows);
         }
         // A daemon that repeats a page would be read forever.
-        if next == call_args.of("before") {
+        if next == call_args.of("cursor") {
             let why = "reactor_history: the list does not advance".to_owned();
             return Err(ClientError::Protocol(why));
         }
-        ask::set(&mut call_args, "before", next.clone());
+        ask::set(&mut call_args, "cursor", next.clone());
     }
 }
 

@@ -230,10 +230,6 @@ pub(in crate::cli) struct ListCall {
     pub(in crate::cli) call: &'static str,
     /// The field of the response that holds the list.
     pub(in crate::cli) rows: &'static str,
-    /// The argument of the next call that has the position of its page.
-    pub(in crate::cli) position: &'static str,
-    /// The field of a row with that position, of a list that does not name it as `next`.
-    pub(in crate::cli) cursor: &'static str,
     /// The operation, for messages of a failed call.
     pub(in crate::cli) operation: &'static str,
 }
@@ -425,19 +421,13 @@ impl Pages {
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;
 
-        // A page without rows names its position; otherwise the last row does.
-        let next = answer.get("next").filter(|next| !next.is_null());
-        let of_row = || rows.last().map(|last| last.of(self.list.cursor));
-
-        if let Some(before) = next.or_else(of_row).filter(|_| self.more) {
+        if self.more && self.wanted > 0 {
+            let next = answer.of("next");
             // A daemon that repeats a page would be read forever.
-            if before.is_null() || before == self.args.of(self.list.position) {
+            if next.is_null() || next == self.args.of("cursor") {
                 return Err(invalid("the list does not advance"));
             }
-            set(&mut self.args, self.list.position, before.clone());
-        } else {
-            // `more` without a cursor would loop forever.
-            self.done = true;
+            set(&mut self.args, "cursor", next.clone());
         }
 
         Ok(rows)

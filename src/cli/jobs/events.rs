@@ -124,8 +124,6 @@ Examples:
 const LIST_CALL: ListCall = ListCall {
     call: "events_list",
     rows: "events",
-    position: "before",
-    cursor: "seq",
     operation: "list events",
 };
 

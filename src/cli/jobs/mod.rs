@@ -135,8 +135,6 @@ fn as_map<S: serde::Serializer>(pairs: &[(String, String)], to: S) -> Result<S::
 pub(super) const LIST_CALL: ListCall = ListCall {
     call: "jobs_list",
     rows: "jobs",
-    position: "cursor",
-    cursor: "jid",
     operation: "list the jobs",
 };
 

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
-use crate::api::call::consumers::{EventCounts, EventGroup};
+use crate::api::call::events::{EventCounts, EventGroup};
 use crate::base::clock::Micros;
 use crate::cli::{
     Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, print_error,

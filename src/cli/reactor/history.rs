@@ -43,8 +43,6 @@ Examples:
 const LIST_CALL: ListCall = ListCall {
     call: "reactor_history",
     rows: "reactions",
-    position: "before",
-    cursor: "seq",
     operation: "list the reactions",
 };
 

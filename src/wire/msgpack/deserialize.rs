@@ -389,7 +389,7 @@ impl<'de> Visitor<'de> for PackedVisitor {
 /// Implements a type of one value as its bytes.
 macro_rules! packed {
     ($name:ident, $what:literal, $fits:expr, $schema:tt) => {
-        impl<'de> Deserialize<'de> for $name<'de> {
+        impl<'de: 'a, 'a> Deserialize<'de> for $name<'a> {
             fn deserialize<D: de::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let value = from.deserialize_newtype_struct(PACKED, PackedVisitor)?;
                 let fits: fn(&[u8]) -> bool = $fits;

@@ -10,12 +10,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Error as _, Impossible};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::Value as Json;
 
 use super::deserialize::PACKED;
 use super::{Reader, Writer, as_bytes, as_text, is_nil};
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
-use crate::wire::json::to_json;
+use crate::wire::json::{Plain, to_json};
 
 /// A value has no form in msgpack.
 #[derive(Debug, thiserror::Error)]
@@ -64,17 +65,22 @@ impl Stored {
             .map_or(Self::None, |value| Self::Packed(value.to_vec()))
     }
 
-    /// An event's data; binary if it is not msgpack, which earlier releases could store.
-    pub fn of_data(data: &[u8]) -> Self {
-        let is_whole = Reader::new(data)
+    /// An event's data; binary if it is not msgpack: a value with bytes behind it would end an answer early.
+    pub fn of_data(data: Vec<u8>) -> Self {
+        let is_whole = Reader::new(&data)
             .value()
             .is_ok_and(|value| value.len() == data.len());
         if is_whole {
-            return Self::Packed(data.to_vec());
+            Self::Packed(data)
+        } else {
+            Self::binary(&data)
         }
+    }
 
+    /// Binary.
+    pub fn binary(bytes: &[u8]) -> Self {
         let mut out = Writer::new();
-        out.bin(data);
+        out.bin(bytes);
         Self::Packed(out.into_bytes())
     }
 
@@ -101,6 +107,20 @@ impl Stored {
         }
     }
 
+    /// As [`Stored::packed`], without a copy.
+    pub fn into_packed(self) -> Vec<u8> {
+        match self {
+            Self::None => vec![0xc0],
+            Self::Packed(value) => value,
+        }
+    }
+
+    /// Its JSON form.
+    pub fn json(&self) -> Result<Json, rmpv::decode::Error> {
+        let read = rmpv::decode::read_value_with_max_depth(&mut self.packed(), RMPV_DEPTH_MAX);
+        read.map(|value| to_json(&value))
+    }
+
     /// Whether it has no value.
     pub fn is_none(&self) -> bool {
         *self == Self::None
@@ -112,11 +132,11 @@ impl Serialize for Stored {
         match self {
             Self::None => to.serialize_none(),
             Self::Packed(value) if !to.is_human_readable() => to.serialize_bytes(value),
-            Self::Packed(value) => {
-                let read =
-                    rmpv::decode::read_value_with_max_depth(&mut value.as_slice(), RMPV_DEPTH_MAX);
-                to_json(&read.map_err(ser::Error::custom)?).serialize(to)
-            }
+            Self::Packed(value) => match Plain::of(value) {
+                Some(plain) => plain.serialize(to),
+                // The forms of its values need tags.
+                None => self.json().map_err(ser::Error::custom)?.serialize(to),
+            },
         }
     }
 }
@@ -312,25 +332,32 @@ impl JsonSchema for Time {
     }
 }
 
-/// Elements of an array, or pairs of a map, whose number follows from them.
+/// Elements of an array, or pairs of a map. Their head is corrected at the end, if their number is another than announced.
 pub struct Parts<'a> {
     out: &'a mut Writer,
-    body: Writer,
+    is_map: bool,
+    /// Where the head begins, and where it ends.
+    head: [usize; 2],
+    announced: usize,
     count: usize,
 }
 
 impl<'a> Parts<'a> {
-    fn new(out: &'a mut Writer) -> Self {
+    fn new(out: &'a mut Writer, is_map: bool, announced: usize) -> Self {
+        let start = out.len();
+        out.raw(&head_of(is_map, announced));
         Self {
-            out,
-            body: Writer::new(),
+            is_map,
+            head: [start, out.len()],
+            announced,
             count: 0,
+            out,
         }
     }
 
     fn element(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), EncodeError> {
         self.count += 1;
-        value.serialize(&mut self.body)
+        value.serialize(&mut *self.out)
     }
 
     fn pair(
@@ -338,27 +365,38 @@ impl<'a> Parts<'a> {
         key: &(impl Serialize + ?Sized),
         value: &(impl Serialize + ?Sized),
     ) -> Result<(), EncodeError> {
-        let start = self.body.len();
-        key.serialize(&mut self.body)?;
-        let end_of_key = self.body.len();
-        value.serialize(&mut self.body)?;
+        let start = self.out.len();
+        key.serialize(&mut *self.out)?;
+        let end_of_key = self.out.len();
+        value.serialize(&mut *self.out)?;
 
         // A value that writes nothing is absent, and so is its key.
-        if self.body.len() == end_of_key {
-            self.body.0.truncate(start);
+        if self.out.len() == end_of_key {
+            self.out.0.truncate(start);
         } else {
             self.count += 1;
         }
         Ok(())
     }
 
-    fn end_array(self) {
-        self.out.array(self.count).raw(&self.body.0);
+    fn end(self) {
+        // Mostly every element is there. Otherwise the elements move only if the head gets another length.
+        if self.count != self.announced {
+            let [start, end] = self.head;
+            let head = head_of(self.is_map, self.count);
+            self.out.0.splice(start..end, head);
+        }
     }
+}
 
-    fn end_map(self) {
-        self.out.map(self.count).raw(&self.body.0);
+fn head_of(is_map: bool, count: usize) -> Vec<u8> {
+    let mut head = Writer::new();
+    if is_map {
+        head.map(count);
+    } else {
+        head.array(count);
     }
+    head.into_bytes()
 }
 
 impl ser::SerializeSeq for Parts<'_> {
@@ -370,7 +408,7 @@ impl ser::SerializeSeq for Parts<'_> {
     }
 
     fn end(self) -> Result<(), EncodeError> {
-        self.end_array();
+        Parts::end(self);
         Ok(())
     }
 }
@@ -384,7 +422,7 @@ impl ser::SerializeTuple for Parts<'_> {
     }
 
     fn end(self) -> Result<(), EncodeError> {
-        self.end_array();
+        Parts::end(self);
         Ok(())
     }
 }
@@ -398,7 +436,7 @@ impl ser::SerializeMap for Parts<'_> {
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        value.serialize(&mut self.body)
+        value.serialize(&mut *self.out)
     }
 
     fn serialize_entry<K: Serialize + ?Sized, V: Serialize + ?Sized>(
@@ -410,7 +448,7 @@ impl ser::SerializeMap for Parts<'_> {
     }
 
     fn end(self) -> Result<(), EncodeError> {
-        self.end_map();
+        Parts::end(self);
         Ok(())
     }
 }
@@ -428,7 +466,7 @@ impl ser::SerializeStruct for Parts<'_> {
     }
 
     fn end(self) -> Result<(), EncodeError> {
-        self.end_map();
+        Parts::end(self);
         Ok(())
     }
 }
@@ -558,12 +596,12 @@ impl<'a> Serializer for &'a mut Writer {
         )))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Parts<'a>, EncodeError> {
-        Ok(Parts::new(self))
+    fn serialize_seq(self, len: Option<usize>) -> Result<Parts<'a>, EncodeError> {
+        Ok(Parts::new(self, false, len.unwrap_or(0)))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Parts<'a>, EncodeError> {
-        Ok(Parts::new(self))
+    fn serialize_tuple(self, len: usize) -> Result<Parts<'a>, EncodeError> {
+        Ok(Parts::new(self, false, len))
     }
 
     fn serialize_tuple_struct(
@@ -588,12 +626,12 @@ impl<'a> Serializer for &'a mut Writer {
         )))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Parts<'a>, EncodeError> {
-        Ok(Parts::new(self))
+    fn serialize_map(self, len: Option<usize>) -> Result<Parts<'a>, EncodeError> {
+        Ok(Parts::new(self, true, len.unwrap_or(0)))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Parts<'a>, EncodeError> {
-        Ok(Parts::new(self))
+    fn serialize_struct(self, _: &'static str, len: usize) -> Result<Parts<'a>, EncodeError> {
+        Ok(Parts::new(self, true, len))
     }
 
     fn serialize_struct_variant(
@@ -611,7 +649,7 @@ impl<'a> Serializer for &'a mut Writer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value as Json, json};
+    use serde_json::json;
 
     use super::*;
 

@@ -4,7 +4,6 @@
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 pub(crate) mod answers;
-pub(crate) mod minions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +15,9 @@ use self::answers::{
     Return, RunOutcome, State, StateDiff, StatesPage, Step,
 };
 use super::cache::load_with_minions;
-use super::lists::LIST_ROWS;
+use super::events::LIST_ROWS;
 use super::poll::{Attempt, Poll};
-use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, document, failed, typed};
+use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
     self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
     ProgressEvent, children, diff, job_changes, jobs_before, parent, previous_run, row_load,
@@ -27,7 +26,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
 use crate::model::{Glob, JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
-use crate::wire::call::{Args, CallError, Id};
+use crate::wire::call::{CallError, Id};
 use crate::wire::msgpack::{self, Stored, Time, Writer};
 use crate::wire::states::StateRow;
 
@@ -670,29 +669,50 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
     }
 }
 
-#[derive(Deserialize)]
-struct WatchArgs {
+/// `job_watch`.
+pub(crate) struct Watch;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct WatchArgs {
+    /// The job's id
+    jid: Id,
+    /// Only changes from this position on: `next` of the previous answer
     from: Option<u64>,
+    /// Wait so long for changes, at most 10000
     wait_ms: Option<u64>,
 }
 
-pub(super) fn job_watch(ctx: &ReadCtx<'_>, args: &Args<'_>) -> Result<Poll, CallError> {
-    let jid = args.required_id("jid")?;
-    let WatchArgs { from, wait_ms } = typed(args)?;
+impl Call for Watch {
+    const NAME: &'static str = "job_watch";
+    const DOC: &'static str = "Wait for changes of a job";
+    const APPLIES: &'static [Limit] = OF_JOBS;
+    type Scope = Limited;
+    type Args<'a> = WatchArgs;
+    type Answer = JobUpdate;
+}
 
-    let mut from = SeqNo(from.unwrap_or(0)).max(SeqNo::FIRST);
-    let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
-        let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
-        from = found.next;
-        let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
-        // At the end of the wait an empty answer tells the caller how far it has read.
-        if has_changes || is_last {
-            return Ok(Attempt::Done(document(&update_of(found))?));
-        }
-        Ok(Attempt::After(from))
-    };
+impl Wait for Watch {
+    fn start(ctx: &In<'_, Self>, args: WatchArgs) -> Result<Poll<JobUpdate>, CallError> {
+        let WatchArgs {
+            jid: Id(jid),
+            from,
+            wait_ms,
+        } = args;
 
-    Ok(Poll::limited(ctx, wait_ms, WATCH_GATHER, answer))
+        let mut from = SeqNo(from.unwrap_or(0)).max(SeqNo::FIRST);
+        let answer = move |ctx: &ReadCtx<'_>, is_last: bool| {
+            let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
+            from = found.next;
+            let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
+            // At the end of the wait an empty answer tells the caller how far it has read.
+            if has_changes || is_last {
+                return Ok(Attempt::Done(update_of(found)));
+            }
+            Ok(Attempt::After(from))
+        };
+
+        Ok(Poll::limited(ctx, wait_ms, WATCH_GATHER, answer))
+    }
 }
 
 fn update_of(found: JobChanges) -> JobUpdate {
@@ -715,7 +735,7 @@ fn update_of(found: JobChanges) -> JobUpdate {
         minion: Some(step.entry.minion.clone()).filter(|minion| !minion.is_empty()),
         seq: step.entry.seq.0,
         time: Time(step.entry.at),
-        data: Stored::of_data(step.value()),
+        data: Stored::of_data(step.value().to_vec()),
     };
 
     JobUpdate {

@@ -2,27 +2,28 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 mod shadow;
 
-pub(super) use self::shadow::shadow;
-use super::lists::EventRows;
-use super::{Ctx, document, failed};
+pub(super) use self::shadow::Shadow;
+use super::events::{EventRows, LIST_ROWS};
+use super::{Call, Changing, Ctx, Cursor, In, NoArgs, Run, Whole, failed};
 use crate::api::query::{Answer, Job};
-use crate::base::clock::Micros;
 use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_LEASE, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX,
     REACTOR_SEARCH_BYTES,
 };
 use crate::ingest::bus::{BusMonitor, BusStatus};
-use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
+use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::record::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 use crate::wire::msgpack::{Stored, Time, as_bool, as_int, as_text, elements, get, or_absent};
 use crate::wire::salt_event::job_tag;
 
@@ -81,7 +82,7 @@ answers! {
         more: bool,
         /// The `cursor` of the next page.
         #[serde(serialize_with = "or_absent")]
-        next: Option<String>,
+        next: Option<Cursor>,
     }
     /// A reaction.
     ReactionRow {
@@ -170,57 +171,69 @@ fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
     ctx.reactor.as_ref().ok_or_else(none)
 }
 
-/// The reactor's status, and its rules with the reactor that acts on each.
-pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let handle = reactor(ctx)?;
-    let status = handle.status();
+/// `reactor_list`.
+pub(crate) struct List;
 
-    // Events that a bus has delivered and that are not stored yet cannot cause a reaction.
-    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
-    let unstored: u64 = buses
-        .iter()
-        .map(|bus| bus.waiting.events + bus.waiting.spilled_events)
-        .sum();
+impl Call for List {
+    const NAME: &'static str = "reactor_list";
+    const DOC: &'static str = "Show the reactor and its rules";
+    type Scope = Whole;
+    type Args<'a> = NoArgs;
+    type Answer = ReactorState;
+}
 
-    let ended = handle
-        .ended()
-        .into_iter()
-        .map(|(state, count)| (state.to_owned(), count));
+impl Run for List {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<ReactorState, CallError> {
+        let handle = reactor(ctx)?;
+        let status = handle.status();
 
-    // The reactor may be ready and still receive nothing.
-    let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
-    let salts = handle.salts_reactor();
-    let rules = acting::assign(
-        handle.rules(),
-        &salts,
-        blocked.as_deref(),
-        "`reactor.rules` does not have it",
-    );
+        // Events that a bus has delivered and that are not stored yet cannot cause a reaction.
+        let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+        let unstored: u64 = buses
+            .iter()
+            .map(|bus| bus.waiting.events + bus.waiting.spilled_events)
+            .sum();
 
-    let running = RunningReactor {
-        cursor: status.cursor.0,
-        behind: status.behind,
-        waiting: status.waiting as u64,
-        open: status.open as u64,
-        unstored,
-        master_unreachable: status.master_unreachable,
-        shadow: status.shadow,
-        refused: status.refused.map(|(at, why)| Refusal { time: at.0, why }),
-        reactions: ended.collect(),
-        compared: compared(ctx),
-        differences: json!(handle.differences()),
-        foreign_call: handle
-            .foreign_call()
-            .map(|(at, fun)| ForeignCall { time: at.0, fun }),
-    };
+        let ended = handle
+            .ended()
+            .into_iter()
+            .map(|(state, count)| (state.to_owned(), count));
 
-    let rules = rules.into_iter().map(RuleState::from).collect();
-    document(&ReactorState {
-        running: Some(running),
-        blocked,
-        salts_reactor: salts.runs,
-        rules,
-    })
+        // The reactor may be ready and still receive nothing.
+        let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
+        let salts = handle.salts_reactor();
+        let rules = acting::assign(
+            handle.rules(),
+            &salts,
+            blocked.as_deref(),
+            "`reactor.rules` does not have it",
+        );
+
+        let running = RunningReactor {
+            cursor: status.cursor.0,
+            behind: status.behind,
+            waiting: status.waiting as u64,
+            open: status.open as u64,
+            unstored,
+            master_unreachable: status.master_unreachable,
+            shadow: status.shadow,
+            refused: status.refused.map(|(at, why)| Refusal { time: at.0, why }),
+            reactions: ended.collect(),
+            compared: compared(ctx),
+            differences: json!(handle.differences()),
+            foreign_call: handle
+                .foreign_call()
+                .map(|(at, fun)| ForeignCall { time: at.0, fun }),
+        };
+
+        let rules = rules.into_iter().map(RuleState::from).collect();
+        Ok(ReactorState {
+            running: Some(running),
+            blocked,
+            salts_reactor: salts.runs,
+            rules,
+        })
+    }
 }
 
 /// Numbers of calls compared in shadow mode since the start, by result.
@@ -239,26 +252,58 @@ fn compared(ctx: &Ctx) -> BTreeMap<String, u64> {
     .into()
 }
 
-/// Renews the reactor's lease for the master's engine, see [`EngineReport`].
-pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let handle = reactor(ctx)?;
-    let report = EngineReport {
-        token: args.text("token")?,
-        fallback: args.flag("fallback")?,
-        acts: args.flag("acts")?,
-        salts_reactor: args.flag("salts_reactor")?,
-        began: args.int("began")?.map(Micros),
-        ended: args.int("ended")?.map(Micros),
-    };
+/// `reactor_lease`.
+pub(crate) struct Lease;
 
-    let (token, blocked) = handle.report(&report);
-    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
-    document(&Renewal {
-        token,
-        lease_ms: u64::try_from(REACTOR_LEASE.as_millis()).unwrap_or(u64::MAX),
-        blocked: blocked.or_else(|| no_events(ctx, &buses)),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct LeaseArgs {
+    /// The token of the previous answer
+    token: Option<String>,
+    /// The engine can act itself while there is no daemon
+    #[serde(default)]
+    fallback: bool,
+    /// The engine acts now
+    #[serde(default)]
+    acts: bool,
+    /// Salt's own reactor runs as well
+    #[serde(default)]
+    salts_reactor: bool,
+    /// When the engine began to act
+    began: Option<Time>,
+    /// When it ended
+    ended: Option<Time>,
+}
+
+impl Call for Lease {
+    const NAME: &'static str = "reactor_lease";
+    const DOC: &'static str = "Renew the reactor's lease, for the master's engine";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = LeaseArgs;
+    type Answer = Renewal;
+}
+
+impl Run for Lease {
+    fn run(ctx: &In<'_, Self>, args: LeaseArgs) -> Result<Renewal, CallError> {
+        let handle = reactor(ctx)?;
+        let report = EngineReport {
+            token: args.token.as_deref(),
+            fallback: args.fallback,
+            acts: args.acts,
+            salts_reactor: args.salts_reactor,
+            began: args.began.map(|Time(at)| at),
+            ended: args.ended.map(|Time(at)| at),
+        };
+
+        let (token, blocked) = handle.report(&report);
+        let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+        Ok(Renewal {
+            token,
+            lease_ms: u64::try_from(REACTOR_LEASE.as_millis()).unwrap_or(u64::MAX),
+            blocked: blocked.or_else(|| no_events(ctx, &buses)),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
 }
 
 /// Why the reactor receives no events; `None` if it does.
@@ -287,15 +332,6 @@ pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String
     Some(format!("no bus is connected: {}", paths.join(", ")))
 }
 
-fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
-    Ok(EventFilter {
-        minion: args.text("minion")?.map(str::to_owned),
-        since: args.int("since")?.map(Micros),
-        until: args.int("until")?.map(Micros),
-        ..reactions_to(args.text("tag")?.unwrap_or("*"))
-    })
-}
-
 /// Reactions to events with a tag. Without the pattern, the index would exclude no part of the log.
 fn reactions_to(tag: &str) -> EventFilter {
     let tag = Some(Glob::new(&format!("{REACTION_TAG}{tag}")));
@@ -306,42 +342,80 @@ fn reactions_to(tag: &str) -> EventFilter {
     }
 }
 
-/// Reactions, the latest first.
-pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let filter = filter(args)?;
-    let before = match args.id("before")? {
-        Some(text) => text.parse().map(SeqNo).map_err(|_| CallError::BadArgs {
-            key: "before",
-            expected: "a sequence number, or `next` of the page before",
-        })?,
-        None => ctx.store.durable(),
-    };
-    let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
-    let state = args.text("state")?;
-    let replays = args.flag("replays")?;
+/// `reactor_history`.
+pub(crate) struct History;
 
-    // The state is in the record and no index has it. A search for a rare one ends early, as a
-    // search of events does, and states where it continues.
-    let is_wanted = |row: &StoredEntry| {
-        let of_row = get(&row.body, "state").and_then(as_text);
-        state.is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
-            && (!replays || get(&row.body, "replay").is_some())
-    };
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct HistoryArgs {
+    /// Maximum number of rows
+    limit: Option<usize>,
+    /// Start of the time range
+    since: Option<Time>,
+    /// End of the time range
+    until: Option<Time>,
+    /// Only this minion id
+    minion: Option<String>,
+    /// Only events whose tag matches this glob
+    tag: Option<String>,
+    /// Only these states, separated by commas: done, failed, partial, dead, left
+    state: Option<String>,
+    /// Only replays
+    #[serde(default)]
+    replays: bool,
+    /// Only reactions before this sequence number
+    before: Option<u64>,
+    /// `next` of the previous page, instead of `before`
+    cursor: Option<Cursor>,
+}
 
-    // One more than requested shows whether more follow.
-    let wanted = limit.saturating_add(1);
-    let page = ctx
-        .store
-        .search_reactions(&filter, &is_wanted, before, wanted, LIST_BYTES_MAX)
-        .map_err(failed)?;
+impl Call for History {
+    const NAME: &'static str = "reactor_history";
+    const DOC: &'static str = "List reactions, the latest first";
+    type Scope = Whole;
+    type Args<'a> = HistoryArgs;
+    type Answer = ReactionsPage;
+}
 
-    let EventRows { events, more, next } = EventRows::of(page, limit);
-    let next = next.or_else(|| events.last().map(|last| last.seq));
-    document(&ReactionsPage {
-        reactions: events.iter().map(reaction).collect(),
-        more,
-        next: next.filter(|_| more).map(|next| next.to_string()),
-    })
+impl Run for History {
+    fn run(ctx: &In<'_, Self>, args: HistoryArgs) -> Result<ReactionsPage, CallError> {
+        let filter = EventFilter {
+            minion: args.minion,
+            since: args.since.map(|Time(at)| at),
+            until: args.until.map(|Time(at)| at),
+            ..reactions_to(args.tag.as_deref().unwrap_or("*"))
+        };
+
+        let store = ctx.store.id();
+        let before = match (&args.cursor, args.before) {
+            (Some(cursor), _) => cursor.seq(&store)?,
+            (None, Some(before)) => SeqNo(before),
+            (None, None) => ctx.store.durable(),
+        };
+        let limit = args.limit.unwrap_or(LIST_ROWS).clamp(1, LIST_ROWS_MAX);
+
+        // The state is in the record and no index has it. A search for a rare one ends early, as a
+        // search of events does, and states where it continues.
+        let is_wanted = |row: &StoredEntry| {
+            let of_row = get(&row.body, "state").and_then(as_text);
+            let has_state = |wanted: &str| wanted.split(',').any(|one| of_row == Some(one));
+            args.state.as_deref().is_none_or(has_state)
+                && (!args.replays || get(&row.body, "replay").is_some())
+        };
+
+        // One more than requested shows whether more follow.
+        let wanted = limit.saturating_add(1);
+        let page = ctx
+            .store
+            .search_reactions(&filter, &is_wanted, before, wanted, LIST_BYTES_MAX)
+            .map_err(failed)?;
+
+        let EventRows { events, more, next } = EventRows::of(page, limit);
+        Ok(ReactionsPage {
+            reactions: events.iter().map(reaction).collect(),
+            more,
+            next: next.map(|next| Cursor::new(&store, next)),
+        })
+    }
 }
 
 fn reaction(row: &StoredEntry) -> ReactionRow {
@@ -400,13 +474,8 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
         .next())
 }
 
-fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
-    let seq = args.count("seq")?.ok_or(CallError::BadArgs {
-        key: "seq",
-        expected: "the number of a reaction or an event",
-    })?;
-
-    let record = find(ctx, SeqNo(seq as u64)).map_err(failed)?;
+fn found(ctx: &Ctx, seq: u64) -> Result<StoredEntry, CallError> {
+    let record = find(ctx, SeqNo(seq)).map_err(failed)?;
     record.ok_or_else(|| {
         CallError::Refused(format!(
             "no reaction with the number {seq}, or to an event with it"
@@ -414,19 +483,37 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
     })
 }
 
-/// One reaction, with the results of its calls.
-pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let record = found(ctx, args)?;
+/// `reactor_show`.
+pub(crate) struct Show;
 
-    let calls = elements(get(&record.body, "calls").unwrap_or_default());
-    let results = calls
-        .map(|call| result(ctx, call))
-        .collect::<Result<_, _>>()
-        .map_err(failed)?;
-    document(&ReactionRow {
-        results: Some(results),
-        ..reaction(&record)
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ShowArgs {
+    /// The number of a reaction or an event
+    seq: u64,
+}
+
+impl Call for Show {
+    const NAME: &'static str = "reactor_show";
+    const DOC: &'static str = "Show one reaction with the results of its calls";
+    type Scope = Whole;
+    type Args<'a> = ShowArgs;
+    type Answer = ReactionRow;
+}
+
+impl Run for Show {
+    fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<ReactionRow, CallError> {
+        let record = found(ctx, args.seq)?;
+
+        let calls = elements(get(&record.body, "calls").unwrap_or_default());
+        let results = calls
+            .map(|call| result(ctx, call))
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        Ok(ReactionRow {
+            results: Some(results),
+            ..reaction(&record)
+        })
+    }
 }
 
 /// The current result of a call: of a job, or of a function that had finished when the record was
@@ -501,94 +588,131 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     }))
 }
 
-/// The rules that match a tag, and the reactions to its latest events.
-pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let handle = reactor(ctx)?;
-    let tag = args.required_text("tag")?;
+/// `reactor_why`.
+pub(crate) struct Explain;
 
-    let matching = handle.matching(tag);
-    // The tag is a text here, so its special characters are escaped.
-    let exactly = |tag: &str| {
-        let escaped = tag
-            .replace('[', "[[]")
-            .replace('*', "[*]")
-            .replace('?', "[?]");
-        Some(Glob::new(&escaped))
-    };
-
-    let of_tag = EventFilter {
-        tag: exactly(&format!("{REACTION_TAG}{tag}")),
-        reactions: true,
-        ..EventFilter::default()
-    };
-    let rows = ctx
-        .store
-        .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
-        .map_err(failed)?;
-
-    let events = EventFilter {
-        tag: exactly(tag),
-        ..EventFilter::default()
-    };
-    let latest = ctx
-        .store
-        .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)
-        .map_err(failed)?;
-
-    let event = latest.first();
-    let user = |event: &StoredEntry| {
-        get(&event.body, "user")
-            .and_then(as_text)
-            .unwrap_or_default()
-            .to_owned()
-    };
-
-    document(&Why {
-        rules: matching.iter().map(ToString::to_string).collect(),
-        reactions: rows.iter().map(reaction).collect(),
-        event: event.map(|event| event.seq.0),
-        time: event.map(|event| Time(event.at)),
-        source: event.map(|event| event.source.name().to_owned()),
-        user: event.map(user),
-    })
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct WhyArgs {
+    /// The tag
+    tag: String,
 }
 
-pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let handle = reactor(ctx)?;
+impl Call for Explain {
+    const NAME: &'static str = "reactor_why";
+    const DOC: &'static str = "Show the rules that match a tag, and its latest reactions";
+    type Scope = Whole;
+    type Args<'a> = WhyArgs;
+    type Answer = Why;
+}
 
-    let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
-    let refused = |error: ReplayError| CallError::Refused(error.to_string());
-    // `render` starts from the event, which may have no record.
-    let (replayed, number) = if flag("render")? {
-        let seq = args.count("seq")?.ok_or(CallError::BadArgs {
-            key: "seq",
-            expected: "the number of an event or a reaction",
-        })?;
-        // A number of a record leads to its event; another number is that of the event.
-        let event = match find(ctx, SeqNo(seq as u64)).map_err(failed)? {
-            Some(record) => get(&record.body, "event")
-                .and_then(as_int)
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(seq as u64),
-            None => seq as u64,
+impl Run for Explain {
+    fn run(ctx: &In<'_, Self>, args: WhyArgs) -> Result<Why, CallError> {
+        let handle = reactor(ctx)?;
+        let tag = args.tag.as_str();
+
+        let matching = handle.matching(tag);
+        // The tag is a text here, so its special characters are escaped.
+        let exactly = |tag: &str| {
+            let escaped = tag
+                .replace('[', "[[]")
+                .replace('*', "[*]")
+                .replace('?', "[?]");
+            Some(Glob::new(&escaped))
         };
-        (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
-    } else {
-        let record = found(ctx, args)?;
-        (
-            handle.replay(&record, flag("all")?).map_err(refused)?,
-            record.seq.0,
-        )
-    };
 
-    let (what, count) = match replayed {
-        Replayed::Calls(count) => ("calls", count),
-        Replayed::Rules(count) => ("rules", count),
-    };
+        let of_tag = EventFilter {
+            tag: exactly(&format!("{REACTION_TAG}{tag}")),
+            reactions: true,
+            ..EventFilter::default()
+        };
+        let rows = ctx
+            .store
+            .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
+            .map_err(failed)?;
 
-    document(&Replay {
-        seq: number,
-        what: what.to_owned(),
-        count: count as u64,
-    })
+        let events = EventFilter {
+            tag: exactly(tag),
+            ..EventFilter::default()
+        };
+        let latest = ctx
+            .store
+            .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)
+            .map_err(failed)?;
+
+        let event = latest.first();
+        let user = |event: &StoredEntry| {
+            get(&event.body, "user")
+                .and_then(as_text)
+                .unwrap_or_default()
+                .to_owned()
+        };
+
+        Ok(Why {
+            rules: matching.iter().map(ToString::to_string).collect(),
+            reactions: rows.iter().map(reaction).collect(),
+            event: event.map(|event| event.seq.0),
+            time: event.map(|event| Time(event.at)),
+            source: event.map(|event| event.source.name().to_owned()),
+            user: event.map(user),
+        })
+    }
+}
+
+/// `reactor_replay`.
+pub(crate) struct ReplayCalls;
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ReplayArgs {
+    /// The number of a reaction or an event
+    seq: u64,
+    /// Also the calls that were made
+    #[serde(default)]
+    all: bool,
+    /// Render the rules anew
+    #[serde(default)]
+    render: bool,
+}
+
+impl Call for ReplayCalls {
+    const NAME: &'static str = "reactor_replay";
+    const DOC: &'static str = "Repeat dead-lettered calls";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing;
+    type Args<'a> = ReplayArgs;
+    type Answer = Replay;
+}
+
+impl Run for ReplayCalls {
+    fn run(ctx: &In<'_, Self>, args: ReplayArgs) -> Result<Replay, CallError> {
+        let ReplayArgs { seq, all, render } = args;
+        let handle = reactor(ctx)?;
+
+        let refused = |error: ReplayError| CallError::Refused(error.to_string());
+        // `render` starts from the event, which may have no record.
+        let (replayed, number) = if render {
+            // A number of a record leads to its event; another number is that of the event.
+            let event = match find(ctx, SeqNo(seq)).map_err(failed)? {
+                Some(record) => get(&record.body, "event")
+                    .and_then(as_int)
+                    .and_then(|n| u64::try_from(n).ok())
+                    .unwrap_or(seq),
+                None => seq,
+            };
+            (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
+        } else {
+            let record = found(ctx, seq)?;
+            (handle.replay(&record, all).map_err(refused)?, record.seq.0)
+        };
+
+        let (what, count) = match replayed {
+            Replayed::Calls(count) => ("calls", count),
+            Replayed::Rules(count) => ("rules", count),
+        };
+
+        Ok(Replay {
+            seq: number,
+            what: what.to_owned(),
+            count: count as u64,
+        })
+    }
 }

@@ -1,75 +1,112 @@
 //! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for
 //! comparison.
 
-use super::super::{Ctx, failed};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::super::{Call, Ctx, In, Run, Whole, failed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
-use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::Writer;
+use crate::wire::call::CallError;
+use crate::wire::msgpack::{Stored, Time};
 
 /// Bytes of the log searched between checks for a full page.
 const STEP_BYTES: usize = 1024 * 1024;
 
-/// Calls made or shadowed, in the order of the log.
-pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let mut from = match (args.count("from")?, args.int("since")?) {
-        (Some(from), _) => SeqNo(from as u64),
-        (None, Some(since)) => first_since(ctx, Micros(since))?,
-        (None, None) => SeqNo(1),
-    };
+answers! {
+    /// Calls made or shadowed, in the order of the log.
+    ShadowPage {
+        items: Vec<Stored>,
+        /// `from` of the next page.
+        next: u64,
+        more: bool,
+        /// The time up to which the log was read.
+        reached: i64,
+        window_s: u64,
+        workers: u64,
+    }
+}
 
-    let durable = ctx.store.durable();
-    let mut items = Vec::new();
-    let (mut count, mut searched, mut seen, mut invalid) = (0, 0, None, None);
-    while from < durable && items.len() < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
-        // A step may exceed the limits by its own bytes; that is cheaper than ending within it.
-        let take = |row: crate::store::Followed<'_>| {
-            // The time of a spooled entry is not that of the log at this point.
-            if is_timely(row.source) {
-                seen = seen.max(Some(row.at));
-            }
+/// `reactor_shadow`.
+pub(crate) struct Shadow;
 
-            for item in ShadowItem::read(&row) {
-                match item.packed() {
-                    Ok(bytes) => items.extend(bytes),
-                    Err(why) => invalid = Some(why),
-                }
-                count += 1;
-            }
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ShadowArgs {
+    /// Start with this sequence number: `next` of the previous page
+    from: Option<u64>,
+    /// Start with the first entry since this time
+    since: Option<Time>,
+}
+
+impl Call for Shadow {
+    const NAME: &'static str = "reactor_shadow";
+    const DOC: &'static str = "List calls of our reactor and of Salt's for comparison";
+    type Scope = Whole;
+    type Args<'a> = ShadowArgs;
+    type Answer = ShadowPage;
+}
+
+impl Run for Shadow {
+    fn run(ctx: &In<'_, Self>, args: ShadowArgs) -> Result<ShadowPage, CallError> {
+        let mut from = match (args.from, args.since) {
+            (Some(from), _) => SeqNo(from),
+            (None, Some(Time(since))) => first_since(ctx, since)?,
+            (None, None) => SeqNo(1),
         };
 
-        from = ctx
-            .store
-            .follow(is_of_interest, from, STEP_BYTES, take)
-            .map_err(failed)?;
-        searched += STEP_BYTES;
+        let durable = ctx.store.durable();
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        let (mut searched, mut seen, mut invalid) = (0, None, None);
+        while from < durable && bytes < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
+            // A step may exceed the limits by its own bytes; that is cheaper than ending within it.
+            let take = |row: crate::store::Followed<'_>| {
+                // The time of a spooled entry is not that of the log at this point.
+                if is_timely(row.source) {
+                    seen = seen.max(Some(row.at));
+                }
+
+                for item in ShadowItem::read(&row) {
+                    match item.packed() {
+                        Ok(item) => {
+                            bytes += item.len();
+                            items.push(Stored::Packed(item));
+                        }
+                        Err(why) => invalid = Some(why),
+                    }
+                }
+            };
+
+            from = ctx
+                .store
+                .follow(is_of_interest, from, STEP_BYTES, take)
+                .map_err(failed)?;
+            searched += STEP_BYTES;
+        }
+        // A page with a missing item would be read as a call that was not made.
+        if let Some(why) = invalid {
+            return Err(CallError::Internal(why));
+        }
+
+        let is_over = from >= durable;
+        let window = ctx
+            .reactor
+            .as_ref()
+            .map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
+
+        // The end of the log is the present: windows that are over by now are complete.
+        let reached = if is_over { Some(ctx.clock.now()) } else { seen };
+        Ok(ShadowPage {
+            items,
+            next: from.0,
+            more: !is_over,
+            reached: reached.unwrap_or_default().0,
+            window_s: window.as_secs(),
+            workers: ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64,
+        })
     }
-    // A page with a missing item would be read as a call that was not made.
-    if let Some(why) = invalid {
-        return Err(CallError::Internal(why));
-    }
-
-    let is_over = from >= durable;
-    let window = ctx
-        .reactor
-        .as_ref()
-        .map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
-
-    let mut w = Writer::new();
-    w.map(6).str("items").array(count).raw(&items);
-    w.str("next").uint(from.0).str("more").bool(!is_over);
-
-    // The end of the log is the present: windows that are over by now are complete.
-    let reached = if is_over { Some(ctx.clock.now()) } else { seen };
-    w.str("reached").int(reached.unwrap_or_default().0);
-
-    w.str("window_s").uint(window.as_secs());
-    w.str("workers")
-        .uint(ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64);
-    Ok(w.into_bytes())
 }
 
 /// The first event at or after `since`.

@@ -38,7 +38,6 @@ use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
 use crate::ingest::fire::FiredTag;
 use crate::model::Right;
 use crate::wire::call::CallError;
-use crate::wire::json::to_json;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::{HOOK_TAG, HOPS};
 
@@ -143,10 +142,9 @@ async fn fired(
     let answer = server.carry_out(&budget, work).await??;
     server.ctx.metrics.hook_events.add(1);
 
-    let answer =
-        rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
     // Not the sender's mistake: this daemon made the response.
-    let text = answer.map_err(|error| CallError::Internal(error.to_string()))?;
+    let text =
+        serde_json::to_vec(&answer).map_err(|error| CallError::Internal(error.to_string()))?;
 
     Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
 }

@@ -527,9 +527,7 @@ impl SignedRequest<'_> {
         let answered = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let request = Request::read(&read)?;
-            let Some(run @ (CallHandler::Read(_) | CallHandler::Whole(_))) =
-                find(request.call).map(|call| &call.run)
-            else {
+            let Some(CallHandler::Run(run)) = find(request.call).map(|call| &call.run) else {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
             };
 
@@ -543,7 +541,7 @@ impl SignedRequest<'_> {
                 ..Caller::default()
             };
 
-            run.answer(&server.ctx, &request.args, &caller)
+            (run.msgpack)(&server.ctx, &caller, &request.args)
         });
 
         // A panic is a bug; the minion gets an error for this call alone.

@@ -15,6 +15,8 @@ use axum::body::{Body, HttpBody};
 use hyper::StatusCode;
 use hyper::body::{Bytes, Frame};
 use hyper::header::HeaderMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -26,99 +28,55 @@ use super::super::tokens::{Token, Tokens};
 use super::rate::{Budget as RateBudget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
 use crate::api::budget::{Budget, Reserved};
-use crate::api::call::{Caller, Ctx, ReadCtx, failed, find, position};
-use crate::base::clock::Micros;
+use crate::api::call::events::{
+    EventRow, FilterArgs, FollowFrom, FollowedEvents, Unfiltered, follow,
+};
+use crate::api::call::{Caller, Ctx, ReadCtx, failed, from_json, seq};
 use crate::base::limits::{
     HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, HTTP_STREAM_PIECE_BYTES,
-    HTTP_STREAM_RESERVE, RMPV_DEPTH_MAX,
+    HTTP_STREAM_RESERVE,
 };
 use crate::model::SeqNo;
 use crate::store::Start;
-use crate::wire::call::{Args, CallError};
+use crate::wire::call::CallError;
 use crate::wire::filter::EntryFilter;
-use crate::wire::json::{append_plain, to_json};
-use crate::wire::msgpack::{as_bool, as_int, as_text, elements, encode, get, pairs};
+use crate::wire::msgpack::{Stored, Time};
 
-/// Appends the JSON form of a value.
-fn append(value: &[u8], out: &mut Vec<u8>) {
-    if !append_plain(value, out) {
-        let read = rmpv::decode::read_value_with_max_depth(&mut &*value, RMPV_DEPTH_MAX);
-        // Answers of calls are whole msgpack.
-        out.extend_from_slice(
-            read.map_or(Json::Null, |value| to_json(&value))
-                .to_string()
-                .as_bytes(),
-        );
+/// Appends the JSON form of an event, or of its data.
+fn append(value: &impl Serialize, out: &mut Vec<u8>) {
+    let start = out.len();
+    if let Err(error) = serde_json::to_writer(&mut *out, value) {
+        // Answers of calls are whole msgpack, so only damaged data leads here. A stream goes on.
+        tracing::error!(%error, "event has no form in JSON");
+        out.truncate(start);
+        out.extend_from_slice(b"null");
     }
-}
-
-/// Appends an event of a call's result; its time becomes text.
-fn append_event(event: &[u8], out: &mut Vec<u8>) {
-    out.push(b'{');
-    for (n, (key, value)) in pairs(event).enumerate() {
-        if n > 0 {
-            out.push(b',');
-        }
-        append(key, out);
-        out.push(b':');
-        // Only here is it known that the number is a time.
-        match as_int(value).filter(|_| as_text(key) == Some("time")) {
-            Some(at) => out.extend_from_slice(format!("\"{}\"", Micros(at).iso()).as_bytes()),
-            None => append(value, out),
-        }
-    }
-    out.push(b'}');
 }
 
 /// Appends the lines of an event as salt-api sends them.
-fn append_for_salt(event: &[u8], out: &mut Vec<u8>) {
-    let tag = get(event, "tag").and_then(as_text).unwrap_or_default();
+fn append_for_salt(event: &EventRow, out: &mut Vec<u8>) {
     // A line break in a tag would begin another line.
-    let line: String = tag
+    let line: String = event
+        .tag
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
 
-    out.extend_from_slice(
-        format!(
-            "\ntag: {line}\ndata: {{\"tag\":{},\"data\":",
-            Json::from(tag)
-        )
-        .as_bytes(),
+    out.extend_from_slice(format!("\ntag: {line}\ndata: ").as_bytes());
+    append(
+        &ForSalt {
+            tag: &event.tag,
+            data: &event.data,
+        },
+        out,
     );
-    append(get(event, "data").unwrap_or(&[0xc0]), out);
-    out.push(b'}');
 }
 
-/// The JSON text of a call's result with `events`; `next` becomes a cursor.
-pub(super) fn answer_text(answer: &[u8], store: &str) -> Vec<u8> {
-    let mut out = b"{\"events\":[".to_vec();
-    let (mut first, mut last) = (true, None);
-    for event in get(answer, "events").into_iter().flat_map(elements) {
-        let seq = get(event, "seq").and_then(as_int);
-        // The lowest one of a page, in any order.
-        last = [last, seq].into_iter().flatten().min();
-        if !std::mem::take(&mut first) {
-            out.push(b',');
-        }
-        append_event(event, &mut out);
-    }
-
-    let more = get(answer, "more").and_then(as_bool).unwrap_or(false);
-    // A search that ended early states its own end, which lies below the last row.
-    let next = get(answer, "next")
-        .and_then(as_int)
-        .or_else(|| last.filter(|_| more));
-
-    let next = next.map(|seq| format!("{store}:{seq}"));
-    let rest = match get(answer, "paused").and_then(as_bool) {
-        Some(paused) => json!({ "more": more, "next": next, "paused": paused }),
-        None => json!({ "more": more, "next": next }),
-    };
-
-    out.extend_from_slice(b"],");
-    out.extend_from_slice(rest.to_string().trim_start_matches('{').as_bytes());
-    out
+/// The data of an event as salt-api sends it.
+#[derive(Serialize)]
+struct ForSalt<'a> {
+    tag: &'a str,
+    data: &'a Stored,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,43 +106,33 @@ impl Format {
         }
     }
 
-    /// Appends the events of a call's result; without any, a sign of life. Returns their number.
-    fn append(self, answer: &[u8], out: &mut Vec<u8>) -> usize {
-        let mut count = 0;
-        for event in get(answer, "events").into_iter().flat_map(elements) {
-            count += 1;
+    /// Appends the events of a call's result; without any, a sign of life.
+    fn append(self, found: &FollowedEvents, out: &mut Vec<u8>) {
+        for event in &found.events {
             // A line of NDJSON has the id in the event.
             if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
-                out.extend_from_slice(
-                    get(event, "id")
-                        .and_then(as_text)
-                        .unwrap_or_default()
-                        .as_bytes(),
-                );
+                out.extend_from_slice(event.id.as_bytes());
             }
 
             match self {
                 Self::Sse => {
                     out.extend_from_slice(b"\ndata: ");
-                    append_event(event, out);
+                    append(event, out);
                 }
-                Self::Ndjson => append_event(event, out),
+                Self::Ndjson => append(event, out),
                 Self::Salt => append_for_salt(event, out),
             }
             out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });
         }
 
-        if let Some(unfiltered) = get(answer, "unfiltered") {
-            let text = |key| get(unfiltered, key).and_then(as_text).unwrap_or_default();
-            out.extend(self.skipped(1, text("id"), Some(text("reason"))));
+        if let Some(Unfiltered { id, reason, .. }) = &found.unfiltered {
+            out.extend(self.skipped(1, id, Some(reason)));
         }
 
         if out.is_empty() {
             out.extend_from_slice(self.sign_of_life());
         }
-
-        count
     }
 
     fn sign_of_life(self) -> &'static [u8] {
@@ -252,10 +200,22 @@ impl HttpBody for Pieces {
     }
 }
 
+/// The parameters of a stream.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct StreamArgs {
+    #[serde(flatten)]
+    filter: FilterArgs,
+    /// Begin with the first event since this time
+    since: Option<Time>,
+    /// Begin after the event with this id; the header `Last-Event-ID` has the same effect
+    after: Option<String>,
+    /// Send at most this many events per second; `skipped` messages count the others
+    max_rate: Option<u64>,
+}
+
 pub(super) struct Stream {
     server: Arc<HttpServer>,
-    /// The filter, as arguments of a call.
-    filter: Map<String, Json>,
+    filter: EntryFilter,
     caller: Caller,
     token: Option<Box<Token>>,
     budget_of_client: Arc<Budget>,
@@ -271,32 +231,30 @@ impl Stream {
     pub(super) async fn start(
         server: Arc<HttpServer>,
         access: &Access,
-        mut args: Map<String, Json>,
+        args: Map<String, Json>,
         headers: &HeaderMap,
         format: Format,
     ) -> Result<Answer, HttpError> {
+        let StreamArgs {
+            filter,
+            since,
+            after,
+            max_rate,
+        } = from_json(Json::Object(args))?;
+        let filter = filter.filter()?;
+
         let seen = headers
             .get("last-event-id")
             .and_then(|id| id.to_str().ok().map(str::to_owned));
 
-        let after = args
-            .remove("after")
-            .and_then(|after| after.as_str().map(str::to_owned));
-
-        let since = args.remove("since");
-
         // A browser that reconnects sends `Last-Event-ID`, a later position than the one in its
         // address.
         let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
-            let seq = position(&id, &server.ctx.store.id())?.parse::<u64>();
-            let seq =
-                seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
-            Some(("seq", seq.saturating_add(1).into()))
+            Start::Seq(seq(&id, &server.ctx.store.id())?.next())
         } else {
-            since.map(|since| ("time", since))
+            since.map_or(Start::Newest, |Time(since)| Start::Time(since))
         };
 
-        let max_rate = args.remove("max_rate").and_then(|rate| rate.as_u64());
         if max_rate == Some(0) {
             return Err(HttpError::bad(
                 "parameter `max_rate`: expected a number from 1",
@@ -320,7 +278,7 @@ impl Stream {
         let mut stream = Self {
             server,
             budget_of_client: access.budget.clone(),
-            filter: args,
+            filter,
             caller,
             token,
             format,
@@ -334,9 +292,11 @@ impl Stream {
         first.text = access.budget.hold(first.text).await?;
         stream.note(&first);
 
+        let filter = serde_json::to_string(&stream.filter)
+            .map_err(|error| CallError::Internal(error.to_string()))?;
         let key = PieceKey {
             from: first.next,
-            filter: Json::from(stream.filter.clone()).to_string().into(),
+            filter: filter.into(),
             limits: stream.caller.limits.clone(),
             format,
             part: Part::Events(events),
@@ -371,66 +331,43 @@ impl Stream {
     }
 
     /// The next events from a position on, after at most `wait`.
-    async fn read(
-        &self,
-        start: Option<(&str, Json)>,
-        events: usize,
-        wait: Duration,
-    ) -> Result<Piece, HttpError> {
-        let mut args = self.filter.clone();
-        args.extend(start.map(|(name, value)| (name.to_owned(), value)));
-        args.insert("limit".to_owned(), events.into());
-        args.insert("bytes".to_owned(), HTTP_STREAM_PIECE_BYTES.into());
-        args.insert(
-            "wait_ms".to_owned(),
-            u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into(),
-        );
-
-        let args = encode(&args)?;
-        let ctx = &self.server.ctx;
-        let cannot = || CallError::Internal("events cannot be followed".to_owned());
-
-        let poll = {
-            let args = Args::of(&args).ok_or_else(cannot)?;
-            let call = find("events_follow").ok_or_else(cannot)?;
-            call.run
-                .poll(ctx, &args, &self.caller)
-                .ok_or_else(cannot)??
+    async fn read(&self, start: Start, events: usize, wait: Duration) -> Result<Piece, HttpError> {
+        let from = FollowFrom {
+            filter: self.filter.clone(),
+            start,
+            limit: events,
+            bytes: HTTP_STREAM_PIECE_BYTES,
         };
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+
+        let ctx = &self.server.ctx;
+        let poll = follow(&ReadCtx::of(ctx, &self.caller.limits), from, Some(wait_ms));
 
         // Little room is held while the stream waits for events; their text, which other streams may
         // share, then takes what it needs.
         let budget = &self.budget_of_client;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
-        let answer = poll
+        let found = poll
             .run(ctx.clone(), budget, self.server.stop.clone())
             .await?;
 
-        let next = get(&answer, "next")
-            .and_then(as_int)
-            .and_then(|next| u64::try_from(next).ok());
-        let next = next
-            .ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
-
         let mut text = Vec::new();
-        let events = self.format.append(&answer, &mut text);
-        let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
+        self.format.append(&found, &mut text);
 
         // To wait for more room while holding some could wait forever.
         drop(room);
         Ok(Piece {
             text: budget.shared(text).await?,
-            events,
-            more,
-            next,
+            events: found.events.len(),
+            more: found.more,
+            next: found.next,
         })
     }
 
     /// Counts the events from a position on and before `upto`, and makes the message about them.
     async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
         let (server, limits) = (self.server.clone(), self.caller.limits.clone());
-        let filter: EntryFilter = serde_json::from_value(Json::from(self.filter.clone()))
-            .map_err(|error| HttpError::bad(error.to_string()))?;
+        let filter = self.filter.clone();
 
         let count = move || {
             let reading = ReadCtx::of(&server.ctx, &limits);
@@ -507,7 +444,7 @@ impl Stream {
         let read = async {
             match key.part {
                 Part::Events(events) => {
-                    self.read(Some(("seq", key.from.into())), events, HTTP_STREAM_BEAT)
+                    self.read(Start::Seq(SeqNo(key.from)), events, HTTP_STREAM_BEAT)
                         .await
                 }
                 Part::Skipped(upto) => self.skip(SeqNo(key.from), upto).await,
@@ -557,59 +494,45 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::Micros;
     use crate::wire::msgpack::Writer;
 
-    fn answer(more: bool, next: Option<u64>) -> Vec<u8> {
-        let mut w = Writer::new();
-        w.map(if next.is_some() { 3 } else { 2 })
-            .str("events")
-            .array(2);
-        for (seq, minion) in [(9, "web1"), (7, "db1")] {
-            w.map(5)
-                .str("id")
-                .str(&format!("ab:{seq}"))
-                .str("seq")
-                .uint(seq)
-                .str("time")
-                .int(0);
-            w.str("minion")
-                .str(minion)
-                .str("data")
-                .map(1)
-                .str("blob")
-                .bin(b"\xff");
+    fn event(seq: u64, minion: &str) -> EventRow {
+        let mut data = Writer::new();
+        data.map(1).str("blob").bin(b"\xff");
+        EventRow {
+            id: format!("ab:{seq}"),
+            seq,
+            time: Time(Micros(0)),
+            minion: Some(minion.to_owned()),
+            data: Stored::Packed(data.into_bytes()),
+            ..EventRow::default()
         }
-        w.str("more").bool(more);
-        if let Some(next) = next {
-            w.str("next").uint(next);
-        }
-        w.into_bytes()
     }
 
     #[test]
-    fn an_answer_has_times_as_text_and_a_cursor() {
-        let parsed =
-            |answer: &[u8]| -> Json { serde_json::from_slice(&answer_text(answer, "ab")).unwrap() };
-        let all = parsed(&answer(true, None));
-        assert_eq!(all["events"][0]["time"], "1970-01-01T00:00:00.000000Z");
-        assert_eq!(all["events"][0]["data"], json!({"blob": {"$bin": "/w=="}}));
-        assert_eq!(all["next"], "ab:7", "the last row");
-        assert_eq!(parsed(&answer(false, None))["next"], Json::Null);
-        let ended = parsed(&answer(true, Some(3)));
-        assert_eq!(ended["next"], "ab:3", "where the search ended");
+    fn an_event_has_its_time_as_text_and_binary_with_a_tag() {
+        let event = json!(event(9, "web1"));
+        assert_eq!(event["time"], "1970-01-01T00:00:00.000000Z");
+        assert_eq!(event["data"], json!({"blob": {"$bin": "/w=="}}));
+        assert_eq!(event.get("jid"), None, "absent ones are left out");
     }
 
     #[test]
     fn a_stream_has_ids_and_signs_of_life() {
+        let found = FollowedEvents {
+            events: vec![event(9, "web1"), event(7, "db1")],
+            ..FollowedEvents::default()
+        };
         let mut sse = Vec::new();
-        Format::Sse.append(&answer(false, None), &mut sse);
+        Format::Sse.append(&found, &mut sse);
         let sse = String::from_utf8(sse).unwrap();
         assert!(
             sse.starts_with("id: ab:9\ndata: {\"id\":\"ab:9\"") && sse.ends_with("}\n\n"),
             "{sse}"
         );
         let mut quiet = Vec::new();
-        Format::Ndjson.append(&[0x80], &mut quiet);
+        Format::Ndjson.append(&FollowedEvents::default(), &mut quiet);
         assert_eq!(quiet, b"\n");
     }
 }

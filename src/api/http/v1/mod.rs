@@ -6,7 +6,6 @@ mod operations;
 mod params;
 mod rate;
 mod shared;
-mod types;
 
 pub use openapi::document as openapi;
 pub(super) use rate::Marks;
@@ -22,19 +21,17 @@ use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use serde_json::{Map, Value as Json};
 
-use self::events::{Format, Stream, answer_text};
-use self::operations::{OPERATIONS, Operation, Shape};
+use self::events::{Format, Stream};
+use self::operations::{OPERATIONS, Operation};
 use self::params::arguments;
-use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use crate::api::call::{CallHandler, Caller, Ctx};
-use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, RMPV_ANSWER_DEPTH_MAX};
+use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
 use crate::model::Glob;
-use crate::wire::call::{Args, CallError};
-use crate::wire::json::{parse, to_json};
-use crate::wire::msgpack::encode;
+use crate::wire::call::CallError;
+use crate::wire::json::parse;
 
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new().route("/api/v1/openapi.json", get(document));
@@ -85,7 +82,6 @@ async fn run(
     // Before the body is read: nothing of a rejected request is carried out.
     permit(operation, &access, &path)?;
 
-    let store = server.ctx.store.id();
     let (head, body) = request.into_parts();
     let given = if operation.method == "GET" {
         let query = Query::<Vec<(String, String)>>::try_from_uri(&head.uri);
@@ -99,22 +95,29 @@ async fn run(
         fields(&server.body(body, HTTP_BODY_BYTES_MAX).await?)?
     };
 
-    let mut args = arguments(&operation.params, &path, given, &store)?;
+    let mut args = arguments(&operation.params, &path, given)?;
     // A consumer is held by name. A client that names none is the holder itself.
     if operation.params.iter().any(|param| param.name == "holder") && !args.contains_key("holder") {
         args.insert("holder".to_owned(), access.name.clone().into());
     }
 
     // A stream reserves room for each of its pieces, not once for all.
-    if matches!(operation.answer, Shape::Stream) {
+    if operation.is_stream {
         let format = Format::of(&head.headers);
         return Stream::start(server, &access, args, &head.headers, format).await;
     }
 
     let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
-    let text = match operation.made()?.run {
-        CallHandler::Typed(call) => carry_out(&server, operation, &access, args, call.text).await?,
-        _ => carry_out_raw(&server, operation, &access, encode(&args)?).await?,
+    let text = match &operation.call.run {
+        CallHandler::Run(call) => carry_out(&server, &access, args, call.text).await?,
+        // A call that waits for entries is a task, and occupies no thread in the meantime.
+        CallHandler::Wait(call) => {
+            let ctx = &server.ctx;
+            let poll = (call.text)(ctx, &access.caller, Json::Object(args))?;
+            poll.run(ctx.clone(), &access.budget, server.stop.clone())
+                .await?
+        }
+        CallHandler::Save(_) => return Err(operation.cannot()),
     };
     if text == b"null" {
         return Err(operation.not_found());
@@ -138,15 +141,12 @@ pub(super) async fn ask(
 ) -> Result<Json, HttpError> {
     let operation = operation(method, path)?;
     permit(operation, access, of_path)?;
-    let args = arguments(&operation.params, of_path, given, &server.ctx.store.id())?;
+    let args = arguments(&operation.params, of_path, given)?;
 
-    let answer = if let CallHandler::Typed(call) = operation.made()?.run {
-        carry_out(server, operation, access, args, call.json).await?
-    } else {
-        let text = carry_out_raw(server, operation, access, encode(&args)?).await?;
-        parse(&text).map_err(|error| CallError::Internal(error.to_string()))?
+    let CallHandler::Run(call) = &operation.call.run else {
+        return Err(operation.cannot());
     };
-
+    let answer = carry_out(server, access, args, call.json).await?;
     if answer.is_null() {
         return Err(operation.not_found());
     }
@@ -189,7 +189,7 @@ fn permit(
     path: &[(String, String)],
 ) -> Result<(), HttpError> {
     let what = operation.name();
-    let call = operation.made()?;
+    let call = operation.call;
     access.check(&what, call.right)?;
 
     let (who, limits) = (&access.name, &access.caller.limits);
@@ -231,91 +231,14 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes the call of an operation in one of the forms of a call.
+/// Makes a call in one of its forms.
 async fn carry_out<T: Send + 'static>(
     server: &Arc<HttpServer>,
-    operation: &'static Operation,
     access: &Access,
     args: Map<String, Json>,
     call: fn(&Ctx, &Caller, Json) -> Result<T, CallError>,
 ) -> Result<T, HttpError> {
-    access.check(&operation.name(), operation.made()?.right)?;
-
     let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
     let work = move || call(&ctx, &caller, Json::Object(args));
     Ok(server.carry_out(&access.budget, work).await??)
-}
-
-/// Makes the call of an operation whose answer is msgpack, and returns the JSON text of the
-/// response.
-async fn carry_out_raw(
-    server: &Arc<HttpServer>,
-    operation: &'static Operation,
-    access: &Access,
-    args: Vec<u8>,
-) -> Result<Vec<u8>, HttpError> {
-    let internal = || {
-        HttpError::from(CallError::Internal(format!(
-            "{} cannot be called",
-            operation.call
-        )))
-    };
-
-    let call = operation.made()?;
-    let caller = access.caller.clone();
-    let polled = {
-        let given = Args::of(&args).ok_or_else(internal)?;
-        // The arguments can raise the right.
-        access.check(&operation.name(), call.needed(&server.ctx, &given)?)?;
-        call.run.poll(&server.ctx, &given, &caller).transpose()?
-    };
-
-    // A call that waits for entries is a task, and occupies no thread in the meantime.
-    let polled = match polled {
-        Some(poll) => {
-            let (ctx, stop) = (server.ctx.clone(), server.stop.clone());
-            Some(poll.run(ctx, &access.budget, stop).await?)
-        }
-        None => None,
-    };
-
-    let calling = server.clone();
-    let work = move || {
-        let ctx = &calling.ctx;
-        let answer = if let Some(answer) = polled {
-            answer
-        } else {
-            let args =
-                Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
-            call.run.answer(ctx, &args, &caller)?
-        };
-        shaped(
-            operation,
-            &answer,
-            &Finish {
-                store: &ctx.store.id(),
-            },
-        )
-    };
-
-    server.carry_out(&access.budget, work).await?
-}
-
-/// The JSON text of a call's result.
-fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec<u8>, HttpError> {
-    let Shape::Typed { convert, .. } = operation.answer else {
-        return Ok(answer_text(answer, with.store));
-    };
-    // Only a bug makes a call differ from the type of its answer, so the log has it as an error.
-    let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(call = operation.call, %error, "answer has an unexpected form");
-        HttpError::from(CallError::Internal(format!(
-            "the answer has an unexpected form: {error}"
-        )))
-    };
-
-    let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_ANSWER_DEPTH_MAX);
-    let value = to_json(&value.map_err(|error| failed(&error))?);
-    let value = convert(value, with).map_err(|error| failed(&error))?;
-    serde_json::to_vec(&value).map_err(|error| failed(&error))
 }

@@ -7,7 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value as Json, json};
 
-use super::operations::{OPERATIONS, Operation, Shape};
+use super::operations::{OPERATIONS, Operation};
 use super::params::{Param, ParamKind};
 
 /// The document.
@@ -23,15 +23,14 @@ pub fn document() -> Json {
 
     let mut paths: BTreeMap<String, Map<String, Json>> = BTreeMap::new();
     for operation in OPERATIONS.iter() {
-        let answer = match operation.answer {
-            Shape::Call { schema } | Shape::Typed { schema, .. } | Shape::Events { schema } => {
-                let schema = present(schema(&mut generator));
-                json!({ "application/json": { "schema": schema } })
-            }
-            Shape::Stream => json!({
+        let answer = if operation.is_stream {
+            json!({
                 "text/event-stream": { "schema": { "type": "string" } },
                 "application/x-ndjson": { "schema": { "type": "string" } },
-            }),
+            })
+        } else {
+            let schema = present((operation.call.answer)(&mut generator));
+            json!({ "application/json": { "schema": schema } })
         };
 
         let path = paths
@@ -90,7 +89,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
                 .into_iter()
                 .filter_map(|part| part.as_object().cloned())
                 .flatten();
-            (param.name.to_string(), Json::Object(schema.collect()))
+            (param.name.clone(), Json::Object(schema.collect()))
         };
 
         let properties: Map<_, _> = operation.params.iter().map(property).collect();
@@ -102,7 +101,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
     let described = json!({
         "summary": operation.summary(),
         "operationId": format!("{}{}", operation.method.to_ascii_lowercase(), operation.path.replace(['/', '{', '}', '-'], "_")),
-        "x-scope": operation.made().map_or("", |call| call.right.name()),
+        "x-scope": operation.call.right.name(),
         "parameters": parameters,
         "responses": {
             "200": { "description": "The answer", "content": answer },
@@ -121,7 +120,7 @@ fn described(operation: &Operation, answer: &Json) -> Json {
 
 fn schema(param: &Param) -> Json {
     match param.kind {
-        ParamKind::Text | ParamKind::SeqCursor => json!({ "type": "string" }),
+        ParamKind::Text => json!({ "type": "string" }),
         ParamKind::Count => json!({ "type": "integer", "minimum": 0 }),
         ParamKind::Flag => json!({ "type": "boolean" }),
         ParamKind::Time => json!({ "type": ["string", "integer"] }),
@@ -137,7 +136,6 @@ mod tests {
     fn every_operation_makes_a_call_and_has_a_schema() {
         let document = document();
         for operation in OPERATIONS.iter() {
-            operation.made().unwrap();
             let method = operation.method.to_ascii_lowercase();
             let described = &document["paths"][format!("/api/v1{}", operation.path)][&method];
             assert!(

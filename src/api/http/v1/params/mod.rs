@@ -1,19 +1,16 @@
 //! Parameters of operations: from the path, the query or a JSON body to the arguments of a call.
 
-use std::borrow::Cow;
-
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value as Json};
 
 use super::super::answer::HttpError;
-use crate::api::call::position;
 
 #[derive(Debug, Clone)]
 pub(super) struct Param {
-    pub(super) name: Cow<'static, str>,
+    pub(super) name: String,
     pub(super) kind: ParamKind,
-    pub(super) doc: Cow<'static, str>,
+    pub(super) doc: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,23 +23,13 @@ pub(super) enum ParamKind {
     Time,
     /// A JSON value; in a query, its text.
     Json,
-    /// `<store>:<position>`, passed on as the argument `before`: a sequence number.
-    SeqCursor,
-}
-
-pub(super) const fn param(name: &'static str, kind: ParamKind, doc: &'static str) -> Param {
-    Param {
-        name: Cow::Borrowed(name),
-        kind,
-        doc: Cow::Borrowed(doc),
-    }
 }
 
 /// The parameters of an operation: the fields of the arguments of its call, but those in its path.
-pub(super) fn of_arguments<T: JsonSchema>(path: &str) -> Vec<Param> {
+pub(super) fn of_arguments(args: fn(&mut SchemaGenerator) -> Schema, path: &str) -> Vec<Param> {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let schema = args(&mut settings.into_generator());
     let fields = schema.get("properties").and_then(Json::as_object);
 
     fields
@@ -50,14 +37,13 @@ pub(super) fn of_arguments<T: JsonSchema>(path: &str) -> Vec<Param> {
         .flatten()
         .filter(|(name, _)| !path.contains(&format!("{{{name}}}")))
         .map(|(name, field)| Param {
-            name: name.clone().into(),
+            name: name.clone(),
             kind: ParamKind::of(field),
             doc: field
                 .get("description")
                 .and_then(Json::as_str)
                 .unwrap_or_default()
-                .to_owned()
-                .into(),
+                .to_owned(),
         })
         .collect()
 }
@@ -99,14 +85,14 @@ impl ParamKind {
 
 impl Param {
     /// The argument with the value of this parameter.
-    fn argument(&self, value: &Json, store: &str) -> Result<(&str, Json), HttpError> {
+    fn argument(&self, value: &Json) -> Result<Json, HttpError> {
         // In a query every value is text; in a JSON body it may have its type. Both are accepted
         // everywhere.
         let text = value.as_str();
         let expected =
             |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
 
-        let argument = match self.kind {
+        Ok(match self.kind {
             ParamKind::Text => text.map(Json::from).ok_or_else(|| expected("text"))?,
             ParamKind::Count => {
                 let number = value.as_u64().or_else(|| text?.parse().ok());
@@ -136,18 +122,7 @@ impl Param {
                 Some(Ok(value)) => value,
                 Some(Err(error)) => return Err(expected(&format!("JSON: {error}"))),
             },
-            ParamKind::SeqCursor => {
-                // A cursor becomes the argument `before`, whatever its parameter is called.
-                let position = position(text.ok_or_else(|| expected("a cursor"))?, store)?;
-                let seq: Option<u64> = position.parse().ok();
-                return Ok((
-                    "before",
-                    seq.ok_or_else(|| expected("a cursor of this list"))?.into(),
-                ));
-            }
-        };
-
-        Ok((&self.name, argument))
+        })
     }
 }
 
@@ -162,14 +137,13 @@ pub(super) fn arguments(
     known: &[Param],
     path: &[(String, String)],
     given: Vec<(String, Json)>,
-    store: &str,
 ) -> Result<Map<String, Json>, HttpError> {
     let mut args = Map::new();
     for (name, value) in given {
         let Some(param) = known.iter().find(|param| param.name == name) else {
             let names = known
                 .iter()
-                .map(|param| &*param.name)
+                .map(|param| param.name.as_str())
                 .collect::<Vec<_>>()
                 .join(", ");
             let names = if names.is_empty() {
@@ -187,9 +161,8 @@ pub(super) fn arguments(
             continue;
         }
 
-        let (name, value) = param.argument(&value, store)?;
         // Which of the two counts would be a guess.
-        if args.insert(name.to_owned(), value).is_some() {
+        if args.insert(name.clone(), param.argument(&value)?).is_some() {
             return Err(HttpError::bad(format!("parameter `{name}` is given twice")));
         }
     }

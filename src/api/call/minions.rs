@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::super::{Call, In, Limited, OF_MINIONS, Run, failed};
+use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{Minion, MinionsFilter, MinionsPage, minion, minions_list};
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::{Glob, Limit};
