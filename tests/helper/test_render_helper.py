@@ -1,4 +1,5 @@
 """The program with which the daemon renders files in Salt's Python: the modules and the configuration that it loads."""
+import json
 import os
 import pwd
 import subprocess
@@ -81,3 +82,45 @@ def test_memory_is_limited_for_the_process_and_its_children():
     bound = 1 << 28
     assert done.stdout.splitlines() == [
         f"({bound}, {bound})", f"({bound}, {bound})", f"out of memory: the limit is {bound} bytes (reactor.helper_memory)"]
+
+
+@pytest.mark.skipif("SALTCELLAR_BIN" not in os.environ, reason="SALTCELLAR_BIN is not set")
+@pytest.mark.parametrize("form", ["package", "function"])
+def test_a_renderer_that_a_package_replaces_was_not_noticed(form, tmp_path):
+    """A package of entry points whose `yaml` replaces Salt's, in an environment of its own on top of the one with Salt."""
+    salt = pytest.importorskip("salt")
+    package = "saltown" if form == "package" else "saltown:places"
+    env = tmp_path / "env"
+    site = env / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    (site / "saltown" / "renderers").mkdir(parents=True)
+    (env / "bin").mkdir()
+    (env / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    (env / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+    (site / "salt.pth").write_text(f"{Path(salt.__file__).parents[1]}\n")
+    (site / "saltown" / "__init__.py").write_text(
+        "import os\n\n\ndef places():\n    return {'renderers': [os.path.join(os.path.dirname(__file__), 'renderers')]}\n"
+    )
+    (site / "saltown" / "renderers" / "yaml.py").write_text(
+        "def render(text, saltenv='base', sls='', argline='', **kwargs):\n"
+        "    return {'replaced': {'local.test.ping': [{'tgt': 'other'}]}}\n"
+    )
+    info = site / "saltown-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: saltown\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[salt.loader]\nsaltown = {package}\n")
+    (tmp_path / "own.sls").write_text("mine:\n  local.test.ping: [{tgt: mine}]\n")
+    (tmp_path / "master").write_text(f"root_dir: {tmp_path}\nreactor:\n- 'a/*': [{tmp_path}/own.sls]\n")
+
+    def run(verb, *more, python=env / "bin" / "python"):
+        command = [os.environ["SALTCELLAR_BIN"], "--output", "json", "reactor", verb, "--master-config", str(tmp_path / "master")]
+        done = subprocess.run([*command, "--salt-python", str(python), *more], capture_output=True, text=True, timeout=600, check=False)
+        assert done.stdout, done.stderr
+        return done.stdout
+
+    shown = run("test", str(tmp_path / "own.sls"), "--tag", "a/b")
+    assert '"other"' in shown and '"mine"' not in shown, shown
+    (row,) = json.loads(run("check"))["files"]
+    assert row["state"] == "not native", row
+    # Without the package the file is rendered here.
+    (row,) = json.loads(run("check", python=sys.executable))["files"]
+    assert row["state"] == "ok", row

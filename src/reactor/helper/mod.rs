@@ -317,10 +317,15 @@ impl Helper {
     }
 
     fn start(&self) -> Result<Process, SaltError> {
+        Self::started(|| Process::start(&self.options))
+    }
+
+    /// Tries a start again if the process is killed meanwhile.
+    fn started<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, SaltError> {
         let mut tries = 0;
         loop {
-            match Process::start(&self.options) {
-                Ok(process) => return Ok(process),
+            match start() {
+                Ok(started) => return Ok(started),
                 Err(StartError::Failed(why)) => return Err(SaltError::Absent(why)),
                 Err(StartError::Killed(why)) => {
                     tries += 1;
@@ -402,6 +407,10 @@ impl Salt for Helper {
             Some(why) => SaltChecked::Compiled(why.to_owned()),
             None => SaltChecked::Rendered,
         })
+    }
+
+    fn packages_have_renderers(&self) -> Result<bool, SaltError> {
+        Self::started(|| Process::packages_have_renderers(&self.options))
     }
 
     fn renderers(&self, state: u64) -> Result<HashMap<String, bool>, SaltError> {

@@ -69,6 +69,31 @@ impl Drop for Process {
 
 impl Process {
     pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
+        let (process, stderr) = Self::spawn(options)?;
+        options.metrics.helper_starts.add(1);
+        let (process, _) = process.greet(options, stderr, &hello(options))?;
+        Ok(process)
+    }
+
+    /// Whether a package that is installed in this Python may have renderers for Salt. Takes a
+    /// process of its own, which does not load Salt.
+    pub(in crate::reactor) fn packages_have_renderers(
+        options: &HelperOptions,
+    ) -> Result<bool, StartError> {
+        let (process, stderr) = Self::spawn(options)?;
+        let question = serde_json::json!({"op": "packages"});
+        let (_, answer) = process.greet(options, stderr, &question)?;
+        answer
+            .get("packages")
+            .and_then(Json::as_bool)
+            .ok_or_else(|| {
+                let python = options.python.display();
+                StartError::Failed(format!("{python}: invalid answer about packages: {answer}"))
+            })
+    }
+
+    /// Starts the program, and returns its standard error.
+    fn spawn(options: &HelperOptions) -> Result<(Self, UnixStream), StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
 
@@ -91,26 +116,37 @@ impl Process {
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
 
+        // The command holds the other ends of the sockets, and would hide the end of the child, if
+        // it were kept.
         let child = command.spawn().map_err(|error| failed(&error))?;
-        options.metrics.helper_starts.add(1);
-        // It holds the other ends of the sockets, and would hide the end of the child.
-        drop(command);
 
-        let mut process = Self {
+        let process = Self {
             child,
             account,
             stream: ours,
             rest: Vec::new(),
         };
+        Ok((process, stderr))
+    }
 
-        match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
+    /// Sends the first request to a new process.
+    fn greet(
+        mut self,
+        options: &HelperOptions,
+        stderr: UnixStream,
+        request: &Json,
+    ) -> Result<(Self, Json), StartError> {
+        let python = options.python.display();
+        let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
+
+        match self.ask(request, limits::REACTOR_HELPER_START_TIME) {
             Ok(answer) => match answer.get("error").and_then(Json::as_str) {
                 Some(error) => Err(failed(&error)),
-                None => Ok(process),
+                None => Ok((self, answer)),
             },
             Err(fault) => {
                 // The end of the process first, so that all of its last words are there.
-                let status = process.end();
+                let status = self.end();
                 let words = last_words(stderr);
                 Err(match fault {
                     Fault::TooLong => {

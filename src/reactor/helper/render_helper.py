@@ -302,6 +302,36 @@ class CheckedRenderers:
         return name in self.rend
 
 
+def packages_have_renderers():
+    """Whether an installed package may have renderers, by Salt's entry points. Imports neither Salt nor what the entry points name."""
+    try:
+        import importlib.metadata
+        import importlib.util
+    except ImportError:
+        # Python before 3.8 cannot tell.
+        return True
+
+    for distribution in importlib.metadata.distributions():
+        for point in distribution.entry_points:
+            if point.group == "salt.loader" and may_have_renderers(point.value):
+                return True
+    return False
+
+
+def may_have_renderers(value):
+    """Whether an entry point of Salt's loader may name renderers."""
+    # A function, which says where the modules are. Only Salt calls it.
+    if ":" in value:
+        return True
+    try:
+        spec = importlib.util.find_spec(value.split("[")[0].strip())
+    except Exception:  # pylint: disable=broad-except
+        # The package above may raise anything when it is imported. Salt skips it as well, or not.
+        return True
+    places = spec.submodule_search_locations if spec else ()
+    return any(os.path.isdir(os.path.join(place, "renderers")) for place in places or ())
+
+
 def is_of_salt(renderer):
     """Whether it is one of Salt's own. The loader names a module by whether its file is below Salt's package."""
     return renderer.__module__.startswith("salt.loaded.int.")
@@ -793,6 +823,9 @@ def main():
                 # The daemon reads these only if this process fails to start.
                 os.dup2(null, 1)
                 os.dup2(null, 2)
+            elif request["op"] == "packages":
+                search_user_site()
+                answer = {"packages": packages_have_renderers()}
             else:
                 answer = helper.answer(request)
         except BaseException as exc:  # pylint: disable=broad-except

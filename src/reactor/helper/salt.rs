@@ -103,6 +103,12 @@ pub trait Salt: Send + Sync {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
+    /// Whether an installed package, such as an extension of Salt, may have renderers, which can
+    /// also replace those of Salt. Does not load Salt.
+    fn packages_have_renderers(&self) -> Result<bool, SaltError> {
+        Ok(false)
+    }
+
     /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before
     /// means that their directories have changed, so that they are loaded anew.
     fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {

@@ -3,9 +3,13 @@
 //!
 //! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always that of its
 //! file (`__virtualname__`). So if a directory has modules, Salt's Python says which renderers
-//! there are and whose. Without such modules no process is started. The directories are looked at
-//! again after [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its
-//! renderers anew.
+//! there are and whose. The directories are looked at again after
+//! [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its renderers
+//! anew.
+//!
+//! Installed packages (extensions of Salt) can also have such modules. Without modules in the
+//! directories Python is asked once whether there is such a package, without loading Salt; only if
+//! there is one, Salt lists its renderers.
 //!
 //! Salt is asked in a thread of its own, because a Python that hangs takes up to
 //! [`limits::REACTOR_HELPER_START_TIME`], and files of Salt's renderers do not depend on it.
@@ -32,20 +36,25 @@ use crate::reactor::helper::salt::{Salt, SaltError};
 /// The renderers for one state of the directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Renderers {
-    /// Identifies the state; 0 without any module of the site.
+    /// Identifies the state; 0 without any module in the directories.
     pub(crate) state: u64,
     known: Known,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {
     /// Only those of Salt.
-    #[default]
     SaltS,
     /// By name, with true for a renderer of the site.
     Listed(HashMap<String, bool>),
-    /// Salt's Python did not respond. The names of the site's modules.
+    /// Salt's Python was not asked or did not respond. The names of the modules in the directories.
     Guessed(Vec<String>),
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::Guessed(Vec::new())
+    }
 }
 
 /// The origin of a renderer.
@@ -167,10 +176,6 @@ impl SiteRenderers {
     /// Looks at the directories, and asks Salt if its list may have changed.
     fn look(self: &Arc<Self>, last: &mut Last, now: Instant, salt: &Arc<dyn Salt>) {
         let (state, names) = self.state();
-        if state == 0 {
-            last.known = Arc::default();
-            return;
-        }
 
         // A list is kept until the directories change, a guess for a while: a process that does not
         // start must not be started for each rendering.
@@ -181,8 +186,8 @@ impl SiteRenderers {
             return;
         }
 
-        // Nothing waits for the check of a guess.
-        let patience = if is_same {
+        // Nothing waits for the check of a guess, but for the first answer.
+        let patience = if is_same && last.guess_trusted.is_some() {
             Duration::ZERO
         } else {
             self.patience
@@ -249,10 +254,10 @@ impl SiteRenderers {
 }
 
 impl Renderers {
-    /// The renderers with those of installed extensions, which are in no directory of the
-    /// configuration; `None` if Salt was asked before, or does not respond.
+    /// The renderers with those of extensions that were installed since Python was asked for them;
+    /// `None` if Salt has listed its renderers, or does not respond.
     pub(crate) fn with_packages(&self, salt: &dyn Salt) -> Option<Self> {
-        if self.state != 0 {
+        if self.state != 0 || matches!(self.known, Known::Listed(_)) {
             return None;
         }
         let all = salt.renderers(0).ok()?;
@@ -264,11 +269,22 @@ impl Renderers {
 
     /// Salt's list; `None` if its Python does not respond.
     fn listed(state: u64, salt: &dyn Salt) -> Option<Self> {
-        match salt.renderers(state) {
-            Ok(all) => Some(Self {
-                state,
-                known: Known::Listed(all),
-            }),
+        // The usual case: no process has to load Salt.
+        let found = match state {
+            0 => salt.packages_have_renderers(),
+            _ => Ok(true),
+        };
+
+        let known = found.and_then(|found| {
+            if found {
+                salt.renderers(state).map(Known::Listed)
+            } else {
+                Ok(Known::SaltS)
+            }
+        });
+
+        match known {
+            Ok(known) => Some(Self { state, known }),
             Err(error) => {
                 // Without Salt's Python a file that uses one of them fails with an error of its
                 // own.
@@ -313,6 +329,23 @@ mod tests {
 
     /// Lists these renderers of the site, and counts the questions.
     struct Lists(Vec<&'static str>, AtomicUsize);
+
+    /// The same, from an installed package.
+    struct Installed(Lists, AtomicUsize);
+
+    impl Salt for Installed {
+        fn packages_have_renderers(&self) -> Result<bool, SaltError> {
+            // It does not start at first.
+            match self.1.fetch_add(1, Ordering::SeqCst) {
+                0 => Err(SaltError::Absent("it did not start".to_owned())),
+                _ => Ok(true),
+            }
+        }
+
+        fn renderers(&self, state: u64) -> Result<HashMap<String, bool>, SaltError> {
+            self.0.renderers(state)
+        }
+    }
 
     impl Salt for Lists {
         fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {
@@ -370,6 +403,27 @@ mod tests {
         fs::write(dir.path().join("own/pkg/__init__.py"), "").unwrap();
         assert_ne!(looked_at_again(&site, &salt).state, after.state);
         assert_eq!(asked(), 2);
+    }
+
+    #[test]
+    fn a_renderer_of_a_package_that_replaces_salts_is_found_by_one_question() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = site(dir.path());
+        let counted = || AtomicUsize::new(0);
+        let installed = Arc::new(Installed(Lists(vec!["yaml"], counted()), counted()));
+        let salt: Arc<dyn Salt> = installed.clone();
+        assert_eq!(site.now(&salt).owner("yaml"), Some(Owner::Salt), "unknown");
+
+        // Asked again after a while, and then never more.
+        site.last.lock().guess_trusted = None;
+        for _ in 0..3 {
+            let found = looked_at_again(&site, &salt);
+            let owners = ["yaml", "jinja"].map(|name| found.owner(name));
+            assert_eq!(owners, [Some(Owner::Site), Some(Owner::Salt)]);
+            assert_eq!(found.with_packages(&*salt), None);
+        }
+        assert_eq!(installed.1.load(Ordering::SeqCst), 2);
+        assert_eq!(installed.0.1.load(Ordering::SeqCst), 1);
     }
 
     #[test]
