@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Output;
 
+use rmpv::Value;
+
 use crate::doctor_master::Shop;
-use crate::fake_daemon::{program, stderr, stdout};
+use crate::fake_daemon::{FakeDaemon, map, program, stderr, stdout};
 
 fn setup(shop: &Shop, flags: &[&str]) -> Output {
     let mut command = program();
@@ -65,6 +67,48 @@ fn without_permission_setup_only_shows_the_plan() {
     assert_eq!(
         refused,
         "saltcellar: nothing was changed: add --yes to make these steps without a question\n"
+    );
+}
+
+#[test]
+fn the_plan_counts_what_salts_time_would_delete() {
+    let shop = shop();
+    shop.put("salt/master", "root_dir: DIR\nkeep_jobs_seconds: 7200\n");
+    let class = "store: {classes: [{name: jobs, keep: {age: salt}}]}\n";
+    shop.put("c.yaml", class);
+    let says = "this master's keep_jobs_seconds is 2h, and store.classes has `age: salt`: older jobs will be deleted: ";
+    let unknown = stdout(&setup(&shop, &["--dry-run"]));
+    let expected = format!("{says}how many is unknown while the daemon does not answer\n");
+    assert!(unknown.contains(&expected), "{unknown}");
+
+    let segment = |entries: u64, outcome: &'static str| {
+        map([
+            ("class", "jobs".into()),
+            ("segment", 1.into()),
+            ("jobs", 1.into()),
+            ("entries", entries.into()),
+            ("raw_bytes", 1.into()),
+            ("disk_bytes", 1.into()),
+            ("reason", "age".into()),
+            ("outcome", outcome.into()),
+        ])
+    };
+    let daemon = FakeDaemon::answering("store_prune", move |args| {
+        let asked = ["class", "age_s", "dry_run"].map(|key| args[key].to_string());
+        assert_eq!(asked, ["\"jobs\"", "7200", "true"]);
+        // A held one stays.
+        let rows = vec![
+            segment(1000, "planned"),
+            segment(200, "planned"),
+            segment(30, "held"),
+        ];
+        Ok(map([("segments", Value::Array(rows))]))
+    });
+    std::os::unix::fs::symlink(&daemon.socket, shop.path("s.sock")).unwrap();
+    let counted = stdout(&setup(&shop, &["--dry-run"]));
+    assert!(
+        counted.contains(&format!("{says}1200 stored entries\n")),
+        "{counted}"
     );
 }
 

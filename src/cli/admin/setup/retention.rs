@@ -35,7 +35,12 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
 
     let count = match planned {
         Ok((pruned, _)) => {
-            let entries: u64 = pruned.segments.iter().map(|row| row.entries).sum();
+            // Segments with held jobs, for example, are listed and stay.
+            let planned = pruned
+                .segments
+                .iter()
+                .filter(|row| row.outcome == "planned");
+            let entries: u64 = planned.map(|row| row.entries).sum();
             format!("{entries} stored entries")
         }
         Err(_) => "how many is unknown while the daemon does not answer".to_owned(),
