@@ -548,4 +548,29 @@ fn a_search_whose_client_is_gone_ends() {
     assert!(read_to_end(&mut last).len() > 4);
     let answered = count(answers) - before;
     assert!(answered < CLIENTS / 2, "{answered} searches were answered");
+
+    // Over HTTP, with a token: `/metrics` is answered beside them.
+    let token = crate::http::token(&cellar, &["gone", "--scope", "read"]);
+    let path = "/api/v1/events?limit=5&where=data.text%20==%20'y'";
+    assert_eq!(crate::http::get(&address, path, &token).status, 200);
+    let before = count(answers);
+    let requests = cellar.counter("http_requests");
+    let impatient: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut peer = crate::http::connect(&address);
+            let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}\r\n");
+            peer.write_all(head.as_bytes()).unwrap();
+            peer
+        })
+        .collect();
+    wait_for("the requests", || {
+        (cellar.counter("http_requests") >= requests + CLIENTS).then_some(())
+    });
+    let beside = count(answers) - before;
+    assert!(beside < CLIENTS, "/metrics was answered after all searches");
+    drop(impatient);
+    // A client has few workers, so this one is answered after those that were not ended.
+    assert_eq!(crate::http::get(&address, path, &token).status, 200);
+    let answered = count(answers) - before;
+    assert!(answered < CLIENTS / 2, "{answered} searches were answered");
 }

@@ -854,6 +854,21 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         "{}",
         in_body.text()
     );
+    let in_tag = request(
+        &address,
+        "POST",
+        &format!("/hook/gitlab/{secret}"),
+        &write,
+        b"{}",
+    );
+    assert!(
+        in_tag.status == 400
+            && in_tag
+                .text()
+                .contains("the tag of the hook has a valid token"),
+        "{}",
+        in_tag.text()
+    );
     assert!(!cellar.log().contains(&secret), "{}", cellar.log());
     for path in [
         "/hook/gitlab/ci%0A",
@@ -902,7 +917,7 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
     );
     // A sink that delivers to the hook itself: each event passes through the hook four times.
     let text = format!(
-        "http: {{listen: '{address}', unix: DIR/http.sock}}\nsinks:\n  back:\n    match: [{{tag: 'salt/engines/hook/gitlab/loop'}}]\n    encoder: json\n    \
+        "http: {{listen: '{address}', unix: DIR/http.sock, hook_headers: [X-GitLab-Event, authorization, saltcellar-hops]}}\nsinks:\n  back:\n    match: [{{tag: 'salt/engines/hook/gitlab/loop'}}]\n    encoder: json\n    \
          transport: {{http: {{url: 'http://{address}/hook/gitlab/loop', headers: {{authorization: '{}'}}}}}}\n",
         write.trim().strip_prefix("authorization: ").unwrap()
     );
@@ -941,6 +956,17 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         ]
     );
     assert_eq!(cellar.counter("hook_events"), 4);
+
+    // Of the headers only those that the configuration lists, and no credentials.
+    let headers = format!("{write}x-gitlab-event: Push\r\nx-other: 1\r\n");
+    let fired = request(&address, "POST", "/hook/gitlab/push", &headers, b"{}");
+    assert_eq!(fired.status, 202, "{}", fired.text());
+    let (_, data) = master.next();
+    assert_eq!(
+        data["headers"],
+        map(vec![("X-Gitlab-Event", "Push".into())]),
+        "{data}"
+    );
 }
 
 #[test]

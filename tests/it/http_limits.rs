@@ -148,8 +148,19 @@ fn foreign(cellar: &Cellar, world: World, count: usize) {
 }
 
 fn start(world: World) -> Cellar {
-    let sink = "sinks:\n  out: {encoder: json, transport: {file: {path: DIR/out.jsonl}}}\n";
-    let cellar = Cellar::start_configured(&format!("{LISTENER}{sink}"), &[]);
+    start_with(world, "")
+}
+
+/// A store with every kind of entry, and this sink besides `out`.
+pub(crate) fn start_full(sink: &str) -> Cellar {
+    start_with(World::Full, sink)
+}
+
+fn start_with(world: World, sink: &str) -> Cellar {
+    let sinks = format!(
+        "sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n{sink}"
+    );
+    let cellar = Cellar::start_configured(&format!("{LISTENER}{sinks}"), &[]);
     foreign(&cellar, world, 3);
     own_job(&cellar, OWN[0], "web1", "state.apply", "web", 1);
     shared_job(&cellar, SHARED[0], world);
@@ -294,7 +305,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// All values of the parameters in a path.
-fn paths(path: &str) -> Vec<String> {
+pub(crate) fn paths(path: &str) -> Vec<String> {
     let mut found = vec![path.to_owned()];
     for (part, values) in [
         (
@@ -324,6 +335,44 @@ fn paths(path: &str) -> Vec<String> {
     found
 }
 
+/// The position after which a list continues names nothing that the token may not read: an event or a minion that the page
+/// shows, a job of the allowed minion, or a whole second. It is another one in another store, so it is not compared.
+fn assert_allowed(path: &str, page: &Json, next: &str) {
+    let rows = |name: &str, key: &str| -> Vec<String> {
+        let rows = page[name].as_array().into_iter().flatten();
+        rows.map(|row| match &row[key] {
+            Json::String(text) => text.clone(),
+            other => other.to_string(),
+        })
+        .collect()
+    };
+
+    let Some((_, position)) = next.split_once(':') else {
+        // A minion by its name.
+        let names = [
+            rows("minions", "id"),
+            rows("minions", "minion"),
+            rows("returns", "minion"),
+            rows("states", "minion"),
+        ];
+        let is_shown = names.iter().flatten().any(|name| name == next);
+        return assert!(
+            is_shown,
+            "{path}: next is {next}, which it does not show: {page}"
+        );
+    };
+    if page.get("jobs").is_some() {
+        let is_allowed = SHARED.iter().chain(&OWN).any(|jid| *jid == position);
+        let is_second = position.len() == 20 && position.ends_with("000000");
+        return assert!(is_allowed || is_second, "{path}: next is {next}: {page}");
+    }
+    let ids = rows("events", "id");
+    assert!(
+        ids.iter().any(|id| id == next),
+        "{path}: next is {next}, which it does not show: {page}"
+    );
+}
+
 /// An answer, and those of the pages after it.
 fn pages(address: &str, token: &str, path: &str, secret: &str) -> Vec<(u16, String)> {
     let mut found = Vec::new();
@@ -337,6 +386,7 @@ fn pages(address: &str, token: &str, path: &str, secret: &str) -> Vec<(u16, Stri
         let Some(cursor) = json["next"].as_str() else {
             return found;
         };
+        assert_allowed(&next, &json, cursor);
         assert!(found.len() < 100, "{path} does not end");
         let name = if cursor.contains(':') {
             "cursor"
@@ -387,6 +437,52 @@ fn requests(cellar: &Cellar) -> Vec<(String, String)> {
     }
     assert!(found.len() > 300, "{}", found.len());
     found
+}
+
+/// The views of the page.
+pub(crate) fn views() -> Vec<String> {
+    let views = ["/", "/jobs", "/events", "/minions", "/reactor", "/engines"];
+    let more = [
+        "/minions/web1",
+        "/minions/db1",
+        "/events/4",
+        "/engines/out",
+        "/jobs?result=failed",
+        "/events?where=true",
+    ];
+    let jobs = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION]
+        .map(|jid| format!("/jobs/{jid}"));
+    let diff = format!("/jobs/{}/diff", SHARED[1]);
+    let all = views.into_iter().chain(more).map(str::to_owned);
+    all.chain(jobs).chain([diff]).collect()
+}
+
+/// What salt-api is asked.
+pub(crate) fn chunks() -> Vec<Json> {
+    let jids = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION];
+    let mut chunks = vec![
+        json!({ "fun": "jobs.list_jobs" }),
+        json!({ "fun": "jobs.active" }),
+    ];
+    for fun in ["jobs.list_job", "jobs.lookup_jid"] {
+        chunks.extend(jids.map(|jid| json!({ "fun": fun, "jid": jid })));
+    }
+    for filter in [
+        json!({ "search_target": "db1" }),
+        json!({ "search_function": "secret.*" }),
+        json!({ "search_metadata": { SECRET: "*" } }),
+    ] {
+        let mut chunk = json!({ "fun": "jobs.list_jobs" });
+        chunk
+            .as_object_mut()
+            .unwrap()
+            .extend(filter.as_object().unwrap().clone());
+        chunks.push(chunk);
+    }
+    for chunk in &mut chunks {
+        chunk["client"] = "runner".into();
+    }
+    chunks
 }
 
 /// Compares all answers of two stores for tokens with the same limits. These operations apply them, and all others reject the token.
@@ -443,25 +539,7 @@ fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied
             assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
         }
     }
-    let views = ["/", "/jobs", "/events", "/minions", "/reactor", "/engines"];
-    let jobs = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION]
-        .map(|jid| format!("/jobs/{jid}"));
-    let more = [
-        "/minions/web1",
-        "/minions/db1",
-        "/events/4",
-        "/engines/out",
-        "/jobs?result=failed",
-        "/events?where=true",
-    ];
-    let diff = format!("/jobs/{}/diff", SHARED[1]);
-    let all = views
-        .into_iter()
-        .chain(more)
-        .map(str::to_owned)
-        .chain(jobs)
-        .chain([diff]);
-    for path in all {
+    for path in views() {
         let [one, two] = [&of_full, &of_other].map(|(address, token)| {
             let answer = get(address, &path, token);
             assert!(!answer.text().contains(secret), "{path}: {}", answer.text());
@@ -472,28 +550,7 @@ fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied
             assert_eq!(one, two, "{limits:?} {path}");
         }
     }
-    let jids = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION];
-    let mut chunks = vec![
-        json!({ "fun": "jobs.list_jobs" }),
-        json!({ "fun": "jobs.active" }),
-    ];
-    for fun in ["jobs.list_job", "jobs.lookup_jid"] {
-        chunks.extend(jids.map(|jid| json!({ "fun": fun, "jid": jid })));
-    }
-    for filter in [
-        json!({ "search_target": "db1" }),
-        json!({ "search_function": "secret.*" }),
-        json!({ "search_metadata": { SECRET: "*" } }),
-    ] {
-        let mut chunk = json!({ "fun": "jobs.list_jobs" });
-        chunk
-            .as_object_mut()
-            .unwrap()
-            .extend(filter.as_object().unwrap().clone());
-        chunks.push(chunk);
-    }
-    for mut chunk in chunks {
-        chunk["client"] = "runner".into();
+    for chunk in chunks() {
         let [one, two] = [&of_full, &of_other].map(|(address, token)| {
             let answer = request(address, "POST", "/", token, chunk.to_string().as_bytes());
             assert!(
@@ -557,33 +614,55 @@ fn read_stream(stream: &mut TcpStream, done: impl Fn(&str) -> bool) -> String {
 fn a_stream_sends_nothing_when_others_entries_are_stored() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
-    let token = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
-    for query in ["", "?max_rate=1", "?where=data.text%20is%20defined"] {
-        let mut stream = connect(&address);
-        let head = format!(
-            "GET /api/v1/events/stream{query} HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n{token}\r\n"
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        let begun = std::time::Instant::now();
-        read_stream(&mut stream, |text| text.contains("\r\n\r\n1\r\n\n\r\n"));
-        for n in 0..3 {
-            foreign(&cellar, World::Full, 20);
-            let tag = format!("salt/minion/web1/{n}");
-            event(&cellar, &tag, &json!({ "id": "web1", "text": "web" }));
-            foreign(&cellar, World::Full, 20);
-            // With a rate, it is sent in another second than the one before, or counted.
-            let counted = |text: &str| text.matches("{\"count\":1,").count();
-            let text = read_stream(&mut stream, |text| text.contains(&tag) || counted(text) > 0);
-            assert!(!text.contains(SECRET), "{text}");
-            let events = text.matches("\"tag\":").count() + counted(&text);
-            assert_eq!(text.matches("skipped").count(), counted(&text), "{text}");
-            // A sign of life comes by the clock only, every 10 s.
-            let beats = text.matches("\r\n\n\r\n").count();
-            let most = usize::try_from(begun.elapsed().as_secs() / 10).unwrap();
-            assert!(
-                events == 1 && beats <= most,
-                "{query}: {beats} beats, {most} expected: {text}"
-            );
+    // Conditions that others' entries meet, too.
+    let both = format!(
+        "?where={}",
+        encoded(&format!("\"{SECRET}\" in data.text or data.id == \"web1\""))
+    );
+    let all = ["", "?max_rate=1", "?where=data.text%20is%20defined", &both];
+    for (n, (limit, glob, queries)) in [
+        ("--minions", "web*", &all[..]),
+        ("--functions", "state.*", &[all[0], all[3]]),
+        ("--tags", "salt/minion/web1/*", &[all[0], all[3]]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let args = [&format!("web{n}"), "--scope", "read", limit, glob];
+        let token = token(&cellar, &args);
+        for query in queries {
+            assert_alone(&cellar, &address, &token, query, limit);
         }
+    }
+}
+
+/// Asserts that a stream sends web1's events, and nothing when entries of the other minion are stored.
+fn assert_alone(cellar: &Cellar, address: &str, token: &str, query: &str, limit: &str) {
+    let mut stream = connect(address);
+    let head = format!(
+        "GET /api/v1/events/stream{query} HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n{token}\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let begun = std::time::Instant::now();
+    read_stream(&mut stream, |text| text.contains("\r\n\r\n1\r\n\n\r\n"));
+    for n in 0..3 {
+        foreign(cellar, World::Full, 10);
+        let tag = format!("salt/minion/web1/{n}");
+        let data = json!({ "id": "web1", "fun": "state.apply", "text": "web" });
+        event(cellar, &tag, &data);
+        foreign(cellar, World::Full, 10);
+        // With a rate, it is sent in another second than the one before, or counted.
+        let counted = |text: &str| text.matches("{\"count\":1,").count();
+        let text = read_stream(&mut stream, |text| text.contains(&tag) || counted(text) > 0);
+        assert!(!text.contains(SECRET), "{limit} {query}: {text}");
+        let events = text.matches("\"tag\":").count() + counted(&text);
+        assert_eq!(text.matches("skipped").count(), counted(&text), "{text}");
+        // A sign of life comes by the clock only, every 10 s.
+        let beats = text.matches("\r\n\n\r\n").count();
+        let most = usize::try_from(begun.elapsed().as_secs() / 10).unwrap();
+        assert!(
+            events == 1 && beats <= most,
+            "{limit} {query}: {beats} beats, {most} expected: {text}"
+        );
     }
 }

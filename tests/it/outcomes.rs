@@ -300,6 +300,24 @@ fn an_event_of_a_job_that_is_not_cached_has_no_job() {
         cellar.ask("get_fun", vec![("fun", "test.ping".into())]),
         Value::Map(vec![])
     );
+
+    // The extension's return of the same startup state: with the jid that it has got for it.
+    let jid = cellar.ask("prep_jid", vec![]).as_str().unwrap().to_owned();
+    let load = json!({ "id": "web1", "jid": jid, "fun": "test.ping", "fun_args": [], "return": true, "retcode": 0, "success": true });
+    returned(&cellar, &load);
+    let jobs = document(&cellar, &["jobs", "list"]);
+    let rows = jobs["jobs"].as_array().unwrap();
+    assert_eq!(rows.len(), 1, "{jobs}");
+    assert_eq!(
+        (&rows[0]["jid"], &rows[0]["fun"]),
+        (&json!(jid), &json!("test.ping"))
+    );
+    let job = document(&cellar, &["jobs", "show", &jid]);
+    assert_eq!(
+        (&job["returned"], &job["bus_only"]),
+        (&json!(1), &json!(0)),
+        "{job}"
+    );
 }
 
 #[test]
@@ -361,6 +379,15 @@ fn jobs_without_a_published_load_have_salts_placeholders_or_their_own_minion() {
     assert_eq!(of(FIRST, "Target"), "\"web1\"");
     assert_eq!(of(FIRST, "Function"), "\"test.echo\"");
     assert_eq!(of(FIRST, "Arguments"), "[\"hi\"]");
+
+    // A return without a function, as a returner may get it from a script.
+    returned(
+        &cellar,
+        &json!({ "id": "web1", "jid": SECOND, "return": 1 }),
+    );
+    let jobs = cellar.ask("get_jids", vec![]);
+    let of = |key: &str| jobs[SECOND][key].to_string();
+    assert_eq!(of("Function"), "\"unknown-function\"", "{jobs}");
 }
 
 /// A value of this many levels.

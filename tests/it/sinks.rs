@@ -15,6 +15,7 @@ use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, in_dir, map, wait_for};
+use crate::http::LISTENER;
 
 /// Stores events with these numbers and the tag `test/<n>`, in one call.
 fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
@@ -400,28 +401,44 @@ fn an_invalid_sink_ends_the_start_with_line_and_key() {
 
 #[test]
 fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
+    // The secret, and forms in which a destination could echo it.
+    const SECRET: [&str; 4] = [
+        "t0p/s3cret+",
+        "t0p%2Fs3cret%2B",
+        "t0p%2fs3cret%2b",
+        "dDBwL3MzY3JldCs",
+    ];
     let (port, _) = service(|n, body| {
         // A check of the destination has no body.
         assert!(
             body.is_empty() || !body.contains("pa55") && body.contains("[redacted]"),
             "{body}"
         );
+        let echo = SECRET.join(" ");
+        let echoing = |code: &str| {
+            let len = echo.len();
+            format!("HTTP/1.1 {code}\r\nx-echo: {echo}\r\ncontent-length: {len}\r\n\r\n{echo}")
+        };
         match n {
-            0 => status("401 Unauthorized", "x-echo: t0ps3cret\r\n"),
+            0 => status("200 OK", ""),
+            1 => echoing("401 Unauthorized"),
+            2 => echoing("400 Bad Request"),
             _ => status("200 OK", ""),
         }
     });
     let yaml = format!(
-        "sinks:\n  hook:\n    preset: webhook\n    with: {{url: 'http://127.0.0.1:{port}/', token: 'file:DIR/token'}}\n    \
+        "{LISTENER}sinks:\n  hook:\n    retry: {{backoff: 1s, max: 1s}}\n    batch: {{count: 1, time: 0s}}\n    preset: webhook\n    with: {{url: 'http://127.0.0.1:{port}/', token: 'file:DIR/token'}}\n    \
          redact: [{{builtin: passwords}}]\n    match: [{{tag: 'test/*'}}]\n"
     );
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("token"), "t0ps3cret\n").unwrap();
+    std::fs::write(dir.path().join("token"), format!("{}\n", SECRET[0])).unwrap();
     std::fs::write(dir.path().join("c.yaml"), in_dir(&yaml, dir.path())).unwrap();
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml", "--log-level", "debug"]);
-    put(&cellar, 0..1);
+    // Delivered, retried and then rejected.
+    put(&cellar, 0..2);
     wait_for("the delivery", || {
-        (sink(&cellar, "hook")["counters"]["delivered"] == 1).then_some(())
+        let shown = sink(&cellar, "hook");
+        (shown["counters"]["delivered"] == 1 && shown["dead_letters"] == 1).then_some(())
     });
     let config = cellar.dir.path().join("c.yaml");
     let test = done(&cellar, &["sinks", "test", "hook"]);
@@ -431,8 +448,26 @@ fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
         .arg(config)
         .output()
         .unwrap();
+    let letters = ["sinks", "dead-letters", "list", "hook", "--output", "jsonl"];
+    let letters = done(&cellar, &letters);
+    assert!(letters.contains("400 Bad Request"), "{letters}");
+    let address = crate::http::address(&cellar);
+    let reader = crate::http::token(&cellar, &["all", "--scope", "admin"]);
+    let page = |path: &str| {
+        let answer = crate::http::get(&address, path, &reader);
+        assert_eq!(answer.status, 200, "{path}");
+        answer.text()
+    };
+    let view = page("/engines/hook");
+    assert!(view.contains("400 Bad Request"), "{view}");
     let shown = [
         test,
+        letters,
+        view,
+        page("/engines"),
+        page("/"),
+        page("/api/v1/sinks/hook"),
+        page("/api/v1/sinks/hook/dead-letters"),
         stdout(&check),
         done(&cellar, &["sinks", "show", "hook"]),
         done(&cellar, &["sinks", "list"]),
@@ -440,7 +475,9 @@ fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
         cellar.log(),
     ];
     for text in shown {
-        assert!(!text.contains("t0ps3cret"), "{text}");
+        for form in SECRET {
+            assert!(!text.contains(form), "{form}: {text}");
+        }
     }
 }
 

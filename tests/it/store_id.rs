@@ -1,9 +1,16 @@
 //! The store id, with which a sender could put valid frames into bodies, is in no answer.
 
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rmpv::Value;
+
 use crate::fake_daemon::program;
-use crate::harness::Cellar;
-use crate::http::{LISTENER, address, get, token};
-use crate::http_api::put;
+use crate::harness::wait_for;
+use crate::http::{address, connect, get, local, request, token};
+use crate::http_limits::{chunks, paths, start_full, views};
+use crate::sinks::{service, status};
 
 /// The forms in which the id could be shown: hexadecimal in both byte orders, decimal, and its bytes.
 fn forms(id: u64) -> Vec<Vec<u8>> {
@@ -23,8 +30,30 @@ fn forms(id: u64) -> Vec<Vec<u8>> {
 
 #[test]
 fn no_answer_contains_the_store_id() {
-    let mut cellar = Cellar::start_configured(LISTENER, &[]);
-    put(&cellar, 0..20);
+    // A sink whose destination keeps what it was sent, and rejects some of it.
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sent = seen.clone();
+    let (port, _) = service(move |_, body| {
+        sent.lock().extend_from_slice(body.as_bytes());
+        match body.contains("salt/minion/web1/start") {
+            true => status("400 Bad Request", ""),
+            false => status("204 No Content", ""),
+        }
+    });
+    let sink = format!(
+        "  hook: {{encoder: json, batch: {{count: 1, time: 0s}}, transport: {{http: {{url: 'http://127.0.0.1:{port}/'}}}}}}\n"
+    );
+    let mut cellar = start_full(&sink);
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
+    wait_for("the sinks", || {
+        let sinks = cellar.ask("sinks_list", vec![]);
+        let rows = sinks["sinks"].as_array().unwrap();
+        let is_done = |row: &Value| row["lag_entries"] == 0.into();
+        (rows.len() == 2 && rows.iter().all(is_done)).then_some(())
+    });
     let format = std::fs::read_to_string(cellar.state_dir().join("FORMAT")).unwrap();
     let digits = format
         .lines()
@@ -58,8 +87,11 @@ fn no_answer_contains_the_store_id() {
         &["status", "--output", "json"][..],
         &["doctor", "--output", "json"],
         &["events", "list", "--output", "json"],
-        &["consumers", "create", "audit", "--from", "oldest"],
         &["consumers", "list", "--output", "json"],
+        &["jobs", "list", "--output", "json"],
+        &["sinks", "list", "--output", "json"],
+        &["sinks", "show", "hook", "--output", "json"],
+        &["sinks", "dead-letters", "list", "hook", "--output", "jsonl"],
         &["store", "stats", "--output", "json"],
         &["store", "verify", "--state-dir", &state, "--output", "json"],
         &[
@@ -80,20 +112,59 @@ fn no_answer_contains_the_store_id() {
     answers.push(("MANIFEST".to_owned(), std::fs::read(manifest).unwrap()));
 
     let http = address(&cellar);
-    for path in [
-        "/api/v1/events",
-        "/api/v1/events?limit=1",
-        "/api/v1/status",
-        "/api/v1/jobs",
-        "/metrics",
-        "/",
-    ] {
-        let answer = get(&http, path, &tokens);
-        answers.push((path.to_owned(), answer.text().into_bytes()));
+    // Every operation of the API that reads, and every view of the page.
+    let document = local(&cellar, "GET", "/api/v1/openapi.json", b"").json();
+    let operations = document["paths"].as_object().unwrap();
+    let reading = operations
+        .iter()
+        .filter(|(path, methods)| methods.get("get").is_some() && !path.ends_with("/stream"));
+    let asked: Vec<String> = reading
+        .flat_map(|(path, _)| paths(path))
+        .chain(["/api/v1/events?limit=1", "/metrics", "/engines/hook"].map(str::to_owned))
+        .chain(views())
+        .collect();
+    assert!(asked.len() > 60, "{asked:?}");
+    for path in asked.iter().map(|path| path.replace("/none", "/hook")) {
+        let answer = get(&http, &path, &tokens);
+        let whole = [answer.head.as_bytes(), &answer.body].concat();
+        answers.push((path, whole));
     }
-    let events = answers.iter().find(|(name, _)| name == "/api/v1/events");
-    let text = String::from_utf8_lossy(&events.unwrap().1).into_owned();
-    assert!(text.contains("\"id\":\""), "ids are shown: {text}");
+    let next = "/api/v1/consumers/audit/next";
+    let answer = request(&http, "POST", next, &tokens, b"{\"holder\": \"me\"}");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answers.push((next.to_owned(), answer.body));
+    for chunk in chunks() {
+        let answer = request(&http, "POST", "/", &tokens, chunk.to_string().as_bytes());
+        answers.push((chunk.to_string(), answer.body));
+    }
+    let names_an_entry = |name: &str, mark: &str| {
+        let answer = answers.iter().find(|(asked, _)| asked == name);
+        let text = String::from_utf8_lossy(&answer.unwrap().1).into_owned();
+        assert!(text.contains(mark), "{name}: {text}");
+    };
+    names_an_entry("/api/v1/events", "\"id\":\"");
+    names_an_entry(next, "\"id\":\"");
+    names_an_entry("/api/v1/sinks/hook/dead-letters", "salt/minion/web1/start");
+    for accept in ["application/x-ndjson", "text/event-stream"] {
+        let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
+        let mut stream = connect(&http);
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n{tokens}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        while memchr::memmem::find(&bytes, b"salt/minion/web1/start").is_none() {
+            let got = stream.read(&mut piece).unwrap();
+            assert!(got > 0, "closed");
+            bytes.extend_from_slice(&piece[..got]);
+        }
+        answers.push((format!("{path} as {accept}"), bytes));
+    }
+    answers.push(("what a sink was sent".to_owned(), seen.lock().clone()));
+    let file = std::fs::read(cellar.dir.path().join("out.jsonl")).unwrap();
+    answers.push(("a sink's file".to_owned(), file));
+    let dead = std::fs::read(cellar.state_dir().join("sinks/hook.dead")).unwrap();
+    assert!(!dead.is_empty());
+    answers.push(("dead letters".to_owned(), dead));
 
     // A log that belongs to another store is named without its id.
     assert!(cellar.terminate());
