@@ -57,8 +57,8 @@ test-program: ## build the program, as `make run` does
 	@$(CARGO) build
 
 # Has the program of `test-program`, and compiles it no second time.
-test-build: ## build the crate and its tests
-	@$(CARGO) $(or $(NEXTEST),test) --no-run
+test-build: ## build the crates and their tests
+	@$(CARGO) $(or $(NEXTEST),test) --workspace --no-run
 
 test-release:
 	@$(CARGO) build --release
@@ -66,9 +66,9 @@ test-release:
 test-salt: ## make the Python environments with Salt and the extension
 	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
 
-# Their many small files are in memory, if there is room; in CI they are on the disk.
-test-rust: ## run the tests of the crate
-	@$(PYTHON) tests/lab/in_memory.py $(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --no-fail-fast
+# Their many small files are in memory, if there is room; in CI they are on the disk. nextest runs no examples of documentation.
+test-rust: ## run the tests of the crates
+	@$(PYTHON) tests/lab/in_memory.py $(CARGO) $(if $(NEXTEST),$(NEXTEST) --test-threads $(TEST_THREADS),test) --workspace --no-fail-fast$(if $(NEXTEST), && $(CARGO) test -q --workspace --doc)
 
 # The cases' Pythons are forks of one that has imported Salt. The last step records cases of the site's modules anew, in one process.
 test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
@@ -120,10 +120,10 @@ test-sinks: test-binary ## deliver to real destinations: PostgreSQL, rsyslog, Vi
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@$(MAKE) --no-print-directory deny test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 TOOLS := $(abspath $(TARGET))/tools
 deny: ## check licences, sources and bans of all dependencies, and advisories if their database can be fetched
@@ -300,9 +300,9 @@ COUNT ?= 20000
 SLS_FUZZ := $(abspath $(TARGET))/sls-fuzz
 fuzz-sls: ## compare COUNT random templates, rendered natively, with Salt (SEED=n repeats a run)
 	@mkdir -p "$(SLS_FUZZ)"
-	@$(PYTHON) tests/lab/sls_fuzz.py generate $(SEED) $(COUNT) tests/data/jinja-3008.3.jsonl tests/data/reactor-cases \
+	@$(PYTHON) tests/lab/sls_fuzz.py generate $(SEED) $(COUNT) crates/salt-sls/tests/data/jinja-3008.3.jsonl tests/data/reactor-cases \
 	  tests/data/reactor-cases-own > "$(SLS_FUZZ)/templates.jsonl"
-	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --test it sls_jinja::write_native_renderings -- --exact --ignored --nocapture
+	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --workspace --test conformance jinja::write_native_renderings -- --exact --ignored --nocapture
 	@$(LAB) in-venv --no-extension -- python tests/lab/sls_fuzz.py compare "$(SLS_FUZZ)/native.jsonl"
 
 clean: ## remove all build results and the Python environments

@@ -16,6 +16,6 @@ nitpicky = True
 myst_heading_anchors = 4
 root_doc = "docs/index"
 include_patterns = ["docs/**", "salt/docs/**"]
-exclude_patterns = [".git", "fuzz", "src", "target", "tests"]
+exclude_patterns = [".git", "crates", "fuzz", "src", "target", "tests"]
 html_theme = "furo"
 html_title = f"{project} {release}"

@@ -56,18 +56,18 @@ class Stage:
 
 def stages():
     """In the order in which they start. By hand, what waits comes first, because it takes most of the run and a part of a processor, and the
-    crate's tests come last, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
+    crates' tests come last, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
     # By hand the program is there before its tests, and after `make run` at once. The long run tests the release build.
     program = ("release" if CI else "program", "salt")
-    rust = Stage("rust", "the crate", ("build",), 2)
+    rust = Stage("rust", "the crates", ("build",), 2)
     return [
         Stage("packages", "Debian packages that tests need", prepares=True),
         Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
         *([] if CI else [Stage("program", "the program, as `make run` builds it", ("packages",), 2, prepares=True)]),
-        Stage("build", "the crate and its tests", ("packages",) if CI else ("program",), 2, prepares=True),
+        Stage("build", "the crates and their tests", ("packages",) if CI else ("program",), 2, prepares=True),
         Stage("systemd", "the units under a real systemd", program),
         Stage("integration", "a real Salt master", program),
-        # The crate's tests run beside the release build, which uses one processor most of the time.
+        # The crates' tests run beside the release build, which uses one processor most of the time.
         *([Stage("release", "the release build", ("build",), prepares=True), rust] if CI else []),
         Stage("python", "the extension", program),
         Stage("sinks", "real destinations of sinks", program),

@@ -1,4 +1,5 @@
-//! Conventions of the source tree as ordinary tests: layers, first lines, generated pages, links.
+//! Conventions of the source tree as ordinary tests: layers of the daemon, first lines, generated pages, links. What the crates below
+//! `crates/` may import is checked by the compiler.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -28,9 +29,6 @@ const PARTS: &[&str] = &[
     "base/metrics",
     "base/shutdown",
     "reactor/master",
-    "reactor/render/compile",
-    "reactor/render/jinja",
-    "wire/python",
     "wire/unix_listener",
 ];
 
@@ -50,14 +48,16 @@ fn has_extension(path: &str, extension: &str) -> bool {
         .is_some_and(|found| found == extension)
 }
 
-/// The violations in one file, a line each: `src/a/b.rs:3: ...`. `path` is relative to `src`.
+/// A file begins with its responsibility and its invariant. `path` is relative to the repository.
+fn complaint_of_beginning(path: &str, source: &str) -> Option<String> {
+    (!source.starts_with("//!")).then(|| {
+        format!("{path}:1: a file begins with `//!`: its responsibility and its invariant")
+    })
+}
+
+/// The violations in one file of the daemon, a line each: `src/a/b.rs:3: ...`. `path` is relative to `src`.
 fn complaints(path: &str, source: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    if !source.starts_with("//!") {
-        found.push(format!(
-            "src/{path}:1: a file begins with `//!`: its responsibility and its invariant"
-        ));
-    }
+    let mut found = Vec::from_iter(complaint_of_beginning(&format!("src/{path}"), source));
     let code = code_of(source);
     let module = module_of(path);
     if module == "lib" || module == "main" {
@@ -289,6 +289,18 @@ fn files(path: &str) -> Vec<String> {
     found
 }
 
+/// The Rust sources of the daemon and of the crates, without those of tests and examples.
+fn sources() -> Vec<String> {
+    let mut found = files("src");
+    found.extend(
+        files("crates")
+            .into_iter()
+            .filter(|file| file.split('/').nth(2) == Some("src")),
+    );
+    found.retain(|file| has_extension(file, "rs"));
+    found
+}
+
 fn is_text(file: &str) -> bool {
     const ENDINGS: [&str; 8] = [
         ".md", ".py", ".rs", ".rst", ".service", ".sh", ".toml", "Makefile",
@@ -300,11 +312,19 @@ fn is_text(file: &str) -> bool {
 #[test]
 fn every_source_file_keeps_the_conventions() {
     let mut report = String::new();
-    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
-        for complaint in complaints(file.strip_prefix("src/").unwrap(), &read(file)) {
+    let mut crates = 0;
+    for file in sources() {
+        let found = if let Some(path) = file.strip_prefix("src/") {
+            complaints(path, &read(&file))
+        } else {
+            crates += 1;
+            Vec::from_iter(complaint_of_beginning(&file, &read(&file)))
+        };
+        for complaint in found {
             writeln!(report, "{complaint}").unwrap();
         }
     }
+    assert!(crates > 20, "{crates} files below crates/");
     assert!(report.is_empty(), "\n{report}");
 }
 
@@ -335,7 +355,7 @@ fn every_connect_has_a_time_limit() {
     ];
     // The second one never blocks: it connects while it accepts.
     const CONNECT: [&str; 2] = ["base/connect.rs", "wire/unix_listener.rs"];
-    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
+    for file in &sources() {
         let name = file.strip_prefix("src/").unwrap_or(file);
         let is_test = ["tests", "testkit"].iter().any(|part| name.contains(part));
         let source = read(file);
@@ -348,7 +368,7 @@ fn every_connect_has_a_time_limit() {
             let may = is_test || (call == "net::connect(" && CONNECT.contains(&name));
             assert!(
                 may || !code.contains(call),
-                "src/{name}: `{call}` has no time limit: use base::connect::unix, or TcpStream::connect_timeout"
+                "{file}: `{call}` has no time limit: use base::connect::unix, or TcpStream::connect_timeout"
             );
         }
     }
@@ -357,7 +377,7 @@ fn every_connect_has_a_time_limit() {
 #[test]
 fn programs_that_were_found_are_run_only_after_a_check() {
     let may_run = |file: &str| RUN_PROGRAMS.iter().any(|(known, _)| *known == file);
-    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
+    for file in &sources() {
         let name = file.strip_prefix("src/").unwrap_or(file);
         let is_test = ["tests", "bench", "testkit"]
             .iter()
@@ -369,7 +389,7 @@ fn programs_that_were_found_are_run_only_after_a_check() {
             .unwrap_or_default();
         assert!(
             is_test || may_run(name) || !code.contains("Command::new("),
-            "src/{name}: `Command::new` of a program: use base::trusted::TrustedProgram"
+            "{file}: `Command::new` of a program: use base::trusted::TrustedProgram"
         );
     }
 }
@@ -470,6 +490,8 @@ fn links_and_named_paths_exist() {
         "README.md".to_owned(),
         "CHANGELOG.md".to_owned(),
         "salt/README.md".to_owned(),
+        "crates/salt-sls/README.md".to_owned(),
+        "crates/salt-sls/tests/data/README.md".to_owned(),
     ];
     pages.extend(
         ["docs", "salt/docs"]
@@ -497,7 +519,9 @@ fn links_and_named_paths_exist() {
             .map(|code| {
                 let below_src = Path::new("src").join(code);
                 let below_store = Path::new("src/store").join(code);
-                [below_src, below_store]
+                // A page of a crate names its files from there.
+                let beside = directory.join(code);
+                [below_src, below_store, beside]
                     .into_iter()
                     .find(|path| repository().join(path).exists())
                     .unwrap_or(PathBuf::from(code))
@@ -509,6 +533,7 @@ fn links_and_named_paths_exist() {
     }
     for file in [
         "benches",
+        "crates",
         "fuzz/targets",
         "salt/bench",
         "salt/tests",

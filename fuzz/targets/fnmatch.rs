@@ -2,7 +2,7 @@
 //!
 //! Input: patterns, each ended by a line feed; the rest after the last line feed is the name.
 
-use saltcellar::model::Glob;
+use salt_sls::Glob;
 use saltcellar::reactor::Matcher;
 
 /// Sizes that the quadratic oracle below handles in reasonable time.

@@ -6,8 +6,9 @@
 
 use std::sync::{Arc, LazyLock};
 
+use salt_sls::jinja::{Ambient, Context, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
 use saltcellar::engines::template::Template;
-use saltcellar::reactor::render::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
+use saltcellar::reactor::render::data::from_msgpack;
 use saltcellar::wire::filter::Condition;
 use serde_json::json;
 
@@ -50,7 +51,7 @@ fn sink_template(text: &str) {
 }
 
 fn reactor_file(text: &str) {
-    let data = Data::from_msgpack(b"\x81\xa2id\xa4web1").expect("data");
+    let data = from_msgpack(b"\x81\xa2id\xa4web1").expect("data");
     let (ambient, salt): (_, Arc<dyn SaltFunctions>) = (Arc::new(Ambient::default()), Arc::new(NoFunctions));
     let context = Context { tag: "salt/fuzz", data: &data, ambient: &ambient, salt: &salt };
     let _ = ENGINE.render(&Source { path: "/srv/reactor/fuzz.sls", text }, &context);

@@ -7,10 +7,11 @@
 use std::sync::LazyLock;
 
 use rmpv::Value;
+use salt_sls::Glob;
 use saltcellar::base::clock::Micros;
 use saltcellar::ingest::redact::{FIELDS, Redacted, Redactor, is_kept};
 use saltcellar::base::limits::MSGPACK_DEPTH_MAX;
-use saltcellar::model::{Builtin, Entry, Flags, Glob, Kind, Pattern, REDACTED, RedactRule, Source};
+use saltcellar::model::{Builtin, Entry, Flags, Kind, Pattern, REDACTED, RedactRule, Source};
 use saltcellar::wire::msgpack::Reader;
 
 const KINDS: [Kind; 4] = [Kind::Event, Kind::Return, Kind::Load, Kind::Register];

@@ -4,7 +4,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use saltcellar::reactor::render::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
+use salt_sls::jinja::{Ambient, Context, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
+use saltcellar::reactor::render::data::from_msgpack;
+
+
+
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(EngineOptions::default()));
 
@@ -16,7 +20,7 @@ pub(crate) fn sls_jinja(input: &[u8]) {
     let text = String::from_utf8_lossy(template);
     let source = Source { path: "/srv/reactor/fuzz.sls", text: &text };
     let once = || {
-        let data = Data::from_msgpack(data).ok()?;
+        let data = from_msgpack(data).ok()?;
         let (ambient, salt): (_, Arc<dyn SaltFunctions>) = (Arc::new(Ambient::default()), Arc::new(NoFunctions));
         let context = Context { tag: "salt/fuzz", data: &data, ambient: &ambient, salt: &salt };
         let rendered = ENGINE.render(&source, &context);

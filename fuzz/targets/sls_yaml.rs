@@ -3,11 +3,12 @@
 //!
 //! Input: the text; invalid UTF-8 counts as replacement characters.
 
-use saltcellar::base::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
-use saltcellar::reactor::render::compile::{self, FileError, Refused};
-use saltcellar::wire::python::value::{Map, Value};
-use saltcellar::wire::python;
-use saltcellar::wire::python::{json, yaml};
+use salt_sls::{Map, Value, json, python, yaml};
+use salt_sls::compile::{self, FileError, Refused};
+use salt_sls::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
+
+
+
 
 pub(crate) fn sls_yaml(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::model::Glob;
+use salt_sls::Glob;
 
 /// Whether the text contains a wildcard.
 pub fn has_magic(text: &str) -> bool {

@@ -17,7 +17,6 @@ use crate::base::limits::{
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
-use crate::wire::python;
 
 /// The reactor; off unless `master` or `minion` is set.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -187,17 +186,17 @@ impl Default for ReactorConfig {
     }
 }
 
-fn from_json(value: Json) -> python::Value {
+fn from_json(value: Json) -> salt_sls::Value {
     match value {
-        Json::Null => python::Value::Null,
-        Json::Bool(b) => python::Value::Bool(b),
+        Json::Null => salt_sls::Value::Null,
+        Json::Bool(b) => salt_sls::Value::Bool(b),
         Json::Number(n) => n.as_i64().map_or_else(
-            || python::Value::Float(n.as_f64().unwrap_or(f64::NAN)),
-            python::Value::Int,
+            || salt_sls::Value::Float(n.as_f64().unwrap_or(f64::NAN)),
+            salt_sls::Value::Int,
         ),
-        Json::String(text) => python::Value::Str(text),
-        Json::Array(items) => python::Value::List(items.into_iter().map(from_json).collect()),
-        Json::Object(map) => python::Value::Map(
+        Json::String(text) => salt_sls::Value::Str(text),
+        Json::Array(items) => salt_sls::Value::List(items.into_iter().map(from_json).collect()),
+        Json::Object(map) => salt_sls::Value::Map(
             map.into_iter()
                 .map(|(key, value)| (key.into(), from_json(value)))
                 .collect(),
@@ -220,7 +219,7 @@ impl ReactorConfig {
     }
 
     /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
-    pub fn rules(&self) -> Option<python::Value> {
+    pub fn rules(&self) -> Option<salt_sls::Value> {
         self.rules.clone().map(from_json)
     }
 
@@ -393,16 +392,16 @@ mod tests {
         let config = assert_round_trip(
             "reactor:\n  rules:\n  - 'a/*': [/b.sls, 'salt://c.sls']\n  - d: []\n",
         );
-        let text = |text: &str| python::Value::from(text);
-        let files = |files: Vec<python::Value>| python::Value::List(files);
+        let text = |text: &str| salt_sls::Value::from(text);
+        let files = |files: Vec<salt_sls::Value>| salt_sls::Value::List(files);
         let rule = |name: &str, list| {
-            python::Value::Map([(name.into(), files(list))].into_iter().collect())
+            salt_sls::Value::Map([(name.into(), files(list))].into_iter().collect())
         };
         let rules = vec![
             rule("a/*", vec![text("/b.sls"), text("salt://c.sls")]),
             rule("d", Vec::new()),
         ];
-        assert_eq!(config.reactor.rules(), Some(python::Value::List(rules)));
+        assert_eq!(config.reactor.rules(), Some(salt_sls::Value::List(rules)));
         assert_eq!(
             assert_round_trip("reactor.rules: /a/b.yaml")
                 .reactor

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, Value, escape_formatter};
+use salt_sls::jinja::bounded::BoundedSource;
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -17,7 +18,6 @@ use crate::base::limits::{
     SINK_TEMPLATE_RECURSION_MAX,
 };
 use crate::config::Invalid;
-use crate::wire::jinja::BoundedSource;
 
 /// A compiled template.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Template {
                 minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string())
             })
         });
-        // With the limits of `wire::jinja`, these two bound the nesting of values that a template
+        // With the limits of `BoundedSource`, these two bound the nesting of values that a template
         // makes, and so the recursion of their destructor: an object that outlives an iteration
         // could nest them once per iteration.
         env.set_recursion_limit(SINK_TEMPLATE_RECURSION_MAX);

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+use salt_sls::Glob;
 
 use super::redact::{Redacted, Redactor};
 use crate::base::limits::{MASTER_KEYS_MAX, MASTER_KEYS_POLL};
 use crate::base::shutdown::Drain;
 use crate::config::salt_master::{FileIdentity, Role, SaltMaster, WatchedFiles, read_key};
 use crate::model::{
-    Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, Replaced, is_manage_tag,
-    same_key,
+    Batch, Entry, Flags, KeyTexts, Kind, REDACTED, RedactRule, Replaced, is_manage_tag, same_key,
 };
 use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;

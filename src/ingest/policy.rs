@@ -547,9 +547,10 @@ mod tests {
     use super::*;
     use crate::base::limits::FILTER_BYTES_MAX;
     use crate::model::word::Word as _;
-    use crate::model::{Builtin, Flags, Glob, RetcodePattern};
+    use crate::model::{Builtin, Flags, RetcodePattern};
     use crate::wire::filter::Condition;
     use crate::wire::msgpack::Writer;
+    use salt_sls::Glob;
 
     const NOW: Micros = Micros(1_795_230_637_000_000);
 

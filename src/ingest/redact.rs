@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memchr::memmem;
 use regex::bytes::Regex;
+use salt_sls::Glob;
 
 use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
-use crate::model::{Builtin, Entry, Glob, Kind, Names, REDACTED, RedactRule, Scope};
+use crate::model::{Builtin, Entry, Kind, Names, REDACTED, RedactRule, Scope};
 use crate::wire::msgpack::{
     DecodeError, Head, Reader, Writer, as_bool, as_int, as_text, elements, get, pairs,
 };

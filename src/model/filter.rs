@@ -1,6 +1,8 @@
 //! Filters for lists of events.
 
-use super::{Flags, Glob};
+use salt_sls::Glob;
+
+use super::Flags;
 use crate::base::clock::Micros;
 
 /// A filter; `None` fields do not restrict.

@@ -2,7 +2,6 @@
 
 mod entry;
 mod filter;
-mod glob;
 mod hashing;
 mod jid;
 mod master_key;
@@ -15,8 +14,6 @@ mod settings;
 pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
 pub(crate) use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
 pub use filter::EventFilter;
-pub use glob::Glob;
-pub(crate) use glob::Literal;
 pub(crate) use hashing::{FastMap, chained, secret_seed};
 pub use jid::{JidKey, stamped_jid};
 pub(crate) use jid::{JidSpeller, start_time};

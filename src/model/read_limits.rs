@@ -1,9 +1,10 @@
 //! What a reader may know: the limits of a token, as conditions on entries.
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Glob, word};
+use super::word;
 
 /// A property that limits can restrict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

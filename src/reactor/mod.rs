@@ -4,7 +4,7 @@
 //! event -> manage (requests by salt-run)
 //!       -> rules + matcher: references
 //!       -> files: paths, salt://        render: Jinja, YAML, JSON, or Salt's own renderers (helper)
-//!       -> render::compile: low chunks  dispatch: calls of local, runner, wheel, caller
+//!       -> salt_sls::compile: low chunks  dispatch: calls of local, runner, wheel, caller
 //!       -> run: order, throttles, retries, records  ->  master: the master's request port
 //! ```
 //!

@@ -1,13 +1,11 @@
-//! Conversion between bytes of sockets and files and the types of the model or of Python; unix socket listeners.
+//! Conversion between bytes of sockets and files and the types of the model or of Python (`salt_sls`); unix socket listeners.
 
 pub mod call;
 pub mod filter;
 pub mod frame;
-pub mod jinja;
 pub mod json;
 pub mod msgpack;
 pub mod outcome;
-pub mod python;
 pub mod salt_codec;
 pub mod salt_event;
 pub mod salt_value;

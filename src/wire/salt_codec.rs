@@ -24,11 +24,12 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use salt_sls::{Value, python};
+
 use super::msgpack::{DecodeError, Reader, ValueTail, Writer, number_at, value_len};
 use crate::base::limits::{
     ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_KEY_BYTES_MAX, UNREADABLE_SHOWN_MAX,
 };
-use crate::wire::python::{self, Value};
 use crate::wire::salt_value::{
     EXT_CONSTANT, EXT_DATE, EXT_TIMESTAMP, from_msgpack, is_constant, is_date, is_timestamp,
 };

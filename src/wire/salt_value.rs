@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use salt_sls::{Key, Map, Object, Value};
+
 use super::msgpack::{DecodeError, Head, Reader};
-use super::python::value::{Key, Map};
-use super::python::{Object, Value};
 use crate::base::clock::{Micros, digits};
 use crate::base::limits::MSGPACK_DEPTH_MAX;
 

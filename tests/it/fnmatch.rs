@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use saltcellar::model::Glob;
+use salt_sls::Glob;
 use saltcellar::reactor::Matcher;
 use saltcellar::testkit::{Random, missing};
 

@@ -127,9 +127,7 @@ mod policy;
 mod moving;
 
 /// Rendered SLS files, compared with Salt's results.
-mod sls;
 /// Jinja templates, compared with Salt's rendering.
-mod sls_jinja;
 
 /// Patterns, compared with Python's own `fnmatch`.
 mod fnmatch;

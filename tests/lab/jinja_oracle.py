@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders templates with an installed Salt's reactor and records the results.
 
-usage: python jinja_oracle.py FILE        update the results in FILE (tests/data/jinja-3008.3.jsonl, tests/data/sls/realistic.jsonl), in place
+usage: python jinja_oracle.py FILE        update the results in FILE (crates/salt-sls/tests/data/jinja-3008.3.jsonl, crates/salt-sls/tests/data/realistic.jsonl), in place
        python jinja_oracle.py FILE -      the same, to standard output
 
 Each line of FILE is a mapping: a `name`, the template `t`, `files` for imports, `opts` of the master. Salt adds `text`, unless it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.

@@ -4,8 +4,8 @@
 usage: sls_fuzz.py generate SEED COUNT RECORDED CASES_DIR... > FILE     make COUNT templates; the first line is the event's data
        sls_fuzz.py compare FILE                                         compare the native renderings in FILE with this Python's Salt
 
-Between the two, the test `sls_jinja::write_native_renderings` renders FILE natively (`make fuzz-sls` runs all three). Mutations start from
-the templates of RECORDED (tests/data/jinja-3008.3.jsonl) and the files of the cases.
+Between the two, the test `jinja::write_native_renderings` of salt-sls renders FILE natively (`make fuzz-sls` runs all three). Mutations start from
+the templates of RECORDED (crates/salt-sls/tests/data/jinja-3008.3.jsonl) and the files of the cases.
 """
 import glob
 import json

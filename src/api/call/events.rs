@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -11,7 +12,7 @@ use super::{Call, Cursor, In, Limited, OF_EVENTS, ReadCtx, Run, Wait, Whole, fai
 use crate::base::limits::{
     CONSUMER_BATCH_EVENTS, COUNT_GROUPS_MAX, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
-use crate::model::{EventFilter, Flags, Glob, Kind, Limit, SeqNo};
+use crate::model::{EventFilter, Flags, Kind, Limit, SeqNo};
 use crate::store::{EventPage, Start, StoreView, StoredEntry};
 use crate::wire::call::{CallError, Id};
 use crate::wire::filter::EntryFilter;

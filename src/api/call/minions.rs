@@ -1,12 +1,13 @@
 //! Calls about minions.
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{Minion, MinionsFilter, MinionsPage, minion, minions_list};
 use crate::base::limits::MINIONS_ROWS_MAX;
-use crate::model::{Glob, Limit};
+use crate::model::Limit;
 use crate::wire::call::CallError;
 
 /// `minions_list`.

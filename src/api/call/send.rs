@@ -1,5 +1,6 @@
 //! `event_send`: fires an event onto Salt's bus.
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -7,7 +8,7 @@ use super::{Call, Caller, Changing, Ctx, In, Run};
 use crate::base::clock::Micros;
 use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::ingest::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
-use crate::model::{EventFilter, Glob, Right};
+use crate::model::{EventFilter, Right};
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::PackedMap;

@@ -16,6 +16,7 @@ use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use salt_sls::Glob;
 use serde_json::{Map, Value as Json, json};
 
 use super::access::{Access, Peer};
@@ -27,7 +28,6 @@ use crate::base::limits::{
     HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, LIST_BYTES_MAX, SALT_API_ACTIVE,
     SALT_API_ACTIVE_JOBS, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
-use crate::model::Glob;
 use crate::wire::json::{as_python, parse};
 
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";

@@ -5,10 +5,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use salt_sls::Glob;
+
 use super::job::Job;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
-use crate::model::{Glob, JidKey};
+use crate::model::JidKey;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};

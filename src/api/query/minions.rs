@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use salt_sls::Glob;
+
 use super::answer::Answer;
 use super::job::Job;
 use crate::base::clock::Micros;
@@ -13,7 +15,7 @@ use crate::base::limits::{
     LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
-use crate::model::{EventFilter, Flags, Glob, JidKey};
+use crate::model::{EventFilter, Flags, JidKey};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
 use crate::wire::msgpack::{Time, as_text};
 use crate::wire::states::StateRow;

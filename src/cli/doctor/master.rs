@@ -9,6 +9,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use salt_sls::{Map, Value};
+
 use super::access::{ENTER, READ, User, WRITE};
 use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
 use super::{Check, CheckResult, Findings, options};
@@ -16,7 +18,6 @@ use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
-use crate::wire::python::{Map, Value};
 
 pub(super) struct MasterContext<'a> {
     pub(super) master: &'a SaltMaster,

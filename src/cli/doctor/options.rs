@@ -1,11 +1,12 @@
 //! Checks of the master's options for events and jobs, each named after its option.
 
+use salt_sls::Value;
+
 use super::master::{MasterContext, Uses, option_origin};
 use super::{CheckResult, Findings};
 use crate::cli::yaml;
 use crate::model::Age;
 use crate::model::word::Word as _;
-use crate::wire::python::Value;
 
 /// Salt's default of `max_event_size`, in bytes.
 const MAX_EVENT_SIZE: i64 = 1_048_576;

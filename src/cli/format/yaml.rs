@@ -9,14 +9,13 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use rmpv::Value;
+use salt_sls::yaml::load;
+use salt_sls::{Key, Value as Python};
 use serde_json::json;
 
 use crate::config::is_plain_yaml;
 use crate::reactor::master::pack::packed;
 use crate::wire::json::from_json;
-use crate::wire::python::Value as Python;
-use crate::wire::python::value::Key;
-use crate::wire::python::yaml::load;
 
 pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
     if let Ok(json) = serde_json::from_str(text) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use salt_sls::{Map, Value};
 use serde_json::json;
 
 use super::{Chosen, SaltArgs};
@@ -12,7 +13,6 @@ use crate::reactor::{
     Body, Detail, Found, Pipeline, Rules, Salt, SaltChecked, SaltError, SaltFile, Template,
     Unusable, Worker, resolve,
 };
-use crate::wire::python::{Map, Value};
 
 pub(super) const EXAMPLES: &str = "\
 Reads the configuration of the given or configured master (or minion) as Salt does; `reactor.rules` replace its rules. \

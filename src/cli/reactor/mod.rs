@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use salt_sls::Value;
 
 use crate::cli::{Global, print_error};
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
 use crate::config::{Config, Environment, ReactorConfig};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
-use crate::wire::python::Value;
 
 pub(super) use self::history::failures;
 

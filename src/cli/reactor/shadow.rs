@@ -15,7 +15,6 @@ use crate::reactor::shadow::{
     Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall, ShadowItem,
 };
 use crate::wire::json::to_json;
-use crate::wire::python;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -290,7 +289,7 @@ fn of_salts(salts: &SaltsCall) -> Json {
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            let shown = |value: &Option<python::Value>| value.as_ref().map(pack::to_json);
+            let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(pack::to_json);
             let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
             json!({
                 "what": "differs", "fields": fields.iter().map(field).collect::<Vec<_>>(),
@@ -456,7 +455,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             out.line(&by(ours))?;
             out.line(&with(salts))?;
 
-            let shown = |value: &Option<python::Value>| match value {
+            let shown = |value: &Option<salt_sls::Value>| match value {
                 Some(value) => pack::to_json(value).to_string(),
                 None => "absent".to_owned(),
             };
@@ -522,7 +521,7 @@ fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
     if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
         out.line(&plain(&format!(
             "  arguments {}",
-            pack::to_json(&python::Value::List(args.clone()))
+            pack::to_json(&salt_sls::Value::List(args.clone()))
         )))?;
     }
     Ok(())

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use salt_sls::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -48,7 +49,6 @@ use crate::reactor::service::ReactorService;
 use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
-use crate::wire::python::Value;
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
 struct Daemon {

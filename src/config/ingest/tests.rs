@@ -22,7 +22,7 @@ fn rendered_rules_are_read_back_equal() {
         second
             .minion
             .iter()
-            .map(crate::model::Glob::as_str)
+            .map(salt_sls::Glob::as_str)
             .collect::<Vec<_>>(),
         ["5", "007"]
     );

@@ -1,8 +1,10 @@
 //! Tests of the generated page of configuration keys.
 
+use salt_sls::Glob;
+
 use super::*;
 use crate::config::{CliOverrides, Environment, IpcPath, LogLevel, Mode};
-use crate::model::{Age, ClassRule, ClassRules, Glob, Keep};
+use crate::model::{Age, ClassRule, ClassRules, Keep};
 
 #[test]
 fn a_rendered_configuration_is_read_back_equal() {

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use salt_sls::{Key, Map, Value, yaml};
+
 use super::keys::read_small;
 use crate::base::limits::{SALT_CONFIG_FILE_BYTES_MAX, SALT_CONFIG_FILES_MAX};
 use crate::base::utf8;
 use crate::config::python_glob::glob;
 use crate::model::{Note, NoteLevel};
-use crate::wire::python::value::Key;
-use crate::wire::python::{Map, Value, yaml};
 
 /// The logger of Salt's loader.
 const LOGGER: &str = "salt.config";

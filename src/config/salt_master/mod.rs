@@ -17,13 +17,13 @@ mod watched;
 
 use std::path::{Path, PathBuf};
 
+use salt_sls::{Key, Map, Value};
+
 pub use self::keys::{FileIdentity, key_files, read_key, read_small};
 use self::merge::{Reader, key_text, repack};
 pub use self::watched::WatchedFiles;
 use crate::config::python_glob::{glob, has_magic};
 use crate::model::{Note, NoteLevel};
-use crate::wire::python::value::Key;
-use crate::wire::python::{Map, Value};
 
 /// The configuration file of a packaged master.
 pub const SALT_MASTER_FILE: &str = "/etc/salt/master";

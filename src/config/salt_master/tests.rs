@@ -1,7 +1,8 @@
 //! Configurations in temporary directories, compared with the results of Salt's loader.
 
+use salt_sls::yaml;
+
 use super::*;
-use crate::wire::python::yaml;
 
 fn read(files: &[(&str, &str)]) -> (tempfile::TempDir, SaltMaster) {
     let dir = tempfile::tempdir().unwrap();

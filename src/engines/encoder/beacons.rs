@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use salt_sls::Glob;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
@@ -19,7 +20,6 @@ use crate::config::{read_options, read_yaml};
 use crate::engines::event::Event;
 use crate::engines::settings::kind::{Kind, options};
 use crate::engines::template::{Template, at_path};
-use crate::model::Glob;
 use crate::model::word;
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use salt_sls::Glob;
 use serde::{Deserialize, Serialize};
 
 use crate::base::limits::{CLASS_NAME_BYTES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
-use crate::model::Glob;
 use crate::model::word::{self, Word, words};
 
 /// The class of job entries that match no other class.

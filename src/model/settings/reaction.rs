@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use salt_sls::Glob;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::base::limits::{
     REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };
-use crate::model::Glob;
 use crate::model::word::{self, Word, words};
 
 /// A maximum number of times per period.

@@ -2,11 +2,12 @@
 //!
 //! [`crate::ingest::policy::Policy`] applies them, at every source.
 
+use salt_sls::Glob;
 use serde::{Deserialize, Serialize};
 
 use crate::base::limits::SAMPLE_MAX;
 use crate::model::word::{self, Word, words};
-use crate::model::{Entry, Flags, Glob, OVERFLOW};
+use crate::model::{Entry, Flags, OVERFLOW};
 
 /// A selection of entries: one item of each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]

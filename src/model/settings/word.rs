@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use salt_sls::Glob;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::base::limits::INGEST_RULES_MAX;
-use crate::model::Glob;
 
 /// Bytes of a KiB.
 pub(crate) const KIB: u64 = 1024;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use salt_sls::Value;
 use serde_json::{Value as Json, json};
 
 use super::case::{Case, CaseDir, CaseError, mapped};
@@ -18,7 +19,6 @@ use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::master::Client;
 use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
-use crate::wire::python::Value;
 
 /// Runs a case.
 pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {

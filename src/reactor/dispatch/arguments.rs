@@ -1,12 +1,11 @@
 //! Arguments of a chunk's function, in the current form (`args`) and the old one.
 
+use salt_sls::{Key, Map, Value, with_room, yaml};
 use serde_json::Value as Json;
 
 use crate::model::Note;
 use crate::reactor::helper::encode::decode;
 use crate::reactor::master::Client;
-use crate::wire::python::value::{Key, with_room};
-use crate::wire::python::{Map, Value, yaml};
 
 /// The signature of a runner or wheel function, for reactions in the old form.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,10 +1,10 @@
 //! The result of a low chunk: a call of one of Salt's four clients.
 
+use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
 use crate::reactor::helper::encode::{encode, encode_map};
 use crate::reactor::master::Client;
-use crate::wire::python::{Map, Value};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {

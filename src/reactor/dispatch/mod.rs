@@ -9,14 +9,14 @@ pub(super) mod arguments;
 pub(super) mod call;
 mod nodegroup;
 
+use salt_sls::{Map, Object, Value, with_room};
+
 use self::arguments::{Refusal, Signature, cannot, text_of, unpacked};
 use self::call::Call;
 use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
 use crate::reactor::master::Client;
-use crate::wire::python::Object;
-use crate::wire::python::value::{Map, Value, with_room};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Logger of messages that Salt lacks.

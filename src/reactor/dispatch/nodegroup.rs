@@ -1,8 +1,9 @@
 //! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in
 //! compound targets.
 
+use salt_sls::{Map, Value};
+
 use crate::model::Note;
-use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.minions";
 const OPERATORS: [&str; 5] = ["and", "or", "not", "(", ")"];

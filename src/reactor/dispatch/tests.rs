@@ -1,8 +1,9 @@
 //! Warnings that Salt lacks; the conformance cases check the calls.
 
+use salt_sls::yaml;
+
 use super::*;
 use crate::reactor::NoSalt;
-use crate::wire::python::yaml;
 
 fn notes(chunk: &str) -> Vec<String> {
     let master = SaltMaster::read(std::path::Path::new("/no/such/master"));

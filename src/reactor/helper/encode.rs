@@ -9,10 +9,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use salt_sls::{Key, Map, Object, Value};
 use serde_json::{Value as Json, json};
-
-use crate::wire::python::value::Key;
-use crate::wire::python::{Map, Object, Value};
 
 /// Larger integers are not exact in all JSON parsers.
 const EXACT: u64 = 1 << 53;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
 use self::encode::{decode, encode, encode_map};
@@ -37,7 +38,6 @@ use crate::base::limits;
 use crate::base::metrics::Metrics;
 use crate::config::salt_master::{Role, SaltMaster};
 use crate::model::{Note, NoteLevel};
-use crate::wire::python::{Map, Value};
 
 /// Options of the helper processes.
 #[derive(Debug, Clone)]

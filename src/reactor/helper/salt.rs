@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use salt_sls::jinja::SaltFunctions;
+use salt_sls::{Map, Value};
 
 use crate::model::Note;
 use crate::reactor::dispatch::arguments::Signature;
 use crate::reactor::master::Client;
 use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
 use crate::reactor::render::functions::Functions;
-use crate::reactor::render::jinja::SaltFunctions;
-use crate::wire::python::{Map, Value};
 
 /// Why Salt gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use salt_sls::yaml;
+
 use super::*;
 use crate::testkit::{missing, wait_for};
-use crate::wire::python::yaml;
 
 fn python(time: Duration) -> Option<Helper> {
     let there = Command::new("python3")

@@ -1,8 +1,9 @@
 //! Requests to a master.
 
+use salt_sls::{Key, Map, Value};
+
 use super::pack::put;
 use crate::wire::msgpack::Writer;
-use crate::wire::python::value::{Key, Map, Value};
 
 /// One of Salt's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,10 +1,10 @@
 //! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
 
+use salt_sls::Value;
 use serde_json::Value as Json;
 
 use crate::wire::json;
 use crate::wire::msgpack::Writer;
-use crate::wire::python::value::Value;
 use crate::wire::salt_value::from_msgpack;
 
 /// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text,

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
+use salt_sls::{Map, Value};
+
 use super::*;
 use crate::testkit::master::{Router, published};
 use crate::wire::msgpack::{Writer, as_text, get};
-use crate::wire::python::value::{Map, Value};
 use crate::wire::salt_value::from_msgpack;
 use crate::wire::zmtp::{self, SocketType};
 
@@ -587,7 +588,7 @@ fn many_threads_send_requests_concurrently() {
 fn values_survive_a_round_trip_through_msgpack() {
     let mut inner = Map::default();
     inner.insert("k".into(), Value::Int(-7));
-    inner.insert(crate::wire::python::value::Key(Value::Int(3)), Value::Null);
+    inner.insert(salt_sls::Key(Value::Int(3)), Value::Null);
     let value = Value::List(vec![
         Value::Bool(true),
         Value::BigInt(u64::MAX.to_string()),

@@ -14,10 +14,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
+use salt_sls::jinja::{Data, Engine, EngineOptions};
+use salt_sls::{Map, Value, compile};
 
 use self::outcome::{Detail, Outcome, Render};
 use super::dispatch::{Dispatch, DispatchSettings, REACTOR_USER};
 use super::helper::salt::Salt;
+use super::render::data::from_msgpack;
 use super::render::files::{FileSettings, Templates};
 use super::render::functions::Functions;
 use super::render::{Ambients, Rendering};
@@ -26,9 +29,6 @@ use super::rules::{Rules, RulesFile};
 use crate::base::limits::REACTOR_CHANGES_MAX;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
-use crate::reactor::render::compile;
-use crate::reactor::render::jinja::{Data, Engine, EngineOptions};
-use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -588,8 +588,7 @@ impl Worker {
                     .map(str::to_owned)
                     .collect();
                 out.notes.push(
-                    refused
-                        .note(tag, &names)
+                    Note::error("salt.utils.reactor", refused.message(tag, &names))
                         .failing(Location::file(names.join(", "))),
                 );
                 None
@@ -727,7 +726,7 @@ impl Opened<'_> {
             Opened::Value(Value::Map(map)) => map.clone(),
             Opened::Value(_) => Map::default(),
             Opened::Msgpack(bytes, _) => {
-                match Data::from_msgpack(bytes).map(|data| data.to_value()) {
+                match from_msgpack(bytes).map(|data| data.to_value()) {
                     Ok(Value::Map(map)) => map,
                     // The data is too deep; a request then lacks its fields and is rejected.
                     _ => Map::default(),
@@ -739,7 +738,7 @@ impl Opened<'_> {
     fn for_templates(&self) -> Result<Data, String> {
         match self {
             Opened::Value(value) => Ok(Data::from_value(value)),
-            Opened::Msgpack(bytes, _) => Data::from_msgpack(bytes),
+            Opened::Msgpack(bytes, _) => from_msgpack(bytes),
         }
     }
 }
@@ -748,7 +747,7 @@ impl Opened<'_> {
 mod tests {
     use super::*;
     use crate::reactor::helper::salt::NoSalt;
-    use crate::wire::python::yaml;
+    use salt_sls::yaml;
 
     fn patterns(pipeline: &Pipeline) -> String {
         let rules = pipeline.rules().unwrap();

@@ -1,8 +1,9 @@
 //! The outcome of an event: matches, rendered files, and calls.
 
+use salt_sls::{Map, Value};
+
 use crate::model::Note;
 use crate::reactor::dispatch::call::Call;
-use crate::wire::python::{Map, Value};
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

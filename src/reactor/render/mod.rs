@@ -1,26 +1,25 @@
 //! High data of a file, through its renderers: natively where possible, otherwise by Salt's own
 //! renderers.
 
-pub mod compile;
+pub mod data;
 pub(super) mod files;
 pub(super) mod functions;
-mod hash;
-pub mod jinja;
 pub(super) mod pipe;
 pub(super) mod renderers;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use self::compile::FileError;
+use salt_sls::compile::{self, FileError};
+use salt_sls::jinja::{Ambient, Context, Data, Engine, RenderError, SaltFunctions, Source};
+use salt_sls::yaml::{self, YamlError};
+use salt_sls::{Map, Value, json};
+
 use self::files::{Found, Template, Unusable, wants_grains};
 use self::functions::Functions;
-use self::jinja::{Ambient, Context, Data, Engine, RenderError, SaltFunctions, Source};
 use super::helper::salt::{Native, Recorded, Salt, SaltError, SaltFile};
 use super::pipeline::outcome::{NotNative, Outcome, Render};
 use crate::model::{Location, Note, NoteLevel};
-use crate::wire::python::yaml::YamlError;
-use crate::wire::python::{Map, Value, json};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -293,8 +292,7 @@ impl Rendering<'_> {
                         .map_err(|error| Failure::Failed(error.into()));
                 }
                 ("yaml", Between::Text(text)) => {
-                    let value = crate::wire::python::yaml::load(&text)
-                        .map_err(|error| Failure::Failed(error.into()))?;
+                    let value = yaml::load(&text).map_err(|error| Failure::Failed(error.into()))?;
                     // As in Salt, anything empty is an empty mapping.
                     Between::Values(if value.truthy() {
                         value

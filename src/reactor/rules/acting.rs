@@ -3,10 +3,11 @@
 //! Derived from the rules of both reactors, from whether Salt starts its own, and from whether ours
 //! is blocked.
 
+use salt_sls::Value;
+
 use super::{Rules, RulesFile};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{ListedRule, SaltsReactor};
-use crate::wire::python::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Actor {

@@ -4,7 +4,7 @@
 //! bytes. A tag is looked up once, and only the patterns whose prefix it has are checked further.
 //! So a tag without a match costs a few bytes, independent of the number of patterns.
 
-use crate::model::Glob;
+use salt_sls::Glob;
 
 /// Compiled patterns.
 #[derive(Debug, Default)]

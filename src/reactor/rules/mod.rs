@@ -12,12 +12,12 @@ pub(super) mod matcher;
 use std::path::Path;
 use std::sync::Arc;
 
+use salt_sls::{Key, Map, Value, yaml};
+
 use self::matcher::Matcher;
 use super::render::files::Fingerprint;
 use crate::base::utf8;
 use crate::model::{ListedRule, Note};
-use crate::wire::python::value::Key;
-use crate::wire::python::{Map, Value, yaml};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -153,7 +153,7 @@ impl Rules {
         }
         let mut entries = self.entries.clone();
         let mut entry = Map::default();
-        entry.insert(crate::wire::python::value::Key(pattern), references);
+        entry.insert(salt_sls::Key(pattern), references);
         entries.push(Value::Map(entry));
         Some(Self::of(entries))
     }

@@ -7,6 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
+use salt_sls::Glob;
 
 use super::checkpoint::Checkpoint;
 use super::checkpoint::file::{self, CheckpointFile, Update};
@@ -24,9 +25,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::model::{
-    EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo,
-};
+use crate::model::{EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::reactor::run::watch::ShadowDifference;
 use crate::reactor::shadow::{self, Comparer};

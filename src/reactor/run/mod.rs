@@ -35,10 +35,11 @@ pub(crate) mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use salt_sls::Value;
+
 use crate::base::clock::{Micros, micros};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
 use crate::reactor::master::{Answer, Call, Client, Master, MasterError};
-use crate::wire::python::value::Value;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Event {

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use salt_sls::Value;
+
 use super::{Event, PlannedCall, ReactionPlan, RuleEngine};
 use crate::model::{ListedRule, Note};
 use crate::reactor::master::{Call as Request, Client};
 use crate::reactor::pipeline::RestingWorker;
 use crate::reactor::rules::manage::is_answer;
 use crate::reactor::{Body, Call, Detail, Pipeline, Worker};
-use crate::wire::python::Value;
 
 /// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals
 /// it.

@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use salt_sls::Value;
+
 use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
 use super::failed::FailedReaction;
@@ -21,7 +23,6 @@ use crate::base::limits::{
 };
 use crate::model::{NoteLevel, stamped_jid};
 use crate::reactor::master::{Answer, Call, Client, MasterError, pack};
-use crate::wire::python::Value;
 
 pub(super) enum Step {
     Done,

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use salt_sls::{Map, Value};
+
 use crate::base::limits::REACTOR_RUNNERS_MAX;
 use crate::base::metrics::Metrics;
 use crate::config::ReactorConfig;
@@ -12,8 +14,6 @@ use crate::config::salt_master::{AcceptedKeys, Role, SaltMaster, python};
 use crate::model::{Note, NoteLevel, ReactorSettings, RunnerLimits};
 use crate::reactor::master::MasterAddress;
 use crate::reactor::{Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltPython, acting};
-use crate::wire::python::Value;
-use crate::wire::python::value::Map;
 
 pub(super) struct Built {
     pub(super) pipeline: Arc<Pipeline>,

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use salt_sls::{Glob, Value};
 
 use super::Bus;
 use super::build::Built;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
-use crate::model::Glob;
 use crate::reactor::master::{Answer, Call, Client, Master, MasterError, pack};
 use crate::reactor::run::{CallerError, CallerReturn, Executor};
 use crate::reactor::{Helper, NO_SALT, SaltAnswer, SaltError};
-use crate::wire::python::Value;
 use crate::wire::salt_event;
 
 /// Why a minion's reactor rejects reactions other than `caller`.

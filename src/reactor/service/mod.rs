@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use parking_lot::{Mutex, RwLock};
+use salt_sls::Map;
 
 use self::build::{Built, Said, build, callers, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
@@ -24,7 +25,6 @@ use crate::config::salt_master::{Role, SaltMaster, WatchedFiles, same_file};
 use crate::config::{Config, Origin, ReactorConfig};
 use crate::reactor::master::Master;
 use crate::store::{Intake, Store, StoreError};
-use crate::wire::python::value::Map;
 
 /// The event buses of the daemon, each named by its directory.
 pub(crate) trait Bus: Send + Sync {

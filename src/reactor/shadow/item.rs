@@ -3,6 +3,7 @@
 //! Their form on the local socket is that of serde, in msgpack.
 
 use rmpv::encode::write_value;
+use salt_sls::{Map, Value};
 use serde::{Deserialize, Serialize};
 
 use super::observed_call::ObservedCall;
@@ -14,7 +15,6 @@ use crate::reactor::run::record::{failures, option_of};
 use crate::store::Followed;
 use crate::wire::json;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
-use crate::wire::python::value::{Map, Value};
 use crate::wire::salt_event::job_tag;
 
 /// A call of ours.
@@ -465,7 +465,7 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
 mod tests {
     use super::*;
     use crate::model::Location;
-    use crate::wire::python::yaml;
+    use salt_sls::yaml;
 
     #[test]
     fn items_have_their_form_on_the_socket_and_survive_a_round_trip() {

@@ -2,12 +2,12 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
+use salt_sls::{Key, Map, Value};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
 use crate::reactor::master::{pack, target_text};
-use crate::wire::python::value::{Key, Map, Value};
 
 /// Salt's replacement for values that are too large for its bus.
 const TRIMMED: &str = "VALUE_TRIMMED";

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use salt_sls::{Value, yaml};
+
 use super::*;
 use crate::base::clock::Micros;
 use crate::model::SeqNo;
-use crate::wire::python::value::Value;
-use crate::wire::python::yaml;
 
 const SECOND: i64 = 1_000_000;
 const BEGIN: i64 = 1_000 * SECOND;

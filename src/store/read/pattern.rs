@@ -5,8 +5,8 @@
 //! conditions: a candidate is still matched against the pattern.
 
 use memchr::memmem;
+use salt_sls::{Glob, Literal};
 
-use crate::model::{Glob, Literal};
 use crate::store::log::block::{JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 
 /// The condition under which tags of a template can match a pattern.

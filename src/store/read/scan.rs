@@ -11,9 +11,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use salt_sls::Glob;
+
 use super::pattern::{Need, TagCondition, condition};
 use crate::base::clock::Micros;
-use crate::model::{EventFilter, Glob, JidSpeller, ReadLimits, SeqNo};
+use crate::model::{EventFilter, JidSpeller, ReadLimits, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;

@@ -18,10 +18,12 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use salt_sls::Glob;
+
 use super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::base::clock::Micros;
-use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
+use crate::model::{Batch, Entry, EventFilter, Flags, JidKey, Kind, Source};
 use crate::testkit::receive;
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::Writer;

@@ -20,10 +20,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use salt_sls::Glob;
+
 use crate::base::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
 use crate::model::{
-    ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind, MINION_SHARE,
-    OVERFLOW,
+    ClassRule, ClassRules, EVENTS, Entry, FastMap, JOBS, JidKey, Keep, Kind, MINION_SHARE, OVERFLOW,
 };
 
 /// A class, by its index in [`Classes`].

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::value::ValueKind;
+use salt_sls::Glob;
+use salt_sls::jinja::bounded::BoundedSource;
 
 use super::condition::{Comparison, ConditionError, Filter, Node, Test};
 use super::value::Value;
 use crate::base::limits::FILTER_TEXT_BYTES_MAX;
-use crate::model::Glob;
-use crate::wire::jinja::BoundedSource;
 
 const NAMES: &str = "data, tag";
 const FILTERS: &str = "default, length, lower, upper";

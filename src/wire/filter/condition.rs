@@ -10,10 +10,11 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use salt_sls::Glob;
+
 use super::compile::compile;
 use super::value::{Budget, Value};
 use crate::base::limits::FILTER_BYTES_MAX;
-use crate::model::Glob;
 use crate::model::word::Word;
 
 /// A compiled expression.
@@ -318,8 +319,8 @@ const CASE_COST: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::limits::JINJA_TREE_DEPTH_MAX;
     use crate::wire::msgpack::Writer;
+    use salt_sls::limits::JINJA_TREE_DEPTH_MAX;
 
     fn data() -> Vec<u8> {
         let mut w = Writer::new();

@@ -1,10 +1,11 @@
 //! Rules that store or drop entries at the sources.
 
+use salt_sls::Glob;
 use serde::{Deserialize, Serialize};
 
 use super::Condition;
 use crate::model::word;
-use crate::model::{Action, Glob, RetcodePattern, Scope};
+use crate::model::{Action, RetcodePattern, Scope};
 
 /// An item of `ingest.filter`. The first matching rule decides; entries without one are stored. There is no class: an entry gets its class when it is
 /// stored.

@@ -32,7 +32,7 @@ fn the_columns_decide_only_what_they_hold() {
         .narrowed(&open);
     assert_eq!(
         (globs.minion, globs.tag),
-        (None, Some(crate::model::Glob::new("a*")))
+        (None, Some(salt_sls::Glob::new("a*")))
     );
     let own = EventFilter {
         minion: Some("db1".to_owned()),

@@ -31,6 +31,11 @@ fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
+/// The recordings of the crate that reads SLS files.
+fn sls_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/salt-sls/tests/data")
+}
+
 /// Bodies of recorded buses: the first of each kind of tag, up to 4 kB.
 fn bodies() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
@@ -457,7 +462,7 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
 /// Recorded documents and the files of recorded events.
 pub(super) fn sls_yaml() -> Vec<Vec<u8>> {
     let rows = |name: &str| {
-        let text = fs::read_to_string(data_dir().join("sls").join(name)).unwrap();
+        let text = fs::read_to_string(sls_dir().join(name)).unwrap();
         text.lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
             .collect::<Vec<_>>()
@@ -614,7 +619,7 @@ pub(super) fn nesting() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
-    let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
+    let lines = fs::read_to_string(sls_dir().join("jinja-3008.3.jsonl")).unwrap();
     let templates = lines.lines().skip(1).step_by(5).map(|line| {
         let case: serde_json::Value = serde_json::from_str(line).unwrap();
         case["t"].as_str().unwrap().as_bytes().to_vec()

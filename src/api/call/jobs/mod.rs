@@ -7,6 +7,7 @@ pub(crate) mod answers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -24,7 +25,7 @@ use crate::api::query::{
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
-use crate::model::{Glob, JidKey, Limit, SeqNo};
+use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
 use crate::wire::call::{CallError, Id};
 use crate::wire::msgpack::{self, Stored, Time, Writer};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -17,7 +18,7 @@ use crate::base::limits::{
     REACTOR_SEARCH_BYTES,
 };
 use crate::ingest::bus::{BusMonitor, BusStatus};
-use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, Right, SeqNo};
+use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;

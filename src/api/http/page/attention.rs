@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::api::budget::{Budgets, Client};
     use crate::api::call::Caller;
-    use crate::model::Glob;
+    use salt_sls::Glob;
 
     fn reader(minions: Option<&str>) -> Access {
         Access {

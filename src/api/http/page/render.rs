@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, escape_formatter};
+use salt_sls::jinja::bounded::BoundedSource;
 use serde_json::Value as Json;
 
 use super::super::answer::HttpError;
@@ -13,7 +14,6 @@ use crate::base::clock::Micros;
 use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_DEPTH_MAX, PAGE_TREE_NODES_MAX};
 use crate::base::units;
 use crate::wire::call::CallError;
-use crate::wire::jinja::BoundedSource;
 
 macro_rules! templates {
     ($($name:literal)+) => { &[$(($name, include_str!(concat!("templates/", $name)))),+] };

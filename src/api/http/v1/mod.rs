@@ -9,6 +9,7 @@ mod shared;
 
 pub use openapi::document as openapi;
 pub(super) use rate::Marks;
+use salt_sls::Glob;
 pub(super) use shared::SharedPieces;
 
 use std::sync::Arc;
@@ -29,7 +30,6 @@ use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use crate::api::call::{CallHandler, Caller, Ctx};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
-use crate::model::Glob;
 use crate::wire::call::CallError;
 use crate::wire::json::parse;
 

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::api::budget::{Budgets, Client};
     use crate::base::limits::HTTP_ANSWER_BYTES_OF_ONE;
-    use crate::model::Glob;
+    use salt_sls::Glob;
 
     fn budget(budgets: &Budgets, name: &str) -> Arc<Budget> {
         budgets.of(Client::Token(name.to_owned()))

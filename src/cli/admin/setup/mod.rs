@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use salt_sls::Value;
 use serde_json::{Value as Json, json};
 
 use self::choices::Choices;
@@ -36,7 +37,6 @@ use crate::config::python_glob::has_magic;
 use crate::config::salt_master::{SaltMaster, python, same_file};
 use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketChoice};
 use crate::reactor::master::{Master, MasterAddress};
-use crate::wire::python::Value;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Shows a plan and asks before it changes anything; without a terminal, --yes is required. A second run changes nothing. \

@@ -10,11 +10,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
+use salt_sls::{Map, Value};
 
 use super::managed::marked;
 use crate::cli::yaml;
 use crate::config::salt_master::SaltMaster;
-use crate::wire::python::{Map, Value};
 
 /// The file's name in `master.d` or `minion.d`.
 pub(super) const NAME: &str = "saltcellar.conf";
@@ -206,7 +206,7 @@ fn line(option: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::python::yaml as salt_yaml;
+    use salt_sls::yaml as salt_yaml;
 
     fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, MasterOptions) {
         let dir = tempfile::tempdir().unwrap();

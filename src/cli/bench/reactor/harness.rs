@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
+use salt_sls::Value;
 
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
@@ -24,7 +25,6 @@ use crate::reactor::{NoSalt, Pipeline};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store, vfs};
 use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::msgpack::Writer;
-use crate::wire::python::Value;
 use crate::wire::salt_event::event_entry;
 
 /// A reaction whose argument is the tag of its event.

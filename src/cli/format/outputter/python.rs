@@ -1,8 +1,7 @@
 //! Python's `str()` and `repr()` of msgpack values.
 
 use rmpv::Value;
-
-use crate::wire::python;
+use salt_sls::python;
 
 /// Salt's extension type of dates.
 const EXT_DATETIME: i8 = 78;

@@ -18,6 +18,8 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 use parking_lot::Mutex;
+use salt_sls::Glob;
+use salt_sls::jinja::{Engine, Prepared, Source};
 
 use super::pipe::{self, RendererSettings, Stage};
 use super::renderers::{Owner, Renderers, SiteRenderers};
@@ -25,9 +27,8 @@ use crate::base::clock::Clock;
 use crate::base::limits;
 use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
-use crate::model::{Glob, Location, Note, NoteLevel};
+use crate::model::{Location, Note, NoteLevel};
 use crate::reactor::helper::salt::Salt;
-use crate::reactor::render::jinja::{Engine, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 

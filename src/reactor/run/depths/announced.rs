@@ -18,12 +18,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::iter;
 
+use salt_sls::{Map, Value};
+
 use crate::base::clock::Micros;
 use crate::base::limits::{
     REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX,
 };
 use crate::reactor::shadow::ObservedCall;
-use crate::wire::python::value::{Map, Value};
 
 /// Hash of the content of an announced event.
 pub(crate) type Key = u64;
@@ -253,7 +254,7 @@ pub(crate) fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
 mod tests {
     use super::*;
     use crate::base::clock::micros;
-    use crate::wire::python::yaml;
+    use salt_sls::yaml;
 
     fn body(text: &str) -> Vec<u8> {
         crate::reactor::master::pack::packed(&yaml::load(text).unwrap())

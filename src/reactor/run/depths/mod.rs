@@ -8,6 +8,8 @@ pub(crate) mod announced;
 
 use std::collections::{HashMap, VecDeque};
 
+use salt_sls::Value;
+
 use self::announced::Announced;
 use super::SeqNo;
 use super::engine::Shared;
@@ -23,7 +25,6 @@ use crate::reactor::master::{Call, Client};
 use crate::reactor::shadow::ObservedCall;
 use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
-use crate::wire::python::Value;
 use crate::wire::salt_event::job_tag;
 
 use crate::reactor::master::REACTOR_USER;
@@ -330,11 +331,7 @@ mod tests {
     #[test]
     fn calls_of_orchestrations_get_a_known_jid() {
         let named = |fun: &str, args: usize| {
-            let mut call = Call::runner(
-                fun,
-                vec!["x".into(); args],
-                crate::wire::python::Map::default(),
-            );
+            let mut call = Call::runner(fun, vec!["x".into(); args], salt_sls::Map::default());
             name_orchestration(&mut call, || "1_2".to_owned());
             name_orchestration(&mut call, || "3_4".to_owned());
             orchestration_jid(&call).map(str::to_owned)
@@ -346,11 +343,7 @@ mod tests {
             (named("state.orchestrate", 8), named("test.arg", 1)),
             (None, None)
         );
-        let mut wheel = Call::wheel(
-            "state.orchestrate",
-            Vec::new(),
-            crate::wire::python::Map::default(),
-        );
+        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), salt_sls::Map::default());
         name_orchestration(&mut wheel, || "1_2".to_owned());
         assert_eq!(orchestration_jid(&wheel), None);
     }

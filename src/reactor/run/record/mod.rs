@@ -30,6 +30,8 @@
 pub(crate) mod recorder;
 pub(crate) mod replay;
 
+use salt_sls::Value;
+
 use super::{Event, PlannedCall, ReactionPlan};
 use crate::base::clock::Micros;
 use crate::base::limits::{
@@ -40,7 +42,6 @@ use crate::model::{
 };
 use crate::reactor::master::{Answer, pack};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
-use crate::wire::python::value::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReactionState {

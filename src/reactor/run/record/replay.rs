@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use salt_sls::{Map, Value};
+
 use super::call_key;
 use crate::base::clock::Micros;
 use crate::model::SeqNo;
@@ -10,7 +12,6 @@ use crate::reactor::run::engine::Handle;
 use crate::reactor::run::scheduler::{Task, TaskProgress};
 use crate::reactor::run::{Event, PlannedCall, ReactionPlan};
 use crate::store::StoredEntry;
-use crate::wire::python::value::{Map, Value};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {

@@ -1,8 +1,9 @@
 //! Loops: the depth of events from all sources, also after a restart; and the default budget.
 
+use salt_sls::yaml;
+
 use super::*;
 use crate::reactor::master::pack;
-use crate::wire::python::yaml;
 
 /// Stores an event of the bus, with its data as YAML.
 fn fire_yaml(harness: &Harness, tag: &str, data: &str) {

@@ -4,17 +4,15 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::{Condvar, Mutex};
+use salt_sls::{Glob, Map};
 
 use super::engine::{Parts, Reactor};
 use super::*;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
-use crate::model::{
-    Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source,
-};
+use crate::model::{Batch, EventFilter, Rate, ReactorSettings as Settings, RuleOptions, Source};
 use crate::store::{Intake, Options, Store, StoredEntry, vfs};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
-use crate::wire::python::value::Map;
 use crate::wire::salt_event::event_entry;
 
 mod basics;

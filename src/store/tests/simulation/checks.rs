@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use salt_sls::Glob;
+
 use super::model::{Attempt, Loss, Model, number};
-use crate::model::{EventFilter, Flags, Glob, JidKey, Kind, SeqNo};
+use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo};
 use crate::store::{Store, StoredEntry};
 use crate::wire::msgpack;
 

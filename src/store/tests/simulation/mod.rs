@@ -17,9 +17,10 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 use model::{ItemSpec, Model};
+use salt_sls::Glob;
 
 use crate::base::clock::Micros;
-use crate::model::{Age, Batch, ClassRule, ClassRules, Glob, Keep};
+use crate::model::{Age, Batch, ClassRule, ClassRules, Keep};
 use crate::store::retain::{DropOutcome, PruneOptions};
 use crate::store::tests::options;
 use crate::store::vfs::faults::{Act, Plan};

@@ -1,7 +1,8 @@
 //! Tests of the parameters of operations.
 
+use salt_sls::Glob;
+
 use super::*;
-use crate::model::Glob;
 use crate::wire::msgpack::Time;
 
 /// The name is in the path.

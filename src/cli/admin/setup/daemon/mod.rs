@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use salt_sls::Value;
 
 use super::choices::Choices;
 use super::managed::{self, Before, FileState, marked, refuse_foreign, state_of};
@@ -18,7 +19,6 @@ use super::service;
 use crate::cli::yaml;
 use crate::config::salt_master::same_file;
 use crate::config::{CONFIG_DIR, Config};
-use crate::wire::python::Value;
 
 /// The file's name.
 const NAME: &str = "setup.yaml";
