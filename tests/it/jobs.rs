@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
 use rmpv::Value;
+use saltcellar::base::limits::LIST_BYTES_MAX;
 use serde_json::{Value as Json, json};
 
 use crate::fake_daemon::{program, stderr, stdout};
@@ -279,6 +280,41 @@ fn jobs_are_found_by_result() {
             .to_string()
             .contains("argument `result`: unknown variant `odd`, expected one of `failed`"),
         "{error}"
+    );
+}
+
+#[test]
+fn a_page_of_jobs_ends_at_its_bytes_and_the_next_one_continues() {
+    let cellar = Cellar::start();
+    let jids = [
+        "20261121054728123456",
+        "20261121054729123456",
+        "20261121054730123456",
+    ];
+    let arg = "x".repeat(LIST_BYTES_MAX / 2 + 1);
+    for jid in jids {
+        let load = json!({ "fun": "test.echo", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [arg], "cmd": "publish" });
+        save_load(&cellar, jid, &load, &["web1"]);
+    }
+    let page = |cursor: Option<Value>| {
+        let cursor = cursor.map(|cursor| ("cursor", cursor));
+        let args = [("limit", 100.into())].into_iter().chain(cursor);
+        let page = cellar.ask("jobs_list", args.collect());
+        let rows = page["jobs"].as_array().unwrap().iter();
+        let found: Vec<_> = rows
+            .map(|row| row["jid"].as_str().unwrap().to_owned())
+            .collect();
+        (found, page["more"].as_bool(), page["next"].clone())
+    };
+    let (found, more, next) = page(None);
+    assert_eq!(
+        (found, more),
+        (vec![jids[2].to_owned(), jids[1].to_owned()], Some(true))
+    );
+    let (found, more, next) = page(Some(next));
+    assert_eq!(
+        (found, more, next),
+        (vec![jids[0].to_owned()], Some(false), Value::Nil)
     );
 }
 

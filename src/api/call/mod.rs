@@ -13,6 +13,7 @@ mod document;
 pub(crate) mod events;
 pub(crate) mod jobs;
 pub(crate) mod minions;
+mod page_rows;
 mod poll;
 pub(crate) mod reactor;
 mod rights;

@@ -7,10 +7,11 @@ use serde::Deserialize;
 
 use super::consumers::{Position, Problem};
 use super::events::StartArgs;
+use super::page_rows::PageRows;
 use super::{Call, Changing, Ctx, In, NoArgs, Run, Whole};
 use crate::api::query::Moment;
 use crate::base::clock::Micros;
-use crate::base::limits::{LIST_BYTES_MAX, SINK_SHOWN_BYTES_MAX};
+use crate::base::limits::SINK_SHOWN_BYTES_MAX;
 use crate::engines::dead_letters::DeadLetter;
 use crate::engines::runtime::{SinkError, SinkStatus};
 use crate::model::Right;
@@ -368,17 +369,18 @@ impl Run for DeadLetters {
                     .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
         });
 
-        let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
+        let (mut rows, mut last) = (PageRows::new(usize::MAX), None);
         let total = letters.len();
         for letter in &letters {
-            bytes += letter.body.len() + letter.tag.len() + letter.reason.len();
-            // At least one, so that a letter larger than the limit does not block the rest.
-            if bytes > LIST_BYTES_MAX && !rows.is_empty() {
+            if rows.is_full() {
                 break;
             }
-            rows.push(letter_row(letter));
+            let bytes = letter.body.len() + letter.tag.len() + letter.reason.len();
+            rows.add([letter_row(letter)], bytes);
             last = Some((letter.seq, letter.id.clone()));
         }
+
+        let rows = rows.into_rows();
 
         let more = rows.len() < total;
         Ok(DeadLettersPage {

@@ -84,6 +84,14 @@ impl Stored {
         Self::Packed(out.into_bytes())
     }
 
+    /// Bytes of the value.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Packed(value) => value.len(),
+        }
+    }
+
     /// Nil instead of none, so that it is not left out.
     #[must_use]
     pub fn or_nil(self) -> Self {

@@ -17,6 +17,7 @@ use self::answers::{
 };
 use super::cache::load_with_minions;
 use super::events::LIST_ROWS;
+use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
@@ -24,7 +25,7 @@ use crate::api::query::{
     ProgressEvent, children, diff, job_changes, jobs_before, parent, previous_run, row_load,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
+use crate::base::limits::{LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
 use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
 use crate::wire::call::{CallError, Id};
@@ -99,21 +100,37 @@ impl Run for List {
         let page =
             jobs_before(&ctx.store, &filter, before, PageLimits::of_call(rows)).map_err(failed)?;
 
-        let mut jobs = Vec::new();
+        let mut jobs = PageRows::new(rows);
         // The summary lacks what lists show of returns, so the job is read, without bodies of
         // returns.
         for listed in &page.jobs {
+            // Arguments and targets are as long as their senders made them.
+            if jobs.is_full() {
+                break;
+            }
+
             let job = Job::read_load(&ctx.store, &listed.row.jid)
                 .map_err(failed)?
                 .unwrap_or_default();
-            jobs.push(job_row(ctx, listed, &job)?);
+            let row = job_row(ctx, listed, &job)?;
+            let bytes = row.size();
+            jobs.add([row], bytes);
         }
 
-        let last = page.last.filter(|_| page.more);
+        // Where the scan ended, unless rows are left out here.
+        let is_cut = jobs.len() < page.jobs.len();
+        let jobs = jobs.into_rows();
+        let last = if is_cut {
+            jobs.last().map(|row| row.jid.clone())
+        } else {
+            page.last
+        };
+        let more = page.more || is_cut;
+
         Ok(JobsPage {
             jobs,
-            more: page.more,
-            next: last.map(|jid| Cursor::new(&store, jid)),
+            more,
+            next: last.filter(|_| more).map(|jid| Cursor::new(&store, jid)),
         })
     }
 }
@@ -162,6 +179,21 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         endtime: Some(row.endtime.clone()).filter(|text| !text.is_empty()),
         metadata: Stored::of(Some(&row.metadata)),
     })
+}
+
+impl JobRow {
+    /// Bytes of the values in it that senders chose.
+    fn size(&self) -> usize {
+        let values = [
+            &self.fun,
+            &self.arg,
+            &self.tgt,
+            &self.tgt_type,
+            &self.user,
+            &self.metadata,
+        ];
+        values.into_iter().map(Stored::size).sum()
+    }
 }
 
 fn started(row: &JobSummary) -> Micros {
@@ -214,30 +246,26 @@ impl PageArgs {
         };
         let minions: Vec<&str> = minions.filter(is_meant).map(String::as_str).collect();
 
-        let (mut all, mut bytes, mut last) = (Vec::new(), 0, after);
+        let (mut all, mut last) = (PageRows::new(wanted_rows), after);
         for part in minions.chunks(PAGE_MINIONS) {
             // Jobs are read for a few minions at a time: the returns of a whole job may not fit
             // into memory.
-            if all.len() >= wanted_rows {
-                return Ok((all, Some(last.unwrap_or_default().to_owned())));
+            if all.is_full() {
+                return Ok((all.into_rows(), Some(last.unwrap_or_default().to_owned())));
             }
 
             let jobs = read(&part.iter().copied().collect())?;
             for &minion in part {
-                // Checked before a minion and not after it, so that a page always has at least one.
-                if all.len() >= wanted_rows || bytes >= LIST_BYTES_MAX {
-                    return Ok((all, Some(last.unwrap_or_default().to_owned())));
+                if all.is_full() {
+                    return Ok((all.into_rows(), Some(last.unwrap_or_default().to_owned())));
                 }
                 let (found, size) = rows(minion, &jobs);
-                // Minions without a matching row cost nothing to send.
-                bytes += if found.is_empty() { 0 } else { size };
-
-                all.extend(found);
+                all.add(found, size);
                 last = Some(minion);
             }
         }
 
-        Ok((all, None))
+        Ok((all.into_rows(), None))
     }
 }
 
