@@ -93,9 +93,10 @@ fn clean(kind: Kind, body: &[u8]) -> bool {
 }
 
 fn no_secret(value: &Value, spares: bool) -> bool {
+    let all = value;
     let held = || pairs(value).all(|(key, value)| {
         let key = bytes(key).unwrap_or_default();
-        kept(key, value, spares) || if is_secret(key) { gone(value) } else { no_secret(value, false) }
+        kept(all, key, value, spares) || if is_secret(key) { gone(value) } else { no_secret(value, false) }
     });
     let items = || value.as_array().is_none_or(|items| items.iter().all(|item| no_secret(item, false)));
     held() && items() && bytes(value).is_none_or(|text| !text.windows(8).any(is_access_key))
@@ -103,18 +104,24 @@ fn no_secret(value: &Value, spares: bool) -> bool {
 
 /// It contains no start of a PEM block of a private key, unless its name consists of remaining parts.
 fn no_key(value: &Value, spares: bool, top: bool) -> bool {
+    let all = value;
     let held = || pairs(value).all(|(key, value)| {
         let name = bytes(key).unwrap_or_default();
         let is_field = spares && top && FIELDS.iter().any(|own| own.as_bytes() == name);
-        (is_field || no_key(key, spares, false)) && (kept(name, value, spares && top) || no_key(value, spares, false))
+        (is_field || no_key(key, spares, false)) && (kept(all, name, value, spares && top) || no_key(value, spares, false))
     });
     let items = || value.as_array().is_none_or(|items| items.iter().all(|item| no_key(item, spares, false)));
     held() && items() && bytes(value).is_none_or(|text| !text.windows(27).any(|at| at == b"-----BEGIN PRIVATE KEY-----"))
 }
 
-fn kept(key: &[u8], value: &Value, spares: bool) -> bool {
+/// Whether a field of a map is kept.
+fn kept(all: &Value, key: &[u8], value: &Value, spares: bool) -> bool {
+    let is_own = |fun: &str| {
+        let funs = pairs(all).find(|(key, _)| key.as_str() == Some("fun")).and_then(|(_, funs)| funs.as_array());
+        funs.into_iter().flatten().any(|own| own.as_str() == Some(fun))
+    };
     let mut body = Vec::new();
-    spares && rmpv::encode::write_value(&mut body, value).is_ok() && is_kept(key, &body)
+    spares && rmpv::encode::write_value(&mut body, value).is_ok() && is_kept(key, &body, is_own)
 }
 
 /// Some of the names that `passwords` covers.

@@ -57,7 +57,8 @@ pub const FIELDS: [&str; 32] = [
     "user",
 ];
 
-/// Whether the value of a field at the top is of the field's kind, so that it is kept. `value` is msgpack.
+/// Whether the value of a field at the top is of the field's kind, so that it is kept. `value` is msgpack; `is_own` is true for the
+/// functions in the event's `fun`: a text that only looks like a function may be anything.
 ///
 /// | field | kind |
 /// |---|---|
@@ -65,19 +66,18 @@ pub const FIELDS: [&str; 32] = [
 /// | `id` | a minion's id: no white space, control characters or slashes |
 /// | `fun` | a function, or a list of functions |
 /// | `minions`, `Minions` | a list of minion ids |
-/// | `retcode` | an integer, a list of them, or a map of functions to them |
+/// | `retcode` | an integer, a list of them, or a map to them of functions in the event's `fun` |
 /// | `success` | likewise with booleans |
 /// | `_stamp` | a time |
 /// | `cmd`, `out`, `tgt_type` | a word |
-pub fn is_kept(field: &[u8], value: &[u8]) -> bool {
+pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> bool {
     let is_text = |is: fn(&str) -> bool| as_text(value).is_some_and(is);
     let is_list = |is: fn(&[u8]) -> bool| {
         matches!(Reader::new(value).head(), Ok(Head::Array(_))) && elements(value).all(is)
     };
 
     let by_function = |is: fn(&[u8]) -> bool| {
-        let is_pair =
-            |(key, value): (&[u8], &[u8])| as_text(key).is_some_and(is_function) && is(value);
+        let is_pair = |(key, value): (&[u8], &[u8])| as_text(key).is_some_and(&is_own) && is(value);
         matches!(Reader::new(value).head(), Ok(Head::Map(_))) && pairs(value).all(is_pair)
     };
 
@@ -403,6 +403,7 @@ impl Redactor {
                 .iter()
                 .any(|part| part.blocks || !part.patterns.is_empty()),
             parts: &concerned,
+            root,
             spares: !matches!(entry.kind, Kind::Register | Kind::Minions),
             len: root.len(),
             path: Vec::new(),
@@ -485,6 +486,7 @@ impl PathStep<'_> {
 
 struct Walk<'w, 'a> {
     parts: &'w [&'w CompiledRule],
+    root: &'a [u8],
     /// Keep fields of their kind, and names of fields, at the top.
     spares: bool,
     len: usize,
@@ -630,7 +632,7 @@ impl<'a> Walk<'_, 'a> {
     fn keeps(&mut self, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, DecodeError> {
         let mut after = *reader;
         let value = after.value()?;
-        if is_kept(field, value) {
+        if is_kept(field, value, |fun| funs_of(self.root).contains(&fun)) {
             *reader = after;
             return Ok(true);
         }
@@ -649,7 +651,7 @@ impl<'a> Walk<'_, 'a> {
     /// Handles a list of minion ids.
     fn minions(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
         let mut after = *reader;
-        if is_kept(b"minions", after.value()?) {
+        if is_kept(b"minions", after.value()?, |_| false) {
             *reader = after;
             return Ok(());
         }
@@ -1243,6 +1245,16 @@ mod tests {
                 );
             }
         }
+        // It looks like a function, and is none of the event's.
+        for field in ["retcode", "success"] {
+            for value in [0.into(), Value::from(true)] {
+                let value = map(&[("AKIA1234", value), ("test.ping", 0.into())]);
+                let event = map(&[(field, value), ("fun", list(&["test.ping"]))]);
+                let shown = redacted(&rules, Kind::Event, "x", &event).to_string();
+                assert!(!shown.contains("AKIA1234"), "{field}: {shown}");
+                assert!(shown.contains("test.ping"), "{field}: {shown}");
+            }
+        }
         let keys = map(&[("a", map(&[("AKIA1111", 1.into()), ("AKIA2222", 2.into())]))]);
         let expected = map(&[(
             "a",
@@ -1316,12 +1328,15 @@ mod tests {
     /// A text that no field keeps.
     const PLANTED: &str = "key: S3cr3t/AKIA";
 
-    /// Puts the planted text, alone or within other text, somewhere into a value: as a key or a value, at any depth.
-    fn planted(value: Value, choices: &mut impl Iterator<Item = u8>) -> Value {
+    /// A text that looks like a function, a word and a minion.
+    const PLANTED_NAME: &str = "AKIA_S3cr3t";
+
+    /// Puts a text, alone or within other text, somewhere into a value: as a key or a value, at any depth.
+    fn planted(text: &str, value: Value, choices: &mut impl Iterator<Item = u8>) -> Value {
         let mut choice = || choices.next().unwrap_or(0);
-        let around = format!("a {PLANTED} b");
+        let around = format!("a {text} b");
         let secret = match choice() % 4 {
-            0 => PLANTED.into(),
+            0 => text.into(),
             1 => around.into(),
             2 => Value::Binary(around.into_bytes()),
             _ => Value::Ext(78, around.into_bytes()),
@@ -1334,14 +1349,14 @@ mod tests {
                     1 => pairs[at].1 = secret,
                     _ => {
                         let inner = pairs[at].1.clone();
-                        pairs[at].1 = planted(inner, choices);
+                        pairs[at].1 = planted(text, inner, choices);
                     }
                 }
                 Value::Map(pairs)
             }
             Value::Array(mut items) if !items.is_empty() => {
                 let at = usize::from(choice()) % items.len();
-                items[at] = planted(items[at].clone(), choices);
+                items[at] = planted(text, items[at].clone(), choices);
                 Value::Array(items)
             }
             _ => secret,
@@ -1353,7 +1368,15 @@ mod tests {
         let field = prop::sample::select(FIELDS.as_slice()).prop_map(Value::from);
         let normal = prop::sample::select(vec!["web1", "test.ping", "1", "glob", "_return"]);
         let value = prop_oneof![normal.prop_map(Value::from), any_value()];
-        prop::collection::vec((field, value), 1..8).prop_map(Value::Map)
+        // The outcomes of a job with several functions.
+        let outcome = prop::sample::select(vec!["retcode", "success"]).prop_map(Value::from);
+        let number = prop::sample::select(vec![Value::from(0), Value::from(true)]);
+        let of_funs = prop::collection::vec(
+            ("[a-z]{1,4}[.][a-z]{1,4}".prop_map(Value::from), number),
+            1..3,
+        );
+        let pair = prop_oneof![3 => (field, value), 1 => (outcome, of_funs.prop_map(Value::Map))];
+        prop::collection::vec(pair, 1..8).prop_map(Value::Map)
     }
 
     proptest! {
@@ -1362,7 +1385,7 @@ mod tests {
             value in any_event(), choices in prop::collection::vec(any::<u8>(), 24), load in any::<bool>()
         ) {
             let rules = [RedactRule { patterns: vec![Pattern::new(PLANTED).unwrap()], ..rule() }];
-            let event = planted(value, &mut choices.into_iter());
+            let event = planted(PLANTED, value, &mut choices.into_iter());
             let (kind, body) = if load {
                 let minions = Value::Array(vec!["web1".into(), PLANTED.into()]);
                 (Kind::Load, bytes(&Value::Array(vec![event, minions])))
@@ -1377,6 +1400,34 @@ mod tests {
             let mut rest = stored.as_slice();
             rmpv::decode::read_value(&mut rest).unwrap();
             prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn a_secret_that_looks_like_a_name_survives_only_as_a_name(
+            value in any_event(), choices in prop::collection::vec(any::<u8>(), 24)
+        ) {
+            let rules = [RedactRule { patterns: vec![Pattern::new(PLANTED_NAME).unwrap()], ..rule() }];
+            let body = bytes(&planted(PLANTED_NAME, value, &mut choices.into_iter()));
+            let stored = match Redactor::new(&rules).redact(&of(Kind::Event, "", &body)) {
+                Redacted::Changed(body) => body,
+                Redacted::Untouched => body,
+                Redacted::Unparsed(_) => panic!("it is msgpack"),
+            };
+            let is_own = funs_of(&stored).contains(&PLANTED_NAME);
+            let Value::Map(pairs) = rmpv::decode::read_value(&mut stored.as_slice()).unwrap() else {
+                return Ok(());
+            };
+            // Fields whose values are names, by which the store and Salt find the event.
+            let of_names = ["fun", "id", "minions", "Minions", "cmd", "out", "tgt_type"];
+            for (key, value) in pairs {
+                let key = key.as_str().unwrap_or_default().to_owned();
+                let is_outcome = is_own && ["retcode", "success"].contains(&&*key);
+                if !of_names.contains(&&*key) && !is_outcome {
+                    let rest = bytes(&value);
+                    prop_assert!(memmem::find(&rest, PLANTED_NAME.as_bytes()).is_none(), "{key}: {value}");
+                    prop_assert!(!key.contains(PLANTED_NAME));
+                }
+            }
         }
 
         #[test]
