@@ -1065,3 +1065,44 @@ fn the_page_of_doctor_has_every_reason_of_status_and_counter() {
     assert!(messages.len() > 15, "{messages:?}");
     assert!(missing.is_empty(), "docs/DOCTOR.md: {missing:#?}");
 }
+
+/// Files of the daemon's parts that read a whole file by themselves, each with the reason. All others use `store/vfs/read.rs`, where the three
+/// outcomes of a read are told apart: bytes, damage, and an error that passes.
+const READ_FILES: [(&str, &str); 6] = [
+    ("store/read/consumer/record.rs", "/proc"),
+    (
+        "store/tools/redact.rs",
+        "a tool: an error ends it, and the file stays",
+    ),
+    ("ingest/spill/redact.rs", "the same"),
+    ("store/vfs/power_cut/", "a simulated disk"),
+    (
+        "engines/transport/http/client.rs",
+        "a key of the configuration",
+    ),
+    ("reactor/rules/mod.rs", "a file of Salt"),
+];
+
+#[test]
+fn the_daemon_reads_its_files_in_one_place() {
+    let may_read = |file: &str| READ_FILES.iter().any(|(known, _)| file.starts_with(known));
+    let parts = ["store/", "ingest/", "engines/", "api/", "reactor/"];
+    for file in files("src").iter().filter(|file| has_extension(file, "rs")) {
+        let name = file.strip_prefix("src/").unwrap_or(file);
+        let is_test = ["tests", "testkit", "conformance", "simulation"]
+            .iter()
+            .any(|part| name.contains(part));
+        if is_test || may_read(name) || !parts.iter().any(|part| name.starts_with(part)) {
+            continue;
+        }
+
+        let source = read(file);
+        let code = code_of(source.split("#[cfg(test)]\n").next().unwrap_or_default());
+        for call in ["fs::read(", "fs::read_to_string("] {
+            assert!(
+                !code.contains(call),
+                "src/{name}: `{call}` makes an error that passes look like damage or absence: use store::format::open_small, or store::vfs::read::read_whole"
+            );
+        }
+    }
+}

@@ -35,6 +35,8 @@ use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Limit, ReadLimits, Right};
+use crate::store::StoreError;
+use crate::store::format::open_small;
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::store::vfs::Fs;
 use crate::wire::call::CallError;
@@ -131,10 +133,12 @@ struct TokenFile {
 }
 
 impl Tokens {
-    /// Reads the file of a state directory. An unusable file is logged, and no token is valid.
-    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Self {
+    /// Reads the file of a state directory. An unusable file is logged, and no token is valid. A
+    /// passing error, such as too few file descriptors, is the caller's: the next start may read
+    /// the file, and until then no token would be valid.
+    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join(TOKENS_FILE);
-        let state = match read(&path) {
+        let state = match read(&*fs, &path)? {
             Ok(tokens) => State {
                 tokens,
                 problem: None,
@@ -150,13 +154,13 @@ impl Tokens {
             }
         };
 
-        Self {
+        Ok(Self {
             path,
             fs,
             changing: Mutex::new(()),
             state: Mutex::new(state),
             changes: watch::Sender::default(),
-        }
+        })
     }
 
     /// The fault of the file, if any.
@@ -284,7 +288,7 @@ impl Tokens {
         // read it, so the same tokens are valid now.
         if written.is_err() {
             // Unreadable as well: all that is known are the tokens from before.
-            let Ok(of_file) = read(&self.path) else {
+            let Ok(Ok(of_file)) = read(&*self.fs, &self.path) else {
                 return written;
             };
             tokens = of_file;
@@ -333,12 +337,21 @@ fn hash(text: &str) -> String {
     hex
 }
 
-fn read(path: &Path) -> Result<Vec<Token>, String> {
-    match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error.to_string()),
-        Ok(bytes) => parse(&bytes),
-    }
+/// The tokens of the file, or why it cannot be used. The outer error is a passing one.
+fn read(fs: &dyn Fs, path: &Path) -> Result<Result<Vec<Token>, String>, StoreError> {
+    let content = match open_small(fs, path) {
+        // Lasting: only an administrator can change it.
+        Err(StoreError::Io { why, .. }) if why.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Ok(Err(why.to_string()));
+        }
+        read => read?,
+    };
+
+    Ok(match content {
+        None => Ok(Vec::new()),
+        Some(content) if content.is_damaged() => Err("the disk cannot read all of it".to_owned()),
+        Some(content) => parse(&content.bytes),
+    })
 }
 
 /// The tokens in the content of the file.
@@ -523,7 +536,7 @@ mod tests {
     #[test]
     fn a_token_is_found_by_its_text_only_and_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), Arc::new(Disk));
+        let tokens = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
         let text = tokens
             .create("grafana", Scope::Read, ReadLimits::default(), 7)
             .unwrap();
@@ -545,7 +558,7 @@ mod tests {
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        let again = Tokens::open(dir.path(), Arc::new(Disk));
+        let again = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
         assert_eq!(again.find(&text).unwrap().name, "grafana");
         assert_eq!(Right::from(again.find(&other).unwrap().scope), Right::Write);
         for wrong in ["", PREFIX, &text[1..], &format!("{text}A")] {
@@ -563,7 +576,7 @@ mod tests {
         let path = dir.path().join(TOKENS_FILE);
         for text in ["{", "{\"version\": 2, \"tokens\": []}"] {
             std::fs::write(&path, text).unwrap();
-            let tokens = Tokens::open(dir.path(), Arc::new(Disk));
+            let tokens = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
             let error = tokens
                 .create("a", Scope::Read, ReadLimits::default(), 1)
                 .unwrap_err();
@@ -575,7 +588,7 @@ mod tests {
     #[test]
     fn a_request_finds_its_token_while_a_change_waits_for_the_disk() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), Arc::new(Disk));
+        let tokens = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
         let text = tokens.create_for_tests("ci");
         let (started, has_started) = mpsc::sync_channel(1);
         let (go_on, may_go_on) = mpsc::sync_channel::<()>(1);
@@ -603,6 +616,31 @@ mod tests {
     }
 
     #[test]
+    fn a_passing_error_ends_the_start_and_a_bad_sector_makes_no_token_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Arc::new(Plan::default());
+        let fs: Arc<dyn Fs> = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
+        let text = Tokens::open(dir.path(), fs.clone())
+            .unwrap()
+            .create_for_tests("ci");
+
+        for errno in [Errno::NOMEM, Errno::MFILE] {
+            plan.add(Fault::once(Act::Read, errno));
+            let error = Tokens::open(dir.path(), fs.clone())
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(error.contains(TOKENS_FILE), "{error}");
+            let again = Tokens::open(dir.path(), fs.clone()).unwrap();
+            assert!(again.find(&text).is_some() && again.fault().is_none());
+        }
+
+        plan.add(Fault::lasting(Act::Read, Errno::IO));
+        let tokens = Tokens::open(dir.path(), fs).unwrap();
+        assert!(tokens.find(&text).is_none() && tokens.fault().is_some());
+    }
+
+    #[test]
     fn tokens_are_those_of_the_file_whatever_step_of_a_change_fails() {
         for (act, is_revoked) in [
             (Act::Create, false),
@@ -614,7 +652,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let plan = Arc::new(Plan::default());
             let fs = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
-            let tokens = Tokens::open(dir.path(), fs);
+            let tokens = Tokens::open(dir.path(), fs).unwrap();
             let text = tokens.create_for_tests("ci");
             plan.add(Fault::once(act, Errno::IO));
             let revoke = |tokens: &mut Vec<Token>| {
@@ -623,7 +661,7 @@ mod tests {
             };
             let error = tokens.change(revoke).unwrap_err().to_string();
             assert!(error.contains(TOKENS_FILE), "{act:?}: {error}");
-            let again = Tokens::open(dir.path(), Arc::new(Disk));
+            let again = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
             let found = [&tokens, &again].map(|tokens| tokens.find(&text).is_none());
             assert_eq!(found, [is_revoked; 2], "{act:?}");
         }

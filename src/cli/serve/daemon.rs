@@ -284,10 +284,10 @@ impl Daemon {
                 .map(|_| http::ListenerMonitor::default())
                 .or_else(of_both),
             http: http_monitor.clone(),
-            tokens: Arc::new(http::tokens::Tokens::open(
-                &config.state_dir,
-                options.fs.clone(),
-            )),
+            tokens: Arc::new(
+                http::tokens::Tokens::open(&config.state_dir, options.fs.clone())
+                    .context("read the tokens")?,
+            ),
             sessions: Arc::new(http::sessions::Sessions::new(config.http.tls.is_some())),
             zeromq: zeromq.statuses(),
             started,

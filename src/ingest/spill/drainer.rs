@@ -13,9 +13,11 @@ use crate::base::limits::{
     REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_INTERVAL, SOURCE_LOG_INTERVAL,
     SPILL_ABOVE_BYTES, SPILL_AFTER, SPILL_RETRY, SPILL_RETRY_MAX, SPILL_STOP_TIMEOUT, STOP_CHECK,
 };
+use crate::base::metrics::Metrics;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
 use crate::store::Intake;
+use crate::store::vfs::read::read_whole;
 use crate::store::vfs::{Fs, FsFile};
 
 /// The draining half of a spill.
@@ -77,7 +79,7 @@ impl SpillDrainer {
                 .write_all_at(text.as_bytes(), 0)?;
         }
 
-        let (until, number) = read_seen(dir).unwrap_or_default();
+        let (until, number) = read_seen(&*fs, dir, &shared)?.unwrap_or_default();
 
         shared.metrics.spill_bytes_cut.add(found.cut);
         shared
@@ -674,6 +676,9 @@ impl SpillDrainer {
     }
 }
 
+/// The time up to which the bus was read, and the number of the last event stored.
+type Position = (Option<Micros>, u64);
+
 const SEEN: &str = "SEEN";
 const BUS: &str = "BUS";
 
@@ -687,10 +692,9 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             continue;
         }
 
-        // Named in messages and gap records; the directory's name may be shortened.
-        let bus = std::fs::read_to_string(dir.join(BUS)).unwrap_or_default();
+        let bus = bus_of(&*deps.fs, &deps.metrics, &dir);
         let spill_writer = SpillWriter::new(
-            Path::new(bus.trim_end()),
+            &bus,
             deps.intake.clone(),
             deps.clock.clone(),
             deps.metrics.clone(),
@@ -717,9 +721,42 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
     }
 }
 
-fn read_seen(dir: &Path) -> Option<(Option<Micros>, u64)> {
-    let text = std::fs::read_to_string(dir.join(SEEN)).ok()?;
-    let mut words = text.split_whitespace();
+/// The bus of a spill directory, for messages and gap records. The name of the directory, which may
+/// be shortened, stands for one that cannot be read: its events are delivered in any case.
+pub(super) fn bus_of(fs: &dyn Fs, metrics: &Metrics, dir: &Path) -> PathBuf {
+    let why = match read_whole(fs, &dir.join(BUS)) {
+        Ok(Some(content)) if !content.is_damaged() => match String::from_utf8(content.bytes) {
+            Ok(bus) => return PathBuf::from(bus.trim_end()),
+            Err(_) => "it is not text".to_owned(),
+        },
+        Ok(Some(_)) => "the disk cannot read it".to_owned(),
+        Ok(None) => "it does not exist".to_owned(),
+        Err(error) => error.to_string(),
+    };
+
+    metrics.spill_reads_failed.add(1);
+    tracing::warn!(path = %dir.join(BUS).display(), why, "the bus of a spill is unknown, its directory is named instead");
+    dir.to_owned()
+}
+
+/// The recorded position; `None` if there is none. An error is one to try again: without the
+/// position of the daemon before, a gap could not be told.
+fn read_seen(fs: &dyn Fs, dir: &Path, shared: &Shared) -> std::io::Result<Option<Position>> {
+    let path = dir.join(SEEN);
+    let Some(content) = read_whole(fs, &path)? else {
+        return Ok(None);
+    };
+
+    let seen = parse_seen(&content.bytes).filter(|_| !content.is_damaged());
+    if seen.is_none() {
+        shared.metrics.spill_reads_failed.add(1);
+        tracing::warn!(path = %path.display(), "the position of the bus is malformed or unreadable, a gap may be recorded");
+    }
+    Ok(seen)
+}
+
+fn parse_seen(bytes: &[u8]) -> Option<Position> {
+    let mut words = std::str::from_utf8(bytes).ok()?.split_whitespace();
     let (until, number) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     Some((Some(Micros(until)), number))
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::file::DiskQueue;
 use super::*;
 use crate::base::limits::REFUSED_TIMES_MAX;
@@ -794,4 +796,43 @@ fn a_spilled_request_keeps_the_flag_of_its_key() {
         .map(|(entry, _)| entry.flags.has(crate::model::Flags::MASTER_KEY))
         .collect();
     assert_eq!(flags, [true, false]);
+}
+
+/// Only a passing error may keep the position or the name of the bus from being known, and each is told.
+#[test]
+fn an_error_of_the_small_files_is_told_and_a_passing_one_is_none_of_damage() {
+    let harness = Harness::new();
+    let dir = harness.spill();
+    let spill_writer = harness.spill_writer();
+    let (_, seen) = harness.spill_drainer(&spill_writer, 1 << 20);
+    assert!(!seen.known);
+    std::fs::write(dir.join("SEEN"), "1795230637000000 7\n").unwrap();
+
+    let plan = Arc::new(Plan::default());
+    let fs: Arc<dyn Fs> = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
+    let open = || {
+        let keys = Arc::new(MasterKeys::none());
+        SpillDrainer::open(&spill_writer, &dir, fs.clone(), keys, 1 << 20)
+    };
+    let bus = || drainer::bus_of(&*fs, &harness.metrics, &dir);
+    let failed = || harness.metrics.spill_reads_failed.get();
+    let within = |name: &str, errno| Fault {
+        within: name.to_owned(),
+        ..Fault::once(Act::Read, errno)
+    };
+
+    plan.add(within("SEEN", Errno::NOMEM));
+    let error = open().err().unwrap();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::NOMEM));
+    assert_eq!(open().unwrap().1.until, Some(Micros(1_795_230_637_000_000)));
+    assert_eq!((bus(), failed()), ("/the/bus".into(), 0));
+
+    // The events of an unknown bus are delivered under the name of their directory.
+    plan.add(within("BUS", Errno::MFILE));
+    assert_eq!((bus(), failed()), (dir.clone(), 1));
+    plan.add(Fault {
+        lasting: true,
+        ..within("SEEN", Errno::IO)
+    });
+    assert_eq!((open().unwrap().1.until, failed()), (None, 2));
 }
