@@ -28,11 +28,11 @@ use super::call::{CallHandler, Caller, Ctx, find};
 use super::stream::{AnswerWriter, Incoming, OutgoingAnswer};
 use super::submit::submit;
 use crate::base::limits::{
-    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT,
-    SOCKET_BYTES_IN_FLIGHT, SOCKET_CALL_WAIT, SOCKET_CALLS_MAX, SOCKET_CALLS_OF_ONE,
-    SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
+    ANSWER_BYTES_WAITING, HTTP_PROCESSOR_TIME, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT,
+    PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT, SOCKET_CALL_WAIT, SOCKET_CALLS_MAX,
+    SOCKET_CALLS_OF_ONE, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
-use crate::model::FrameBatch;
+use crate::model::{FrameBatch, Right};
 use crate::store::{Done, Intake};
 use crate::wire::call::{
     CallError, Request, VERSION, into_answer_frame, read_preamble, refusal_frame, version_frame,
@@ -195,6 +195,17 @@ async fn serve_peer(
         () = closing => Ok(()),
         gone = writing => gone,
     }
+}
+
+/// The processor time of one search on the local socket, by the right of its user.
+///
+/// Administrators, who are root, the daemon's user and the master's, have no limit: Salt lists the
+/// jobs of the whole cache in one call, and a job cache that gives up loses more than it saves.
+/// `doctor`, exports and imports of root read the whole store. All of them can do the daemon greater
+/// harm than a long search, so nothing would be gained. Changes of others are not limited either:
+/// they are made as a whole or not at all.
+fn search_time(right: Right) -> Option<Duration> {
+    (right < Right::Admin).then_some(HTTP_PROCESSOR_TIME)
 }
 
 /// A connection as seen by its calls.
@@ -436,6 +447,8 @@ async fn start_call(
             let (server, caller) = (server.clone(), peer.caller.clone());
             let budget = peer.budget.clone();
             let is_search = call.only_reads;
+            // With each call: the master's user is known once its bus exists.
+            let search_time = search_time(ctx.rights.of(&peer.caller));
             // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
                 // A second parse is cheaper than a copy of the arguments.
@@ -454,7 +467,8 @@ async fn start_call(
                 }
 
                 let ended = reply.peer.ended.clone();
-                if let Some(found) = while_open(ended, budget.carry_out(work)).await {
+                let search = budget.carry_out_within(search_time, work);
+                if let Some(found) = while_open(ended, search).await {
                     reply.send(found.flatten());
                 }
             });

@@ -167,13 +167,22 @@ impl Budget {
         &self,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
+        self.carry_out_within(self.processor_time, task).await
+    }
+
+    /// Like [`Budget::carry_out`], with a processor time of its own.
+    pub(in crate::api) async fn carry_out_within<T: Send + 'static>(
+        &self,
+        processor_time: Option<Duration>,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallError> {
         // The wait is for a worker of this client, or of all.
         let reserved = timeout(self.wait, self.workers.reserve(1)).await;
         let Ok(Some(reserved)) = reserved else {
             return Err(busy("too many requests are being carried out"));
         };
 
-        let work = Work::new(self.processor_time);
+        let work = Work::new(processor_time);
         // Dropped with this future: the task then ends at its next check.
         let _waiting = work.abandon_on_drop();
         let done = tokio::task::spawn_blocking(move || {

@@ -99,6 +99,15 @@ async fn a_panic_is_an_error_and_releases_its_thread() {
 }
 
 #[tokio::test]
+async fn a_search_ends_after_its_processor_time_and_a_change_has_none() {
+    let budgets = budgets();
+    let budget = of(&budgets, "a");
+    let search = budget.carry_out_within(Some(Duration::ZERO), check).await;
+    assert!(matches!(search, Ok(Err(Ended::TooLong(_)))));
+    assert_eq!(budget.carry_out(check).await, Ok(Ok(())));
+}
+
+#[tokio::test]
 async fn room_is_reserved_before_and_free_when_the_last_bytes_are_dropped() {
     let budgets = budgets();
     let greedy = of(&budgets, "greedy");

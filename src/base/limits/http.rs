@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Connections on the network address, and on the unix socket. One more closes one without authentication on the network, or is closed.
 pub const HTTP_PEERS_MAX: usize = 1024;
 
+/// Connections of an address that are never kept by tokens, so that peers without one, such as health checks, always get in.
+pub const HTTP_PEERS_RESERVED: usize = 32;
+
 /// Connections of one token or user, of those on the network address and on the unix socket. One more is answered 429 and closed.
 pub const HTTP_PEERS_OF_ONE: usize = 128;
 

@@ -6,7 +6,9 @@
 //! is closed; without any, the minion's one idle for longest. A signer has at most
 //! [`HTTPS_PEERS_OF_ONE`] connections; one more closes its own one idle for longest. A minion's
 //! connection is idle between batches with a valid signature, regardless of other requests. One
-//! with a token is kept.
+//! with a token is kept, but for the last [`HTTP_PEERS_RESERVED`]: beyond that, connections with a
+//! token make room like those without, so that peers without one, such as health checks, always
+//! get in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::base::limits::{HTTPS_BATCHES_OF_ONE, HTTPS_PEERS_OF_ONE};
+use crate::base::limits::{HTTP_PEERS_RESERVED, HTTPS_BATCHES_OF_ONE, HTTPS_PEERS_OF_ONE};
 
 /// Time for an evicted connection to close. Its task only has to be polled once, so this is ample.
 const EVICTION_TIME: Duration = Duration::from_millis(500);
@@ -41,6 +43,8 @@ struct EvictionQueues {
     next: u64,
     unauthenticated: BTreeMap<u64, Arc<Notify>>,
     idle: BTreeMap<u64, (String, Arc<Notify>)>,
+    /// Connections that are kept from eviction.
+    kept: usize,
     /// Connections of each signer, busy or not, and its permits for batches in flight.
     of_signer: HashMap<String, (usize, Arc<Semaphore>)>,
 }
@@ -57,6 +61,7 @@ impl EvictionQueues {
                 drop(self.unauthenticated.remove(&number));
             }
             PermitState::Idle { number, .. } => drop(self.idle.remove(&number)),
+            PermitState::Kept => self.kept -= 1,
             PermitState::Busy => {}
         }
     }
@@ -83,8 +88,10 @@ enum PermitState {
     Unauthenticated { number: u64, since: Instant },
     /// No batch in flight.
     Idle { number: u64, since: Instant },
-    /// A batch is in flight, with its own timeouts, or the connection is kept.
+    /// A batch is in flight, with its own timeouts.
     Busy,
+    /// It has a valid token.
+    Kept,
 }
 
 /// The permit of one connection, released on drop.
@@ -213,10 +220,19 @@ impl Permit {
         })
     }
 
-    /// Keeps an authenticated connection from eviction.
+    /// Keeps an authenticated connection from eviction, unless so many are kept that only the
+    /// reserve is left. Asked with each request, so that one of the reserve is kept later.
     pub(in crate::api::http) fn keep(&self) {
-        // A connection with a valid token is not closed to make room: it is in no queue.
-        self.make_busy(&mut self.permits.queues.lock());
+        let mut queues = self.permits.queues.lock();
+        let is_kept = matches!(self.state(), PermitState::Kept);
+        if is_kept || queues.kept >= self.permits.all.saturating_sub(HTTP_PEERS_RESERVED) {
+            return;
+        }
+
+        // It is in no queue then.
+        queues.remove(self.state());
+        queues.kept += 1;
+        *self.state.lock() = PermitState::Kept;
     }
 
     fn make_busy(&self, queues: &mut EvictionQueues) {
@@ -233,7 +249,7 @@ impl Permit {
                     times.unauthenticated.map(|time| since + time)
                 }
                 PermitState::Idle { since, .. } => Some(since + times.idle),
-                PermitState::Busy => None,
+                PermitState::Busy | PermitState::Kept => None,
             };
             // Compared by the present state: the connection may have been busy while this task
             // slept.
@@ -378,18 +394,14 @@ mod tests {
     #[test]
     fn a_connection_with_a_token_is_kept_and_counts_if_a_minion_signs_on_it() {
         run(async {
-            let permits = new(2);
+            let permits = new(HTTP_PEERS_RESERVED + 2);
             let [kept, other] = [
                 permits.take(no_eviction).await,
                 permits.take(no_eviction).await,
             ]
             .map(Option::unwrap);
             kept.keep();
-            let closing = tokio::spawn(closes(other));
-            let other = permits.take(|| ()).await.unwrap();
-            closing.await.unwrap();
             other.keep();
-            assert!(permits.take(no_eviction).await.is_none(), "both are kept");
             drop(other.begin("a").unwrap());
             assert_eq!(
                 permits
@@ -400,6 +412,12 @@ mod tests {
                     .map(|(count, _)| *count),
                 Some(1)
             );
+            // All others are busy.
+            let mut busy = Vec::new();
+            for _ in 0..HTTP_PEERS_RESERVED {
+                busy.push(permits.take(no_eviction).await.unwrap());
+            }
+            let busy: Vec<_> = busy.iter().map(|one| one.begin("b").unwrap()).collect();
             let closing = tokio::spawn(closes(other));
             assert!(
                 permits.take(|| ()).await.is_some(),
@@ -407,6 +425,38 @@ mod tests {
             );
             closing.await.unwrap();
             assert!(!is_evicted(&kept).await);
+            drop(busy);
+        });
+    }
+
+    #[test]
+    fn connections_with_tokens_leave_a_reserve_for_peers_without() {
+        run(async {
+            let permits = new(HTTP_PEERS_RESERVED + 3);
+            let mut held = Vec::new();
+            for _ in 0..HTTP_PEERS_RESERVED + 3 {
+                let connection = permits.take(no_eviction).await.unwrap();
+                connection.keep();
+                connection.keep();
+                held.push(connection);
+            }
+            assert_eq!(permits.queues.lock().kept, 3);
+
+            // A peer without a token gets the place of the oldest that is not kept.
+            let first = held.remove(3);
+            let closing = tokio::spawn(closes(first));
+            let probe = permits.take(|| ()).await.expect("a place of the reserve");
+            closing.await.unwrap();
+            drop(probe);
+
+            // The end of a kept one lets another be kept.
+            drop(held.remove(0));
+            assert_eq!(permits.queues.lock().kept, 2);
+            held.iter().for_each(Permit::keep);
+            assert_eq!(permits.queues.lock().kept, 3);
+            for kept in held.iter().take(2) {
+                assert!(!is_evicted(kept).await);
+            }
         });
     }
 
