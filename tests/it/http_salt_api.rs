@@ -550,4 +550,23 @@ fn active_jobs_have_all_returns_however_many_pages_they_take() {
     );
     assert_eq!(active[jid]["Returned"], json!(["a", "b", "c"]));
     assert_eq!(active[jid]["Running"], json!([{ "d": 0 }]));
+
+    // All of them are one answer, and two such answers are more than one request may have.
+    let chunk = json!({ "client": "runner", "fun": "jobs.list_job", "jid": jid });
+    let job = run(&address, &token, &chunk);
+    assert_eq!(job["Result"].as_object().unwrap().len(), 3);
+    let answer = post(&address, "/", &token, &json!([chunk, chunk]));
+    assert_eq!(answer.status, 413, "{} bytes", answer.body.len());
+    assert!(answer.text().contains("bytes of results together"));
+
+    // A single job can be too large as well, counted with its first page.
+    let load = map(vec![
+        ("jid", jid.into()),
+        ("id", "d".into()),
+        ("fun", "test.echo".into()),
+        ("return", large.as_str().into()),
+        ("retcode", 0.into()),
+    ]);
+    cellar.ask("returner", vec![("load", load)]);
+    assert_eq!(post(&address, "/", &token, &chunk).status, 413);
 }

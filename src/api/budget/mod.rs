@@ -207,6 +207,8 @@ impl Budget {
             Ok(Some(reserved)) => Ok(Room {
                 pool: self.bytes.clone(),
                 reserved,
+                spare: bytes,
+                held: 0,
             }),
             _ => Err(busy("too many answers wait to be read")),
         }
@@ -257,10 +259,14 @@ impl Budget {
     }
 }
 
-/// Room for a response.
+/// Room for a response, and for what a request holds in memory to make it.
 pub(in crate::api) struct Room {
     pool: Pool,
     reserved: Reserved,
+    /// What was reserved at first: for the next operation, whose size is known afterwards only.
+    spare: usize,
+    /// Bytes in memory.
+    held: usize,
 }
 
 /// Bytes with their room, which is released when the connection has written them.
@@ -276,6 +282,27 @@ impl<B: AsRef<[u8]>, R> AsRef<[u8]> for HeldBytes<B, R> {
 }
 
 impl Room {
+    pub(in crate::api) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// States how many bytes the request holds in memory now. The room grows to them, and to the
+    /// reserve for the next operation. It never shrinks before [`Room::fill`]: what a request has
+    /// needed once, it may need again.
+    pub(in crate::api) fn hold(&mut self, bytes: usize) -> Result<(), CallError> {
+        self.held = bytes;
+
+        // As in [`Pool::reserve`], more than the whole share cannot be had.
+        let needed = (bytes.saturating_add(self.spare) / PERMIT_BYTES + 1).min(self.pool.own_max);
+        let lacking = needed.saturating_sub(self.reserved.own.num_permits());
+        if lacking > 0 {
+            // No wait here, as in [`Room::fill`].
+            let more = self.pool.reserve_now(lacking);
+            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
+        }
+        Ok(())
+    }
+
     /// Puts a response into its room. A response that is longer than the room gets the rest now, or
     /// is dropped: to wait would hold it outside the budget.
     pub(in crate::api) fn fill(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
@@ -285,7 +312,7 @@ impl Room {
             let more = self.pool.reserve_now(more);
             self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
         }
-        Ok(self.held(bytes))
+        Ok(self.filled(bytes))
     }
 
     /// Releases what the response does not need, or returns how much it lacks. A response that is
@@ -306,7 +333,7 @@ impl Room {
         self.reserved.all.merge(more.all);
     }
 
-    fn held(self, bytes: Vec<u8>) -> Bytes {
+    fn filled(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(HeldBytes {
             bytes,
             _reserved: self.reserved,

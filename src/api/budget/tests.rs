@@ -148,6 +148,31 @@ async fn room_is_reserved_before_and_free_when_the_last_bytes_are_dropped() {
 }
 
 #[tokio::test]
+async fn room_grows_with_what_a_request_holds_before_its_next_operation() {
+    let budgets = budgets();
+    let client = of(&budgets, "client");
+    let free = || client.bytes.own.available_permits();
+
+    let mut room = client.room(KIB).await.unwrap();
+    assert_eq!(free(), 6);
+    // The reserve stays free for the next operation.
+    room.hold(3 * KIB).unwrap();
+    assert_eq!((room.held(), free()), (3 * KIB, 3));
+    room.hold(KIB).unwrap();
+    assert_eq!(free(), 3, "it does not shrink");
+
+    let other = client.room(2 * KIB).await.unwrap();
+    let refused = room.hold(4 * KIB);
+    assert!(matches!(refused, Err(CallError::Unavailable(_))));
+    drop(other);
+    // More than the share takes all of it.
+    room.hold(100 * KIB).unwrap();
+    assert_eq!(free(), 0);
+    drop(room.fill(vec![0; 10]).unwrap());
+    assert_eq!(free(), 8);
+}
+
+#[tokio::test]
 async fn shared_bytes_take_room_of_the_whole_once_and_of_the_share_of_each_client_that_holds_them()
 {
     let budgets = budgets();

@@ -5,6 +5,7 @@
 //! limits of the token. Nothing is passed to a master: other clients and functions are rejected.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
@@ -16,6 +17,7 @@ use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use parking_lot::Mutex;
 use salt_sls::Glob;
 use serde_json::{Map, Value as Json, json};
 
@@ -24,10 +26,12 @@ use super::answer::{Answer, HttpError, plain};
 use super::page;
 use super::server::{HttpServer, Server, rejected};
 use super::v1;
+use crate::api::budget::Room;
 use crate::base::limits::{
-    HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, LIST_BYTES_MAX, SALT_API_ACTIVE,
-    SALT_API_ACTIVE_JOBS, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
+    HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, SALT_API_ACTIVE, SALT_API_ACTIVE_JOBS,
+    SALT_API_BYTES, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
+use crate::wire::call::CallError;
 use crate::wire::json::{as_python, parse};
 
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";
@@ -173,23 +177,35 @@ async fn run(
         };
 
         // One room for all chunks, which are answered together.
-        let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
+        let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
 
-        let mut results = Vec::new();
-        for chunk in &chunks {
-            results.push(
-                one(
-                    &Jobs {
-                        server: &server,
-                        access: &access,
-                    },
-                    chunk,
-                )
-                .await?,
-            );
+        let mut body = br#"{"return":["#.to_vec();
+        for (n, chunk) in chunks.iter().enumerate() {
+            let jobs = Jobs {
+                server: &server,
+                access: &access,
+                room: &room,
+                bytes_max: SALT_API_BYTES.saturating_sub(body.len()),
+            };
+            let answer = one(&jobs, chunk).await?;
+
+            // Text at once: the values of a chunk take several times its bytes, and so those of
+            // several chunks are never in memory together.
+            if n > 0 {
+                body.push(b',');
+            }
+            serde_json::to_writer(&mut body, &answer)
+                .map_err(|error| CallError::Internal(error.to_string()))?;
+            drop(answer);
+
+            if body.len() > SALT_API_BYTES {
+                return Err(too_large("the chunks of this request"));
+            }
+            room.lock().hold(body.len())?;
         }
+        body.extend_from_slice(b"]}");
 
-        let body = room.fill(json!({ "return": results }).to_string().into_bytes())?;
+        let body = room.into_inner().fill(body)?;
         Ok(plain(StatusCode::OK, "application/json", body))
     };
     done.await.unwrap_or_else(rejected)
@@ -467,6 +483,34 @@ fn time_of(text: &str) -> Option<i64> {
     Some(zoned.timestamp().as_microsecond())
 }
 
+fn too_large(what: &str) -> HttpError {
+    let why = format!(
+        "{what} have more than {SALT_API_BYTES} bytes of results together; /api/v1/jobs/JID has pages"
+    );
+    HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", why)
+}
+
+/// The length of a value as JSON.
+fn json_len(value: &Json) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    // Writing to it cannot fail, and a value has text as its keys.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
+}
+
 async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
     let (client, fun) = (
         text(chunk, "client").unwrap_or_default(),
@@ -494,6 +538,10 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
 struct Jobs<'a> {
     server: &'a Arc<HttpServer>,
     access: &'a Access,
+    /// Grows by the answer of each operation.
+    room: &'a Mutex<Room>,
+    /// What the answer to this chunk may have, after those before it.
+    bytes_max: usize,
 }
 
 impl Jobs<'_> {
@@ -507,7 +555,16 @@ impl Jobs<'_> {
             .map(|jid| ("jid".to_owned(), jid.to_owned()))
             .into_iter()
             .collect();
-        v1::ask(self.server, self.access, ("GET", path), &of_path, fields).await
+        let operation = ("GET", path);
+        v1::ask(
+            self.server,
+            self.access,
+            self.room,
+            operation,
+            &of_path,
+            fields,
+        )
+        .await
     }
 
     /// The newest jobs by jid that pass all filters.
@@ -553,8 +610,9 @@ impl Jobs<'_> {
 
         // Filters that are evaluated here may leave few rows of each page: the number of pages
         // bounds the work.
-        let mut jobs = Map::new();
+        let (mut jobs, mut bytes) = (Map::new(), 0);
         let mut cursor = None;
+        let before = self.room.lock().held();
         for _ in 0..SALT_API_PAGES {
             let mut fields = filter.clone();
             fields.extend(cursor.take().map(|next| ("cursor".to_owned(), next)));
@@ -562,11 +620,21 @@ impl Jobs<'_> {
             let rows = page.get("jobs").and_then(Json::as_array);
             for row in rows.into_iter().flatten().filter(|row| passes(row)) {
                 if let Some(jid) = text(row, "jid").filter(|_| jobs.len() < SALT_API_JOBS) {
-                    jobs.insert(jid.to_owned(), described(row));
+                    let job = described(row);
+                    bytes += json_len(&job);
+                    if bytes > self.bytes_max {
+                        return Err(too_large("the jobs"));
+                    }
+                    jobs.insert(jid.to_owned(), job);
                 }
             }
 
             cursor = page.get("next").filter(|next| next.is_string()).cloned();
+            // The other rows of the page are free.
+            drop(page);
+            let kept: usize = jobs.values().map(v1::tree_bytes).sum();
+            self.room.lock().hold(before.saturating_add(kept))?;
+
             if cursor.is_none() || jobs.len() >= SALT_API_JOBS {
                 break;
             }
@@ -582,9 +650,12 @@ impl Jobs<'_> {
     /// A job with all its returns.
     async fn whole(&self, jid: &str) -> Result<Json, HttpError> {
         let mut job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
-        let mut bytes = 0;
+        let mut bytes = json_len(&job);
         // The API answers a page of returns at a time.
         while let Some(after) = job.get("next").and_then(Json::as_str).map(str::to_owned) {
+            // Before the next page, which would be in memory in addition.
+            self.check_bytes(bytes, jid)?;
+
             let page = self
                 .get(
                     "/jobs/{jid}",
@@ -594,17 +665,7 @@ impl Jobs<'_> {
                 .await?;
 
             // Salt's form of a job has no pages, so a job beyond this limit is an error.
-            bytes += page.to_string().len();
-            if bytes > LIST_BYTES_MAX {
-                let why = format!(
-                    "job {jid:.50} has more than {LIST_BYTES_MAX} bytes of returns; /api/v1/jobs/JID has pages"
-                );
-                return Err(HttpError::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "too_large",
-                    why,
-                ));
-            }
+            bytes += json_len(&page);
 
             let Json::Object(mut page) = page else { break };
             let more = page.remove("returns");
@@ -618,11 +679,21 @@ impl Jobs<'_> {
             }
         }
 
+        self.check_bytes(bytes, jid)?;
         Ok(job)
     }
 
+    fn check_bytes(&self, bytes: usize, jid: &str) -> Result<(), HttpError> {
+        if bytes > self.bytes_max {
+            return Err(too_large(&format!(
+                "job {jid:.50} and the chunks before it"
+            )));
+        }
+        Ok(())
+    }
+
     async fn job(&self, jid: &str) -> Result<Json, HttpError> {
-        let job = match self.whole(jid).await {
+        let mut job = match self.whole(jid).await {
             // As Salt answers.
             Err(error) if error.status == StatusCode::NOT_FOUND => {
                 return Ok(json!({
@@ -636,22 +707,19 @@ impl Jobs<'_> {
         let mut answer = described(&job);
         let mut results = Map::new();
 
-        for row in returns(&job) {
+        // Moved and not copied: they are most of the job.
+        for mut row in take_returns(&mut job) {
+            let minion = text(&row, "minion").unwrap_or_default().to_owned();
             let fields = ["return", "retcode", "success", "out"].into_iter();
             let kept = fields.filter_map(|name| {
-                Some((
-                    name.to_owned(),
-                    row.get(name).filter(|value| !value.is_null())?.clone(),
-                ))
+                let value = row.get_mut(name).map(Json::take);
+                Some((name.to_owned(), value.filter(|value| !value.is_null())?))
             });
             let mut result: Map<_, _> = kept.collect();
             // Salt shows `return` for every minion, whatever it is.
             result.entry("return").or_insert(Json::Null);
 
-            results.insert(
-                text(row, "minion").unwrap_or_default().to_owned(),
-                result.into(),
-            );
+            results.insert(minion, result.into());
         }
 
         if let Some(answer) = answer.as_object_mut() {
@@ -671,16 +739,20 @@ impl Jobs<'_> {
     async fn returns(&self, given: &Arguments<'_>) -> Result<Json, HttpError> {
         let jid = given.jid()?;
         let (returned, missing) = (given.flag("returned", true)?, given.flag("missing", false)?);
-        let job = match self.whole(&jid).await {
+        let mut job = match self.whole(&jid).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => return Ok(json!({})),
             job => job?,
         };
 
+        // The outputter belongs to the function, so that of the first return is that of all.
+        let outputter = returns(&job).next().and_then(|row| text(row, "out"));
+        let outputter = outputter.map(str::to_owned);
+
         let mut data = Map::new();
         if returned {
-            data.extend(returns(&job).map(|row| {
-                let value = row.get("return").cloned().unwrap_or_default();
-                (text(row, "minion").unwrap_or_default().to_owned(), value)
+            data.extend(take_returns(&mut job).into_iter().map(|mut row| {
+                let value = row.get_mut("return").map(Json::take).unwrap_or_default();
+                (text(&row, "minion").unwrap_or_default().to_owned(), value)
             }));
         }
 
@@ -689,9 +761,6 @@ impl Jobs<'_> {
             let ids = ids.into_iter().flatten().filter_map(Json::as_str);
             data.extend(ids.map(|id| (id.to_owned(), "Minion did not return".into())));
         }
-
-        // The outputter belongs to the function, so that of the first return is that of all.
-        let outputter = returns(&job).next().and_then(|row| text(row, "out"));
 
         Ok(match outputter {
             Some(outputter) => json!({ "outputter": outputter, "data": data }),
@@ -709,28 +778,51 @@ impl Jobs<'_> {
             .now()
             .0
             .saturating_sub(SALT_API_ACTIVE);
-        let given = [
-            ("result", "missing".into()),
+        let fields = [
+            ("result", Json::from("missing")),
             ("since", since.into()),
             ("limit", SALT_API_ACTIVE_JOBS.into()),
         ];
-        let page = self
-            .get(
-                "/jobs",
-                None,
-                given
-                    .map(|(name, value): (&str, Json)| (name.to_owned(), value))
-                    .into(),
-            )
-            .await?;
 
         let mut active = Map::new();
-        for row in page
-            .get("jobs")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten()
-        {
+        let mut cursor = None;
+        let held = self.room.lock().held();
+        // A page may end at its bytes.
+        for _ in 0..SALT_API_PAGES {
+            let fields = fields.clone().into_iter();
+            let fields = fields.chain(cursor.take().map(|next| ("cursor", next)));
+            let fields = fields.map(|(name, value)| (name.to_owned(), value));
+            let page = self.get("/jobs", None, fields.collect()).await?;
+
+            self.active_of(&page, held, &mut active).await?;
+
+            cursor = page.get("next").filter(|next| next.is_string()).cloned();
+            drop(page);
+            let kept: usize = active.values().map(v1::tree_bytes).sum();
+            self.room.lock().hold(held.saturating_add(kept))?;
+
+            if cursor.is_none() || active.len() >= SALT_API_ACTIVE_JOBS {
+                break;
+            }
+        }
+
+        Ok(active.into())
+    }
+
+    /// Adds the active jobs of a page of the list, while there is room for more.
+    async fn active_of(
+        &self,
+        page: &Json,
+        held: usize,
+        active: &mut Map<String, Json>,
+    ) -> Result<(), HttpError> {
+        let rows = page.get("jobs").and_then(Json::as_array);
+        let held = held.saturating_add(v1::tree_bytes(page));
+
+        for row in rows.into_iter().flatten() {
+            if active.len() >= SALT_API_ACTIVE_JOBS {
+                break;
+            }
             let Some(jid) = text(row, "jid") else {
                 continue;
             };
@@ -755,9 +847,12 @@ impl Jobs<'_> {
                 answer.insert("Returned".to_owned(), json!(returned));
             }
             active.insert(jid.to_owned(), answer);
+            // The returns of the job are free.
+            let kept: usize = active.values().map(v1::tree_bytes).sum();
+            self.room.lock().hold(held.saturating_add(kept))?;
         }
 
-        Ok(active.into())
+        Ok(())
     }
 
     /// A job, and the minions of all its returns. Their values are not kept: a job may have more of
@@ -770,13 +865,24 @@ impl Jobs<'_> {
 
         let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
         let (mut all, mut next) = (minions(&job), text(&job, "next").map(str::to_owned));
+        let held = self.room.lock().held();
         while let Some(after) = next {
             let fields = vec![("after".to_owned(), after.into())];
             let page = self.get("/jobs/{jid}", Some(jid), fields).await?;
             all.extend(minions(&page));
             next = text(&page, "next").map(str::to_owned);
+            drop(page);
+            self.room.lock().hold(held)?;
         }
         Ok((job, all))
+    }
+}
+
+/// The returns of a job, which has none afterwards.
+fn take_returns(job: &mut Json) -> Vec<Json> {
+    match job.get_mut("returns").map(Json::take) {
+        Some(Json::Array(returns)) => returns,
+        _ => Vec::new(),
     }
 }
 

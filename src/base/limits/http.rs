@@ -105,6 +105,12 @@ pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
 /// Newest jobs that `jobs.list_jobs` of salt-api answers.
 pub const SALT_API_JOBS: usize = 1000;
+/// Bytes of the results of one request to salt-api, of all its chunks together. A page of the API can
+/// have somewhat more than [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX), and JSON is longer than msgpack.
+pub const SALT_API_BYTES: usize = 2 * super::LIST_BYTES_MAX;
+
+const _: () = assert!(SALT_API_BYTES < HTTP_ANSWER_BYTES_OF_ONE);
+
 /// Pages of [`SALT_API_JOBS`] jobs that it searches.
 pub const SALT_API_PAGES: usize = 20;
 /// Chunks of low data in one request to salt-api.

@@ -28,6 +28,7 @@ use axum::routing::{get, post};
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
+use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
 use self::views::{Ask, VIEWS, View};
@@ -141,12 +142,13 @@ async fn show(
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
 
         // Reserved before the operations: their answers are in memory until the page is rendered.
-        let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
+        let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
 
         let data = view
             .load(&Ask {
                 server,
                 access: &access,
+                room: &room,
                 path: &path,
                 query: &query,
             })
@@ -159,7 +161,7 @@ async fn show(
                 page.render(view.template, view.title, view.part, &data)
             })
             .await??;
-        Ok(room.fill(text.into_bytes())?)
+        Ok(room.into_inner().fill(text.into_bytes())?)
     };
 
     match shown.await {
@@ -185,7 +187,11 @@ async fn replay(
 
     let path = owned(&path);
     let operation = ("POST", "/reactor/reactions/{seq}/replay");
-    match v1::ask(&server, &access, operation, &path, Vec::new()).await {
+    let replayed = async {
+        let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
+        v1::ask(&server, &access, &room, operation, &path, Vec::new()).await
+    };
+    match replayed.await {
         Ok(answer) => {
             let seq = path
                 .first()

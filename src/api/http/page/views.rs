@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Map, Value as Json, json};
 
 use super::super::access::Access;
@@ -16,6 +17,7 @@ use super::super::answer::HttpError;
 use super::super::server::HttpServer;
 use super::super::v1;
 use super::render::encoded;
+use crate::api::budget::Room;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
 
@@ -127,6 +129,8 @@ pub(super) const VIEWS: &[View] = &[
 pub(super) struct Ask<'a> {
     pub(super) server: &'a Arc<HttpServer>,
     pub(super) access: &'a Access,
+    /// Grows by the answer of each operation.
+    pub(super) room: &'a Mutex<Room>,
     pub(super) path: &'a [(String, String)],
     pub(super) query: &'a [(String, String)],
 }
@@ -192,7 +196,16 @@ impl Ask<'_> {
     /// The result of a reading operation that has the path of this view.
     async fn get(&self, path: &str, fields: Vec<(String, Json)>) -> Result<Json, HttpError> {
         let of_path = if path.contains('{') { self.path } else { &[] };
-        v1::ask(self.server, self.access, ("GET", path), of_path, fields).await
+        let operation = ("GET", path);
+        v1::ask(
+            self.server,
+            self.access,
+            self.room,
+            operation,
+            of_path,
+            fields,
+        )
+        .await
     }
 
     /// Like [`Ask::get`], for a part of a view: an error is shown in its place.

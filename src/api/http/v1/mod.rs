@@ -20,6 +20,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use parking_lot::Mutex;
 use serde_json::{Map, Value as Json};
 
 use self::events::{Format, Stream};
@@ -28,6 +29,7 @@ use self::params::arguments;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
+use crate::api::budget::Room;
 use crate::api::call::{CallHandler, Caller, Ctx};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
 use crate::wire::call::CallError;
@@ -131,10 +133,11 @@ async fn run(
     Ok(plain(StatusCode::OK, "application/json", body))
 }
 
-/// The result of an operation, for the page.
+/// The result of an operation, for the page and salt-api. The room of the request grows by it.
 pub(super) async fn ask(
     server: &Arc<HttpServer>,
     access: &Access,
+    room: &Mutex<Room>,
     (method, path): (&str, &str),
     of_path: &[(String, String)],
     given: Vec<(String, Json)>,
@@ -150,7 +153,28 @@ pub(super) async fn ask(
     if answer.is_null() {
         return Err(operation.not_found());
     }
+
+    // Its real size, before the next operation adds to it.
+    let mut room = room.lock();
+    let held = room.held().saturating_add(tree_bytes(&answer));
+    room.hold(held)?;
     Ok(answer)
+}
+
+/// The memory of a decoded value, about.
+pub(super) fn tree_bytes(value: &Json) -> usize {
+    // Of a value and its part of the list or map that has it.
+    const NODE: usize = 2 * size_of::<Json>();
+    let below = match value {
+        Json::Null | Json::Bool(_) | Json::Number(_) => 0,
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(tree_bytes).sum(),
+        Json::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| NODE + name.len() + tree_bytes(value))
+            .sum(),
+    };
+    NODE + below
 }
 
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
