@@ -194,6 +194,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .for_each(|row| spool(&mut found, row, now));
 
     // A listener that is not configured has no row.
+    status
+        .classes
+        .iter()
+        .for_each(|row| first_report(&mut found, row));
     if let Some(http) = &status.http {
         listener(&mut found, "http", http, now);
     }
@@ -322,6 +326,18 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
     let message = format!(
         "{} is damaged at byte {} ({} bytes, {}): {lost}; consumers and sinks skip them. Run `saltcellar store verify` and check the disk",
         row.path, row.offset, row.bytes, row.what
+fn first_report(found: &mut Reasons, row: &ClassRow) {
+    // Without older entries the report deletes nothing.
+    let Some(drops @ 1..) = row.first_report_drops else {
+        return;
+    };
+
+    let message = format!(
+        "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, {drops} now with Salt's default of 24h"
+    );
+    found.add(Warning, format!("class {}", row.class), message);
+}
+
     );
     found.add(Warning, "log", message);
 }
@@ -938,6 +954,26 @@ mod tests {
             path: "/s/TOKENS".to_owned(),
             problem: problem.to_owned(),
             level,
+    #[test]
+    fn what_the_first_report_of_salt_would_delete_is_a_reason() {
+        let with = |drops| {
+            let class = ClassRow {
+                class: "jobs".to_owned(),
+                first_report_drops: drops,
+                ..ClassRow::default()
+            };
+            Status {
+                disk: ample(),
+                classes: vec![class],
+                ..Status::default()
+            }
+        };
+        check(&with(None), &[]);
+        check(&with(Some(0)), &[]);
+        let message = "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, 7 now with Salt's default of 24h";
+        check(&with(Some(7)), &[(Warning, "class jobs", message)]);
+    }
+
         };
         let status = Status {
             disk: ample(),

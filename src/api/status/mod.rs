@@ -289,6 +289,9 @@ impl From<Step> for ClockStep {
 
 /// Collects the status, with its health.
 pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
+        /// The entries that the first report of Salt's default (24 hours) would delete now, if the class has `age: salt` and none was
+        /// reported yet.
+        first_report_drops: Option<u64>,
     let now = ctx.clock.now();
     let stats = ctx.store.stats()?;
     let (known, unreadable) = ctx.policy.master_keys().counts();
@@ -483,6 +486,7 @@ fn bus(bus: &BusMonitor) -> BusRow {
         connected: bus.connected,
         framing: bus.framing.map(|framing| Framing::name(framing).to_owned()),
         events: bus.events,
+            first_report_drops: limits.and_then(|one| one.first_report_drops),
         waiting_events: waiting.events,
         waiting_bytes: waiting.bytes,
         spilled_events: waiting.spilled_events,

@@ -129,6 +129,9 @@ pub const SEGMENT_AGE_POLL: Duration = Duration::from_secs(10);
 /// Time for which Salt's `keep_jobs_seconds` overrides a shorter one. Salt reports it every minute.
 pub const SALT_KEEP_TTL: Duration = Duration::from_secs(3600);
 
+/// Salt's default of `keep_jobs_seconds`.
+pub const SALT_KEEP_DEFAULT: Duration = Duration::from_secs(86_400);
+
 /// Steps in which the latest entries of a class slide that count for the share of a minion.
 pub const SHARE_STEPS: usize = 16;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::base::clock::Micros;
-use crate::base::limits::{HOURS_BLOCKS_MAX, RATE_SAMPLES};
+use crate::base::limits::{HOURS_BLOCKS_MAX, RATE_SAMPLES, SALT_KEEP_DEFAULT};
 use crate::model::{Age, Keep, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::retain::age_clock::Step;
@@ -51,6 +51,9 @@ pub(crate) struct ClassStats {
     /// A shorter age that Salt reported and that waits to be accepted, and the entries that it
     /// would delete now.
     pub(crate) shorter: Option<(Duration, u64)>,
+    /// The entries that the first report of Salt's default would delete now, if the configured age is
+    /// Salt's and none was reported yet.
+    pub(crate) first_report_drops: Option<u64>,
     /// Segments beyond the limits that are kept for held jobs.
     pub(crate) held_segments: usize,
 }
@@ -202,16 +205,19 @@ impl Store {
 
             // Planned, not carried out: the figures show what retention would do now.
             let plan = shared.plan(class, keep, age_now)?;
-            let shorter = shared
-                .shorter_age_of(keep)
-                .map(|age| {
-                    let keep = Keep {
-                        age: Age::For(age),
-                        ..keep
-                    };
-                    Ok::<_, StoreError>((age, planned_entries(&shared.plan(class, keep, age_now)?)))
-                })
-                .transpose()?;
+            let drops = |age: Duration| {
+                let keep = Keep {
+                    age: Age::For(age),
+                    ..keep
+                };
+                Ok::<_, StoreError>((age, planned_entries(&shared.plan(class, keep, age_now)?)))
+            };
+            let shorter = shared.shorter_age_of(keep).map(drops).transpose()?;
+
+            let waits_for_salt = keep.age == Age::Salt && shared.age_of(keep).is_none();
+            let is_unreported = waits_for_salt && !shared.salt_keeps.was_reported();
+            let first = is_unreported.then_some(SALT_KEEP_DEFAULT).map(drops);
+            let first_report_drops = first.transpose()?.map(|(_, entries)| entries);
 
             classes.push(ClassStats {
                 name: shared.classes.name(class),
@@ -222,6 +228,7 @@ impl Store {
                 keep,
                 age: shared.age_of(keep),
                 shorter,
+                first_report_drops,
                 held_segments: plan
                     .iter()
                     .filter(|(_, planned)| matches!(planned.outcome, DropOutcome::Held(_)))

@@ -160,6 +160,11 @@ impl SaltKeeps {
         self.state.lock().in_effect
     }
 
+    /// Whether Salt ever reported a time.
+    pub(in crate::store) fn was_reported(&self) -> bool {
+        self.in_effect().is_some()
+    }
+
     /// The reported time, if it is shorter than the one in effect.
     pub(in crate::store) fn shorter(&self) -> Option<SaltKeep> {
         let state = self.state.lock();

@@ -352,12 +352,20 @@ fn a_reported_keep_jobs_seconds_deletes_nothing_unless_the_configuration_asks_fo
         assert!(rig.store.0.round().is_empty(), "nothing was reported");
         let segments = || rig.store.0.segments(Class::JOBS).len();
         let before = segments();
+        // What the report would delete is told before it comes.
+        let would = || {
+            let classes = rig.store.stats().unwrap().classes.into_iter();
+            let mut jobs = classes.filter(|class| *class.name == *"jobs");
+            jobs.next().unwrap().first_report_drops
+        };
+        assert_eq!(would().is_some_and(|entries| entries > 100), expected);
 
         // The retainer's thread may carry out the round that the report requests before this one.
         rig.store.set_salt_keep(Some(86_400));
         let drops = rig.store.0.round();
         assert_eq!(before - segments() > 10, expected, "{drops:?}");
         assert!(dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
+        assert_eq!(would(), None);
     };
     check(&[], false);
     let salt = Keep {
