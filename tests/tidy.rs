@@ -1031,14 +1031,18 @@ fn the_page_of_doctor_has_every_check() {
 #[test]
 fn the_page_of_doctor_has_every_reason_of_status_and_counter() {
     let page = read("docs/DOCTOR.md");
-    let (preface, _) = page.split_once("\n| counter | level | meaning |").unwrap();
-    let mut expected = format!("{preface}\n| counter | level | meaning |\n|---|---|---|\n");
-    for counter in saltcellar::api::LOSS_COUNTERS {
-        let level = format!("{:?}", counter.level).to_lowercase();
+    let (preface, _) = page.split_once("\n| counter | `doctor` |").unwrap();
+    let mut expected =
+        format!("{preface}\n| counter | `doctor` | `status` | meaning |\n|---|---|---|---|\n");
+    for counter in saltcellar::api::loss_counters() {
+        let word = |level| format!("{level:?}").to_lowercase();
         writeln!(
             expected,
-            "| `{}` | {level} | {} |",
-            counter.name, counter.meaning
+            "| `{}` | {} | {} | {} |",
+            counter.name,
+            word(counter.level),
+            word(counter.in_status),
+            counter.meaning
         )
         .unwrap();
     }

@@ -29,4 +29,4 @@ mod trust;
 pub(crate) mod zeromq;
 
 pub use call::{CALLS, document as calls};
-pub use status::LOSS_COUNTERS;
+pub use status::loss_counters;

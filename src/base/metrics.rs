@@ -106,8 +106,37 @@ pub struct Distributions {
     pub unconfirmed_returns: [ByFunction; 2],
 }
 
+/// What an increase of a counter means. `status` and `doctor` follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Normal work, or what any stranger on the network can cause without a loss.
+    Harmless,
+    /// No reason of its own: another counter, or another part of the status, shows the same.
+    ShownBy(&'static str),
+    /// Data was rejected or delayed, or something did not work; the text is the sentence for the user.
+    Warning(&'static str),
+    /// Data was lost. Past when it is noticed, so a warning of `status`; a problem for `doctor`.
+    Loss(&'static str),
+    /// Found at start and true until the next one: a problem.
+    Problem(&'static str),
+}
+
+use Severity::{Harmless, Loss, Problem, ShownBy, Warning};
+
+/// The definition of a counter.
+#[derive(Debug)]
+pub struct CounterDefinition {
+    /// Its name, without the prefix and suffix of metrics.
+    pub name: &'static str,
+    /// What is counted.
+    pub help: &'static str,
+    /// What an increase means.
+    pub severity: Severity,
+}
+
+// A counter without a severity does not compile.
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident: $severity:expr,)+) => {
         /// The counters of one daemon, all zero at start.
         #[derive(Debug, Default)]
         pub struct Metrics {
@@ -124,10 +153,18 @@ macro_rules! counters {
                 all
             }
 
-            /// Name and description of each counter, in the order of [`Metrics::all`].
-            pub const DESCRIPTIONS: &[(&str, &str)] = &[
-                $((stringify!($name), concat!($($doc),+)),)+
-                ("log_lines_lost", " Log lines that could not be written to standard error."),
+            /// The definition of each counter, in the order of [`Metrics::all`].
+            pub const COUNTERS: &[CounterDefinition] = &[
+                $(CounterDefinition {
+                    name: stringify!($name),
+                    help: concat!($($doc),+).trim_ascii(),
+                    severity: $severity,
+                },)+
+                CounterDefinition {
+                    name: "log_lines_lost",
+                    help: "Log lines that could not be written to standard error.",
+                    severity: Warning("lines of the daemon's log could not be written"),
+                },
             ];
         }
     };
@@ -135,309 +172,309 @@ macro_rules! counters {
 
 counters! {
     /// Entries written to the log and synced.
-    entries_stored,
+    entries_stored: Harmless,
     /// Stored returns with a part that Salt's codec cannot read, replaced by the reason.
-    returns_mended,
+    returns_mended: Warning("parts of returns could not be read by Salt's codec and were replaced by the reason"),
     /// Returns that were too large and are stored without their value.
-    returns_without_value,
+    returns_without_value: Warning("returns were too large and are stored without their value"),
     /// Bytes of stored entries as received, tags and bodies.
-    entry_bytes_stored,
+    entry_bytes_stored: Harmless,
     /// Commits. Each is one write and one fdatasync per class.
-    commits,
+    commits: Harmless,
     /// Events already stored from another source.
-    duplicates_folded,
+    duplicates_folded: Harmless,
     /// Returns stored; a return that a call delivered before the bus showed it counts twice.
-    returns_stored,
+    returns_stored: Harmless,
     /// Those among them that failed: for one of their functions `success` is false, the exit code is not 0, or a state failed.
-    returns_failed,
+    returns_failed: Harmless,
     /// Returns that differ from the first return of the same jid and minion; stored as history.
-    returns_differing,
+    returns_differing: Harmless,
     /// Log blocks that could not be read while the dedupe window was refilled at start; duplicates of their entries are not recognised.
-    blocks_unread_at_start,
+    blocks_unread_at_start: Loss("blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`"),
     /// Entries not stored because a write or sync failed; reported to their senders.
-    entries_failed,
+    entries_failed: Warning("writes of entries failed; their senders received an error"),
     /// Syncs that failed after their entries were acknowledged; only with durability `written`.
-    late_syncs_failed,
+    late_syncs_failed: Loss("entries were acknowledged but their sync failed"),
     /// Entries rejected because free disk space was below `store.free_bytes_min`; reported to their senders.
-    entries_refused_disk_full,
+    entries_refused_disk_full: Warning("entries were rejected because the disk is full; their senders received an error"),
     /// Segments deleted by retention.
-    segments_dropped,
+    segments_dropped: Harmless,
     /// Entries in the segments deleted by retention.
-    entries_dropped,
+    entries_dropped: Harmless,
     /// Failed deletions of a segment; the next round retries.
-    drops_failed,
+    drops_failed: Warning("attempts to drop a segment failed"),
     /// Jumps of the wall clock against the monotonic clock or across a restart; deletion by age pauses after each. See docs/STORE.md.
-    clock_steps,
+    clock_steps: ShownBy("clock"),
     /// Bus events lost: memory and spill were full, or the store rejected them permanently.
-    bus_events_lost,
+    bus_events_lost: Loss("events of the bus were lost"),
     /// Gap records: periods in which bus events may have been missed.
-    bus_gaps,
+    bus_gaps: Harmless,
     /// Bus events that the store rejected temporarily and that were retried.
-    bus_events_offered_again,
+    bus_events_offered_again: Harmless,
     /// Bus events written to the spill on disk.
-    bus_events_spilled,
+    bus_events_spilled: Harmless,
     /// Bytes of bus events written to the spill on disk.
-    bus_bytes_spilled,
+    bus_bytes_spilled: Harmless,
     /// Events found in the spill at start.
-    spill_events_found,
+    spill_events_found: Harmless,
     /// Failed writes to the spill; the events stay in memory and the write is retried.
-    spill_writes_failed,
+    spill_writes_failed: Warning("writes to the spill failed and are retried: check the disk for errors and free space"),
     /// Failed reads of the spill.
-    spill_reads_failed,
+    spill_reads_failed: Warning("reads of the spill failed and are retried: check the disk for errors"),
     /// Bytes of torn records truncated from the spill at start.
-    spill_bytes_cut,
+    spill_bytes_cut: Harmless,
     /// Damaged ranges in spill files. A gap record describes each loss, and the file is kept.
-    spill_ranges_damaged,
+    spill_ranges_damaged: Loss("files of the spill were damaged; they are kept as spill/*/*.damaged in the state directory"),
     /// Unknown files in a spill directory, renamed.
-    spill_files_quarantined,
+    spill_files_quarantined: Warning("unknown files in the spill were renamed: see the log for their names"),
     /// Malformed bus frames: not msgpack, no body, or over the limit without a header that tells the end. All but those without a body end the connection.
-    bus_frames_malformed,
+    bus_frames_malformed: Warning("frames of a bus were malformed"),
     /// Bus connections whose first bytes match no known framing.
-    bus_framings_unknown,
+    bus_framings_unknown: Warning("a bus speaks an unknown framing: does `bus` name Salt's publisher socket?"),
     /// Events without a tag, dropped (all sources).
-    events_without_tag,
+    events_without_tag: Warning("events without a tag were dropped"),
     /// Events whose tag is too long, dropped (all sources).
-    events_tag_too_long,
+    events_tag_too_long: Warning("events with a tag over the length limit were dropped"),
     /// Events whose data is not a map; stored unchanged.
-    events_no_map,
+    events_no_map: Harmless,
     /// Events and writing calls rejected because Salt's codec cannot read their msgpack. See docs/WIRE.md.
-    entries_unreadable,
+    entries_unreadable: Warning("events and calls that Salt's codec cannot read were rejected"),
     /// Events whose `_stamp` differs by more than a day from their arrival.
-    event_clocks_off,
+    event_clocks_off: Harmless,
     /// Entries dropped by a rule of `ingest.filter`.
-    entries_filtered,
+    entries_filtered: Harmless,
     /// Entries dropped by a `sample N` rule of `ingest.filter`.
-    entries_sampled_out,
+    entries_sampled_out: Harmless,
     /// Entries changed by a rule of `ingest.redact`.
-    entries_redacted,
+    entries_redacted: Harmless,
     /// Entries in which a Salt master's key was redacted; needs no rule.
-    master_keys_redacted,
+    master_keys_redacted: Harmless,
     /// Redacted entries whose data could not be parsed and was replaced as a whole.
-    redactions_blind,
+    redactions_blind: Warning("entries to redact could not be parsed, their data was replaced as a whole"),
     /// Gap records made for consumers that retention has overtaken.
-    consumer_gaps,
+    consumer_gaps: ShownBy("consumer_entries_lost"),
     /// Entries that retention dropped before a consumer had processed them, at most.
-    consumer_entries_lost,
+    consumer_entries_lost: Loss("entries expired before a consumer or sink read them: see `saltcellar consumers list`"),
     /// Events that a condition (`where`) could not be evaluated for, because that would take too long. They do not match.
-    filters_too_costly,
+    filters_too_costly: Warning("conditions (`where`) took too long for events, which therefore do not match: simplify the condition"),
     /// Connections made to a bus.
-    bus_connects,
+    bus_connects: Harmless,
     /// Events read from buses.
-    bus_events,
+    bus_events: Harmless,
     /// Connections to the ZeroMQ PULL that ended with an error.
-    zmq_peers_dropped,
+    zmq_peers_dropped: Warning("connections to the ZeroMQ PULL ended with an error: see the log"),
     /// Processes of ZeroMQ sockets that ended and were started again.
-    zmq_restarts,
+    zmq_restarts: Warning("processes of ZeroMQ sockets ended and were started again: see the log"),
     /// Events received by the ZeroMQ PULL.
-    zmq_events,
+    zmq_events: Harmless,
     /// Events received by the ZeroMQ PULL and not stored: a disk error, or a shutdown while the disk was full.
-    zmq_events_lost,
+    zmq_events_lost: Loss("events that the ZeroMQ PULL received were not stored: a disk error, or a stop while the disk was full"),
     /// Malformed ZeroMQ messages: no tag, no msgpack map, or more than two frames.
-    zmq_messages_malformed,
+    zmq_messages_malformed: Warning("messages to the ZeroMQ PULL were malformed"),
     /// Events fired onto Salt's bus.
-    events_fired,
+    events_fired: Harmless,
     /// Lines of scripts that are not events, or that Salt's bus cannot carry.
-    script_lines_rejected,
+    script_lines_rejected: Warning("lines of scripts were not events and were left out: see the log"),
     /// Scripts that failed and were started again.
-    script_failures,
+    script_failures: Warning("scripts failed and were started again: see the log"),
     /// Events received through `event_return`.
-    event_return_events,
+    event_return_events: Harmless,
     /// Elements of an `event_return` batch without tag or data.
-    event_return_malformed,
+    event_return_malformed: Warning("elements of `event_return` batches were malformed"),
     /// Writing calls rejected by a rule: a jid of `req`, or a return whose `id` is missing or not a valid minion id.
-    calls_refused,
+    calls_refused: Warning("returns without a valid minion id, or without a job id, were rejected; their senders received an error"),
     /// Calls on the local socket whose caller lacks the right to make them.
-    calls_denied,
+    calls_denied: Harmless,
     /// Entries rejected because they exceed `store.entry_bytes_max`, and events of a bus above 64 MiB.
-    entries_too_large,
+    entries_too_large: Warning("entries over the size limit were rejected"),
     /// Entries of minions over their share of a class, stored in the overflow of the class (`store.minion_share`).
-    entries_over_share,
+    entries_over_share: ShownBy("class"),
     /// Calls answered with an error other than `refused`.
-    calls_failed,
+    calls_failed: Harmless,
     /// Calls received on the local socket.
-    calls,
+    calls: Harmless,
     /// Connections accepted on the local socket.
-    peers,
+    peers: Harmless,
     /// Local connections closed because the peer broke the protocol.
-    peers_dropped,
+    peers_dropped: Warning("connections violated the protocol: does another program use the socket?"),
     /// Local connections closed because the peer did not read its answers.
-    peers_not_reading,
+    peers_not_reading: Harmless,
     /// Local connections rejected because too many were open.
-    peers_rejected,
+    peers_rejected: Warning("connections were rejected: too many were open"),
     /// Connections accepted by the address for minions (`https.listen`).
-    https_peers,
+    https_peers: Harmless,
     /// HTTPS connections rejected because too many were open, or because the address had no usable certificate.
-    https_peers_rejected,
+    https_peers_rejected: Warning("connections of minions were rejected: too many were open, or the address had no usable certificate"),
     /// HTTPS connections closed in favour of new ones: unauthenticated or idle.
-    https_peers_evicted,
+    https_peers_evicted: Harmless,
     /// HTTPS connections whose TLS handshake failed or timed out.
-    https_handshakes_failed,
+    https_handshakes_failed: Harmless,
     /// Connections to the address for minions without TLS.
-    https_without_tls,
+    https_without_tls: Harmless,
     /// HTTPS requests that are not a batch: wrong path or method, no envelope, or a truncated payload.
-    https_malformed,
+    https_malformed: Harmless,
     /// Batches of a minion whose key is not accepted: unknown, pending, rejected or denied.
-    https_keys_not_accepted,
+    https_keys_not_accepted: Harmless,
     /// HTTPS batches that could not be verified because the minion's key could not be read.
-    https_keys_unreadable,
+    https_keys_unreadable: Warning("keys of minions could not be read, so their batches wait: can the daemon's user read `pki_dir`?"),
     /// HTTPS batches with an invalid signature or a payload that does not match it.
-    https_signatures_bad,
+    https_signatures_bad: Harmless,
     /// HTTPS batches of a minion whose clock differs too much from the daemon's.
-    https_clocks_off,
+    https_clocks_off: Harmless,
     /// HTTPS batches made for another connection, or sent twice.
-    https_replayed,
+    https_replayed: Harmless,
     /// HTTPS batches rejected because they exceed the size limit.
-    https_too_large,
+    https_too_large: Warning("batches of minions over the size limit were rejected"),
     /// HTTPS batches rejected for now because too many bytes were in flight; the minion retries.
-    https_overloaded,
+    https_overloaded: Harmless,
     /// HTTPS batches with a valid signature.
-    https_batches,
+    https_batches: Harmless,
     /// Returns of a minion other than the signer.
-    https_returns_of_others,
+    https_returns_of_others: Harmless,
     /// Calls that a minion may not make.
-    https_calls_denied,
+    https_calls_denied: Harmless,
     /// Failed attempts to read or use the certificate of a listener or its key.
-    https_certificates_bad,
+    https_certificates_bad: ShownBy("http, https"),
     /// Hourly checks that found the certificate of a listener expired.
-    https_certificates_expired,
+    https_certificates_expired: ShownBy("http, https"),
     /// Connections accepted by the HTTP listener.
-    http_peers,
+    http_peers: Harmless,
     /// Connections to the HTTP listener closed because too many were open, or because it had no usable certificate.
-    http_peers_rejected,
+    http_peers_rejected: Warning("HTTP connections were rejected: too many were open, or the address had no usable certificate"),
     /// Connections to the HTTP listener closed in favour of new ones: unauthenticated, or of a minion and idle.
-    http_peers_evicted,
+    http_peers_evicted: Harmless,
     /// Connections to the HTTP listener whose TLS handshake failed or timed out.
-    http_handshakes_failed,
+    http_handshakes_failed: Harmless,
     /// Requests to the HTTP listener.
-    http_requests,
+    http_requests: Harmless,
     /// HTTP requests without a valid token.
-    http_unauthenticated,
+    http_unauthenticated: Harmless,
     /// HTTP requests that the token or the caller has no right for.
-    http_denied,
+    http_denied: Harmless,
     /// HTTP requests of web pages of other sites, or with an unknown `Host`.
-    http_cross_site,
+    http_cross_site: Harmless,
     /// HTTP requests rejected for their form: unknown path or parameter, malformed head, body too large.
-    http_malformed,
+    http_malformed: Harmless,
     /// Events fired through a hook.
-    hook_events,
+    hook_events: Harmless,
     /// Requests to a hook rejected because their event passed through too many hooks before.
-    hook_loops,
+    hook_loops: Warning("requests to a hook were rejected because their events had passed through too many hooks"),
     /// Bytes truncated from unfinished segments at start: writes interrupted by a crash.
-    tail_bytes_cut,
+    tail_bytes_cut: Harmless,
     /// Places in logs that were skipped because of a checksum mismatch or an unreadable sector; each counts once.
-    frames_damaged,
+    frames_damaged: Loss("blocks of the log are damaged: see `saltcellar store verify`"),
     /// Entries in damaged frames whose number is known; they cannot be read.
-    entries_damaged,
+    entries_damaged: ShownBy("frames_damaged"),
     /// Bytes of logs that the disk could not read.
-    log_bytes_unreadable,
+    log_bytes_unreadable: Loss("the disk cannot read parts of logs: check it, and see `saltcellar store verify`"),
     /// Segments whose index was rebuilt from their log.
-    indexes_rebuilt,
+    indexes_rebuilt: Warning("damaged indexes were rebuilt"),
     /// Segments in the catalogue but not on disk at start: lost.
-    segments_missing,
+    segments_missing: Problem("segments were missing at start"),
     /// Segments sealed.
-    segments_sealed,
+    segments_sealed: Harmless,
     /// Sealed segments whose small blocks were merged.
-    segments_rewritten,
+    segments_rewritten: Harmless,
     /// Entries that were stored at the last clean stop and are missing since.
-    entries_missing_at_start,
+    entries_missing_at_start: Problem("entries that were stored at the last clean stop are missing: see the log for the files, and `saltcellar store verify`"),
     /// Files that cannot be rebuilt and were changed or removed while the daemon was stopped.
-    files_changed_while_stopped,
+    files_changed_while_stopped: Problem("files that cannot be rebuilt were changed or removed while the daemon was stopped: see the log for their names"),
     /// Failed attempts to seal a segment; each is retried.
-    seals_failed,
+    seals_failed: Warning("attempts to seal a segment failed"),
     /// Connections made to a master's request port.
-    master_connects,
+    master_connects: Harmless,
     /// Requests sent to a master's request port.
-    master_requests,
+    master_requests: Harmless,
     /// Requests to a master without a usable answer.
-    master_requests_failed,
+    master_requests_failed: ShownBy("reactor"),
     /// Events already stored from another source when the bus showed them; noted for the reactor.
-    events_seen_on_bus_again,
+    events_seen_on_bus_again: Harmless,
     /// Events matched by a rule of the reactor.
-    reactor_events,
+    reactor_events: Harmless,
     /// Events ignored because the reactor caused them.
-    reactor_events_own,
+    reactor_events_own: Harmless,
     /// Failed reads of pending events; the events stay pending and are read again.
-    reactor_events_unread,
+    reactor_events_unread: Warning("reads of events for the reactor failed and are retried: check the disk for errors"),
     /// Times the reactor paused reading the log because its queues were full.
-    reactor_held_up,
+    reactor_held_up: Harmless,
     /// Reactions completed.
-    reactions_done,
+    reactions_done: Harmless,
     /// Reactions that failed to render, so that no call was made.
-    reactions_failed,
+    reactions_failed: ShownBy("reactor"),
     /// Reactions with some calls made and the rest failed to render or dead-lettered.
-    reactions_partial,
+    reactions_partial: ShownBy("reactor"),
     /// Reactions with all calls dead-lettered.
-    reactions_dead,
+    reactions_dead: ShownBy("reactor"),
     /// Reactions skipped because the event was too old (`reactor.age_max`).
-    reactions_left_old,
+    reactions_left_old: Warning("reactions were skipped because their events were older than `reactor.age_max`"),
     /// Reactions skipped because a later event of the minion arrived (`debounce`).
-    reactions_left_quiet,
+    reactions_left_quiet: Harmless,
     /// Reactions skipped because an earlier event of the minion counted (`once_per`).
-    reactions_left_once,
+    reactions_left_once: Harmless,
     /// Shadow only: reactions skipped because the rule's `rate` would have delayed them too long.
-    reactions_left_rate,
+    reactions_left_rate: Harmless,
     /// Reactions dead-lettered because the rule's `budget` was used up.
-    reactions_left_budget,
+    reactions_left_budget: ShownBy("reactor"),
     /// Reactions dead-lettered because the chain of reactions was too long (`reactor.depth_max`).
-    reactions_left_depth,
+    reactions_left_depth: ShownBy("reactor"),
     /// Reactions skipped because no rule matches the event any more, or the event was deleted.
-    reactions_left_gone,
+    reactions_left_gone: Harmless,
     /// Errors in rules and their files.
-    reactor_errors,
+    reactor_errors: ShownBy("reactor"),
     /// Calls accepted by the master or executed on this machine.
-    reactor_calls,
+    reactor_calls: Harmless,
     /// Calls retried.
-    reactor_calls_again,
+    reactor_calls_again: Harmless,
     /// Calls dead-lettered.
-    reactor_calls_dead,
+    reactor_calls_dead: ShownBy("reactor"),
     /// Calls dead-lettered because `reactor.allow` does not permit them.
-    reactor_calls_not_allowed,
+    reactor_calls_not_allowed: ShownBy("reactor"),
     /// Calls sent without an answer whose outcome the log does not show.
-    reactor_calls_unknown,
+    reactor_calls_unknown: Warning("calls of the reactor had no answer, and the log does not show whether they were made: see `saltcellar reactor history`"),
     /// Runners that produced no event after the master accepted them.
-    reactor_runners_silent,
+    reactor_runners_silent: Warning("runners of the reactor produced no event: see the daemon's log for the functions"),
     /// Runners considered finished although their result was not seen.
-    reactor_runners_lost,
+    reactor_runners_lost: Warning("results of the reactor's runners were not seen: see the daemon's log for the functions"),
     /// Reactor records that could not be written at once; the write is retried.
-    reactor_records_failed,
+    reactor_records_failed: Warning("records of the reactor could not be written, the writes are retried: check the disk for errors and free space"),
     /// Failed writes of the reactor's checkpoint.
-    reactor_keeps_failed,
+    reactor_keeps_failed: Warning("writes of the reactor's checkpoint failed; after a crash it reads events again"),
     /// Shadow only: calls that Salt's own reactor made as well.
-    shadow_same,
+    shadow_same: Harmless,
     /// Shadow only: calls that Salt's own reactor made differently.
-    shadow_differs,
+    shadow_differs: Harmless,
     /// Shadow only: calls that Salt's own reactor did not make.
-    shadow_only_ours,
+    shadow_only_ours: Harmless,
     /// Shadow only: calls that only Salt's own reactor made.
-    shadow_only_salts,
+    shadow_only_salts: Harmless,
     /// Shadow only: calls that leave no trace of whether Salt's own reactor made them.
-    shadow_unseen,
+    shadow_unseen: Harmless,
     /// Shadow only: calls of Salt's own reactor missing here because rendering failed, and rendering failures without a call by Salt.
-    shadow_failed,
+    shadow_failed: Harmless,
     /// Shadow only: jobs published by Salt's own reactor or another user; the events do not show which.
-    shadow_unattributed,
+    shadow_unattributed: Harmless,
     /// Shadow only: calls compared before their window ended because too many were waiting.
-    shadow_compared_early,
+    shadow_compared_early: Harmless,
     /// Successful reloads of the reactor's configuration.
-    reactor_reloads,
+    reactor_reloads: Harmless,
     /// Rejected reloads of the reactor's configuration; the previous one stays in use.
-    reactor_reloads_refused,
+    reactor_reloads_refused: ShownBy("reactor"),
     /// Functions of `caller` reactions that returned a code other than 0.
-    reactor_callers_failed,
+    reactor_callers_failed: Warning("functions of `caller` reactions returned a code other than 0: see the daemon's log"),
     /// Started processes of Salt's own renderer; more than one means that a process ended or was killed.
-    helper_starts,
+    helper_starts: Harmless,
     /// Requests to Salt's own renderer: files to render, functions to call, and questions whether a function exists.
-    helper_requests,
+    helper_requests: Harmless,
     /// Files that Salt's own renderer was asked to render.
-    helper_renders,
+    helper_renders: Harmless,
     /// Requests to Salt's own renderer that timed out; the process was killed.
-    helper_requests_too_long,
+    helper_requests_too_long: ShownBy("reactor"),
     /// Requests to Salt's own renderer whose process died or answered with malformed data.
-    helper_requests_broken,
+    helper_requests_broken: ShownBy("reactor"),
     /// Requests to Salt's own renderer repeated after its process died.
-    helper_requests_repeated,
+    helper_requests_repeated: Harmless,
     /// Failed starts of Salt's own renderer.
-    helper_starts_failed,
+    helper_starts_failed: ShownBy("reactor"),
 }
 
 #[cfg(test)]
@@ -452,10 +489,7 @@ mod tests {
         let names = |all: Vec<(&'static str, u64)>| {
             all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
-        let described: Vec<_> = Metrics::DESCRIPTIONS
-            .iter()
-            .map(|(name, _)| *name)
-            .collect();
+        let described: Vec<_> = Metrics::COUNTERS.iter().map(|one| one.name).collect();
         assert_eq!(names(metrics.all()), described);
     }
 

@@ -422,6 +422,23 @@ fn what_is_missing_after_a_clean_stop_is_noticed_and_a_kill_is_no_alarm() {
         ["entries_missing_at_start", "files_changed_while_stopped"].map(|name| cellar.counter(name))
     };
     assert_eq!(counters(&cellar), [10, 1]);
+    let told = [
+        "entries_missing_at_start is 10: entries that were stored at the last clean stop are missing",
+        "files_changed_while_stopped is 1: files that cannot be rebuilt were changed or removed",
+    ];
+    for args in [&["status"][..], &["doctor", "--no-master"]] {
+        let output = program()
+            .args(args)
+            .args(["--output", "json", "--socket"])
+            .arg(cellar.socket())
+            .output()
+            .unwrap();
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        for reason in told {
+            assert!(text.contains(reason), "{args:?}: {text}");
+        }
+    }
     cellar.kill();
     cellar.restart();
     assert_eq!(counters(&cellar), [0, 0]);

@@ -49,6 +49,7 @@ use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
 use crate::base::work::Ended;
+use crate::engines::program::script::ScriptMonitor;
 use crate::engines::runtime::Engines;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
@@ -79,6 +80,7 @@ pub struct Ctx {
     pub(crate) firer: Arc<Firer>,
     pub(crate) reactor: Option<Handle>,
     pub(crate) engines: Arc<Engines>,
+    pub(crate) scripts: Arc<ScriptMonitor>,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) zeromq: Vec<ZmqSocketStatus>,

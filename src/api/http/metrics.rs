@@ -144,8 +144,8 @@ pub fn reference() -> String {
     for family in FAMILIES {
         row(family.name, family.kind, family.help);
     }
-    for (name, help) in Metrics::DESCRIPTIONS {
-        row(name, Kind::Counter, help.trim());
+    for counter in Metrics::COUNTERS {
+        row(counter.name, Kind::Counter, counter.help);
     }
 
     page
@@ -248,8 +248,8 @@ impl Collector for Snapshot {
         }
 
         // Values and descriptions have the order in which the counters are declared.
-        for ((name, value), (_, help)) in self.counters.iter().zip(Metrics::DESCRIPTIONS) {
-            let help = help.trim().trim_end_matches('.');
+        for ((name, value), counter) in self.counters.iter().zip(Metrics::COUNTERS) {
+            let help = counter.help.trim_end_matches('.');
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             Value::Counter(*value).encode(&mut metric)?;
         }

@@ -1,16 +1,17 @@
 //! Health: the rules that decide from a [`Status`] whether all is well.
 //!
 //! A *problem* is a present state in which data is rejected, lost or long overdue. A *warning* needs attention, such as a master
-//! that is down. Past losses are warnings: they remain until the next start.
+//! that is down. Past losses are warnings: they remain until the next start. Losses that are found at start are problems.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BusRow, ClassRow, ConsumerRow, DamageRow, ListenerRow, ReactorRow, ReloadRow, SinkRow,
-    SpoolRow, Status,
+    BusRow, ClassRow, ConsumerRow, DamageRow, ListenerRow, ReactorRow, ReloadRow, ScriptRow,
+    SinkRow, SpoolRow, Status,
 };
 use crate::base::clock::Micros;
+use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
 use crate::model::OVERFLOW;
 
@@ -46,106 +47,42 @@ answers! {
     }
 }
 
-/// A counter of damage or loss.
+/// A counter of damage, loss or rejection, and what it means when it is not zero.
 pub struct LossCounter {
     pub name: &'static str,
     /// Severity for `doctor`.
     pub level: Level,
+    /// Severity for `status`.
+    pub in_status: Level,
     pub meaning: &'static str,
-}
-
-const fn loss(name: &'static str, level: Level, meaning: &'static str) -> LossCounter {
-    LossCounter {
-        name,
-        level,
-        meaning,
-    }
 }
 
 use Level::{Problem, Warning};
 
-/// The counters of damage and loss.
-pub const LOSS_COUNTERS: &[LossCounter] = &[
-    loss(
-        "frames_damaged",
-        Problem,
-        "blocks of the log are damaged: see `saltcellar store verify`",
-    ),
-    loss(
-        "blocks_unread_at_start",
-        Problem,
-        "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
-    ),
-    loss(
-        "log_bytes_unreadable",
-        Problem,
-        "the disk cannot read parts of logs: check it, and see `saltcellar store verify`",
-    ),
-    loss(
-        "segments_missing",
-        Problem,
-        "segments were missing at start",
-    ),
-    loss("bus_events_lost", Problem, "events of the bus were lost"),
-    loss(
-        "spill_ranges_damaged",
-        Problem,
-        "files of the spill were damaged; they are kept as spill/*/*.damaged in the state directory",
-    ),
-    loss(
-        "spill_reads_failed",
-        Warning,
-        "reads of the spill failed and are retried: check the disk for errors",
-    ),
-    loss(
-        "log_lines_lost",
-        Warning,
-        "lines of the daemon's log could not be written",
-    ),
-    loss(
-        "late_syncs_failed",
-        Problem,
-        "entries were acknowledged but their sync failed",
-    ),
-    loss(
-        "entries_failed",
-        Warning,
-        "writes of entries failed; their senders received an error",
-    ),
-    loss(
-        "entries_refused_disk_full",
-        Warning,
-        "entries were rejected because the disk is full; their senders received an error",
-    ),
-    loss(
-        "entries_too_large",
-        Warning,
-        "entries over the size limit were rejected",
-    ),
-    loss(
-        "event_return_malformed",
-        Warning,
-        "elements of `event_return` batches were malformed",
-    ),
-    loss(
-        "bus_frames_malformed",
-        Warning,
-        "frames of a bus were malformed",
-    ),
-    loss("indexes_rebuilt", Warning, "damaged indexes were rebuilt"),
-    loss("seals_failed", Warning, "attempts to seal a segment failed"),
-    loss("drops_failed", Warning, "attempts to drop a segment failed"),
-    loss(
-        "peers_rejected",
-        Warning,
-        "connections were rejected: too many were open",
-    ),
-    loss(
-        "peers_dropped",
-        Warning,
-        "connections violated the protocol: does another program use the socket?",
-    ),
-];
+/// The counters that are a reason against "all is well", the severest first. Each counter declares
+/// in its definition what it means, so that none can be missing here.
+pub fn loss_counters() -> Vec<LossCounter> {
+    let of = |counter: &CounterDefinition| {
+        let (level, in_status, meaning) = match counter.severity {
+            Severity::Harmless | Severity::ShownBy(_) => return None,
+            Severity::Warning(meaning) => (Warning, Warning, meaning),
+            // The loss is past, and the counter stays until the next start.
+            Severity::Loss(meaning) => (Problem, Warning, meaning),
+            Severity::Problem(meaning) => (Problem, Problem, meaning),
+        };
+
+        Some(LossCounter {
+            name: counter.name,
+            level,
+            in_status,
+            meaning,
+        })
+    };
+
+    let mut all: Vec<_> = Metrics::COUNTERS.iter().filter_map(of).collect();
+    all.sort_by_key(|one| std::cmp::Reverse((one.in_status, one.level)));
+    all
+}
 
 /// Seconds after which a record in a spool is overdue while the daemon is reachable.
 pub(crate) const SPOOL_WAITS_MAX: i64 = 300;
@@ -194,10 +131,6 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .for_each(|row| spool(&mut found, row, now));
 
     // A listener that is not configured has no row.
-    status
-        .classes
-        .iter()
-        .for_each(|row| first_report(&mut found, row));
     if let Some(http) = &status.http {
         listener(&mut found, "http", http, now);
     }
@@ -237,6 +170,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .for_each(|row| reactor(&mut found, row));
     status.sinks.iter().for_each(|row| sink(&mut found, row));
     status
+        .scripts
+        .iter()
+        .for_each(|row| script(&mut found, row));
+    status
         .consumers
         .iter()
         .for_each(|row| consumer(&mut found, row));
@@ -257,6 +194,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
 
     // A shorter age of Salt waits for an administrator, and so is no problem.
     status.classes.iter().for_each(|row| class(&mut found, row));
+    status
+        .classes
+        .iter()
+        .for_each(|row| first_report(&mut found, row));
 
     for row in &status.shares {
         let message = format!(
@@ -290,12 +231,17 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
 
     status.damage.iter().for_each(|row| damage(&mut found, row));
 
-    // Counters only grow until the next start, so none of them is a present state.
-    for LossCounter { name, meaning, .. } in LOSS_COUNTERS {
-        let count = status.counters.get(*name).copied().unwrap_or(0);
+    for LossCounter {
+        name,
+        in_status,
+        meaning,
+        ..
+    } in loss_counters()
+    {
+        let count = status.counters.get(name).copied().unwrap_or(0);
         if count > 0 {
             found.add(
-                Warning,
+                in_status,
                 "since the start",
                 format!("{name} is {count}: {meaning}"),
             );
@@ -326,18 +272,6 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
     let message = format!(
         "{} is damaged at byte {} ({} bytes, {}): {lost}; consumers and sinks skip them. Run `saltcellar store verify` and check the disk",
         row.path, row.offset, row.bytes, row.what
-fn first_report(found: &mut Reasons, row: &ClassRow) {
-    // Without older entries the report deletes nothing.
-    let Some(drops @ 1..) = row.first_report_drops else {
-        return;
-    };
-
-    let message = format!(
-        "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, {drops} now with Salt's default of 24h"
-    );
-    found.add(Warning, format!("class {}", row.class), message);
-}
-
     );
     found.add(Warning, "log", message);
 }
@@ -390,6 +324,18 @@ fn class(found: &mut Reasons, row: &ClassRow) {
         );
         found.add(Warning, format!("class {}", row.class), message);
     }
+}
+
+fn first_report(found: &mut Reasons, row: &ClassRow) {
+    // Without older entries the report deletes nothing.
+    let Some(drops @ 1..) = row.first_report_drops else {
+        return;
+    };
+
+    let message = format!(
+        "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, {drops} now with Salt's default of 24h"
+    );
+    found.add(Warning, format!("class {}", row.class), message);
 }
 
 fn bus(found: &mut Reasons, row: &BusRow) {
@@ -582,6 +528,19 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
     }
 }
 
+fn script(found: &mut Reasons, row: &ScriptRow) {
+    let part = format!("script {}", row.name);
+    let error = row.error.as_deref().unwrap_or("unknown error");
+
+    if row.state == "failed" {
+        let message = format!("it cannot be started, reload the daemon: {error}");
+        found.add(Problem, part, message);
+    } else if row.failures > 0 {
+        let message = format!("it failed {} times in a row: {error}", row.failures);
+        found.add(Warning, part, message);
+    }
+}
+
 fn consumer(found: &mut Reasons, row: &ConsumerRow) {
     let part = format!("consumer {}", row.name);
     if row.lost > 0 {
@@ -726,6 +685,58 @@ mod tests {
                 ),
             ],
         );
+    }
+
+    #[test]
+    fn every_counter_of_loss_is_a_reason_and_what_another_part_shows_is_shown() {
+        // As declared: losses are past for `status`, what is found at start is not.
+        for (name, level) in [
+            ("entries_missing_at_start", Problem),
+            ("files_changed_while_stopped", Problem),
+            ("zmq_events_lost", Warning),
+            ("reactor_records_failed", Warning),
+        ] {
+            let counters = [(name.to_owned(), 1)].into();
+            let status = Status {
+                disk: ample(),
+                counters,
+                ..Status::default()
+            };
+            assert_eq!(health(&status, NOW).state, level, "{name}");
+        }
+
+        let page = include_str!("../../../docs/DOCTOR.md");
+        for counter in Metrics::COUNTERS {
+            let Severity::ShownBy(other) = counter.severity else {
+                continue;
+            };
+            let is_counter = loss_counters().iter().any(|one| one.name == other);
+            let is_part = page.contains(&format!("\n| {other} |"));
+            assert!(is_counter || is_part, "{}: {other}", counter.name);
+        }
+    }
+
+    #[test]
+    fn a_script_that_fails_or_cannot_be_started_is_a_reason() {
+        let with = |state: &str, failures| {
+            let row = ScriptRow {
+                name: "s".to_owned(),
+                state: state.to_owned(),
+                failures,
+                error: Some("exit status: 3".to_owned()),
+                ..ScriptRow::default()
+            };
+            Status {
+                disk: ample(),
+                scripts: vec![row],
+                ..Status::default()
+            }
+        };
+        check(&with("running", 0), &[]);
+        let message = "it failed 2 times in a row: exit status: 3";
+        check(&with("waiting", 2), &[(Warning, "script s", message)]);
+        let message = "it cannot be started, reload the daemon: exit status: 3";
+        check(&with("failed", 0), &[(Problem, "script s", message)]);
     }
 
     #[test]
@@ -944,17 +955,6 @@ mod tests {
     }
 
     #[test]
-    fn failed_reactions_a_pending_restart_and_ignored_files_are_reasons() {
-        let reactions = ReactorRow {
-            failed: 2,
-            failed_last: Some("t/1 by r".to_owned()),
-            ..ReactorRow::default()
-        };
-        let file = |level, problem: &str| crate::api::status::FileRow {
-            path: "/s/TOKENS".to_owned(),
-            problem: problem.to_owned(),
-            level,
-    #[test]
     fn what_the_first_report_of_salt_would_delete_is_a_reason() {
         let with = |drops| {
             let class = ClassRow {
@@ -974,6 +974,17 @@ mod tests {
         check(&with(Some(7)), &[(Warning, "class jobs", message)]);
     }
 
+    #[test]
+    fn failed_reactions_a_pending_restart_and_ignored_files_are_reasons() {
+        let reactions = ReactorRow {
+            failed: 2,
+            failed_last: Some("t/1 by r".to_owned()),
+            ..ReactorRow::default()
+        };
+        let file = |level, problem: &str| crate::api::status::FileRow {
+            path: "/s/TOKENS".to_owned(),
+            problem: problem.to_owned(),
+            level,
         };
         let status = Status {
             disk: ample(),

@@ -7,7 +7,7 @@
 mod growth;
 mod health;
 
-pub use health::LOSS_COUNTERS;
+pub use health::loss_counters;
 pub(crate) use health::{Health, Level, LossCounter, Reason, SPOOL_WAITS_MAX, health};
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use crate::api::zeromq::ZmqSocketStatus;
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
+use crate::engines::program::script::ScriptStatus;
 use crate::engines::runtime::SinkStatus;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
@@ -61,6 +62,7 @@ answers! {
         /// Consumers, without those of sinks.
         consumers: Vec<ConsumerRow>,
         sinks: Vec<SinkRow>,
+        scripts: Vec<ScriptRow>,
         rules: Vec<RuleRow>,
         master_keys: MasterKeys,
         /// Damaged places of logs found since the start, at most 8.
@@ -192,6 +194,18 @@ answers! {
         error: Option<String>,
         dead_letters: u64,
     }
+    /// A script.
+    ScriptRow {
+        name: String,
+        /// `running`, `waiting` for its next start, or `failed`: its thread could not be started.
+        state: String,
+        /// Failures in a row. 0 once it ran longer than its longest pause.
+        failures: u64,
+        /// The last failure; remains after a success.
+        error: Option<String>,
+        /// Lines that are not events.
+        rejected_lines: u64,
+    }
     /// A rule of the ingest policy.
     RuleRow {
         name: String,
@@ -275,6 +289,9 @@ answers! {
         shorter_s: Option<u64>,
         /// The entries that the shorter age would delete now.
         shorter_drops: u64,
+        /// The entries that the first report of Salt's default (24 hours) would delete now, if the class has `age: salt` and none was
+        /// reported yet.
+        first_report_drops: Option<u64>,
     }
 }
 
@@ -289,9 +306,6 @@ impl From<Step> for ClockStep {
 
 /// Collects the status, with its health.
 pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
-        /// The entries that the first report of Salt's default (24 hours) would delete now, if the class has `age: salt` and none was
-        /// reported yet.
-        first_report_drops: Option<u64>,
     let now = ctx.clock.now();
     let stats = ctx.store.stats()?;
     let (known, unreadable) = ctx.policy.master_keys().counts();
@@ -326,6 +340,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         reactions: reactor(ctx),
         consumers: ctx.store.consumers()?.iter().map(consumer).collect(),
         sinks: ctx.engines.list().iter().map(sink).collect(),
+        scripts: scripts(ctx),
         rules: rules(ctx),
         master_keys: MasterKeys {
             known: known as u64,
@@ -471,6 +486,7 @@ fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
             keep_entries: limits.and_then(|one| one.keep.entries),
             shorter_s: limits.and_then(|one| Some(one.shorter?.0.as_secs())),
             shorter_drops: limits.and_then(|one| Some(one.shorter?.1)).unwrap_or(0),
+            first_report_drops: limits.and_then(|one| one.first_report_drops),
         }
     };
 
@@ -486,7 +502,6 @@ fn bus(bus: &BusMonitor) -> BusRow {
         connected: bus.connected,
         framing: bus.framing.map(|framing| Framing::name(framing).to_owned()),
         events: bus.events,
-            first_report_drops: limits.and_then(|one| one.first_report_drops),
         waiting_events: waiting.events,
         waiting_bytes: waiting.bytes,
         spilled_events: waiting.spilled_events,
@@ -575,6 +590,18 @@ fn sink(status: &SinkStatus) -> SinkRow {
             .or_else(|| last.error.as_ref().map(|(_, text)| text.clone())),
         dead_letters: *dead_letters as u64,
     }
+}
+
+fn scripts(ctx: &Ctx) -> Vec<ScriptRow> {
+    let row = |(name, status): (String, ScriptStatus)| ScriptRow {
+        name,
+        state: status.phase.name().to_owned(),
+        failures: status.failures,
+        error: status.error,
+        rejected_lines: status.rejected_lines,
+    };
+    let now = ctx.clock.monotonic();
+    ctx.scripts.all(now).into_iter().map(row).collect()
 }
 
 fn rules(ctx: &Ctx) -> Vec<RuleRow> {

@@ -416,6 +416,16 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         );
     }
 
+    for script in &status.scripts {
+        add(
+            script.failures > 0 || script.state == "failed",
+            "script",
+            &script.name,
+            &script.state,
+            format!("{} failures", script.failures),
+        );
+    }
+
     // A consumer reads when it likes, so only lost entries are trouble.
     for consumer in &status.consumers {
         let state = if consumer.paused { "paused" } else { "active" };

@@ -31,7 +31,7 @@ use serde_json::{Value as Json, json};
 use crate::api::call::store::{Space, StoreState};
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{
-    BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status,
+    BusRow, ClockStep, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status, loss_counters,
 };
 use crate::base::clock::Clock;
 use crate::base::users;
@@ -759,12 +759,13 @@ fn check_counters(found: &mut Findings, status: &Status) {
         name,
         level,
         meaning,
-    } in LOSS_COUNTERS
+        ..
+    } in loss_counters()
     {
-        let n = status.counters.get(*name).copied().unwrap_or(0);
+        let n = status.counters.get(name).copied().unwrap_or(0);
 
         if n > 0 {
-            let result = if *level == Level::Problem {
+            let result = if level == Level::Problem {
                 CheckResult::Problem
             } else {
                 CheckResult::Warning

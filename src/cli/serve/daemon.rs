@@ -275,6 +275,7 @@ impl Daemon {
             firer: firer.clone(),
             reactor: reactor.as_ref().map(ReactorService::handle),
             engines: engines.clone(),
+            scripts: Arc::default(),
             buses: watches,
             unread_bus: unread_bus(config),
             spools: config.spools.clone(),

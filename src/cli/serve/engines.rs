@@ -45,7 +45,8 @@ pub(super) fn start_scripts(
     settings: Vec<ScriptSettings>,
     ctx: &Arc<Ctx>,
 ) -> Arc<Scripts> {
-    let (clock, metrics, ctx) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.clone());
+    let (clock, metrics, monitor) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.scripts.clone());
+    let ctx = ctx.clone();
 
     let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
         fire(&ctx, bus, tag, data, |_| Ok(()))
@@ -65,6 +66,7 @@ pub(super) fn start_scripts(
         id: master_id(config).into(),
         clock,
         metrics,
+        monitor,
     };
 
     Arc::new(Scripts::start(deps, settings))

@@ -161,6 +161,64 @@ pub(crate) struct Dependencies {
     pub(crate) id: Arc<str>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) monitor: Arc<ScriptMonitor>,
+}
+
+/// The states of all scripts, by name.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptMonitor(Mutex<BTreeMap<String, ScriptStatus>>);
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ScriptStatus {
+    pub(crate) phase: ScriptPhase,
+    /// Failures in a row.
+    pub(crate) failures: u64,
+    /// The last failure; remains after a success.
+    pub(crate) error: Option<String>,
+    pub(crate) rejected_lines: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ScriptPhase {
+    /// Its program waits for its next start.
+    #[default]
+    Waiting,
+    /// Its program runs. From `well_from` on (monotonic) earlier failures do not count.
+    Running { well_from: Duration },
+    /// Its thread could not be started.
+    Failed,
+}
+
+impl ScriptPhase {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running { .. } => "running",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl ScriptMonitor {
+    /// The states at a monotonic time.
+    pub(crate) fn all(&self, now: Duration) -> BTreeMap<String, ScriptStatus> {
+        let mut all = self.0.lock().clone();
+
+        for status in all.values_mut() {
+            if matches!(status.phase, ScriptPhase::Running { well_from } if now >= well_from) {
+                status.failures = 0;
+            }
+        }
+        all
+    }
+
+    /// Changes the state of a script that is configured.
+    fn change(&self, name: &str, change: impl FnOnce(&mut ScriptStatus)) {
+        // A thread may outlive its script by a moment.
+        if let Some(status) = self.0.lock().get_mut(name) {
+            change(status);
+        }
+    }
 }
 
 pub(crate) struct Scripts {
@@ -223,14 +281,25 @@ impl Scripts {
             // The kernel cuts longer names off.
             let thread_name = format!("sc-script-{}", (state.started - 1) % 1_000);
 
+            // Before its thread, which changes it.
+            let fresh = ScriptStatus::default();
+            self.deps.monitor.0.lock().insert(name.clone(), fresh);
+
             match self.start_one(settings, thread_name) {
                 Ok(running) => _ = state.list.insert(name, running),
-                Err(error) => tracing::error!(script = name, %error, "script not started"),
+                Err(error) => {
+                    tracing::error!(script = name, %error, "script not started");
+                    self.deps.monitor.change(&name, |status| {
+                        status.phase = ScriptPhase::Failed;
+                        status.error = Some(error.to_string());
+                    });
+                }
             }
         }
 
         for (name, removed) in before {
             tracing::info!(script = name, "script removed");
+            self.deps.monitor.0.lock().remove(&name);
             state.ending.push((name, removed.end()));
         }
     }
@@ -339,12 +408,30 @@ impl Script {
         }
 
         loop {
-            let started = self.deps.clock.monotonic();
+            let well_from = self.deps.clock.monotonic().saturating_add(retry.max);
+            self.deps.monitor.change(name, |status| {
+                status.phase = ScriptPhase::Running { well_from };
+            });
+
             let ended = self.follow(&mut output);
             // A program that ran longer than the longest pause did not fail at its start.
-            if self.deps.clock.monotonic().saturating_sub(started) > retry.max {
+            let was_well = self.deps.clock.monotonic() > well_from;
+            if was_well {
                 backoff.reset();
             }
+
+            self.deps.monitor.change(name, |status| {
+                status.phase = ScriptPhase::Waiting;
+                match &ended {
+                    Ended::Stop => {}
+                    Ended::Success => status.failures = 0,
+                    Ended::Failure(reason) => {
+                        let before = if was_well { 0 } else { status.failures };
+                        status.failures = before + 1;
+                        status.error = Some(reason.clone());
+                    }
+                }
+            });
 
             // A program that ends with success is started again, too: it may read its source at
             // intervals.
@@ -518,6 +605,9 @@ impl Script {
 
     fn reject(&self, reason: &str, output: &mut Output) {
         self.deps.metrics.script_lines_rejected.add(1);
+        let name = self.settings.name.as_str();
+        let count = |status: &mut ScriptStatus| status.rejected_lines += 1;
+        self.deps.monitor.change(name, count);
 
         let now = self.deps.clock.monotonic();
         // A program that writes something else would fill the journal.
@@ -638,6 +728,7 @@ mod tests {
             id: "m_master".into(),
             clock: Clock::real(),
             metrics: Arc::new(Metrics::default()),
+            monitor: Arc::default(),
         };
         Fixture {
             deps,
@@ -683,6 +774,7 @@ mod tests {
             ),
             (3, 0)
         );
+        assert_eq!(deps.monitor.all(Duration::ZERO)["s"].rejected_lines, 3);
     }
 
     #[test]
@@ -727,6 +819,14 @@ mod tests {
             (deps.metrics.script_failures.get() >= 2).then_some(())
         });
         scripts.stop();
+
+        // The status tells it, until the program has run for longer than its longest pause.
+        let status = deps.monitor.all(Duration::ZERO)["s"].clone();
+        assert!(status.failures >= 1 && status.error.is_some(), "{status:?}");
+        let well_from = Duration::from_secs(9);
+        let running = |status: &mut ScriptStatus| status.phase = ScriptPhase::Running { well_from };
+        deps.monitor.change("s", running);
+        assert_eq!(deps.monitor.all(well_from)["s"].failures, 0);
     }
 
     #[test]
