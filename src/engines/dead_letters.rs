@@ -32,6 +32,7 @@ use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
 use crate::model::SeqNo;
 use crate::store::format::open_small;
 use crate::store::tools::verify::small_files::Fault;
+use crate::store::vfs::read::Content;
 use crate::store::vfs::{Fs, FsFile};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +132,9 @@ struct State {
     damaged: Vec<Vec<u8>>,
     /// Their numbers at the start.
     damaged_lines: Vec<usize>,
+    /// Whether the disk could not read a part of the file at the start. The part may be its end,
+    /// in which no line is seen.
+    is_unreadable: bool,
     /// `None` before the first change, and after an error: the file is rewritten then.
     file: Option<Box<dyn FsFile>>,
     bytes: u64,
@@ -147,8 +151,11 @@ impl DeadLetters {
         // A line with an unreadable part is damaged, and the file is kept under a second name.
         let content = open_small(&*fs, &path)?;
 
+        let mut state = State {
+            is_unreadable: content.as_ref().is_some_and(Content::is_damaged),
+            ..State::default()
+        };
         let bytes = content.unwrap_or_default().bytes;
-        let mut state = State::default();
         // An incomplete last line was not synced, and its event not acknowledged.
         let whole = whole_lines(&bytes);
 
@@ -173,6 +180,11 @@ impl DeadLetters {
     /// The lines of the file that are no dead letters.
     pub(crate) fn fault(&self) -> Option<FileFault> {
         let state = self.state.lock();
+        if state.is_unreadable {
+            let problem = "a part could not be read at the start: the events in it cannot be delivered again; \
+                           the file is kept beside it as `.damaged` until you delete that";
+            return Some(FileFault::new(&self.path, problem));
+        }
         if state.damaged.is_empty() {
             return None;
         }

@@ -20,9 +20,20 @@ const EVENTS: u64 = 60;
 /// Four events share a block in a sealed segment.
 const EVENT_BYTES: usize = 50_000;
 
-const YAML: &str = "store:\n  segment_bytes_max: 1MiB\n";
+/// Everything that keeps a file of its own in the state directory: tokens, a rule, a sink with a dead letter, the position of a bus.
+/// `MADE` is the directory in which the store was filled; there is a master's configuration and its bus.
+const YAML: &str = "store:\n  segment_bytes_max: 1MiB\n\
+    http: {listen: '127.0.0.1:0'}\n\
+    reactor: {master: MADE/master, rules: [{'no/such': MADE/none.sls}]}\n\
+    sinks:\n  dead:\n    match: [{tag: 'dead/*'}]\n    encoder: json\n    batch: {count: 1, time: 0s}\n\
+    \x20   transport: {http: {url: 'http://127.0.0.1:PORT/'}}\n";
 
-const WITH_SINK: &str = "store:\n  segment_bytes_max: 1MiB\nsinks:\n  copy:\n    encoder: json\n    transport:\n      file: {path: DIR/copy.jsonl}\n";
+/// A sink of its own for each copy of the store.
+const COPY: &str =
+    "  copy:\n    encoder: json\n    transport:\n      file: {path: DIR/copy.jsonl}\n";
+
+/// The bus, whose position is read if it is configured, and whose name is read if it is not.
+const BUS: &str = "bus: [MADE]\n";
 
 /// Compiles the library; `None` without a C compiler.
 fn library(dir: &Path) -> Option<PathBuf> {
@@ -46,9 +57,48 @@ impl Bad {
     }
 }
 
-fn filled(dir: tempfile::TempDir) -> tempfile::TempDir {
-    std::fs::write(dir.path().join("c.yaml"), YAML).unwrap();
+/// The directory of a store with every file that a store can have, and its configuration.
+struct Made {
+    dir: tempfile::TempDir,
+    yaml: String,
+}
+
+impl Made {
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn state(&self) -> PathBuf {
+        self.path().canonicalize().unwrap().join("state")
+    }
+}
+
+fn filled(dir: tempfile::TempDir) -> Made {
+    let at = dir.path().to_str().unwrap().to_owned();
+    let (port, _) = crate::sinks::service(|_, _| crate::sinks::status("400 Bad Request", ""));
+    let yaml = YAML.replace("MADE", &at).replace("PORT", &port.to_string());
+    let with_bus = format!("{}{yaml}", BUS.replace("MADE", &at));
+    std::fs::write(dir.path().join("c.yaml"), with_bus).unwrap();
+    let master = format!("interface: 127.0.0.1\nret_port: 1\nsock_dir: {at}\nuser: root\nid: m\n");
+    std::fs::write(dir.path().join("master"), master).unwrap();
+    let bus = crate::harness::master_bus(dir.path());
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let (framing, frames) = crate::harness::recording("3008.3");
+    let mut stream = bus.subscriber().unwrap();
+    crate::harness::publish(&mut stream, &framing, &frames[..1]);
+    wait_for("the bus", || {
+        (cellar.counter("entries_stored") > 0).then_some(())
+    });
+    crate::http::token(&cellar, &["ci", "--scope", "read"]);
+    let keep = vec![("keep_jobs_seconds", (400 * 24 * 3600_u64).into())];
+    cellar.ask("clean_old_jobs", keep);
+    let event = map(vec![("tag", "dead/1".into()), ("data", map(vec![]))]);
+    cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    wait_for("the dead letter", || {
+        std::fs::read(cellar.state_dir().join("sinks/dead.dead"))
+            .is_ok_and(|bytes| !bytes.is_empty())
+            .then_some(())
+    });
     cellar.ask(
         "consumer_create",
         vec![("name", "audit".into()), ("to", "oldest".into())],
@@ -78,8 +128,33 @@ fn filled(dir: tempfile::TempDir) -> tempfile::TempDir {
     });
     assert!(cellar.terminate(), "{}", cellar.log());
     let Cellar { dir, .. } = cellar;
-    dir
+    let made = Made { dir, yaml };
+    let names: Vec<_> = files(&made.state())
+        .into_iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    for name in SMALL {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    made
 }
+
+/// The small files of this store.
+const SMALL: [&str; 10] = [
+    "FORMAT",
+    "SEQUENCE",
+    "CONSUMERS",
+    "HOLDS",
+    "TOKENS",
+    "KEEP_JOBS",
+    "REACTOR",
+    "dead.dead",
+    "SEEN",
+    "BUS",
+];
+
+/// Those whose loss the status names, because nothing makes them again.
+const NAMED: [&str; 5] = ["CONSUMERS", "HOLDS", "TOKENS", "KEEP_JOBS", "dead.dead"];
 
 /// All files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -96,15 +171,22 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn copy_of(from: &Path) -> tempfile::TempDir {
+fn copy_of(made: &Made, with_bus: bool) -> tempfile::TempDir {
+    let from = made.path();
     let to = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .args(["-a", &format!("{}/state", from.display())])
         .arg(to.path())
         .status();
     assert!(copied.unwrap().success());
-    let yaml = WITH_SINK.replace("DIR", to.path().to_str().unwrap());
-    std::fs::write(to.path().join("c.yaml"), yaml).unwrap();
+    let copy = COPY.replace("DIR", to.path().to_str().unwrap());
+    let bus = BUS.replace("MADE", from.to_str().unwrap());
+    let bus = if with_bus { bus } else { String::new() };
+    std::fs::write(
+        to.path().join("c.yaml"),
+        format!("{bus}{}{copy}", made.yaml),
+    )
+    .unwrap();
     to
 }
 
@@ -213,7 +295,7 @@ fn sunk(cellar: &Cellar, last: u64) -> BTreeSet<u64> {
 fn reasons(cellar: &Cellar) -> String {
     let status = cellar_status(cellar).unwrap();
     let reasons = status["health"]["reasons"].as_array().unwrap().clone();
-    let text = |reason: &Value| reason["message"].as_str().unwrap().to_owned();
+    let text = |reason: &Value| format!("{}: {}", reason["part"], reason["message"]);
     reasons.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
@@ -253,11 +335,11 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
         return saltcellar::testkit::missing("a C compiler as `cc`");
     };
     let made = filled(tempfile::tempdir().unwrap());
-    let state = made.path().join("state");
+    let state = made.state();
     let all: BTreeSet<u64> = (0..EVENTS).collect();
     let mut names: Vec<PathBuf> = files(&state)
         .into_iter()
-        .map(|path| path.strip_prefix(made.path()).unwrap().to_owned())
+        .map(|path| Path::new("state").join(path.strip_prefix(&state).unwrap()))
         .collect();
     let segments: Vec<_> = names
         .iter()
@@ -280,7 +362,8 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
             vec![0..u64::MAX / 4; 1]
         };
         for bytes in ranges {
-            let dir = copy_of(made.path());
+            let file = name.file_name().unwrap().to_str().unwrap();
+            let dir = copy_of(&made, file != "BUS");
             let path = dir.path().canonicalize().unwrap().join(name);
             let bad = Bad { path, bytes };
             let mut cellar = start(dir, &bad, &library);
@@ -299,6 +382,11 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
             let last = *found.last().unwrap();
             if is_log(name) {
                 assert_eq!(sunk(&cellar, last), found, "{bad:?}");
+            }
+            if NAMED.contains(&file) {
+                let reasons = reasons(&cellar);
+                let path = bad.path.to_str().unwrap();
+                assert!(reasons.contains(path), "{bad:?}: {reasons}");
             }
             if lost > 0 {
                 let reasons = reasons(&cellar);
@@ -322,6 +410,7 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
     };
     let made = filled(tempfile::tempdir().unwrap());
     let dir = made.path().canonicalize().unwrap();
+    let spill = files(&dir.join("state/spill"));
     let logs: Vec<PathBuf> = files(&dir.join("state/log/events"))
         .into_iter()
         .filter(|path| is_log(path))
@@ -331,10 +420,21 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
         path,
         bytes: 0..u64::MAX / 4,
     };
-    let mut cases: Vec<Bad> = ["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS", "state/db"]
-        .iter()
-        .map(|name| whole(dir.join("state").join(name)))
-        .collect();
+    let mut cases: Vec<Bad> = [
+        "FORMAT",
+        "SEQUENCE",
+        "CONSUMERS",
+        "HOLDS",
+        "TOKENS",
+        "KEEP_JOBS",
+        "REACTOR",
+        "sinks/dead.dead",
+        "state/db",
+    ]
+    .iter()
+    .map(|name| whole(dir.join("state").join(name)))
+    .chain(spill.into_iter().map(whole))
+    .collect();
     cases.extend([whole(index.join("pages")), whole(index.join("db"))]);
     for log in [&logs[0], logs.last().unwrap()] {
         cases.push(Bad {
