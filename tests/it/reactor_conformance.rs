@@ -149,14 +149,17 @@ fn a_check_finds_errors_that_need_no_event_and_runs_nothing_of_the_site() {
     let master = dir.path().join("master");
     std::fs::write(&master, format!("root_dir: {at}\nreactor:\n{rules}")).unwrap();
 
-    let output = crate::fake_daemon::program()
-        .args(["--output", "json", "reactor", "check", "--master-config"])
-        .arg(&master)
-        .arg("--salt-python")
-        .arg(python)
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout);
+    let check = || {
+        let output = crate::fake_daemon::program()
+            .args(["--output", "json", "reactor", "check", "--master-config"])
+            .arg(&master)
+            .arg("--salt-python")
+            .arg(&python)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = check();
     let found: Json = serde_json::from_str(&shown).unwrap();
     for (name, _, state, why) in CHECKED {
         let rows = found["files"].as_array().unwrap();
@@ -169,5 +172,23 @@ fn a_check_finds_errors_that_need_no_event_and_runs_nothing_of_the_site() {
     }
     let says = "data.sls (x/data): it is compiled, but does not render";
     assert!(shown.contains(says), "{shown}");
+    assert!(!dir.path().join("ran").exists());
+    // `#!py`, of which one cannot be compiled.
+    let says = "2 files are programs, for which Salt waits without limit: each may take 10m here (reactor.program_timeout)";
+    assert!(shown.contains(says), "{shown}");
+
+    // With a `yaml` of the site, which is not run either, the file that was fine is not rendered here.
+    let replaced = format!("def render(*args, **kwargs):\n    open('{at}/ran', 'w')\n");
+    std::fs::create_dir_all(dir.path().join("ext/renderers")).unwrap();
+    std::fs::write(dir.path().join("ext/renderers/yaml.py"), replaced).unwrap();
+    let rules = format!(
+        "root_dir: {at}\nextension_modules: {at}/ext\nreactor:\n  - 'x/good': {at}/good.sls\n"
+    );
+    std::fs::write(&master, rules).unwrap();
+    let shown = check();
+    let found: Json = serde_json::from_str(&shown).unwrap();
+    let row = &found["files"][0];
+    assert_eq!(row["state"], "not native", "{row}");
+    assert!(row["why"].as_str().unwrap().contains("yaml"), "{row}");
     assert!(!dir.path().join("ran").exists());
 }
