@@ -152,6 +152,16 @@ impl<'a> Outcome<'a> {
 
     /// The exit code; of several functions the first that is not zero. `None` for a success without one.
     pub fn code(&self) -> Option<i64> {
+        // Most returns are of one function with a retcode, and each of them passes here.
+        if let Some(code) = self.retcode.and_then(as_int)
+            && let Some(succeeded) = self.success.map_or(Some(true), as_bool)
+        {
+            return Some(match code {
+                0 if !succeeded => EX_GENERIC,
+                code => code,
+            });
+        }
+
         let codes = || each(self.retcode).filter_map(as_int);
         let code = codes().find(|code| *code != 0).or_else(|| codes().next());
         match code {

@@ -101,7 +101,7 @@ pub(crate) enum DedupeOutcome {
     SeenOnBus,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct First {
     digest: u64,
     /// Whether it came from a returner call, whose data the minion's key signed. An event may be forged.
@@ -197,7 +197,9 @@ impl Dedupe {
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = entry.source.confirms();
         let digest = fingerprints.answer;
-        let first = self.answers.get(fingerprints.asked);
+        // The slot is made at once: each further look-up costs as much as the rest of the decision.
+        let (slot, is_known) = self.answers.slot(fingerprints.asked);
+        let first = is_known.then_some(*slot);
         let confirms = vouched && first.is_some_and(|first| !first.vouched);
 
         let whole = fingerprints.whole;
@@ -229,7 +231,9 @@ impl Dedupe {
             Some(first) if !confirms => first,
             _ => First { digest, vouched },
         };
-        self.answers.put(fingerprints.asked, kept);
+        if first != Some(kept) {
+            self.answers.put(fingerprints.asked, kept);
+        }
         self.note(Undo::Answer(fingerprints.asked, first));
         outcome
     }
