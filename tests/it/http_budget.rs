@@ -6,7 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use saltcellar::base::limits::{HTTP_PEERS_OF_ONE, HTTP_STREAMS_OF_ONE};
 
-use crate::harness::{Cellar, in_dir, wait_for};
+use rmpv::Value;
+
+use crate::harness::{Cellar, in_dir, map, wait_for};
 use crate::http::{LISTENER, address, connect, get, receive, request, token};
 
 /// Sends the head of a GET request on an open connection.
@@ -137,4 +139,106 @@ fn a_master_that_hangs_delays_neither_requests_nor_the_stop_of_the_daemon() {
     });
     assert!(cellar.terminate());
     let _ = last.join();
+}
+
+/// The highest resident memory of the daemon so far, in MiB.
+fn peak(cellar: &Cellar) -> u64 {
+    let path = format!("/proc/{}/status", cellar.process.0.id());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: u64 = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib / 1024
+}
+
+/// Whether the peer of a connection that does not read has had the begin of its answer, and the daemon has closed its end.
+fn is_cut_off(address: &str, stream: &TcpStream) -> bool {
+    let mut head = [0; 12];
+    if stream.peek(&mut head).is_err() || !head.ends_with(b" 200") {
+        return false;
+    }
+
+    let port = |address: &str| {
+        let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+        format!(":{port:04X}")
+    };
+    let (ours, theirs) = (
+        port(&stream.local_addr().unwrap().to_string()),
+        port(address),
+    );
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let is_open = table.lines().any(|row| {
+        let columns: Vec<_> = row.split_whitespace().take(4).collect();
+        // 01: established.
+        matches!(&columns[..], [_, local, remote, "01"] if local.ends_with(&theirs) && remote.ends_with(&ours))
+    });
+    !is_open
+}
+
+#[test]
+fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
+    /// Tokens, and connections of each.
+    const PEERS: (usize, usize) = (6, 20);
+    /// Of all their answers, in MiB; and what the daemon may take for them.
+    const UNREAD: usize = PEERS.0 * PEERS.1 * 16;
+    const GROWN_MAX: u64 = 700;
+
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    // An answer with all of them is as long as answers get.
+    for n in 0..4 {
+        let text = "x".repeat(4 << 20);
+        let data = map(vec![("n", n.into()), ("text", text.into())]);
+        let event = map(vec![("tag", "big".into()), ("data", data)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let tokens: Vec<_> = (0..PEERS.0)
+        .map(|n| token(&cellar, &[&format!("reader{n}"), "--scope", "read"]))
+        .collect();
+    let other = token(&cellar, &["other", "--scope", "read"]);
+    let before = peak(&cellar);
+
+    let path = "/api/v1/events";
+    let requests = cellar.counter("http_requests");
+    let unread: Vec<_> = tokens
+        .iter()
+        .flat_map(|token| (0..PEERS.1).map(move |_| token))
+        .map(|token| {
+            let mut stream = connect(&address);
+            ask(&mut stream, path, token);
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    wait_for("the requests", || {
+        let all = requests + unread.len() as u64;
+        (cellar.counter("http_requests") >= all).then_some(())
+    });
+
+    // Others are served meanwhile: one that waits for room gets it when the slow ones are disconnected.
+    assert_eq!(get(&address, "/metrics", "").status, 200);
+    assert_eq!(get(&address, "/api/v1/jobs", &other).status, 200);
+
+    // The answers do not fit into the buffers of the connections, and a peer must read.
+    let slow = wait_for("the end of a slow reader", || {
+        unread
+            .iter()
+            .position(|stream| is_cut_off(&address, stream))
+    });
+    let grown = peak(&cellar).saturating_sub(before);
+    println!("{path}: {grown} MiB more for {UNREAD} MiB");
+    assert!(
+        grown < GROWN_MAX,
+        "{path}: {grown} MiB for {UNREAD} MiB of unread answers"
+    );
+    let mut rest = Vec::new();
+    unread[slow].set_nonblocking(false).unwrap();
+    // The close may reset the connection.
+    let _ = (&unread[slow]).read_to_end(&mut rest);
+    assert!(rest.len() < 16 << 20, "{path}: it got the whole answer");
+    assert_eq!(get(&address, "/api/v1/events?limit=1", &other).status, 200);
 }
