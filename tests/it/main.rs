@@ -126,9 +126,6 @@ mod policy;
 /// Import and export: Salt's own job cache, JSON lines.
 mod moving;
 
-/// Rendered SLS files, compared with Salt's results.
-/// Jinja templates, compared with Salt's rendering.
-
 /// Patterns, compared with Python's own `fnmatch`.
 mod fnmatch;
 

@@ -35,9 +35,10 @@ fn no_answer_contains_the_store_id() {
     let sent = seen.clone();
     let (port, _) = service(move |_, body| {
         sent.lock().extend_from_slice(body.as_bytes());
-        match body.contains("salt/minion/web1/start") {
-            true => status("400 Bad Request", ""),
-            false => status("204 No Content", ""),
+        if body.contains("salt/minion/web1/start") {
+            status("400 Bad Request", "")
+        } else {
+            status("204 No Content", "")
         }
     });
     let sink = format!(

@@ -278,7 +278,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
 
         // Not scoped: it would wait for ever for a connection that a failed call does not open.
-        let daemon = std::thread::spawn(move || {
+        let daemon = std::thread::Builder::new().spawn(move || {
             // One is closed before the call is read, one before it is answered.
             drop(accept(&listener));
             let mut second = accept(&listener);
@@ -291,6 +291,7 @@ mod tests {
             third.write_all(&[0, 0, 0, 4, 0x93, 1, 0xc3, 0xc0]).unwrap();
             seen
         });
+        let daemon = daemon.unwrap();
 
         let mut batch = Batch {
             events: 1,
