@@ -69,8 +69,12 @@ fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
     cellar.restart();
     set_mode(&cellar, 0o700);
     let output = doctor(&cellar, &[]);
-    assert_eq!(output.status.code(), Some(0), "a warning only");
     let found = checks(&output);
+    // This test changed a file while the daemon was stopped, which is found.
+    for (check, is, words) in &found {
+        let of_test = check == "counters" && words.starts_with("files_changed_while_stopped is 1");
+        assert!(is != "problem" || of_test, "{check}: {words}");
+    }
     let (is, words) = verdict(&found, "clock");
     assert!(
         is == "warning" && words.contains("40 d 0 h ahead of the expected time"),

@@ -214,38 +214,19 @@ impl Budget {
         }
     }
 
-    /// Bytes that several clients hold at the same time, such as a piece of a stream. They exist
-    /// once, so they take room of the whole once, until the last client has read them. Each client
-    /// takes room of its share for them with [`Budget::hold`]: whoever made them, a slow reader
-    /// uses up only its own.
-    pub(in crate::api) async fn shared(&self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
-        let reserved = self.reserve_for(&self.bytes.all, bytes.len()).await?;
-        Ok(Bytes::from_owner(HeldBytes {
-            bytes,
-            _reserved: reserved,
-        }))
-    }
-
-    /// Takes room of this client's share for shared bytes, until it has read them.
+    /// Takes room of this client's share for the bytes of [`Room::share`], until it has read them:
+    /// whoever made them, a slow reader uses up only its own.
     pub(in crate::api) async fn hold(&self, shared: Bytes) -> Result<Bytes, CallError> {
-        let reserved = self.reserve_for(&self.bytes.own, shared.len()).await?;
-        Ok(Bytes::from_owner(HeldBytes {
-            bytes: shared,
-            _reserved: reserved,
-        }))
-    }
-
-    async fn reserve_for(
-        &self,
-        part: &Arc<Semaphore>,
-        bytes: usize,
-    ) -> Result<OwnedSemaphorePermit, CallError> {
         let unavailable = || busy("too many answers wait to be read");
         // As in [`Pool::reserve`].
-        let count = (bytes / PERMIT_BYTES + 1).min(self.bytes.own_max);
+        let count = (shared.len() / PERMIT_BYTES + 1).min(self.bytes.own_max);
         let count = u32::try_from(count).map_err(|_| unavailable())?;
-        let reserved = timeout(self.wait, part.clone().acquire_many_owned(count)).await;
-        reserved.ok().and_then(Result::ok).ok_or_else(unavailable)
+        let reserved = timeout(self.wait, self.bytes.own.clone().acquire_many_owned(count)).await;
+
+        Ok(Bytes::from_owner(HeldBytes {
+            bytes: shared,
+            _reserved: reserved.ok().and_then(Result::ok).ok_or_else(unavailable)?,
+        }))
     }
 
     /// Reserves an event stream; `None` if there are too many.
@@ -313,6 +294,25 @@ impl Room {
             self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
         }
         Ok(self.filled(bytes))
+    }
+
+    /// Puts bytes into their room that several clients will hold at the same time, such as a piece of
+    /// a stream. They exist once, so they keep room of the whole once, until the last client has read
+    /// them; each client takes room of its share with [`Budget::hold`].
+    ///
+    /// An error is the length of bytes that lack room. They are dropped, because to wait would hold
+    /// them outside the budget: the caller waits for a room of that size, and makes them again.
+    pub(in crate::api) fn share(mut self, bytes: Vec<u8>) -> Result<Bytes, usize> {
+        let more = self.fit(&bytes);
+        if more > 0 {
+            let more = self.pool.reserve_now(more);
+            self.add(more.ok_or(bytes.len())?);
+        }
+
+        Ok(Bytes::from_owner(HeldBytes {
+            bytes,
+            _reserved: self.reserved.all,
+        }))
     }
 
     /// Releases what the response does not need, or returns how much it lacks. A response that is

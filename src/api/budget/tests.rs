@@ -182,7 +182,8 @@ async fn shared_bytes_take_room_of_the_whole_once_and_of_the_share_of_each_clien
         (pool.own.available_permits(), pool.all.available_permits())
     };
 
-    let shared = reader.shared(vec![0; 3 * KIB - 1]).await.unwrap();
+    let room = reader.room(KIB).await.unwrap();
+    let shared = room.share(vec![0; 3 * KIB - 1]).unwrap();
     assert_eq!(free(&reader), (8, 9), "no share yet");
     let read = reader.hold(shared.clone()).await.unwrap();
     let [one, two] = [
@@ -204,6 +205,29 @@ async fn shared_bytes_take_room_of_the_whole_once_and_of_the_share_of_each_clien
     assert_eq!(third.len(), 3 * KIB - 1);
     drop((two, third));
     assert_eq!(free(&slow), (8, 12));
+}
+
+#[tokio::test]
+async fn shared_bytes_without_room_are_dropped_instead_of_waiting() {
+    let budgets = budgets();
+    let [reader, other] = ["reader", "other"].map(|name| of(&budgets, name));
+    let in_use = other.room(8 * KIB - 1).await.unwrap();
+
+    let room = reader.room(KIB).await.unwrap();
+    assert_eq!(room.share(vec![0; 5 * KIB]).unwrap_err(), 5 * KIB);
+    let all = &reader.bytes.all;
+    assert_eq!(all.available_permits(), 4, "all of its room is free again");
+
+    // In room of that size, it is waited for with nothing in memory.
+    let mut room = Box::pin(reader.room(5 * KIB));
+    tokio::select! {
+        biased;
+        _ = &mut room => panic!("the whole has no room"),
+        () = tokio::task::yield_now() => {}
+    }
+    drop(in_use);
+    let room = room.await.unwrap();
+    assert_eq!(room.share(vec![0; 5 * KIB]).unwrap().len(), 5 * KIB);
 }
 
 #[test]

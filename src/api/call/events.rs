@@ -416,6 +416,7 @@ impl Wait for Follow {
 }
 
 /// Which events to follow, and how many at once.
+#[derive(Clone)]
 pub(in crate::api) struct FollowFrom {
     pub(in crate::api) filter: EntryFilter,
     pub(in crate::api) start: Start,

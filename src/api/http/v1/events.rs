@@ -338,30 +338,34 @@ impl Stream {
             limit: events,
             bytes: HTTP_STREAM_PIECE_BYTES,
         };
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-
         let ctx = &self.server.ctx;
-        let poll = follow(&ReadCtx::of(ctx, &self.caller.limits), from, Some(wait_ms));
-
-        // Little room is held while the stream waits for events; their text, which other streams may
-        // share, then takes what it needs.
         let budget = &self.budget_of_client;
-        let room = budget.room(HTTP_STREAM_RESERVE).await?;
-        let found = poll
-            .run(ctx.clone(), budget, self.server.stop.clone())
-            .await?;
 
-        let mut text = Vec::new();
-        self.format.append(&found, &mut text);
+        // Little room is held while the stream waits for events.
+        let mut wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let mut bytes = HTTP_STREAM_RESERVE;
+        loop {
+            let room = budget.room(bytes).await?;
+            let reading = ReadCtx::of(ctx, &self.caller.limits);
+            let found = follow(&reading, from.clone(), Some(wait_ms))
+                .run(ctx.clone(), budget, self.server.stop.clone())
+                .await?;
 
-        // To wait for more room while holding some could wait forever.
-        drop(room);
-        Ok(Piece {
-            text: budget.shared(text).await?,
-            events: found.events.len(),
-            more: found.more,
-            next: found.next,
-        })
+            let mut text = Vec::new();
+            self.format.append(&found, &mut text);
+            match room.share(text) {
+                Ok(text) => {
+                    return Ok(Piece {
+                        text,
+                        events: found.events.len(),
+                        more: found.more,
+                        next: found.next,
+                    });
+                }
+                // With nothing in memory, it waits for room of that size and reads them again.
+                Err(needed) => (bytes, wait_ms) = (needed, 0),
+            }
+        }
     }
 
     /// Counts the events from a position on and before `upto`, and makes the message about them.
@@ -397,9 +401,12 @@ impl Stream {
             text.extend(self.format.skipped(1, &id, Some(&error.to_string())));
         }
 
-        drop(room);
+        // It is shorter than its room.
+        let text = room.share(text).map_err(|_| {
+            HttpError::from(CallError::Internal("a message has no room".to_owned()))
+        })?;
         Ok(Piece {
-            text: budget.shared(text).await?,
+            text,
             events: 0,
             more: true,
             next: found.next.0,

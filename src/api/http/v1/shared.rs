@@ -38,7 +38,7 @@ pub(super) enum Part {
 
 #[derive(Debug, Clone)]
 pub(super) struct Piece {
-    /// In room of the whole: see [`Budget::shared`].
+    /// In room of the whole: see [`Room::share`](crate::api::budget::Room::share).
     pub(super) text: Bytes,
     pub(super) events: usize,
     /// True if more events are stored already.
@@ -228,7 +228,8 @@ mod tests {
         let [reader, slow] = ["reader", "slow"].map(|name| budget(&budgets, name));
         let len = HTTP_SHARED_PIECE_BYTES / 2;
 
-        let text = reader.shared(vec![b'x'; len]).await.unwrap();
+        let room = reader.room(len).await.unwrap();
+        let text = room.share(vec![b'x'; len]).unwrap();
         let read = async {
             Ok(Piece {
                 text,

@@ -251,13 +251,9 @@ fn throttles_follow_the_clock() {
             &harness.metrics.reactions_left_once,
             &harness.metrics.reactions_left_quiet,
         ];
-        left.map(crate::base::metrics::Counter::get) == [1, 2, 2]
+        // The third of `rate` and the last of `quiet` wait; an event that is not yet settled does too.
+        left.map(crate::base::metrics::Counter::get) == [1, 2, 2] && harness.status().waiting == 2
     });
-    assert_eq!(
-        harness.status().waiting,
-        2,
-        "the third of `rate`, the last of `quiet`"
-    );
     harness.clock.wind(10 * SECOND + 100);
     assert_eq!(asked(&harness, 2), ["quiet", "rate"]);
     harness.fire_event("once", "minion-of-once");

@@ -3,12 +3,16 @@ Programs that were found in ``PATH``, and that this process may run all the same
 process can replace them. The daemon has the same check (``src/base/trusted.rs``).
 """
 
-import grp
 import os
-import pwd
 import stat
 
 import salt.utils.path
+
+try:
+    import grp
+    import pwd
+except ImportError:  # not a POSIX system, see spool.UNSUPPORTED
+    grp = pwd = None
 
 #: Links on the way to a file, as in Linux.
 LINKS_MAX = 40
