@@ -29,7 +29,7 @@ fn print(value: &Value, depth: usize) {
                 print(item, depth + 1);
             }
         }
-        // Empty collections, too.
+        // Empty collections as well.
         scalar => println!("{indent}{}", python::repr(scalar)),
     }
 }
@@ -73,7 +73,7 @@ fn run(path: &str, data: Option<&str>) -> Result<(), String> {
         yaml::load(&rendered.text).map_err(|error| format!("{path}, rendered: {error}"))?;
     print(&values, 0);
 
-    // Low chunks are what the reactor calls; a file of states has high data, too.
+    // Low chunks are what the reactor calls; a file of states has high data as well.
     println!("\n# low chunks");
     let high = compile::high(&rendered.text, path).map_err(|error| format!("{path}: {error}"))?;
     let low = compile::low(vec![high]).map_err(|error| format!("{path}: {error}"))?;

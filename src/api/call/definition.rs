@@ -1,5 +1,5 @@
 //! What a call is: a type with its name, its arguments, its answer and what it does. The socket,
-//! HTTP, the OpenAPI document and the command line follow from it.
+//! HTTP, the OpenAPI document and the tables of WIRE.md follow from it.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;

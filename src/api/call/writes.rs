@@ -28,7 +28,7 @@ use crate::wire::salt_event::{
 pub(crate) struct Origin {
     /// The time at which Salt made the call; at most 366 days ago, and not in the future
     at: Option<Time>,
-    /// Handed over from a spool, so that it may be stored already
+    /// Handed over from a spool: it may be stored already
     replay: bool,
     /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
     import: bool,
