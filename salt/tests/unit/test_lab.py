@@ -140,6 +140,7 @@ def test_each_stage_of_a_test_run_is_a_target_and_needs_known_ones():
 
 
 def test_by_hand_stages_that_wait_start_beside_the_build_of_the_tests_and_the_crates_tests_come_last(monkeypatch):
+    monkeypatch.setattr(run, "CI", False)
     names = [stage.name for stage in run.stages()]
     stages = {stage.name: stage for stage in run.stages()}
     # Of two rooms: behind the others it would wait until they are done.
