@@ -1,11 +1,13 @@
 //! A request of arbitrary bytes is rejected with a protocol error, or decoded; encoding it again gives the same
 //! bytes. The entries of a writing call equal the data that was sent.
 
+use std::collections::BTreeMap;
+
 use saltcellar::base::clock::Micros;
 use saltcellar::base::limits::NAME_BYTES_MAX;
 use saltcellar::model::{FrameBatch, Source};
-use saltcellar::wire::call::{Args, Request, refusal_frame, request_frame};
-use saltcellar::wire::msgpack::{Reader, pairs};
+use saltcellar::wire::call::{Args, Id, Request, refusal_frame, request_frame};
+use saltcellar::wire::msgpack::{PackedMap, Reader, pairs};
 use saltcellar::wire::salt_event::{fired, peek};
 
 const KEYS: [&str; 9] = ["jid", "load", "events", "minions", "id", "count", "return", "limit", "x"];
@@ -23,12 +25,14 @@ pub(crate) fn call(payload: &[u8]) {
     };
     same_again(payload, &request);
     let args = &request.args;
-    let _ = (args.count("count"), args.int("at"), args.flag("x"), args.text("id"));
-    assert!(args.id("jid").ok().flatten().is_none_or(|jid| jid.len() <= NAME_BYTES_MAX));
-    if let Ok(load) = args.required_map("load") {
+    // As types: most arguments are none of these.
+    let _ = (args.read::<BTreeMap<String, u64>>(), args.read::<BTreeMap<&str, PackedMap<'_>>>());
+    let ids = args.read::<BTreeMap<String, Id>>().unwrap_or_default();
+    assert!(ids.values().all(|Id(id)| id.len() <= NAME_BYTES_MAX));
+    if let Some(load) = args.raw("load") {
         let _ = (peek(load), pairs(load).count());
     }
-    let Ok(Some(events)) = args.array("events") else { return };
+    let Some(events) = args.raw("events").filter(|events| Reader::new(events).array().is_ok()) else { return };
     let mut drafts = FrameBatch::within(payload);
     let mut stored = Vec::new();
     for event in fired(events) {

@@ -120,7 +120,12 @@ impl Client {
 
     /// Makes a call and returns the result as msgpack.
     pub fn call_packed(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
-        let id = self.post(name, &packed(args)?)?;
+        self.ask_packed(name, &packed(args)?)
+    }
+
+    /// Makes a call with arguments as msgpack, and returns the result as msgpack.
+    pub fn ask_packed(&mut self, name: &str, args: &[u8]) -> Result<Vec<u8>, ClientError> {
+        let id = self.post(name, args)?;
         let frame = self.receive_frame()?;
 
         let mut parts = msgpack::elements(&frame);

@@ -2,9 +2,7 @@
 
 use crate::base::limits::NAME_BYTES_MAX;
 
-use super::msgpack::{
-    self, DecodeError, Pairs, Reader, Writer, as_bool, as_bytes, as_int, as_text, is_nil,
-};
+use super::msgpack::{self, DecodeError, Pairs, Reader, Writer, as_bytes, as_int, as_text, is_nil};
 
 /// The first bytes from a client, before the version.
 pub const MAGIC: &[u8; 6] = b"SCWIRE";
@@ -242,87 +240,6 @@ impl<'a> Args<'a> {
             .or_else(|| self.is_full().then(|| msgpack::get(self.map, key))?)
             .filter(|v| !is_nil(v))
     }
-
-    fn typed<T>(
-        &self,
-        key: &'static str,
-        expected: &'static str,
-        read: impl Fn(&'a [u8]) -> Option<T>,
-    ) -> Result<Option<T>, CallError> {
-        match self.raw(key) {
-            None => Ok(None),
-            Some(value) => read(value)
-                .map(Some)
-                .ok_or(CallError::BadArgs { key, expected }),
-        }
-    }
-
-    /// Optional text.
-    pub fn text(&self, key: &'static str) -> Result<Option<&'a str>, CallError> {
-        self.typed(key, "str or nil", as_text)
-    }
-
-    /// An optional integer.
-    pub fn int(&self, key: &'static str) -> Result<Option<i64>, CallError> {
-        self.typed(key, "integer or nil", as_int)
-    }
-
-    /// An optional count.
-    pub fn count(&self, key: &'static str) -> Result<Option<usize>, CallError> {
-        self.typed(key, "integer from 0, or nil", |v| {
-            usize::try_from(as_int(v)?).ok()
-        })
-    }
-
-    /// A boolean; false by default.
-    pub fn flag(&self, key: &'static str) -> Result<bool, CallError> {
-        Ok(self.typed(key, "bool or nil", as_bool)?.unwrap_or(false))
-    }
-
-    /// An optional id: text, or an unsigned integer converted to its digits.
-    pub fn id(&self, key: &'static str) -> Result<Option<String>, CallError> {
-        self.typed(key, "str of at most 16 KiB", id_text)
-    }
-
-    /// As [`Args::id`], but required.
-    pub fn required_id(&self, key: &'static str) -> Result<String, CallError> {
-        self.id(key)?.ok_or(CallError::BadArgs {
-            key,
-            expected: "str",
-        })
-    }
-
-    /// Required text.
-    pub fn required_text(&self, key: &'static str) -> Result<&'a str, CallError> {
-        let short = |value: &'a [u8]| as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX);
-        let text = self.typed(key, "str of at most 16 KiB", short)?;
-        text.ok_or(CallError::BadArgs {
-            key,
-            expected: "str",
-        })
-    }
-
-    /// A required map.
-    pub fn required_map(&self, key: &'static str) -> Result<&'a [u8], CallError> {
-        let is_map = |v: &'a [u8]| Reader::new(v).map().ok().map(|_| v);
-        self.typed(key, "map", is_map)?.ok_or(CallError::BadArgs {
-            key,
-            expected: "map",
-        })
-    }
-
-    /// An optional array.
-    pub fn array(&self, key: &'static str) -> Result<Option<&'a [u8]>, CallError> {
-        self.typed(key, "array", |v| Reader::new(v).array().ok().map(|_| v))
-    }
-
-    /// A required array.
-    pub fn required_array(&self, key: &'static str) -> Result<&'a [u8], CallError> {
-        self.array(key)?.ok_or(CallError::BadArgs {
-            key,
-            expected: "array",
-        })
-    }
 }
 
 /// The error of arguments that are not those of the call; the message names the place.
@@ -494,6 +411,14 @@ fn set_length(frame: &mut [u8], follow: usize) {
 mod tests {
     use super::*;
 
+    #[derive(serde::Deserialize)]
+    struct TestArgs {
+        jid: Id,
+        #[serde(default)]
+        count: u64,
+        nil: Option<String>,
+    }
+
     #[test]
     fn a_framed_request_is_parsed() {
         let mut args = Writer::new();
@@ -511,17 +436,20 @@ mod tests {
         );
         let request = Request::read(&frame[4..]).unwrap();
         assert_eq!((request.id, request.call), (9, "get_jid"));
-        assert_eq!(request.args.required_id("jid"), Ok("20261121".to_owned()));
-        assert_eq!(request.args.count("count"), Ok(Some(5)));
-        assert_eq!(request.args.text("nil"), Ok(None));
+
+        let args: TestArgs = request.args.read().unwrap();
+        assert_eq!(args.jid, Id("20261121".to_owned()), "a number is an id");
+        assert_eq!((args.count, args.nil), (5, None));
+
+        let other = request_frame(9, "get_jid", &[0x81, 0xa3, b'j', b'i', b'd', 0xc2]);
+        let request = Request::read(&other[4..]).unwrap();
         assert_eq!(
-            request.args.text("count"),
-            Err(CallError::BadArgs {
-                key: "count",
-                expected: "str or nil"
-            })
+            request.args.read::<TestArgs>().map(|args| args.jid),
+            Err(CallError::Argument(
+                "argument `jid`: invalid type: boolean `false`, expected str of at most 16 KiB"
+                    .to_owned()
+            ))
         );
-        assert!(request.args.required_map("absent").is_err());
     }
 
     #[test]

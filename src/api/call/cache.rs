@@ -483,7 +483,7 @@ impl Run for GetMinions {
 }
 
 /// A text, or false, because `salt/runners/jobs.py` tests its truth value.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum EndTime {
     Known(String),

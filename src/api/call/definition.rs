@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use schemars::{JsonSchema, SchemaGenerator};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -38,7 +39,7 @@ pub(crate) trait Call: 'static {
     /// A struct. Null counts as absent, and unknown fields are ignored.
     type Args<'a>: Deserialize<'a> + JsonSchema;
     /// Without stored values that are not msgpack.
-    type Answer: Serialize + JsonSchema + Send + 'static;
+    type Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
     /// For what these arguments need the right `admin`, if they do.
     fn raises(_: &Ctx, _: &Self::Args<'_>) -> Option<&'static str> {

@@ -1,5 +1,6 @@
 //! `saltcellar page`: prints a link that signs in to the web page once.
 
+use crate::api::http::sessions::MakeLink;
 use crate::cli::{Global, ask, show};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -10,14 +11,7 @@ Examples:
   sudo saltcellar page
   xdg-open \"$(sudo saltcellar page)\"";
 
-/// The used part of the response of `page_link`.
-#[derive(serde::Deserialize)]
-struct Link {
-    url: String,
-}
-
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let (Link { url }, answer) =
-        ask::answer_as(global, "page_link", (), "make a link to the page")?;
-    show(global.output, &answer, |out| Ok(out.line(&url)?))
+    let (link, answer) = ask::answer_as::<MakeLink>(global, (), "make a link to the page")?;
+    show(global.output, &answer, |out| Ok(out.line(&link.url)?))
 }

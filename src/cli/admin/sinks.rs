@@ -3,10 +3,9 @@
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
+use crate::api::call as calls;
 use crate::api::call::consumers::Problem;
-use crate::api::call::sinks::{
-    DeadLetterRow, DeadLettersPage, LetterCount, Sink, SinkTest, SinksPage, TestedEvent,
-};
+use crate::api::call::sinks::{DeadLetterRow, LetterCount, Sink, TestedEvent};
 use crate::cli::jobs::consumers::{Position, continues, paused, position};
 use crate::cli::{
     BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, or_empty, short_at,
@@ -143,13 +142,17 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
         Sinks::List => list(global),
         Sinks::Show(Name { name }) => show_one(global, &name),
         Sinks::Test(Name { name }) => test(global, &name),
-        Sinks::Pause(name) => ask::change(global, "sink_pause", &name, "pause the sink", paused),
-        Sinks::Resume(name) => ask::change(global, "sink_resume", &name, "resume the sink", paused),
+        Sinks::Pause(name) => {
+            ask::change::<calls::sinks::Pause>(global, &name, "pause the sink", paused)
+        }
+        Sinks::Resume(name) => {
+            ask::change::<calls::sinks::Resume>(global, &name, "resume the sink", paused)
+        }
         Sinks::Seek(Seek { name, to }) => {
             // A position is one of several arguments of the call.
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            ask::change(global, "sink_seek", call, "move the sink", |at| {
+            ask::change::<calls::sinks::Seek>(global, call, "move the sink", |at| {
                 continues(&name, &at)
             })
         }
@@ -161,9 +164,8 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
     match verb {
         DeadLetters::List(Name { name }) => list_letters(global, &name),
         DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
-        DeadLetters::Retry(letters) => ask::change(
+        DeadLetters::Retry(letters) => ask::change::<calls::sinks::Retry>(
             global,
-            "sink_retry",
             letters.args()?,
             "retry dead letters",
             |of: LetterCount| {
@@ -173,9 +175,8 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
                 )
             },
         ),
-        DeadLetters::Drop(letters) => ask::change(
+        DeadLetters::Drop(letters) => ask::change::<calls::sinks::Drop>(
             global,
-            "sink_drop",
             letters.args()?,
             "drop dead letters",
             |of: LetterCount| format!("{} dead letters of {} are deleted", of.count, of.name),
@@ -184,8 +185,7 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (page, answer): (SinksPage, _) =
-        ask::answer_as(global, "sinks_list", (), "list the sinks")?;
+    let (page, answer) = ask::answer_as::<calls::sinks::List>(global, (), "list the sinks")?;
 
     show_rows(global.output, &answer, "sinks", |out| {
         let columns = [
@@ -231,12 +231,8 @@ fn present_error(row: &Sink) -> String {
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer): (SinksPage, _) = ask::answer_as(
-        global,
-        "sinks_list",
-        json!({ "name": name }),
-        "show the sink",
-    )?;
+    let (page, answer) =
+        ask::answer_as::<calls::sinks::List>(global, json!({ "name": name }), "show the sink")?;
 
     // Both: the typed row to print, and the daemon's own JSON for `--output json`.
     let (Some(row), Some(shown)) = (page.sinks.first(), answer.list("sinks").first()) else {
@@ -291,12 +287,8 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
 }
 
 fn test(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (result, answer): (SinkTest, _) = ask::answer_as(
-        global,
-        "sink_test",
-        json!({ "name": name }),
-        "test the sink",
-    )?;
+    let (result, answer) =
+        ask::answer_as::<calls::sinks::Test>(global, json!({ "name": name }), "test the sink")?;
 
     show(global.output, &answer, |out| {
         let TestedEvent { seq, tag, time, .. } = &result.event;
@@ -325,14 +317,13 @@ fn test(global: &Global, name: &str) -> anyhow::Result<()> {
 fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
     let operation = "list dead letters";
     let mut client = ask::connect(global)?;
-    let answer = ask::call_paged(
+    let (page, answer) = ask::call_paged::<calls::sinks::DeadLetters>(
         &mut client,
-        "sink_dead_letters",
         "dead_letters",
         json!({ "name": name }),
+        |all, more| all.dead_letters.extend(more.dead_letters),
     )
     .context(operation)?;
-    let page: DeadLettersPage = ask::typed(&answer).context(operation)?;
 
     show_rows(global.output, &answer, "dead_letters", |out| {
         let columns = [
@@ -363,7 +354,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
 
 fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
     let args = json!({ "name": name, "ids": [id] });
-    let answer = ask::answer(global, "sink_dead_letters", args, "show the dead letter")?;
+    let answer = ask::answer::<calls::sinks::DeadLetters>(global, args, "show the dead letter")?;
 
     let Some(row) = answer.list("dead_letters").first() else {
         bail!("show the dead letter: sink {name:?} has none of the event {id:?}")

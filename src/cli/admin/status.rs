@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use crate::api::call as calls;
 use crate::api::status::{ClassRow, Level, Reason, Status};
 use crate::base::clock::Micros;
 use crate::base::units::{bytes, rate, span};
@@ -39,7 +40,7 @@ const COLUMNS: usize = 80;
 const REASON_LINES: usize = 9;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
-    let (status, answer): (Status, _) = ask::answer_as(global, "status", (), "query the status")?;
+    let (status, answer) = ask::answer_as::<calls::status::Show>(global, (), "query the status")?;
     show(global.output, &answer, |out| {
         // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::api::http::tokens::{NewToken, Revoked, TokenList, TokenRow};
+use crate::api::http::tokens::{self, Revoked, TokenRow};
 use crate::cli::{Column, Global, Table, ask, show, show_rows};
 
 #[derive(clap::Subcommand)]
@@ -71,8 +71,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
         }) => {
             let args = json!({ "name": name, "scope": scope, "minions": minions, "tags": tags, "functions": functions });
 
-            let (new, answer): (NewToken, _) =
-                ask::answer_as(global, "token_create", args, "create the token")?;
+            let (new, answer) = ask::answer_as::<tokens::Create>(global, args, "create the token")?;
 
             // The token is alone on the last line, for `tail -1` in scripts.
             show(global.output, &answer, |out| {
@@ -83,19 +82,16 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
             })
         }
         Tokens::List => list(global),
-        Tokens::Revoke(name) => ask::change(
-            global,
-            "token_revoke",
-            &name,
-            "revoke the token",
-            |Revoked { name }| format!("{name} is revoked"),
-        ),
+        Tokens::Revoke(name) => {
+            ask::change::<tokens::Revoke>(global, &name, "revoke the token", |Revoked { name }| {
+                format!("{name} is revoked")
+            })
+        }
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (list, answer): (TokenList, _) =
-        ask::answer_as(global, "token_list", (), "list the tokens")?;
+    let (list, answer) = ask::answer_as::<tokens::List>(global, (), "list the tokens")?;
     show_rows(global.output, &answer, "tokens", |out| {
         // Explains why the table below is empty.
         if let Some(problem) = &list.problem {

@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::Findings;
+use crate::api::call as calls;
 use crate::api::client::Client;
 use crate::api::status::{MasterKeys, Status};
 use crate::cli::{Fields as _, ask};
@@ -40,14 +41,11 @@ fn stored(found: &mut Findings, client: &mut Client) {
 
     let tag = format!("*{MANAGE_TAG}*");
 
-    let page = match ask::call(
-        client,
-        "events_list",
-        json!({ "tag": tag, "limit": REQUESTS }),
-    ) {
-        Ok(page) => page,
-        Err(error) => return found.problem(error.to_string()),
-    };
+    let page =
+        match ask::call::<calls::events::List>(client, json!({ "tag": tag, "limit": REQUESTS })) {
+            Ok(page) => page,
+            Err(error) => return found.problem(error.to_string()),
+        };
 
     let events = page.list("events");
 

@@ -25,10 +25,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use crate::api::call::store::{Space, StoreState};
+use crate::api::call as calls;
+use crate::api::call::store::Space;
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{
     BusRow, ClockStep, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status, loss_counters,
@@ -529,21 +529,21 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
 
 fn ask_daemon(socket: &Path) -> Result<(Client, Status), ClientError> {
     let mut client = Client::connect(socket)?;
-    let (status, _) = ask::call_as(&mut client, "status", ())?;
+    let (status, _) = ask::call_as::<calls::status::Show>(&mut client, ())?;
     Ok((client, status))
 }
 
 /// The configuration with which the daemon runs. Its file may differ from this program's, or be
 /// unreadable for this user.
 fn running(client: &mut Client) -> Result<Config, String> {
-    #[derive(Deserialize)]
-    struct Running {
-        config: Json,
-    }
-    let (mut running, _): (Running, _) =
-        ask::call_as(client, "config_show", ()).map_err(|error| error.to_string())?;
-    remove_unset(&mut running.config);
-    read_options(&running.config).map_err(|Invalid { path, problem }| format!("{path}: {problem}"))
+    let mut running =
+        ask::call::<calls::config::Show>(client, ()).map_err(|error| error.to_string())?;
+    let mut config = running
+        .get_mut("config")
+        .map(Json::take)
+        .unwrap_or_default();
+    remove_unset(&mut config);
+    read_options(&config).map_err(|Invalid { path, problem }| format!("{path}: {problem}"))
 }
 
 /// Removes keys without a value, which no configuration file can express.
@@ -669,7 +669,7 @@ fn check_daemon(
 
 fn check_store(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("store");
-    let (stats, _): (StoreState, _) = match ask::call_as(client, "store_stats", ()) {
+    let (stats, _) = match ask::call_as::<calls::store::Stats>(client, ()) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };

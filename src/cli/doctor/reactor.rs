@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::reactor::failures;
 use super::{CheckResult, Findings};
+use crate::api::call as calls;
 use crate::api::call::reactor::{ReactorState, RunningReactor};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Clock;
@@ -28,7 +29,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
         return;
     };
 
-    let (state, _): (ReactorState, _) = match ask::call_as(client, "reactor_list", ()) {
+    let (state, _) = match ask::call_as::<calls::reactor::List>(client, ()) {
         Ok(answer) => answer,
         Err(error) => return found.of(CHECK).problem(error.to_string()),
     };
@@ -147,7 +148,7 @@ fn latest(client: &mut Client, mut call_args: Json) -> Result<Vec<Json>, ClientE
     let mut rows = Vec::new();
     loop {
         ask::set(&mut call_args, "limit", (LIST_ROWS_MAX - rows.len()).into());
-        let answer = ask::call(client, "reactor_history", &call_args)?;
+        let answer = ask::call::<calls::reactor::History>(client, &call_args)?;
         rows.extend_from_slice(answer.list("reactions"));
 
         let next = answer.of("next");

@@ -1,7 +1,8 @@
 //! Sinks: whether the daemon reaches each destination, lag, failures, and dead letters.
 
 use super::{CheckResult, Findings};
-use crate::api::call::sinks::{SinkCheck, SinkChecks, SinksPage};
+use crate::api::call as calls;
+use crate::api::call::sinks::{SinkCheck, SinkChecks};
 use crate::api::client::Client;
 use crate::cli::ask;
 
@@ -10,7 +11,7 @@ const LAG_S: u64 = 3_600;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("sinks");
-    let (page, _): (SinksPage, _) = match ask::call_as(client, "sinks_list", ()) {
+    let (page, _) = match ask::call_as::<calls::sinks::List>(client, ()) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
@@ -20,7 +21,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         return;
     }
 
-    match ask::call_as(client, "sinks_check", ()) {
+    match ask::call_as::<calls::sinks::Check>(client, ()) {
         Ok((SinkChecks { sinks }, _)) => {
             for SinkCheck {
                 name,

@@ -1,25 +1,27 @@
 //! Calls to the daemon: its socket, the error if it is unreachable, and lists read page by page.
 
-use std::collections::BTreeMap;
 use std::io;
+use std::marker::PhantomData;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::fields::Fields as _;
 use super::output::{Form, Format, Output, show};
 use super::when::iso_in;
+use crate::api::call::events::Scan;
+use crate::api::call::{Call, Cursor};
 use crate::api::client::{Client, ClientError};
+use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::base::{limits, users};
 use crate::cli::{Global, print_error};
 use crate::config::{Environment, Origin, SocketChoice};
 use crate::wire::json::to_json;
-use crate::wire::msgpack::encode;
+use crate::wire::msgpack::{decode, encode};
 
 #[derive(Debug, thiserror::Error)]
 #[error("daemon unreachable at {} ({}): {source}", choice.path.display(), origin_text(&choice.origin))]
@@ -133,25 +135,36 @@ pub(in crate::cli) fn reconnected(
     }
 }
 
-/// Makes one call. `args` is a map, or `()`; null values are left out. Times in the response become
-/// ISO text.
-pub(in crate::cli) fn call(
+/// Makes one call. `args` is a map, or `()`; null values are left out. Times in the JSON form of the
+/// answer become ISO text.
+pub(in crate::cli) fn call<C: Call>(
     client: &mut Client,
-    name: &str,
     args: impl Serialize,
 ) -> Result<Json, ClientError> {
-    Ok(call_as::<IgnoredAny>(client, name, args)?.1)
+    json_of(C::NAME, &packed_answer(client, C::NAME, args)?)
 }
 
-/// Like [`call`], but returns the response as `T`, too.
-pub(in crate::cli) fn call_as<T: DeserializeOwned>(
+/// Like [`call`], but returns the answer as its type, too.
+pub(in crate::cli) fn call_as<C: Call>(
+    client: &mut Client,
+    args: impl Serialize,
+) -> Result<(C::Answer, Json), ClientError> {
+    let answer = packed_answer(client, C::NAME, args)?;
+    let typed = decode(&answer).map_err(|error| invalid(C::NAME, &error))?;
+    Ok((typed, json_of(C::NAME, &answer)?))
+}
+
+fn invalid(call: &str, error: &dyn std::fmt::Display) -> ClientError {
+    ClientError::Protocol(format!("{call}: {error}"))
+}
+
+/// The answer to a call, in msgpack.
+fn packed_answer(
     client: &mut Client,
     name: &str,
     args: impl Serialize,
-) -> Result<(T, Json), ClientError> {
-    let invalid = |error: &dyn std::fmt::Display| ClientError::Protocol(format!("{name}: {error}"));
-
-    let mut args = serde_json::to_value(args).map_err(|error| invalid(&error))?;
+) -> Result<Vec<u8>, ClientError> {
+    let mut args = serde_json::to_value(args).map_err(|error| invalid(name, &error))?;
 
     // `()` stands for no arguments.
     if args.is_null() {
@@ -162,76 +175,92 @@ pub(in crate::cli) fn call_as<T: DeserializeOwned>(
         args.retain(|_, value| !value.is_null());
     }
 
-    let args = encode(&args).map_err(|error| invalid(&error))?;
-
-    let mut answer = to_json(&client.ask(name, &args)?);
-    // Before times become text, because the type has them as numbers.
-    let typed = typed(&answer)?;
-
-    iso_in(&mut answer);
-    Ok((typed, answer))
+    client.ask_packed(name, &encode(&args).map_err(|error| invalid(name, &error))?)
 }
 
-/// Reads a response as its type.
+fn json_of(name: &str, answer: &[u8]) -> Result<Json, ClientError> {
+    let read = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_ANSWER_DEPTH_MAX);
+    let mut answer = to_json(&read.map_err(|error| invalid(name, &error))?);
+    iso_in(&mut answer);
+    Ok(answer)
+}
+
+/// Reads a part of a response as its type.
 pub(in crate::cli) fn typed<'a, T: Deserialize<'a>>(answer: &'a Json) -> Result<T, ClientError> {
     T::deserialize(answer).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
 /// Connects and makes one call, for `operation`.
-pub(in crate::cli) fn answer(
+pub(in crate::cli) fn answer<C: Call>(
     global: &Global,
-    name: &str,
     args: impl Serialize,
     operation: &'static str,
 ) -> anyhow::Result<Json> {
-    call(&mut connect(global)?, name, args).context(operation)
+    call::<C>(&mut connect(global)?, args).context(operation)
 }
 
-/// Like [`answer`], but returns the response as `T`, too.
-pub(in crate::cli) fn answer_as<T: DeserializeOwned>(
+/// Like [`answer`], but returns the answer as its type, too.
+pub(in crate::cli) fn answer_as<C: Call>(
     global: &Global,
-    name: &str,
     args: impl Serialize,
     operation: &'static str,
-) -> anyhow::Result<(T, Json)> {
-    call_as(&mut connect(global)?, name, args).context(operation)
+) -> anyhow::Result<(C::Answer, Json)> {
+    call_as::<C>(&mut connect(global)?, args).context(operation)
 }
 
 /// Connects, makes one call that changes something, and prints its result: `text`, or the response
 /// as JSON.
-pub(in crate::cli) fn change<T: DeserializeOwned>(
+pub(in crate::cli) fn change<C: Call>(
     global: &Global,
-    name: &str,
     args: impl Serialize,
     operation: &'static str,
-    text: impl Fn(T) -> String,
+    text: impl Fn(C::Answer) -> String,
 ) -> anyhow::Result<()> {
-    let (typed, answer) = answer_as(global, name, args, operation)?;
+    let (typed, answer) = answer_as::<C>(global, args, operation)?;
     show(global.output, &answer, |out| Ok(out.line(&text(typed))?))
 }
 
-/// A list read in pages from the newest row backwards.
-pub(in crate::cli) struct Pages {
+/// A call whose answer is a page of a list, from the newest row backwards.
+pub(in crate::cli) trait ListOf: Call {
+    type Row;
+    /// The field of the answer that holds the list.
+    const ROWS: &'static str;
+    /// The operation, for messages of a failed call.
+    const OPERATION: &'static str;
+
+    fn page(answer: Self::Answer) -> Page<Self::Row>;
+}
+
+/// A page of a list.
+pub(in crate::cli) struct Page<R> {
+    pub(in crate::cli) rows: Vec<R>,
+    /// Whether the daemon has rows beyond these.
+    pub(in crate::cli) more: bool,
+    /// The position of the next page.
+    pub(in crate::cli) next: Option<Cursor>,
+    pub(in crate::cli) scan: Scan,
+}
+
+/// Rows as their type, for tables, and as the daemon's own JSON.
+pub(in crate::cli) struct Rows<R> {
+    pub(in crate::cli) typed: Vec<R>,
+    pub(in crate::cli) json: Vec<Json>,
+}
+
+/// A list read in pages.
+pub(in crate::cli) struct Pages<C: ListOf> {
     client: Client,
-    list: ListCall,
     /// The arguments, with the position of the next page.
     args: Json,
     wanted: u64,
     /// Whether the daemon has rows beyond those read.
     more: bool,
     done: bool,
-    /// Sums of the field `scan` of the responses, if they are to be printed.
-    scan: Option<BTreeMap<String, u64>>,
-}
-
-/// A call whose response is a list.
-#[derive(Clone, Copy)]
-pub(in crate::cli) struct ListCall {
-    pub(in crate::cli) call: &'static str,
-    /// The field of the response that holds the list.
-    pub(in crate::cli) rows: &'static str,
-    /// The operation, for messages of a failed call.
-    pub(in crate::cli) operation: &'static str,
+    /// The position of the next page.
+    cursor: Option<Cursor>,
+    /// What was searched, if it is to be printed.
+    scan: Option<Scan>,
+    list: PhantomData<C>,
 }
 
 /// The order of a table. JSON has the newest row first.
@@ -241,39 +270,36 @@ pub(in crate::cli) enum Order {
     NewestLast,
 }
 
-impl Pages {
+impl<C: ListOf> Pages<C> {
     /// Reads the newest rows that `args` select, at most as many as their `limit`.
-    pub(in crate::cli) fn new(
-        global: &Global,
-        list: ListCall,
-        args: impl Serialize,
-    ) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(global: &Global, args: impl Serialize) -> anyhow::Result<Self> {
         let args = serde_json::to_value(args)?;
         let wanted = args.number("limit");
         Ok(Self {
             client: connect(global)?,
-            list,
             args,
             wanted,
             more: true,
             done: false,
+            cursor: None,
             scan: None,
+            list: PhantomData,
         })
     }
 
     /// Prints at the end how much was searched.
     pub(in crate::cli) fn explained(mut self, explain: bool) -> Self {
-        self.scan = explain.then(BTreeMap::new);
+        self.scan = explain.then(Scan::default);
         self
     }
 
     /// The next rows, newest first; empty at the end.
-    pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Vec<Json>> {
+    pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Rows<C::Row>> {
         loop {
             // A page without matches is not the end: the daemon limits the rows that one call
             // reads.
-            let rows = self.next_page().context(self.list.operation)?;
-            if !rows.is_empty() || self.done || self.wanted == 0 {
+            let rows = self.next_page().context(C::OPERATION)?;
+            if !rows.typed.is_empty() || self.done || self.wanted == 0 {
                 return Ok(rows);
             }
         }
@@ -284,29 +310,29 @@ impl Pages {
         mut self,
         form: Form,
         order: Order,
-        mut table: impl FnMut(&mut Output, &[Json]) -> anyhow::Result<()>,
+        mut table: impl FnMut(&mut Output, &[C::Row]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut out = Output::paged(form);
 
         if out.format != Format::Table {
             self.print_json(&mut out)?;
         } else if order == Order::NewestFirst {
-            let mut rows = self.next()?;
+            let mut rows = self.next()?.typed;
             loop {
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;
-                rows = self.next()?;
+                rows = self.next()?.typed;
                 if rows.is_empty() {
                     break;
                 }
             }
         } else {
             // The newest row is the last line, so all rows are read before the first is printed.
-            let (mut all, mut rows) = (Vec::new(), self.next()?);
+            let (mut all, mut rows) = (Vec::new(), self.next()?.typed);
             while !rows.is_empty() {
                 all.append(&mut rows);
-                rows = self.next()?;
+                rows = self.next()?.typed;
             }
 
             all.reverse();
@@ -322,17 +348,18 @@ impl Pages {
     fn explain(&self) {
         let Some(scan) = &self.scan else { return };
 
-        let of = |name: &str| scan.get(name).copied().unwrap_or(0);
-        let (segments, blocks) = (of("segments"), of("blocks"));
+        let Scan {
+            segments, blocks, ..
+        } = scan;
 
-        let text = if segments + of("segments_skipped") == 0 {
+        let text = if segments + scan.segments_skipped == 0 {
             "searched the entries of the job by its index".to_owned()
         } else {
             format!(
                 "searched {blocks} of {} blocks in {segments} of {} segments, read {} entries; summaries excluded the rest",
-                blocks + of("blocks_skipped"),
-                segments + of("segments_skipped"),
-                of("entries"),
+                blocks + scan.blocks_skipped,
+                segments + scan.segments_skipped,
+                scan.entries,
             )
         };
 
@@ -346,10 +373,10 @@ impl Pages {
         let is_document = out.format == Format::Json;
 
         // Before the first text: without any row there is nothing but the error.
-        let mut page = Ok(self.next()?);
+        let mut page = Ok(self.next()?.json);
 
         if is_document {
-            out.text(&format!("{{{}: [", json!(self.list.rows)))?;
+            out.text(&format!("{{{}: [", json!(C::ROWS)))?;
         }
 
         // JSON allows no comma after the last row.
@@ -373,7 +400,7 @@ impl Pages {
             // At once, because the next page may be slow.
             out.flush()?;
 
-            page = self.next();
+            page = self.next().map(|rows| rows.json);
         };
 
         if is_document {
@@ -392,42 +419,46 @@ impl Pages {
         failed.map_or(Ok(()), Err)
     }
 
-    fn next_page(&mut self) -> Result<Vec<Json>, ClientError> {
-        if self.done || self.wanted == 0 {
-            return Ok(Vec::new());
-        }
-
-        let invalid = |what: &str| ClientError::Protocol(format!("{}: {what}", self.list.call));
-
-        set(
-            &mut self.args,
-            "limit",
-            self.wanted.min(limits::CLI_PAGE_ROWS).into(),
-        );
-
-        let mut answer = call(&mut self.client, self.list.call, &self.args)?;
-
-        let Some(Json::Array(rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
-            return Err(invalid("no list"));
+    fn next_page(&mut self) -> Result<Rows<C::Row>, ClientError> {
+        let mut rows = Rows {
+            typed: Vec::new(),
+            json: Vec::new(),
         };
-
-        if let (Some(sums), Json::Object(scan)) = (&mut self.scan, answer.of("scan")) {
-            for (name, count) in scan {
-                *sums.entry(name.clone()).or_default() += count.as_u64().unwrap_or(0);
-            }
+        if self.done || self.wanted == 0 {
+            return Ok(rows);
         }
 
-        self.more = answer.is("more");
-        self.wanted = self.wanted.saturating_sub(rows.len() as u64);
+        let limit = self.wanted.min(limits::CLI_PAGE_ROWS);
+        set(&mut self.args, "limit", limit.into());
+        if let Some(cursor) = &self.cursor {
+            set(&mut self.args, "cursor", json!(cursor));
+        }
+
+        let (answer, mut json) = call_as::<C>(&mut self.client, &self.args)?;
+        let page = C::page(answer);
+        if let Some(Json::Array(list)) = json.get_mut(C::ROWS).map(Json::take) {
+            rows.json = list;
+        }
+        rows.typed = page.rows;
+
+        if let Some(sums) = &mut self.scan {
+            sums.segments += page.scan.segments;
+            sums.segments_skipped += page.scan.segments_skipped;
+            sums.blocks += page.scan.blocks;
+            sums.blocks_skipped += page.scan.blocks_skipped;
+            sums.entries += page.scan.entries;
+        }
+
+        self.more = page.more;
+        self.wanted = self.wanted.saturating_sub(rows.typed.len() as u64);
         self.done = !self.more;
 
         if self.more && self.wanted > 0 {
-            let next = answer.of("next");
             // A daemon that repeats a page would be read forever.
-            if next.is_null() || next == self.args.of("cursor") {
-                return Err(invalid("the list does not advance"));
+            if page.next.is_none() || page.next == self.cursor {
+                return Err(invalid(C::NAME, &"the list does not advance"));
             }
-            set(&mut self.args, "cursor", next.clone());
+            self.cursor = page.next;
         }
 
         Ok(rows)
@@ -450,35 +481,40 @@ pub(in crate::cli) fn with_jid(jid: &str, row: &Json) -> Json {
     all
 }
 
-/// Makes a call whose list comes in pages, and returns one response that holds all of `rows`.
-pub(in crate::cli) fn call_paged(
+/// Makes a call whose list comes in pages, and returns one answer that holds all of them, as its type
+/// and as JSON. `join` appends the rows of a page; `rows` is the name of its list.
+pub(in crate::cli) fn call_paged<C: Call>(
     client: &mut Client,
-    name: &str,
     rows: &str,
     mut args: Json,
-) -> Result<Json, ClientError> {
-    let invalid = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
-    let mut all = Json::Null;
+    join: impl Fn(&mut C::Answer, C::Answer),
+) -> Result<(C::Answer, Json), ClientError> {
+    let invalid = |what: &str| invalid(C::NAME, &what);
+    let mut all: Option<(C::Answer, Json)> = None;
 
     loop {
-        let mut answer = call(client, name, &args)?;
+        let (typed, mut answer) = call_as::<C>(client, &args)?;
         let mut fields = answer.as_object_mut();
         // They describe one page, and would be wrong about the whole.
         let [more, next] =
             ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
 
-        if all.is_null() {
-            all = answer;
-        } else {
-            match (all.get_mut(rows), answer.get_mut(rows)) {
-                (Some(Json::Array(all)), Some(Json::Array(more))) => all.append(more),
-                _ => return Err(invalid("no list")),
+        let found = match all.take() {
+            None => (typed, answer),
+            Some((mut all, mut json)) => {
+                join(&mut all, typed);
+                match (json.get_mut(rows), answer.get_mut(rows)) {
+                    (Some(Json::Array(all)), Some(Json::Array(more))) => all.append(more),
+                    _ => return Err(invalid("no list")),
+                }
+                (all, json)
             }
-        }
+        };
 
         if more != Some(Json::Bool(true)) {
-            return Ok(all);
+            return Ok(found);
         }
+        all = Some(found);
 
         let next = next.ok_or_else(|| invalid("more without next"))?;
         // As above: the list must advance.

@@ -278,6 +278,11 @@ pub(in crate::cli) fn short_in_zone(iso: &Json) -> String {
     )
 }
 
+/// Like [`short_in_zone`], for a typed time.
+pub(in crate::cli) fn short_at_in_zone(at: Time) -> String {
+    short_in_zone(&Json::from(at.0.iso()))
+}
+
 /// The instant of ISO text with a zone.
 pub(in crate::cli) fn time_of(iso: &Json) -> Option<Micros> {
     let (at, offset) = date(iso.as_str()?)?;

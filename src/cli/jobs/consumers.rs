@@ -4,7 +4,8 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value as Json, json};
 
 use super::filter::FilterFlags;
-use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
+use crate::api::call as calls;
+use crate::api::call::consumers::{self as api, Consumer, LostRange, Pinned};
 use crate::cli::{
     Column, Fields as _, Global, Table, When, ask, or_empty, short_at, show, show_rows,
 };
@@ -179,39 +180,26 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Next(args) => next(global, &args),
         Consumers::Ack(Ack { name, seq, holder }) => {
             let call = json!({ "name": name, "seq": seq, "holder": holder });
-            ask::change(
-                global,
-                "consumer_ack",
-                call,
-                "acknowledge the events",
-                |at| continues(&name, &at),
-            )
+            ask::change::<calls::consumers::Ack>(global, call, "acknowledge the events", |at| {
+                continues(&name, &at)
+            })
         }
         Consumers::Seek(Seek { name, to }) => {
             // The position is one of several arguments.
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            ask::change(global, "consumer_seek", call, "move the consumer", |at| {
+            ask::change::<calls::consumers::Seek>(global, call, "move the consumer", |at| {
                 continues(&name, &at)
             })
         }
-        Consumers::Pause(name) => ask::change(
+        Consumers::Pause(name) => {
+            ask::change::<calls::consumers::Pause>(global, &name, "pause the consumer", paused)
+        }
+        Consumers::Resume(name) => {
+            ask::change::<calls::consumers::Resume>(global, &name, "resume the consumer", paused)
+        }
+        Consumers::Pin(pin) => ask::change::<calls::consumers::Pin>(
             global,
-            "consumer_pause",
-            &name,
-            "pause the consumer",
-            paused,
-        ),
-        Consumers::Resume(name) => ask::change(
-            global,
-            "consumer_resume",
-            &name,
-            "resume the consumer",
-            paused,
-        ),
-        Consumers::Pin(pin) => ask::change(
-            global,
-            "consumer_pin",
             &pin,
             "pin the consumer",
             |Pinned { name, pin }| {
@@ -220,7 +208,8 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         ),
         Consumers::Delete(Name { name }) => {
             let call = json!({ "name": name });
-            let answer = ask::answer(global, "consumer_delete", call, "delete the consumer")?;
+            let answer =
+                ask::answer::<calls::consumers::Delete>(global, call, "delete the consumer")?;
 
             if answer == false {
                 bail!("delete the consumer: {name:?} does not exist");
@@ -257,13 +246,9 @@ fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
         ask::set(&mut call, key, value);
     }
 
-    ask::change(
-        global,
-        "consumer_create",
-        call,
-        "create the consumer",
-        |at| continues(&args.name, &at),
-    )
+    ask::change::<calls::consumers::Create>(global, call, "create the consumer", |at| {
+        continues(&args.name, &at)
+    })
 }
 
 fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
@@ -272,21 +257,18 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     });
 
     let mut client = ask::connect(global)?;
-    let answer = ask::call(&mut client, "consumer_next", call).context("take the next events")?;
+    let (batch, answer) = ask::call_as::<calls::consumers::Next>(&mut client, call)
+        .context("take the next events")?;
 
     show_rows(global.output, &answer, "events", |out| {
-        let rows: Vec<_> = answer
-            .list("events")
-            .iter()
-            .map(super::events::row)
-            .collect();
+        let rows: Vec<_> = batch.events.iter().map(super::events::row).collect();
         Ok(Table::new(super::events::columns()).print(out, &rows)?)
     })
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (page, answer): (ConsumersPage, _) =
-        ask::answer_as(global, "consumers_list", (), "list the consumers")?;
+    let (page, answer) =
+        ask::answer_as::<calls::consumers::List>(global, (), "list the consumers")?;
 
     show_rows(global.output, &answer, "consumers", |out| {
         let columns = [
@@ -339,9 +321,8 @@ fn state(row: &Consumer) -> String {
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer): (ConsumersPage, _) = ask::answer_as(
+    let (page, answer) = ask::answer_as::<calls::consumers::List>(
         global,
-        "consumers_list",
         json!({ "name": name }),
         "show the consumer",
     )?;

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use rmpv::Value;
-use serde_json::Value as Json;
 
 use super::filter::DataFilter;
 use super::tail;
+use crate::api::call as calls;
+use crate::api::call::events::{EventRow, EventsPage};
 use crate::api::call::send::Fired;
 use crate::api::client::args;
 use crate::cli::{
-    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, ask, nested, short,
-    show, title, yaml,
+    Column, Global, ListOf, Order, Page, Pages, Table, TimeRange, ask, nested, plain, short_at,
+    show, title, value, yaml,
 };
 use crate::wire::json::to_json;
 
@@ -121,11 +122,20 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-const LIST_CALL: ListCall = ListCall {
-    call: "events_list",
-    rows: "events",
-    operation: "list events",
-};
+impl ListOf for calls::events::List {
+    type Row = EventRow;
+    const ROWS: &'static str = "events";
+    const OPERATION: &'static str = "list events";
+
+    fn page(answer: EventsPage) -> Page<EventRow> {
+        Page {
+            rows: answer.events,
+            more: answer.more,
+            next: answer.next,
+            scan: answer.scan,
+        }
+    }
+}
 
 pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
@@ -232,11 +242,11 @@ fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
         Order::NewestLast
     };
 
-    Pages::new(global, LIST_CALL, &filter)?
+    Pages::<calls::events::List>::new(global, &filter)?
         .explained(filter.explain)
         .print(global.output, order, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();
-            let data = |event: &Json| nested(event.of("data"), 4);
+            let data = |event: &EventRow| nested(&value(&event.data), 4);
             Ok(table.print_with(out, &rows, |n| {
                 events
                     .get(n)
@@ -258,7 +268,14 @@ pub(super) fn columns() -> [Column; 5] {
     ]
 }
 
-pub(super) fn row(event: &Json) -> Vec<String> {
-    let [seq, tag, minion, fun] = ["seq", "tag", "minion", "fun"].map(|name| event.leaf(name));
-    vec![seq, short(event.of("time")), tag, minion, fun]
+pub(super) fn row(event: &EventRow) -> Vec<String> {
+    let text = |text: &str| plain(text).into_owned();
+    let optional = |name: &Option<String>| name.as_deref().map_or_else(String::new, text);
+    vec![
+        event.seq.to_string(),
+        short_at(event.time),
+        text(&event.tag),
+        optional(&event.minion),
+        optional(&event.fun),
+    ]
 }

@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use crate::api::call as calls;
 use crate::api::client::ClientError;
 use crate::api::query::{
     Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead, StateCounts,
@@ -68,8 +69,10 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     let operation = "list the minions";
     let mut client = ask::connect(global)?;
 
-    let (page, all) = whole_list(args, |call| ask::call_as(&mut client, "minions_list", call))
-        .context(operation)?;
+    let (page, all) = whole_list(args, |call| {
+        ask::call_as::<calls::minions::List>(&mut client, call)
+    })
+    .context(operation)?;
 
     show_rows(global.output, &all, "minions", |out| {
         let columns = [
@@ -212,7 +215,8 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
 
 fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let operation = "show the minion";
-    let mut answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
+    let mut answer =
+        ask::answer::<calls::minions::Show>(global, json!({ "minion": id }), operation)?;
 
     if answer.is_null() {
         // An id from the command line may have any length.

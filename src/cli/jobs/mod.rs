@@ -14,10 +14,13 @@ mod watch;
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
+use crate::api::call as calls;
+use crate::api::call::events::Scan;
+use crate::api::call::jobs::answers::{JobAnswer, JobRow, JobsPage};
 use crate::api::client::Client;
 use crate::cli::{
-    Column, Fields as _, Format, Global, ListCall, Order, Output, Pages, Table, TimeRange, ask,
-    leaf, short, show as show_answer, title,
+    Column, Format, Global, ListOf, Order, Output, Page, Pages, Table, TimeRange, ask, joined,
+    leaf, line_of, plain, short_at, show as show_answer, title, value,
 };
 
 #[derive(clap::Subcommand)]
@@ -132,11 +135,20 @@ fn as_map<S: serde::Serializer>(pairs: &[(String, String)], to: S) -> Result<S::
     }
 }
 
-pub(super) const LIST_CALL: ListCall = ListCall {
-    call: "jobs_list",
-    rows: "jobs",
-    operation: "list the jobs",
-};
+impl ListOf for calls::jobs::List {
+    type Row = JobRow;
+    const ROWS: &'static str = "jobs";
+    const OPERATION: &'static str = "list the jobs";
+
+    fn page(answer: JobsPage) -> Page<JobRow> {
+        Page {
+            rows: answer.jobs,
+            more: answer.more,
+            next: answer.next,
+            scan: Scan::default(),
+        }
+    }
+}
 
 pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     match jobs {
@@ -175,33 +187,37 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::truncated("ARG").drop_order(1),
     ]);
 
-    Pages::new(global, LIST_CALL, filter)?.print(global.output, Order::NewestFirst, |out, rows| {
-        Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?)
-    })
+    Pages::<calls::jobs::List>::new(global, filter)?.print(
+        global.output,
+        Order::NewestFirst,
+        |out, rows| Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?),
+    )
 }
 
 const LIST_MISSING: &str = "list the missing minions";
 
-/// A job without its returns; `None` if the daemon does not know it.
-fn job_of(client: &mut Client, jid: &str) -> anyhow::Result<Option<Json>> {
-    let job =
-        ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(LIST_MISSING)?;
-    Ok(Some(job).filter(|job| !job.is_null()))
+/// A job without its returns, as its type and as JSON; `None` if the daemon does not know it.
+fn job_of(client: &mut Client, jid: &str) -> anyhow::Result<Option<(JobAnswer, Json)>> {
+    let (job, json) = ask::call_as::<calls::jobs::Show>(client, json!({ "jid": jid, "limit": 0 }))
+        .context(LIST_MISSING)?;
+    Ok(job.map(|job| (job, json)))
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
-    let job = job_of(&mut ask::connect(global)?, jid)?
+    let (job, _) = job_of(&mut ask::connect(global)?, jid)?
         .ok_or_else(|| unknown(jid).context(LIST_MISSING))?;
 
-    let answer: serde_json::Map<_, _> = ["jid", "expected", "returned", "missing"]
-        .into_iter()
-        .map(|name| (name.to_owned(), job.of(name).clone()))
-        .collect();
+    let answer = json!({
+        "jid": job.row.jid,
+        "expected": job.row.expected,
+        "returned": job.row.returned,
+        "missing": job.missing,
+    });
 
-    show_answer(global.output, &answer.into(), |out| {
-        job.list("missing")
+    show_answer(global.output, &answer, |out| {
+        job.missing
             .iter()
-            .try_for_each(|minion| out.line(&leaf(minion)))?;
+            .try_for_each(|minion| out.line(&plain(minion)))?;
         Ok(())
     })
 }
@@ -212,7 +228,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         ..filter
     };
 
-    let mut pages = Pages::new(global, LIST_CALL, filter)?;
+    let mut pages = Pages::<calls::jobs::List>::new(global, filter)?;
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
 
@@ -231,26 +247,22 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         let rows = pages.next()?;
 
         // The first page of a table prints the heading even without rows.
-        if rows.is_empty() && !(first && out.format == Format::Table) {
+        if rows.typed.is_empty() && !(first && out.format == Format::Table) {
             return Ok(out.finish()?);
         }
         first = false;
 
         let mut cells = Vec::new();
-        for mut job in rows {
+        for (job, mut json) in rows.typed.into_iter().zip(rows.json) {
             // The list has no names, so each job is read by itself.
             // Retention may drop a job between the two calls; then it is no longer in the list.
-            let Some(full) = job_of(&mut client, job.text("jid"))? else {
+            let Some((full, _)) = job_of(&mut client, &job.jid)? else {
                 continue;
             };
-            let missing = full.of("missing").clone();
-
-            if let Some(job) = job.as_object_mut() {
-                job.insert("missing".to_owned(), missing);
-            }
 
             if out.format != Format::Table {
-                out.json(&job)?;
+                ask::set(&mut json, "missing", json!(full.missing));
+                out.json(&json)?;
                 continue;
             }
 
@@ -259,8 +271,8 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
             row.truncate(4);
             row.extend([
                 returned(&job),
-                job.list("missing").len().to_string(),
-                job.joined("missing"),
+                full.missing.len().to_string(),
+                plain(&full.missing.join(",")).into_owned(),
             ]);
             cells.push(row);
         }
@@ -271,28 +283,28 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     }
 }
 
-pub(super) fn returned(job: &Json) -> String {
-    match job.of("expected").as_u64() {
-        Some(expected) => format!("{}/{expected}", job.leaf("returned")),
-        None => job.leaf("returned"),
+pub(super) fn returned(job: &JobRow) -> String {
+    match job.expected {
+        Some(expected) => format!("{}/{expected}", job.returned),
+        None => job.returned.to_string(),
     }
 }
 
-fn row(job: &Json) -> Vec<String> {
+fn row(job: &JobRow) -> Vec<String> {
     vec![
-        job.leaf("jid"),
-        short(job.of("time")),
-        job.joined("fun"),
-        job.joined("tgt"),
-        job.leaf("user"),
+        plain(&job.jid).into_owned(),
+        short_at(job.time),
+        joined(&job.fun),
+        joined(&job.tgt),
+        line_of(&job.user),
         returned(job),
-        job.leaf("failed"),
+        job.failed.to_string(),
         arg(job),
     ]
 }
 
-fn arg(job: &Json) -> String {
-    match job.of("arg") {
+fn arg(job: &JobRow) -> String {
+    match value(&job.arg) {
         // The arguments as a shell would have them: separated, empty ones left out.
         Json::Array(items) => items
             .iter()
@@ -300,7 +312,7 @@ fn arg(job: &Json) -> String {
             .filter(|text| !text.is_empty())
             .collect::<Vec<_>>()
             .join(" "),
-        other => leaf(other),
+        other => leaf(&other),
     }
 }
 

@@ -1,16 +1,23 @@
 //! `saltcellar jobs show`: shows one job.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::Value as Json;
 
 use super::super::format::outputter;
 use super::{arg, unknown};
+use crate::api::call as calls;
+use crate::api::call::jobs::answers::{JobAnswer, Return};
+use crate::base::clock::Micros;
+use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::cli::{
-    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, leaf, nested, plain, short,
-    short_in_zone,
+    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, joined, line_of, nested, plain,
+    short_at, short_at_in_zone, value,
 };
-use crate::wire::json::{from_json, to_json};
+use crate::wire::json::to_json;
+use crate::wire::msgpack::Time;
 
 const EXAMPLES: &str = "\
 With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
@@ -46,17 +53,22 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     ask::set(&mut call_args, "links", true.into());
 
     let mut client = ask::connect(global)?;
-    let mut job =
-        ask::call_paged(&mut client, "job_show", "returns", call_args).context("show the job")?;
+    let (job, mut answer) =
+        ask::call_paged::<calls::jobs::Show>(&mut client, "returns", call_args, |all, more| {
+            if let (Some(all), Some(more)) = (all, more) {
+                all.returns.extend(more.returns);
+            }
+        })
+        .context("show the job")?;
 
     // An unknown job is no error of the call.
-    if job.is_null() {
+    let Some(job) = job else {
         return Err(unknown(&args.jid).context("show the job"));
-    }
+    };
 
     // Times are numbers in the call, and text in JSON output.
     for name in ["first_answer", "last_answer"] {
-        iso_at(&mut job, name);
+        iso_at(&mut answer, name);
     }
 
     let mut out = Output::paged(global.output);
@@ -67,13 +79,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let text = if out.form == Form::Highstate {
                 outputter::highstate(&returns, out.colours())
             } else {
-                outputter::nested(&returns, 0, out.colours(), job.number("failed") > 0)
+                outputter::nested(&returns, 0, out.colours(), job.row.failed > 0)
             };
 
             out.rendered(text.trim_end())?;
         }
         Form::Json if args.returns => out.json(&to_json(&returns(&job)?))?,
-        Form::Json => out.json(&job)?,
+        Form::Json => out.json(&answer)?,
         Form::Jsonl if args.returns => {
             // `returns` always makes a map.
             let Value::Map(returns) = returns(&job)? else {
@@ -86,25 +98,27 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .try_for_each(|pair| out.json(&to_json(&Value::Map(vec![pair]))))?;
         }
         Form::Jsonl => {
-            job.list("returns")
+            answer
+                .list("returns")
                 .iter()
                 .try_for_each(|answer| out.json(&ask::with_jid(&args.jid, answer)))?;
         }
         Form::Csv => {
             let columns = ["minion", "time", "failed", "retcode", "return"].map(Column::left);
 
-            let cells = |answer: &Json| {
-                let time = short_in_zone(answer.of("time"));
-                let [minion, failed, code] =
-                    ["minion", "failed", "retcode"].map(|name| answer.leaf(name));
-                // A return is no flat value, so it is JSON in its cell.
-                vec![minion, time, failed, code, answer.of("return").to_string()]
+            let cells = |answer: &Return| {
+                vec![
+                    plain(&answer.minion).into_owned(),
+                    short_at_in_zone(answer.time),
+                    answer.failed.to_string(),
+                    line_of(&answer.retcode),
+                    // A return is no flat value, so it is JSON in its cell.
+                    value(&answer.value).to_string(),
+                ]
             };
 
-            Table::new(columns).print(
-                &mut out,
-                &job.list("returns").iter().map(cells).collect::<Vec<_>>(),
-            )?;
+            Table::new(columns)
+                .print(&mut out, &job.returns.iter().map(cells).collect::<Vec<_>>())?;
         }
         Form::Table => table(&mut out, &job, args.returns)?,
     }
@@ -113,28 +127,28 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 /// `{minion: return}`, as Salt's own commands print it.
-fn returns(job: &Json) -> anyhow::Result<Value> {
-    let pair = |answer: &Json| {
-        Ok((
-            answer.text("minion").into(),
-            from_json(answer.of("return"))?,
-        ))
+fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
+    let pair = |answer: &Return| {
+        let mut packed = answer.value.packed();
+        let value = rmpv::decode::read_value_with_max_depth(&mut packed, RMPV_DEPTH_MAX)
+            .context("read a return")?;
+        Ok((answer.minion.as_str().into(), value))
     };
 
     Ok(Value::Map(
-        job.list("returns")
+        job.returns
             .iter()
             .map(pair)
             .collect::<anyhow::Result<_>>()?,
     ))
 }
 
-fn table(out: &mut Output, job: &Json, returns_only: bool) -> anyhow::Result<()> {
+fn table(out: &mut Output, job: &JobAnswer, returns_only: bool) -> anyhow::Result<()> {
     if !returns_only {
         head(out, job)?;
     }
 
-    for answer in job.list("returns") {
+    for answer in &job.returns {
         if !returns_only {
             out.line("")?;
         }
@@ -144,47 +158,51 @@ fn table(out: &mut Output, job: &Json, returns_only: bool) -> anyhow::Result<()>
     if returns_only { Ok(()) } else { foot(out, job) }
 }
 
-fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
-    let of =
-        |text: String, form: fn(String) -> String| if text.is_empty() { text } else { form(text) };
-    let tgt_type = of(job.leaf("tgt_type"), |kind| format!(" ({kind})"));
-    let expected = of(job.leaf("expected"), |expected| format!(" of {expected}"));
+fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
+    let row = &job.row;
+
+    let tgt_type = match line_of(&row.tgt_type) {
+        kind if kind.is_empty() => kind,
+        kind => format!(" ({kind})"),
+    };
+    let expected = row
+        .expected
+        .map_or_else(String::new, |expected| format!(" of {expected}"));
     // Events of returns that the master never confirmed (docs/decisions/confirmed-returns.md).
-    let bus_only = match job.number("bus_only") {
+    let bus_only = match row.bus_only {
         0 => String::new(),
         count => format!(", {count} seen on the bus only"),
     };
 
-    let last = short(job.of("last_answer"));
+    let last = row.last_answer.map(short_at).unwrap_or_default();
     // Unknown until something has returned.
-    let took = job.of("duration_us").as_i64();
-    let took = took
+    let took = row
+        .duration_us
         .map(|us| format!("{:.3} s, last return {last}", us as f64 / 1e6))
         .unwrap_or_default();
 
     let head = [
-        ("jid", job.leaf("jid")),
-        ("time", short_in_zone(job.of("time"))),
-        ("fun", job.joined("fun")),
-        ("arg", arg(job)),
-        ("tgt", job.joined("tgt") + &tgt_type),
-        ("user", job.leaf("user")),
+        ("jid", row.jid.clone()),
+        ("time", short_at_in_zone(row.time)),
+        ("fun", joined(&row.fun)),
+        ("arg", arg(row)),
+        ("tgt", joined(&row.tgt) + &tgt_type),
+        ("user", line_of(&row.user)),
         (
             "returned",
             format!(
                 "{}{expected}, {} failed{bus_only}",
-                job.leaf("returned"),
-                job.leaf("failed")
+                row.returned, row.failed
             ),
         ),
-        ("retcodes", retcodes(job.of("retcodes"))),
+        ("retcodes", retcodes(&row.retcodes)),
         ("took", took),
-        ("endtime", job.leaf("endtime")),
-        ("metadata", job.leaf("metadata")),
-        ("parent", job.leaf("parent")),
+        ("endtime", row.endtime.clone().unwrap_or_default()),
+        ("metadata", line_of(&row.metadata)),
+        ("parent", job.parent.clone().unwrap_or_default()),
         (
             "nocache",
-            if job.is("nocache") {
+            if job.nocache {
                 "true".to_owned()
             } else {
                 String::new()
@@ -200,10 +218,9 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
 }
 
 /// Formats `0: 9, 2: 1`; empty if all are zero.
-fn retcodes(codes: &Json) -> String {
-    let codes: Vec<_> = codes.as_object().into_iter().flatten().collect();
+fn retcodes(codes: &BTreeMap<String, u64>) -> String {
     // Only failures are worth a line.
-    if codes.iter().all(|(code, _)| *code == "0") {
+    if codes.keys().all(|code| code == "0") {
         return String::new();
     }
 
@@ -214,68 +231,70 @@ fn retcodes(codes: &Json) -> String {
         .join(", ")
 }
 
-fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()> {
-    let mut marks = vec![short(answer.of("time"))];
+fn one_return(out: &mut Output, job: &JobAnswer, answer: &Return) -> anyhow::Result<()> {
+    let mut marks = vec![short_at(answer.time)];
 
-    if !answer.of("retcode").is_null() {
-        marks.push(format!("retcode {}", answer.leaf("retcode")));
+    if !answer.retcode.is_none() {
+        marks.push(format!("retcode {}", line_of(&answer.retcode)));
     }
 
-    for (name, mark) in [
-        ("failed", "failed"),
-        ("bus_only", "seen on the bus only"),
-        ("not_targeted", "not targeted by this job"),
+    for (is_set, mark) in [
+        (answer.failed, "failed"),
+        (answer.bus_only, "seen on the bus only"),
+        (answer.not_targeted, "not targeted by this job"),
     ] {
-        marks.extend(answer.is(name).then(|| mark.to_owned()));
+        marks.extend(is_set.then(|| mark.to_owned()));
     }
 
-    let duplicates = answer.number("duplicates");
-    if duplicates > 0 {
-        marks.push(format!("{duplicates} different later return(s)"));
+    if answer.duplicates > 0 {
+        marks.push(format!("{} different later return(s)", answer.duplicates));
     }
 
     out.heading(&format!(
         "{}: ({})",
-        answer.leaf("minion"),
+        plain(&answer.minion),
         marks.join(", ")
     ))?;
 
-    let value = answer.of("return");
+    let whole = value(&answer.value);
 
     // The return of a runner or a wheel function is its final event.
-    let has_ended = value.get("jid") == job.get("jid") && value.get("fun").is_some();
-    let inner = value.get("return").filter(|_| has_ended);
+    let has_ended =
+        whole.get("jid").and_then(Json::as_str) == Some(&job.row.jid) && whole.get("fun").is_some();
+    let inner = whole.get("return").filter(|_| has_ended);
 
-    out.text(&nested(inner.unwrap_or(value), 4))?;
+    out.text(&nested(inner.unwrap_or(&whole), 4))?;
 
     // The first return counts; different later ones are only shown.
-    for other in answer.list("others") {
-        let code = other
-            .get("retcode")
-            .map(|code| format!(", retcode {}", leaf(code)))
-            .unwrap_or_default();
+    for other in &answer.others {
+        let code = if other.retcode.is_none() {
+            String::new()
+        } else {
+            format!(", retcode {}", line_of(&other.retcode))
+        };
 
         out.line(&format!(
             "    later return: ({}{code})",
-            short(other.of("time"))
+            short_at(Time(Micros(other.time)))
         ))?;
-        out.text(&nested(other.of("return"), 8))?;
+        out.text(&nested(&value(&other.value), 8))?;
     }
     Ok(())
 }
 
-fn foot(out: &mut Output, job: &Json) -> anyhow::Result<()> {
+fn foot(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
     let mut started = Vec::new();
 
-    for child in job.list("children") {
+    for child in &job.children {
         // Only `test: True` leaves the result open.
-        let result = match child.of("result").as_bool() {
+        let result = match child.result {
             Some(true) => "succeeded",
             Some(false) => "failed",
             None => "would change",
         };
 
-        let [jid, kind, name, id] = ["jid", "fun", "name", "id"].map(|name| child.leaf(name));
+        let [jid, kind, name, id] =
+            [&child.jid, &child.fun, &child.name, &child.id].map(|text| plain(text));
         // A state without a name of its own is named by its id.
         let id = if id == name {
             String::new()
@@ -286,14 +305,15 @@ fn foot(out: &mut Output, job: &Json) -> anyhow::Result<()> {
         started.push(format!("{jid}  {kind} {name}{id}: {result}"));
     }
 
-    let names = |name: &str| job.list(name).iter().map(leaf).collect();
+    let names =
+        |ids: &mut dyn Iterator<Item = &String>| ids.map(|id| plain(id).into_owned()).collect();
 
     let lists: [(&str, Vec<String>); 3] = [
         ("started:", started),
-        ("missing:", names("missing")),
+        ("missing:", names(&mut job.missing.iter())),
         (
             "seen on the bus only, not confirmed by the master:",
-            names("not_confirmed"),
+            names(&mut job.not_confirmed.iter()),
         ),
     ];
 

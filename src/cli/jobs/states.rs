@@ -4,7 +4,9 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::unknown;
-use crate::cli::{Column, Fields as _, Format, Global, Output, Table, ask, leaf};
+use crate::api::call as calls;
+use crate::api::call::jobs::answers::State;
+use crate::cli::{Column, Fields as _, Format, Global, Output, Table, ask, leaf, plain, value};
 
 const EXAMPLES: &str = "\
 Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
@@ -70,19 +72,31 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ask::set(&mut call_args, "jid", jid.as_str().into());
 
         let operation = "list the states";
-        let answer =
-            ask::call_paged(&mut client, "job_states", "states", call_args).context(operation)?;
+        let (page, answer) = ask::call_paged::<calls::jobs::States>(
+            &mut client,
+            "states",
+            call_args,
+            |all, more| {
+                if let (Some(all), Some(more)) = (all, more) {
+                    all.states.extend(more.states);
+                }
+            },
+        )
+        .context(operation)?;
 
-        if answer.is_null() {
+        let Some(page) = page else {
             return Err(unknown(jid).context(operation));
-        }
+        };
 
-        let states = answer.list("states");
-        let mut lines = states.iter().map(|state| ask::with_jid(jid, state));
+        let mut lines = answer
+            .list("states")
+            .iter()
+            .map(|state| ask::with_jid(jid, state));
 
         match out.format {
             Format::Table => {
-                let cells: Vec<_> = states
+                let cells: Vec<_> = page
+                    .states
                     .iter()
                     .map(|state| row(jid, state, args.jids.len() > 1))
                     .collect();
@@ -100,13 +114,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(out.finish()?)
 }
 
-fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
-    let duration = state
-        .of("duration_ms")
-        .as_f64()
-        .map(|ms| format!("{ms:.1}"));
+fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
+    let duration = state.duration_ms.map(|ms| format!("{ms:.1}"));
 
-    let comment = match state.of("comment") {
+    let comment = match value(&state.comment) {
         Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
         // A row is one line, so the first line stands for a comment.
         comment => comment
@@ -119,13 +130,14 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
             .to_owned(),
     };
 
+    let text = |text: &str| plain(text).into_owned();
     let mut cells = vec![
-        state.leaf("minion"),
-        result(state).to_owned(),
-        state.leaf("fun"),
-        state.leaf("id"),
+        text(&state.minion),
+        result(Some(state)).to_owned(),
+        text(&state.fun),
+        text(&state.id),
         duration.unwrap_or_default(),
-        state.leaf("sls"),
+        state.sls.as_deref().map(text).unwrap_or_default(),
         comment,
     ];
 
@@ -136,11 +148,12 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
     cells
 }
 
-pub(super) fn result(state: &Json) -> &'static str {
-    match state.of("result").as_bool() {
-        Some(true) if state.is("changed") => "changed",
-        Some(true) => "ok",
-        Some(false) => "failed",
-        None => "none",
+/// The result of a state; that of an absent one is none.
+pub(super) fn result(state: Option<&State>) -> &'static str {
+    match state.map(|state| (state.result, state.changed)) {
+        Some((Some(true), true)) => "changed",
+        Some((Some(true), false)) => "ok",
+        Some((Some(false), _)) => "failed",
+        Some((None, _)) | None => "none",
     }
 }

@@ -7,11 +7,12 @@ use serde_json::{Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
-use crate::api::call::events::{EventCounts, EventGroup};
+use crate::api::call as calls;
+use crate::api::call::events::{EventGroup, EventRow};
 use crate::base::clock::Micros;
 use crate::cli::{
-    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, print_error,
-    short, show, show_rows, title,
+    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, plain,
+    print_error, short, show, show_rows, title, value,
 };
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -98,7 +99,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             left.min(crate::base::limits::CLI_PAGE_ROWS).into(),
         );
 
-        let answer = match ask::call(&mut client, "events_follow", &call_args) {
+        let (found, json) = match ask::call_as::<calls::events::Follow>(&mut client, &call_args) {
             // Before the first result there is no position from which to continue.
             Err(error) if has_position && ask::is_gone(&error) => {
                 client = ask::reconnected(global, None)?;
@@ -107,8 +108,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             answer => answer.context(operation)?,
         };
 
-        for event in answer.list("events") {
-            print(&mut out, &mut table, event, args.data)?;
+        for (event, json) in found.events.iter().zip(json.list("events")) {
+            print(&mut out, &mut table, event, json, args.data)?;
             left = left.saturating_sub(1);
         }
 
@@ -116,22 +117,28 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         out.flush()?;
 
         // After the events before it. It may match, so it is not passed in silence.
-        if let Some(unfiltered) = answer.get("unfiltered") {
-            print_error(&format!("{}; not shown", unfiltered.leaf("reason")));
+        if let Some(unfiltered) = &found.unfiltered {
+            print_error(&format!("{}; not shown", plain(&unfiltered.reason)));
         }
 
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;
         ask::set(&mut call_args, "wait_ms", WAIT_MS.into());
         ask::set(&mut call_args, "time", Json::Null);
-        ask::set(&mut call_args, "seq", answer.of("next").clone());
+        ask::set(&mut call_args, "seq", found.next.into());
     }
     Ok(())
 }
 
-fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> anyhow::Result<()> {
+fn print(
+    out: &mut Output,
+    table: &mut Table,
+    event: &EventRow,
+    json: &Json,
+    with_data: bool,
+) -> anyhow::Result<()> {
     if out.format != Format::Table {
-        return Ok(out.json(event)?);
+        return Ok(out.json(json)?);
     }
 
     if out.is_csv() {
@@ -147,7 +154,7 @@ fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> 
     out.line(&line)?;
 
     if with_data {
-        nested(event.of("data"), 4)
+        nested(&value(&event.data), 4)
             .lines()
             .try_for_each(|line| out.line(line))?;
     }
@@ -164,8 +171,8 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
 
     loop {
-        let (found, _): (EventCounts, _) =
-            ask::call_as(&mut client, "events_count", &call_args).context(operation)?;
+        let (found, _) =
+            ask::call_as::<calls::events::Count>(&mut client, &call_args).context(operation)?;
 
         count += found.count;
         others += found.others.unwrap_or(0);

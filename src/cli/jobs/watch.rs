@@ -9,7 +9,12 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::unknown;
-use crate::cli::{Exit, Fields as _, Finding, Format, Global, Output, ask, finding, leaf, short};
+use crate::api::call as calls;
+use crate::api::call::jobs::answers::{JobUpdate, NewReturn, Step};
+use crate::cli::{
+    Exit, Fields as _, Finding, Format, Global, Output, ask, finding, joined, leaf, plain,
+    short_at, value,
+};
 use crate::model::word::Word as _;
 
 const EXAMPLES: &str = "\
@@ -100,7 +105,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
 
         let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
-        let update = match ask::call(&mut client, "job_watch", call_args) {
+        let (update, json) = match ask::call_as::<calls::jobs::Watch>(&mut client, call_args) {
             // `from` is a position in the log, so a restarted daemon continues there.
             Err(error) if ask::is_gone(&error) => {
                 out.status("")?;
@@ -111,30 +116,29 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             update => update.context(operation)?,
         };
 
-        from = update.of("next").as_u64().unwrap_or(from);
+        from = update.next;
 
         // Printed once, with the first entry that says what the job is.
-        if update.is("known") && !known {
+        if update.known && !known {
             known = true;
             print_heading(&mut out, &args.jid, &update)?;
         }
 
         // More than one entry can name expected minions.
-        if update.of("minions").is_array() {
-            let expected = job.expected.get_or_insert_default();
-            expected.extend(update.list("minions").iter().map(leaf));
+        if let Some(minions) = update.minions {
+            job.expected.get_or_insert_default().extend(minions);
         }
 
-        job.ended |= update.is("ended");
-        for one in update.list("steps") {
+        job.ended |= update.ended;
+        for one in &update.steps {
             step = step_line(&mut out, one)?;
         }
 
-        let mut answers = update.list("answers").to_vec();
+        let mut answers: Vec<_> = update.answers.iter().zip(json.list("answers")).collect();
         // In the order of the log, because the first return of a minion counts.
-        answers.sort_by_key(|answer| answer.number("seq"));
-        for answer in answers {
-            print_return(&mut out, &mut job, answer)?;
+        answers.sort_by_key(|(answer, _)| answer.seq);
+        for (answer, json) in answers {
+            print_return(&mut out, &mut job, answer, json)?;
         }
 
         if job.is_done() {
@@ -187,9 +191,9 @@ fn limit(args: &Args, is_known: bool) -> Duration {
     }
 }
 
-fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<()> {
+fn print_heading(out: &mut Output, jid: &str, update: &JobUpdate) -> anyhow::Result<()> {
     if out.format == Format::Table {
-        let [fun, tgt] = ["fun", "tgt"].map(|name| update.joined(name));
+        let [fun, tgt] = [&update.fun, &update.tgt].map(joined);
         let on = if tgt.is_empty() {
             tgt
         } else {
@@ -203,8 +207,13 @@ fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<(
     Ok(())
 }
 
-fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyhow::Result<()> {
-    let (minion, failed) = (answer.leaf("minion"), answer.is("failed"));
+fn print_return(
+    out: &mut Output,
+    job: &mut JobState,
+    answer: &NewReturn,
+    json: &Json,
+) -> anyhow::Result<()> {
+    let (minion, failed) = (plain(&answer.minion).into_owned(), answer.failed);
 
     // The first return counts; `jobs show` lists the others.
     if job.returned.contains_key(&minion) {
@@ -217,18 +226,10 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
             // A terminal counts successful returns in its status line.
             if out.width.is_none() || failed {
                 let mut marks = vec![if failed { "failed" } else { "ok" }.to_owned()];
-                marks.extend(
-                    answer
-                        .get("retcode")
-                        .map(|code| format!("retcode {}", leaf(code))),
-                );
-                marks.extend(
-                    answer
-                        .is("bus_only")
-                        .then(|| "seen on the bus only".to_owned()),
-                );
+                marks.extend(answer.retcode.map(|code| format!("retcode {code}")));
+                marks.extend(answer.bus_only.then(|| "seen on the bus only".to_owned()));
 
-                let (time, marks) = (short(answer.of("time")), marks.join(", "));
+                let (time, marks) = (short_at(answer.time), marks.join(", "));
 
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;
@@ -236,13 +237,14 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
         }
         Format::Jsonl => {
             // The totals so far, as the status line of a terminal has them.
-            ask::set(&mut answer, "returned", job.returned.len().into());
+            let mut line = json.clone();
+            ask::set(&mut line, "returned", job.returned.len().into());
             ask::set(
-                &mut answer,
+                &mut line,
                 "expected",
                 json!(job.expected.as_ref().map(BTreeSet::len)),
             );
-            out.json(&answer)?;
+            out.json(&line)?;
         }
         // One document, printed at the end.
         Format::Json => {}
@@ -252,8 +254,8 @@ fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyho
 }
 
 /// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
-fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
-    let data = step.of("data");
+fn step_line(out: &mut Output, step: &Step) -> anyhow::Result<String> {
+    let data = &value(&step.data);
     // A state, else the progress of a runner, else whatever it sent.
     let text = match data.get("__id__").or_else(|| data.get("name")).map(leaf) {
         Some(id) => {
@@ -268,16 +270,14 @@ fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
     };
 
     // Runners have no minion.
-    let minion = step.leaf("minion");
-    let text = if minion.is_empty() {
-        text
-    } else {
-        format!("{minion} {text}")
+    let text = match &step.minion {
+        Some(minion) => format!("{} {text}", plain(minion)),
+        None => text,
     };
 
     // A terminal shows the latest step in its status line.
     if out.format == Format::Table && out.width.is_none() {
-        out.line(&format!("{}             {text}", short(step.of("time"))))?;
+        out.line(&format!("{}             {text}", short_at(step.time)))?;
         out.flush()?;
     }
 

@@ -2,8 +2,12 @@
 
 use serde_json::Value as Json;
 
+use crate::api::call as calls;
+use crate::api::call::events::Scan;
+use crate::api::call::reactor::{ReactionRow, ReactionsPage};
 use crate::cli::{
-    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, plain, short, title,
+    Column, Fields as _, Global, ListOf, Order, Page, Pages, Table, TimeRange, plain, short_at,
+    title, value,
 };
 use crate::model::{Location, ReactionFailure};
 
@@ -40,11 +44,20 @@ Examples:
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-const LIST_CALL: ListCall = ListCall {
-    call: "reactor_history",
-    rows: "reactions",
-    operation: "list the reactions",
-};
+impl ListOf for calls::reactor::History {
+    type Row = ReactionRow;
+    const ROWS: &'static str = "reactions";
+    const OPERATION: &'static str = "list the reactions";
+
+    fn page(answer: ReactionsPage) -> Page<ReactionRow> {
+        Page {
+            rows: answer.reactions,
+            more: answer.more,
+            next: answer.next,
+            scan: Scan::default(),
+        }
+    }
+}
 
 fn joined<S: serde::Serializer>(states: &[String], to: S) -> Result<S::Ok, S::Error> {
     if states.is_empty() {
@@ -55,7 +68,7 @@ fn joined<S: serde::Serializer>(states: &[String], to: S) -> Result<S::Ok, S::Er
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    Pages::new(global, LIST_CALL, args)?.print(
+    Pages::<calls::reactor::History>::new(global, args)?.print(
         global.output,
         Order::NewestLast,
         |out, reactions| Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?),
@@ -115,8 +128,9 @@ pub(super) fn outcome(call: &Json) -> String {
     format!("{outcome}, failed{retcode}{}", call.leaf("retcode"))
 }
 
-pub(super) fn row(reaction: &Json) -> Vec<String> {
-    let record = reaction.of("reaction");
+pub(super) fn row(reaction: &ReactionRow) -> Vec<String> {
+    // A record as it is stored, without a type in the API.
+    let record = &value(&reaction.reaction);
 
     // In milliseconds. A reaction without an end has none.
     let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
@@ -146,13 +160,12 @@ pub(super) fn row(reaction: &Json) -> Vec<String> {
         .chain(failures(record).map(|failure| format!("failed: {failure}")))
         .collect();
 
-    let time = short(reaction.of("time"));
     vec![
-        reaction.leaf("seq"),
-        time,
+        reaction.seq.to_string(),
+        short_at(reaction.time),
         state,
         took,
-        reaction.leaf("tag"),
+        plain(&reaction.tag).into_owned(),
         calls.join("; "),
     ]
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
+use crate::api::call as calls;
 use crate::api::call::reactor::{ForeignCall, ReactorState, Refusal, RuleState, RunningReactor};
-use crate::api::status::Status;
 use crate::base::clock::Micros;
 use crate::cli::{Column, Global, Output, Table, ask, show};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
@@ -28,12 +28,12 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let (status, _): (Status, _) =
-        ask::call_as(&mut client, "status", ()).context("query the status")?;
+    let (status, _) =
+        ask::call_as::<calls::status::Show>(&mut client, ()).context("query the status")?;
 
     // Without a reactor in the daemon, Salt's rules are read here.
     let (state, answer) = if status.reactor {
-        ask::call_as(&mut client, "reactor_list", ()).context("list the rules")?
+        ask::call_as::<calls::reactor::List>(&mut client, ()).context("list the rules")?
     } else {
         let state = without(args);
         let answer = serde_json::to_value(&state)?;

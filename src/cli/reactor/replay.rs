@@ -1,5 +1,6 @@
 //! `saltcellar reactor replay`: retries failed reactions.
 
+use crate::api::call as calls;
 use crate::api::call::reactor::Replay;
 use crate::cli::{Global, ask};
 
@@ -26,9 +27,8 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    ask::change(
+    ask::change::<calls::reactor::ReplayCalls>(
         global,
-        "reactor_replay",
         args,
         "replay the reaction",
         |Replay { seq, what, count }| {

@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::history::{self, outcome};
+use crate::api::call as calls;
 use crate::cli::{Fields as _, Global, Output, ask, leaf, nested, show};
 
 #[derive(clap::Args, serde::Serialize)]
@@ -17,7 +18,7 @@ Examples:
   saltcellar reactor show 18234 --output json";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "reactor_show", args, "show the reaction")?;
+    let answer = ask::answer::<calls::reactor::Show>(global, args, "show the reaction")?;
     show(global.output, &answer, |out| print(out, &answer))
 }
 

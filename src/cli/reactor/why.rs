@@ -1,7 +1,8 @@
 //! `saltcellar reactor why`: explains the rules and latest reactions of a tag.
 
 use super::history;
-use crate::cli::{Fields as _, Global, ask, leaf, show};
+use crate::api::call as calls;
+use crate::cli::{Global, ask, plain, show};
 
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
@@ -14,21 +15,23 @@ Examples:
   saltcellar reactor why salt/minion/web1/start";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "reactor_why", args, "query the rules of the tag")?;
+    let operation = "query the rules of the tag";
+    let (why, answer) = ask::answer_as::<calls::reactor::Explain>(global, args, operation)?;
+
     show(global.output, &answer, |out| {
-        let rules: Vec<_> = answer.list("rules").iter().map(leaf).collect();
-        if rules.is_empty() {
+        if why.rules.is_empty() {
             out.line("no rule matches this tag")?;
         } else {
-            out.line(&format!("matched by {}", rules.join(", ")))?;
+            out.line(&format!("matched by {}", plain(&why.rules.join(", "))))?;
         }
 
         // An event that the reactor does not handle explains why nothing happened.
-        if answer.get("event").is_some() {
-            let [event, time, source] = ["event", "time", "source"].map(|name| answer.leaf(name));
+        if let Some(event) = why.event {
+            let time = why.time.map(|time| time.0.iso()).unwrap_or_default();
+            let source = why.source.as_deref().unwrap_or_default();
             out.line(&format!("latest event {event} of {time}, source {source}"))?;
             // Salt's reactor ignores these events as well, against loops.
-            if answer.text("user") == "Reactor" {
+            if why.user.as_deref() == Some("Reactor") {
                 out.line("ignored: a reactor caused this event")?;
             }
             if !source.starts_with("bus") {
@@ -38,16 +41,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             }
         } else {
             out.line("the archive has no event with this tag")?;
-
-            // Newest last, as in the history.
         }
 
-        let rows: Vec<_> = answer
-            .list("reactions")
-            .iter()
-            .rev()
-            .map(history::row)
-            .collect();
+        // Newest last, as in the history.
+        let rows: Vec<_> = why.reactions.iter().rev().map(history::row).collect();
 
         if rows.is_empty() {
             return Ok(out.line("no reactions")?);

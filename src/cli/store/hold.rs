@@ -3,6 +3,7 @@
 use anyhow::bail;
 use serde_json::json;
 
+use crate::api::call as calls;
 use crate::api::call::store::{HeldJob, Holds};
 use crate::cli::{Column, Fields as _, Form, Global, Table, ask, short_at, show, show_rows, title};
 
@@ -49,7 +50,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "hold the job"
     };
 
-    let mut answer = ask::answer(global, "store_hold", args, operation)?;
+    let mut answer = ask::answer::<calls::store::HoldJob>(global, args, operation)?;
     // The call only says whether the job was held.
     if args.release && answer == false {
         bail!("release the job: {jid} is not held");
@@ -71,7 +72,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (Holds { holds }, answer) = ask::answer_as(global, "store_holds", (), "list the holds")?;
+    let (Holds { holds }, answer) =
+        ask::answer_as::<calls::store::ListHolds>(global, (), "list the holds")?;
 
     // JSON output is the list itself, not an object with a list.
     if global.output == Form::Json {

@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use super::{ago, bytes};
+use crate::api::call as calls;
 use crate::api::call::store::{Pruned, PrunedSegment, pruned};
 use crate::base::clock::Clock;
 use crate::cli::serve::store_options;
@@ -75,7 +76,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let operation = "prune the store";
 
     // The daemon holds the lock of the store, so it does the work if it runs.
-    let answer = match ask::answer(global, "store_prune", call_args, operation) {
+    let answer = match ask::answer::<calls::store::Prune>(global, call_args, operation) {
         Err(error) if error.is::<NoDaemon>() => {
             if args.accept_salt {
                 // Only a running daemon has received a report.

@@ -1,6 +1,7 @@
 //! `saltcellar store stats`: shows statistics of the store.
 
 use super::{ago, bytes, span};
+use crate::api::call as calls;
 use crate::api::call::store::{StoreClass, StoreState};
 use crate::base::clock::{Clock, Micros};
 use crate::cli::{Column, Global, Output, Table, ask, show};
@@ -14,8 +15,8 @@ Examples:
   saltcellar store stats --output json | jq '.classes[] | {class, disk_bytes}'";
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
-    let (state, answer): (StoreState, _) =
-        ask::answer_as(global, "store_stats", (), "query the store's statistics")?;
+    let (state, answer) =
+        ask::answer_as::<calls::store::Stats>(global, (), "query the store's statistics")?;
     show(global.output, &answer, |out| table(out, &state))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::api::status::Status;
+use crate::api::call as calls;
 use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
 use crate::store::write::seqno::SkippedNumbers;
@@ -28,8 +28,8 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         client => client?,
     };
 
-    let (status, _): (Status, _) =
-        ask::call_as(&mut client, "status", ()).context("query the daemon's state directory")?;
+    let (status, _) = ask::call_as::<calls::status::Show>(&mut client, ())
+        .context("query the daemon's state directory")?;
     Ok(status.state_dir.into())
 }
 

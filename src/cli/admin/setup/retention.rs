@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use crate::api::call as calls;
 use crate::api::call::store::Pruned;
 use crate::base::units::span;
 use crate::cli::{Global, ask};
@@ -31,7 +32,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
     // The configuration asks for Salt's time, so that older jobs go: say how many.
     let args = json!({ "class": JOBS, "age_s": salts, "dry_run": true });
     let planned: anyhow::Result<(Pruned, _)> =
-        ask::answer_as(global, "store_prune", args, "count what retention deletes");
+        ask::answer_as::<calls::store::Prune>(global, args, "count what retention deletes");
 
     let count = match planned {
         Ok((pruned, _)) => {

@@ -14,7 +14,6 @@ use super::view::View;
 use crate::api::status::Level;
 use crate::base::units::{bytes, span};
 use crate::cli::admin::status::{parts, summary};
-use crate::cli::jobs::returned;
 use crate::cli::{Column, Fields as _, Table, is_coloured, nested, plain, short};
 
 /// Maximum rows of sources and readers.
@@ -204,12 +203,17 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
 
     let row = |job: &&Json| {
+        let mut returned = job.leaf("returned");
+        if let Some(expected) = job.of("expected").as_u64() {
+            returned += &format!("/{expected}");
+        }
+
         vec![
             job.leaf("jid"),
             job.joined("fun"),
             job.joined("tgt"),
             job.leaf("user"),
-            returned(job),
+            returned,
             job.leaf("failed"),
         ]
     };

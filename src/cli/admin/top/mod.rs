@@ -14,8 +14,8 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use serde_json::{Value as Json, json};
 
 use self::view::{Action, View};
+use crate::api::call as calls;
 use crate::api::client::{Client, ClientError};
-use crate::api::status::Status;
 use crate::cli::{Global, NoDaemon, ask};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -87,7 +87,7 @@ fn live(
                 Action::Open(jid) => {
                     // More returns than fit a screen; `jobs show` has all of them.
                     let call = json!({ "jid": jid, "limit": 200 });
-                    match ask::call(client, "job_show", call) {
+                    match ask::call::<calls::jobs::Show>(client, call) {
                         Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
                         job => view.open(job?),
                     }
@@ -135,14 +135,14 @@ fn reconnect(global: &Global, client: &mut Client, view: &mut View) -> anyhow::R
 }
 
 fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
-    let (status, _): (Status, _) = ask::call_as(client, "status", ())?;
+    let (status, _) = ask::call_as::<calls::status::Show>(client, ())?;
 
-    let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
+    let mut jobs = ask::call::<calls::jobs::List>(client, json!({ "limit": JOBS }))?;
     // A daemon without a reactor rejects the call. One call looks at the latest reactions, not at all
     // of them: it is repeated every second.
     let reactions = if status.reactor {
         let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
-        ask::call(client, "reactor_history", call)?
+        ask::call::<calls::reactor::History>(client, call)?
             .get_mut("reactions")
             .map(Json::take)
     } else {

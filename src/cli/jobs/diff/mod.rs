@@ -6,7 +6,12 @@ use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
 use super::states::result;
 use super::{arg, returned};
-use crate::cli::{Fields as _, Global, Output, ask, finding, nested, short_in_zone, show_rows};
+use crate::api::call as calls;
+use crate::api::call::jobs::answers::{JobDiff, RunOutcome, State, StateDiff};
+use crate::cli::{
+    Global, Output, ask, finding, joined, line_of, nested, plain, short_at_in_zone, show_rows,
+    value,
+};
 
 const EXAMPLES: &str = "\
 With one JID, compares it with the previous run: same function, arguments, target and user. Durations and times of day \
@@ -43,121 +48,118 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let call_args = json!({ "jid": jid, "with": with, "minion": args.minion });
     let mut client = ask::connect(global)?;
-    let mut found = ask::call_paged(&mut client, "job_diff", "minions", call_args)
+    let (found, mut answer) =
+        ask::call_paged::<calls::jobs::Diff>(&mut client, "minions", call_args, |all, more| {
+            all.minions.extend(more.minions)
+        })
         .context("compare the jobs")?;
 
     // `same` counts only the minions of the first page.
-    if let Some(found) = found.as_object_mut() {
-        found.shift_remove("same");
+    if let Some(answer) = answer.as_object_mut() {
+        answer.shift_remove("same");
     }
 
-    show_rows(global.output, &found, "minions", |out| table(out, &found))?;
+    show_rows(global.output, &answer, "minions", |out| table(out, &found))?;
 
-    let count = found.list("minions").len();
+    let count = found.minions.len();
     if args.exit_code && count > 0 {
         return Err(finding(format!("the returns of {count} minions differ")));
     }
     Ok(())
 }
 
-fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
-    for name in ["a", "b"] {
-        let job = found.of(name);
+fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
+    for (name, job) in [("a", &found.a), ("b", &found.b)] {
         let what = [
-            job.joined("fun"),
+            joined(&job.fun),
             arg(job),
-            format!("on {}", job.joined("tgt")),
+            format!("on {}", joined(&job.tgt)),
         ]
         .join(" ")
         // Jobs without arguments leave two spaces.
         .replace("  ", " ");
 
-        let came = format!("{} returned, {} failed", returned(job), job.leaf("failed"));
-        let time = short_in_zone(job.of("time"));
+        let came = format!("{} returned, {} failed", returned(job), job.failed);
+        let time = short_at_in_zone(job.time);
 
         out.line(&format!(
             "{name}  {}  {time}  {what}: {came}",
-            job.leaf("jid")
+            plain(&job.jid)
         ))?;
     }
 
-    if found.list("minions").is_empty() {
+    if found.minions.is_empty() {
         // Nothing at all could be taken for a failure.
         out.line("")?;
         out.line("no differences")?;
     }
 
-    for one in found.list("minions") {
+    for one in &found.minions {
         out.line("")?;
 
-        let minion = one.leaf("minion");
-        let [a, b] = ["a", "b"].map(|name| one.of(name));
+        let minion = plain(&one.minion);
+        let [a, b] = [&one.a, &one.b].map(|run| outcome(run.as_ref()));
         // The kinds that the daemon distinguishes; anything else differs in the return only.
-        match one.text("what") {
-            "appeared" => {
-                out.heading(&format!("{minion}: only in the later run ({})", outcome(b)))?;
-            }
-            "went" => out.heading(&format!(
-                "{minion}: only in the earlier run ({})",
-                outcome(a)
-            ))?,
-            "result" => out.heading(&format!("{minion}: {} -> {}", outcome(a), outcome(b)))?,
+        match one.what.as_str() {
+            "appeared" => out.heading(&format!("{minion}: only in the later run ({b})"))?,
+            "went" => out.heading(&format!("{minion}: only in the earlier run ({a})"))?,
+            "result" => out.heading(&format!("{minion}: {a} -> {b}"))?,
             _ => out.heading(&format!("{minion}: different return"))?,
         }
 
-        one.list("states")
+        one.states
             .iter()
             .try_for_each(|state| state_lines(out, state))?;
 
         // Returns without states are compared as text.
-        if let (Some(a), Some(b)) = (a.get("return"), b.get("return")) {
-            value_lines(out, a, b, 4)?;
+        if let (Some(a), Some(b)) = (&one.a, &one.b)
+            && one.states.is_empty()
+        {
+            value_lines(out, &value(&a.value), &value(&b.value), 4)?;
         }
     }
     Ok(())
 }
 
-fn outcome(answer: &Json) -> String {
-    let word = if answer.is("failed") {
-        "failed"
-    } else {
-        "succeeded"
+fn outcome(run: Option<&RunOutcome>) -> String {
+    let Some(run) = run else {
+        return String::new();
     };
 
-    match answer.of("retcode") {
-        Json::Null => word.to_owned(),
-        _ => format!("{word}, retcode {}", answer.leaf("retcode")),
+    let word = if run.failed { "failed" } else { "succeeded" };
+    if run.retcode.is_none() {
+        word.to_owned()
+    } else {
+        format!("{word}, retcode {}", line_of(&run.retcode))
     }
 }
 
-fn state_lines(out: &mut Output, state: &Json) -> anyhow::Result<()> {
-    let [a, b] = ["a", "b"].map(|name| state.of(name));
+fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
+    let [a, b] = [&state.a, &state.b].map(Option::as_ref);
     // The later run's names, unless the state is only in the earlier run.
-    let one = if b.is_null() { a } else { b };
-    let (id, function) = (one.leaf("id"), one.leaf("fun"));
+    let Some(one) = b.or(a) else { return Ok(()) };
 
-    let head = if function.is_empty() {
+    let head = if one.fun.is_empty() {
         "states".to_owned()
     } else {
-        format!("{id} ({function})")
+        format!("{} ({})", plain(&one.id), plain(&one.fun))
     };
 
-    match state.text("what") {
+    let changes = |state: Option<&State>| state.map_or(Json::Null, |state| value(&state.changes));
+    match state.what.as_str() {
         "appeared" => out.line(&format!("    + {head}: {}", result(b)))?,
         "went" => out.line(&format!("    - {head}: {}", result(a)))?,
         "result" => {
             out.line(&format!("    ! {head}: {} -> {}", result(a), result(b)))?;
             // The comment says why a state has another result.
-            out.text(
-                &b.get("comment")
-                    .map(|comment| nested(comment, 8))
-                    .unwrap_or_default(),
-            )?;
+            if let Some(b) = b {
+                out.text(&nested(&value(&b.comment), 8))?;
+            }
         }
         _ => {
             // The same result, so the changes differ.
             out.line(&format!("    ~ {head}: {} -> {}", result(a), result(b)))?;
-            value_lines(out, a.of("changes"), b.of("changes"), 8)?;
+            value_lines(out, &changes(a), &changes(b), 8)?;
         }
     }
     Ok(())
