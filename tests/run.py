@@ -7,7 +7,7 @@
 
 Each stage is a target of the Makefile, so that `make test-NAME` runs it alone. Its output is in target/tests/NAME.log; that of a
 failed stage is printed. Stages start in the order of the list, as soon as what they need is done and there is room: tests mostly wait, for
-disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default two more than processors; one more in CI,
+disks, sockets and masters, so more of them run than there are processors (TEST_ROOM, default three more than processors; one more in CI,
 where the release build runs beside them).
 """
 import argparse
@@ -30,12 +30,12 @@ CI = bool(os.environ.get("CI"))
 
 @dataclasses.dataclass
 class Stage:
-    """A target of the Makefile. `needs` names the stages before it, `room` how many processors it keeps busy."""
+    """A target of the Makefile. `needs` names the stages before it, `room` how many processors it may keep busy."""
 
     name: str
     what: str
     needs: tuple = ()
-    room: int = 1
+    room: float = 1
     #: Whether it prepares others: it has no tests to count.
     prepares: bool = False
 
@@ -56,10 +56,17 @@ class Stage:
 
 def stages():
     """In the order in which they start. By hand, what waits comes first, because it takes most of the run and a part of a processor, and the
-    crates' tests come last, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
+    crates' tests come late, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
     # By hand the program is there before its tests, and after `make run` at once. The long run tests the release build.
     program = ("release" if CI else "program", "salt")
     rust = Stage("rust", "the crates", ("build",), 2)
+    # These wait for most of their time.
+    waiting = [
+        Stage("sinks", "real destinations of sinks", program, 0.5),
+        Stage("page", "the page in Chromium", program, 0.5),
+        Stage("http", "a real Prometheus", program, 0),
+    ]
+    python = Stage("python", "the extension", program)
     return [
         Stage("packages", "Debian packages that tests need", prepares=True),
         Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
@@ -68,14 +75,11 @@ def stages():
         Stage("systemd", "the units under a real systemd", program),
         Stage("integration", "a real Salt master", program),
         # The crates' tests run beside the release build, which uses one processor most of the time.
-        *([Stage("release", "the release build", ("build",), prepares=True), rust] if CI else []),
-        Stage("python", "the extension", program),
-        Stage("sinks", "real destinations of sinks", program),
-        Stage("page", "the page in Chromium", program),
-        Stage("http", "a real Prometheus", program),
+        *([Stage("release", "the release build", ("build",), prepares=True), rust, python] if CI else []),
+        *waiting,
+        *([] if CI else [python, rust]),
         Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),
         Stage("docs", "the site"),
-        *([] if CI else [rust]),
     ]
 
 
@@ -132,7 +136,7 @@ class Run:
     def __init__(self, wanted):
         self.all = {stage.name: stage for stage in stages()}
         self.stages = self.with_needs(wanted or list(self.all))
-        self.room = int(os.environ.get("TEST_ROOM") or (os.cpu_count() or 1) + (1 if CI else 2))
+        self.room = float(os.environ.get("TEST_ROOM") or (os.cpu_count() or 1) + (1 if CI else 3))
         self.begin = time.monotonic()
 
     def with_needs(self, wanted):

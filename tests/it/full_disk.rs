@@ -139,12 +139,12 @@ fn jid(n: u64) -> String {
 }
 
 /// About 40 KiB that compress badly.
-fn incompressible_text(n: u64) -> String {
+fn incompressible(n: u64) -> Value {
     let mut random = Random::new(n);
-    let words: Vec<_> = (0..2_500)
-        .map(|_| format!("{:016x}", random.next()))
+    let bytes: Vec<u8> = (0..2_500)
+        .flat_map(|_| random.next().to_le_bytes())
         .collect();
-    words.concat()
+    Value::Binary(bytes)
 }
 
 fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {
@@ -152,14 +152,14 @@ fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {
         ("jid", jid(n).into()),
         ("id", "web1".into()),
         ("fun", "test.ping".into()),
-        ("return", incompressible_text(n).into()),
+        ("return", incompressible(n)),
     ]);
     cellar.call("returner", vec![("load", load)])
 }
 
 fn is_stored(cellar: &Cellar, n: u64) -> bool {
     let found = cellar.ask("get_jid", vec![("jid", jid(n).into())]);
-    found["web1"]["return"] == Value::from(incompressible_text(n))
+    found["web1"]["return"] == incompressible(n)
 }
 
 /// `when` is part of the message.
